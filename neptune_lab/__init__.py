@@ -1,0 +1,66 @@
+"""neptune_lab: an interactive explorer of the Neptune tensor compiler.
+
+The public names load on first use (PEP 562): `import neptune_lab` alone loads neither TVM nor SymPy nor torch, and a
+saved trace opens on a machine that has none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neptune_lab import errors, operators, repair
+    from neptune_lab.loop_schedule import Schedule, templates
+    from neptune_lab.pipeline import Kernel, compile
+    from neptune_lab.trace import load_trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Kernel",
+    "Schedule",
+    "compile",
+    "errors",
+    "load_trace",
+    "operators",
+    "repair",
+    "templates",
+]
+
+# Where each public name lives: "module:attribute", or "module" where the name is the module itself.
+_HOMES = {
+    "Kernel": "neptune_lab.pipeline:Kernel",
+    "Schedule": "neptune_lab.loop_schedule:Schedule",
+    "compile": "neptune_lab.pipeline:compile",
+    "errors": "neptune_lab.errors",
+    "load_trace": "neptune_lab.trace:load_trace",
+    "operators": "neptune_lab.operators",
+    "repair": "neptune_lab.repair",
+    "templates": "neptune_lab.loop_schedule.templates",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    module, _, attribute = _HOMES[name].partition(":")
+    try:
+        value = import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        if missing.partition(".")[0] == __name__:
+            raise  # a mistake of ours, not a package that is not installed
+        extra = "[widgets]" if module.startswith("neptune_widgets") else ""
+        raise ImportError(
+            f"{__name__}.{name} needs {missing!r}, which is not installed here: pip install 'neptune-lab{extra}'",
+            name=missing,
+        ) from error
+    if attribute:
+        value = getattr(value, attribute)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

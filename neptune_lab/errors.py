@@ -1,0 +1,67 @@
+"""Every error that neptune_lab raises on purpose.
+
+One root, one class a stage, so that callers (the command line, the widgets, a tuner) can tell "this schedule
+is illegal" from "this program is broken" without reading text.  A message names the argument or node, what was
+found, what was expected, and what would help; `node` carries the stable node id where there is one, so that a
+view can stand the error at its line.
+"""
+
+from __future__ import annotations
+
+
+class NeptuneError(Exception):
+    """Root of all errors of this package.
+
+    Args:
+        message: one clear sentence or two: what, where, and why.
+        node: stable id of the node the error belongs to (a block, a loop, a line), or None.
+        help: what would make it pass, or None.
+    """
+
+    def __init__(self, message: str, *, node: str | None = None, help: str | None = None) -> None:
+        super().__init__(message if help is None else f"{message}\n  help: {help}")
+        self.reason = message
+        self.node = node
+        self.help = help
+
+
+class DefinitionError(NeptuneError):
+    """An operator's definition or its arguments (shapes, dtypes, mods) are not what the compiler takes."""
+
+
+class ScheduleError(NeptuneError):
+    """A primitive refused; the schedule is as it was before the call."""
+
+
+class RepairError(NeptuneError):
+    """No repair term: `step` names the step of the algebra that failed, `expression` what it failed on.
+
+    Steps, in order: "read", "separate", "invert", "derive", "prove Eq. 3", "prove Eq. 4", "guard".
+    """
+
+    def __init__(
+        self, message: str, *, step: str, expression: str, node: str | None = None, help: str | None = None
+    ) -> None:
+        super().__init__(message, node=node, help=help)
+        self.step = step
+        self.expression = expression
+
+
+class TileError(NeptuneError):
+    """The scheduled program cannot be written in HTile IR."""
+
+
+class EmitError(NeptuneError):
+    """An HTile program cannot be written in Triton."""
+
+
+class LaunchError(NeptuneError):
+    """A kernel was called with arguments it does not take (shape, dtype, device, contiguity)."""
+
+
+class MeasureError(NeptuneError):
+    """A measurement failed or was not possible."""
+
+
+class TraceError(NeptuneError):
+    """A saved record cannot be read (not a record, or of another schema)."""

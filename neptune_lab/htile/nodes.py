@@ -1,0 +1,247 @@
+"""HTile IR: tile programs between the loop-scalar IR and Triton (paper, Figure 7, section 5).
+
+A program is a list of kernels; a kernel is a grid of program instances and a body of loops and *tile stores*; a
+tile store assigns one tile expression to one tile of one tensor.  Tensors on chip and in global memory are
+accessed in the same way, with the same global indices, as in the paper; what differs is `Tensor.space`.
+
+Meaning, which the NumPy interpreter defines and the Triton emitter keeps:
+
+- A tile's dimensions are the inner loops of the loop nest that it came from, in loop order; every tile has static
+  extents.  A `Slice` walks one such loop (its `axis`), a scalar index selects, `NewAxis` makes an extent of 1.
+- Shapes combine by broadcasting of extents of 1; ranks must agree (scalars, of rank 0, combine with everything).
+- A slice may reach past the end of its tensor (sizes that do not divide the tile).  A *global* read there gives 0,
+  a store there is dropped.  An *on-chip* tile there holds an unspecified value: whoever reduces over such an axis
+  masks it first (`Elementwise("where", ...)` against the reducer's identity).
+- `Reduce` drops its dimension.  `Dot(a, b, acc)` is acc + a @ b over the last two dimensions, in float32.
+
+Node ids are stable text; `origin` is the name of the loop-IR block that a node was translated from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal as Lit
+from typing import TypeAlias
+
+# -- integer index expressions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    """An integer constant."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A grid variable or the variable of an enclosing `For`."""
+
+    name: str
+
+
+IndexOp = Lit["+", "-", "*", "//", "%", "min", "max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arith:
+    """`a op b` on integers; `//` and `%` floor, as in Python."""
+
+    op: IndexOp
+    a: IndexExpr
+    b: IndexExpr
+
+
+IndexExpr: TypeAlias = Int | Name | Arith
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """`start : start + extent`, walked by the inner loop called `axis`."""
+
+    start: IndexExpr
+    extent: int
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewAxis:
+    """A new dimension of extent 1 (the paper's dimension unsqueezing)."""
+
+
+Index: TypeAlias = IndexExpr | Slice | NewAxis
+
+# -- tile expressions --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`tensor[index...]`: scalar indices are squeezed, slices stay, `NewAxis` unsqueezes."""
+
+    tensor: str
+    index: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Iota:
+    """The integer positions `start, start + 1, ...` of exactly one slice, as an int32 tile; `index` holds that slice
+    and the `NewAxis`es around it."""
+
+    index: tuple[Slice | NewAxis, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """The value of an index expression, as an int32 of rank 0."""
+
+    value: IndexExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant of rank 0; infinities are floats."""
+
+    value: float | int | bool
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """An elementwise operator on broadcast operands; the result's dtype is stated, never inferred.
+
+    Operators: add sub mul div floordiv floormod max min pow neg abs exp exp2 log log2 sqrt rsqrt tanh sigmoid
+    sin cos erf floor ceil where lt le gt ge eq ne and or not.
+    """
+
+    op: str
+    args: tuple[TileExpr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Conversion of every element to `dtype`."""
+
+    arg: TileExpr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Permute:
+    """Dimensions reordered: result dimension n is dimension `order[n]` of `arg`."""
+
+    arg: TileExpr
+    order: tuple[int, ...]
+
+
+Reducer = Lit["sum", "max", "min", "prod"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """`arg` folded over dimension `dim`, which is dropped."""
+
+    op: Reducer
+    arg: TileExpr
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Matrix product of [m, k] and [k, n], accumulated in float32, added to `acc` when there is one."""
+
+    a: TileExpr
+    b: TileExpr
+    acc: TileExpr | None = None
+
+
+TileExpr: TypeAlias = Access | Iota | Scalar | Literal | Elementwise | Cast | Permute | Reduce | Dot
+
+# -- statements and programs ----------------------------------------------------------------------------------------
+
+Space = Lit["input", "output", "global", "chip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor and where it lives.
+
+    Args:
+        name: unique in the program, a Python identifier.
+        shape: full shape, static.
+        dtype: "float16", "bfloat16", "float32", "float64", "int32", "bool", ...
+        space: "input" and "output" are arguments; "global" is allocated between kernels by the launcher; "chip"
+            is a tile that lives in registers or shared memory inside one kernel.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    space: Space
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`target = value`: a tile store. `mask`, where given, drops elements whose mask is false."""
+
+    node_id: str
+    target: Access
+    value: TileExpr
+    origin: str
+    mask: TileExpr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """A serial loop of a kernel: `for var in range(start, stop)`; `origin` names the block whose loop it was."""
+
+    node_id: str
+    var: str
+    start: IndexExpr
+    stop: IndexExpr
+    body: tuple[Stmt, ...]
+    origin: str
+
+
+Stmt: TypeAlias = Store | For
+
+
+@dataclass(frozen=True, slots=True)
+class GridAxis:
+    """One dimension of the launch grid: program_id(n) is called `var` and runs over `extent`."""
+
+    var: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch: at most three grid axes (x, y, z in this order), and a body.
+
+    num_warps and num_stages are hints for the emitter's launcher (None: Triton's defaults).
+    """
+
+    node_id: str
+    name: str
+    grid: tuple[GridAxis, ...]
+    body: tuple[Stmt, ...]
+    num_warps: int | None = None
+    num_stages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Kernels in launch order over shared tensors; `inputs` and `outputs` fix the calling order."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor called `name`; KeyError where there is none."""
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        raise KeyError(name)

@@ -1,0 +1,1 @@
+"""Rewrites of HTile IR, one a file."""

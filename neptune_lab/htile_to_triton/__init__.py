@@ -1,0 +1,1 @@
+"""From HTile IR to Triton source."""

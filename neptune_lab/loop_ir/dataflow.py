@@ -1,0 +1,72 @@
+"""The dataflow graph of loop nests: blocks as nodes, tensors on the edges (paper, Figures 4 and 14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import networkx as nx
+
+from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads
+from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.tree import blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A tensor that comes from outside ("input"), or a block ("map" or "reduce", with its reducer)."""
+
+    name: str
+    kind: str
+    detail: str
+    buffer: str
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`target` reads `tensor`, which `source` writes; `previous` where it also reads the tag before."""
+
+    source: str
+    target: str
+    tensor: str
+    previous: bool
+
+
+def graph(program: Program) -> nx.DiGraph:
+    """Nodes carry `node: Node`, edges `edge: Edge`; inputs are nodes too.  A block's read of itself is no edge."""
+    result = nx.DiGraph()
+    all_blocks = blocks(program)
+    for name in program.inputs:
+        buffer = program.buffer(name)
+        detail = f"{' × '.join(map(str, buffer.shape))} {buffer.dtype}"
+        result.add_node(name, node=Node(name, "input", detail, name))
+    writers: dict[str, list[str]] = {}
+    for block in all_blocks:
+        reducer = reducer_of(block)
+        over = ", ".join(it.name for it in block.iters if it.kind == "reduce")
+        detail = f"{reducer} over {over}" if over and reducer else ("map" if reducer is None else f"{reducer} by tags")
+        kind = "map" if reducer is None else "reduce"
+        result.add_node(block.name, node=Node(block.name, kind, detail, block.writes, block.role))
+        writers.setdefault(block.writes, []).append(block.name)
+    for block in all_blocks:
+        for read in loads(block.body.value):
+            for source in writers.get(read.buffer, [read.buffer] if read.buffer in program.inputs else []):
+                if source == block.name:
+                    continue
+                old = result.edges.get((source, block.name))
+                previous = isinstance(read, Previous) or (old is not None and old["edge"].previous)
+                result.add_edge(source, block.name, edge=Edge(source, block.name, read.buffer, previous))
+    return result
+
+
+def writer_of(program: Program, buffer: str) -> Block | None:
+    """The block that computes `buffer` (the last one, where an initial value is written by another)."""
+    found = [b for b in blocks(program) if b.writes == buffer]
+    return found[-1] if found else None
+
+
+def readers_of(program: Program, buffer: str) -> tuple[Block, ...]:
+    """Blocks, other than its writers, that read `buffer`."""
+    return tuple(
+        b for b in blocks(program) if b.writes != buffer and any(r.buffer == buffer for r in loads(b.body.value))
+    )

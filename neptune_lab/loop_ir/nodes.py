@@ -1,0 +1,279 @@
+"""The loop-scalar IR: loops, blocks and scalar stores (paper, Figure 6, section 3.1).
+
+It is TensorIR's block form written as frozen Python data, so that our primitives, the renderer, the tag recorder
+and the translator to HTile match on plain nodes.  `tvm_compat` carries a program to stock TVM and back without
+loss: TVM's own primitives and its LLVM backend work on the same programs.
+
+A block is one store inside a nest of loops.  It computes in its own *iteration variables*; `Iter.binding` says
+which value of the loops around it each of them takes.  So a block keeps its meaning while loops are split, moved
+and fused around it, and "which tag does this read see" is a question about bindings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+# -- expressions --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A constant; infinities are floats."""
+
+    value: float | int | bool
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A loop variable (in bindings and predicates) or an iteration variable (inside a block)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`buffer[indices]`."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """A scan buffer's value at the tag before: `buffer[indices[0] - 1, indices[1:]]`, and `initial` at the first tag.
+
+    `indices[0]` is the *current* tag.  Only a scan buffer (`Buffer.tagged`) can be read so.
+    """
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    initial: Const
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operator on scalars: add sub mul div floordiv floormod max min pow lt le gt ge eq ne and or not neg select
+    and the functions exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf abs floor ceil."""
+
+    name: str
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Conversion to `dtype`."""
+
+    dtype: str
+    arg: Expr
+
+
+Expr: TypeAlias = Const | Var | Load | Previous | Op | Cast
+
+# -- statements -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor: its full, static shape; `scope` is "global", "shared" or "local".
+
+    `tagged` marks a scan buffer, whose first axis is the tag: `X[t, i]` is X[i] as it stood after tag t.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str = "global"
+    tagged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Iter:
+    """An iteration variable over `range(extent)`; `kind` is "spatial" or "reduce"; `binding` is over loop variables."""
+
+    name: str
+    extent: int
+    kind: Literal["spatial", "reduce"]
+    binding: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`buffer[indices] = value`."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One store, executed for every value of the loops around it for which all of `predicates` hold.
+
+    `init`, where given, runs before `body` at the first value of the reduce iterations.  `origin` is the name of
+    the stage of the definition that the block came from (its own name, for a block of the definition).  `role` says
+    what a primitive made of it: "" (as defined), "local", "tile", "global", "scan", "rolled", "initial", "retire".
+    """
+
+    name: str
+    iters: tuple[Iter, ...]
+    body: Store
+    init: Store | None = None
+    predicates: tuple[Expr, ...] = ()
+    origin: str = ""
+    role: str = ""
+    annotations: tuple[tuple[str, str | int], ...] = ()
+
+    @property
+    def is_reduction(self) -> bool:
+        """True where any iteration variable is a reduce one."""
+        return any(it.kind == "reduce" for it in self.iters)
+
+    @property
+    def writes(self) -> str:
+        """Name of the buffer that the block writes."""
+        return self.body.buffer
+
+    def iter(self, name: str) -> Iter:
+        """The iteration variable called `name`; KeyError where there is none."""
+        for it in self.iters:
+            if it.name == name:
+                return it
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`for var in range(extent)`; `kind` is "serial", "parallel" or a thread axis such as "blockIdx.x"."""
+
+    var: str
+    extent: int
+    body: tuple[Stmt, ...]
+    kind: str = "serial"
+    annotations: tuple[tuple[str, str | int], ...] = ()
+
+
+Stmt: TypeAlias = Loop | Block
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A function: parameters (inputs, then outputs) and internal buffers, and a body of loops and blocks."""
+
+    name: str
+    params: tuple[str, ...]
+    outputs: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+    body: tuple[Stmt, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the parameters that are read only."""
+        return tuple(p for p in self.params if p not in self.outputs)
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer called `name`; KeyError where there is none."""
+        for buffer in self.buffers:
+            if buffer.name == name:
+                return buffer
+        raise KeyError(name)
+
+
+# -- small builders -----------------------------------------------------------------------------------------------------
+
+
+def const(value: int) -> Const:
+    """An index constant."""
+    return Const(value, "int32")
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """a + b on indices, with zeros dropped and constants folded."""
+    if isinstance(a, Const) and isinstance(b, Const):
+        return const(int(a.value) + int(b.value))
+    if isinstance(a, Const) and a.value == 0:
+        return b
+    if isinstance(b, Const) and b.value == 0:
+        return a
+    return Op("add", (a, b))
+
+
+def mul(a: Expr, factor: int) -> Expr:
+    """a * factor on indices, folded where it can be."""
+    if isinstance(a, Const):
+        return const(int(a.value) * factor)
+    if factor == 0:
+        return const(0)
+    return a if factor == 1 else Op("mul", (a, const(factor)))
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct operands of an expression."""
+    match expr:
+        case Const() | Var():
+            return ()
+        case Load(_, indices) | Previous(_, indices, _):
+            return indices
+        case Op(_, args):
+            return args
+        case Cast(_, arg):
+            return (arg,)
+
+
+def rebuild(expr: Expr, args: tuple[Expr, ...]) -> Expr:
+    """`expr` over new operands; the same object where nothing changed."""
+    if all(a is b for a, b in zip(args, children(expr), strict=True)):
+        return expr
+    match expr:
+        case Const() | Var():
+            return expr
+        case Load(buffer, _):
+            return Load(buffer, args)
+        case Previous(buffer, _, initial):
+            return Previous(buffer, args, initial)
+        case Op(name, _):
+            return Op(name, args)
+        case Cast(dtype, _):
+            return Cast(dtype, args[0])
+
+
+def walk(expr: Expr):
+    """Every node of an expression, operands first."""
+    for child in children(expr):
+        yield from walk(child)
+    yield expr
+
+
+def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
+    """Variables replaced by expressions, all at once."""
+    if isinstance(expr, Var):
+        return values.get(expr.name, expr)
+    return rebuild(expr, tuple(substitute(child, values) for child in children(expr)))
+
+
+def transform(expr: Expr, rule) -> Expr:
+    """Bottom-up rewrite: `rule(node)` gives the node's replacement (the node itself for no change)."""
+    return rule(rebuild(expr, tuple(transform(child, rule) for child in children(expr))))
+
+
+def variables(expr: Expr) -> set[str]:
+    """Names of the variables that occur."""
+    return {node.name for node in walk(expr) if isinstance(node, Var)}
+
+
+def loads(expr: Expr) -> list[Load | Previous]:
+    """Every read, in evaluation order."""
+    return [node for node in walk(expr) if isinstance(node, Load | Previous)]
+
+
+def map_store(store: Store, rule) -> Store:
+    """A store with every expression rewritten by `rule` (expression to expression)."""
+    return Store(store.buffer, tuple(rule(i) for i in store.indices), rule(store.value))
+
+
+def with_buffers(program: Program, *buffers: Buffer) -> Program:
+    """The program with buffers added, or replaced where the name is there already."""
+    new = {b.name: b for b in buffers}
+    kept = tuple(new.pop(b.name, b) for b in program.buffers)
+    return replace(program, buffers=kept + tuple(new.values()))

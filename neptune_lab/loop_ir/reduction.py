@@ -1,0 +1,79 @@
+"""Reading a block as a reduction: X = X (f) term (paper, Eq. 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op
+
+REDUCERS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
+OPERATORS = {reducer: op for op, reducer in REDUCERS.items()}
+IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """`X[own] = X[own] (f) term`.
+
+    Args:
+        reducer: "sum", "max", "min" or "prod" (f).
+        carried: what stands for X on the left of f: the read of X itself, or h applied to it.
+        term: what one iteration contributes, g(r, c).
+        identity: the value that X starts from.
+    """
+
+    reducer: str
+    carried: Expr
+    term: Expr
+    identity: Const
+
+
+def match_reduction(block: Block) -> Reduction:
+    """The block as a reduction; ScheduleError where it is none.
+
+    Formal statement: body is X[p] = X[p] (f) e, f in {+, max, min, *}, init is X[p] = identity of f, and e does not
+    read X.
+    """
+    body = block.body
+    if not block.is_reduction:
+        raise ScheduleError(
+            f"block {block.name!r} is not a reduction: all of its iteration variables are spatial",
+            node=block.name,
+            help="name a block that folds over a loop, such as a sum or a max",
+        )
+    match body.value:
+        case Op(op, (left, term)) if op in REDUCERS:
+            own = Load(body.buffer, body.indices)
+            if left != own and term == own:
+                left, term = term, left
+            if left == own and not _reads(term, body.buffer):
+                init = block.init.value if block.init is not None else None
+                if isinstance(init, Const):
+                    return Reduction(REDUCERS[op], left, term, init)
+                raise ScheduleError(
+                    f"block {block.name!r} has no constant start value",
+                    node=block.name,
+                    help="apply the primitive before decompose_reduction takes the start value out",
+                )
+    raise ScheduleError(
+        f"block {block.name!r} does not have the form X = X (f) term with f one of sum, max, min, prod",
+        node=block.name,
+        help="write the stage with te.sum, te.max, te.min or a product reducer over one term",
+    )
+
+
+def _reads(expr: Expr, buffer: str) -> bool:
+    from neptune_lab.loop_ir.nodes import loads
+
+    return any(r.buffer == buffer for r in loads(expr))
+
+
+def reducer_of(block: Block) -> str | None:
+    """The reducer of a block, or None for a map; reads the operator only, so repaired blocks count too."""
+    if not block.is_reduction and block.role != "scan":
+        return None
+    match block.body.value:
+        case Op(op, _) if op in REDUCERS:
+            return REDUCERS[op]
+    return None

@@ -1,0 +1,220 @@
+"""Programs as text in the style of the paper's Figure 1: plain loops and stores, a stable node id a line.
+
+Block boilerplate (axes, reads, writes) is left out: iteration variables appear as what they are bound to, tags as
+`xmax⟨j⟩[i]`, reductions as `xsum[i] += …`.  TVMScript is one call away (`tvm_compat.tvmscript`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Loop,
+    Op,
+    Previous,
+    Program,
+    Stmt,
+    Store,
+    Var,
+    substitute,
+)
+from neptune_lab.loop_ir.tree import blocks_under
+
+WIDTH = 92
+_INFIX = {
+    "or": (1, "or"),
+    "and": (2, "and"),
+    "lt": (4, "<"),
+    "le": (4, "<="),
+    "gt": (4, ">"),
+    "ge": (4, ">="),
+    "eq": (4, "=="),
+    "ne": (4, "!="),
+    "add": (5, "+"),
+    "sub": (5, "-"),
+    "mul": (6, "*"),
+    "div": (6, "/"),
+    "floordiv": (6, "//"),
+    "floormod": (6, "%"),
+}
+_ATOM = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: `node` is the stable id of what it shows, `origin` the stage of the definition it came from."""
+
+    node: str
+    text: str
+    origin: str
+    kind: str
+
+
+def _number(value: float | int | bool) -> str:
+    if isinstance(value, bool | int):
+        return str(value)
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+
+def _indices(indices: tuple[Expr, ...]) -> str:
+    return ", ".join(expression(i) for i in indices)
+
+
+def _access(buffer: str, indices: tuple[Expr, ...], tagged: frozenset[str], previous: bool = False) -> str:
+    if buffer not in tagged:
+        return f"{buffer}[{_indices(indices)}]"
+    tag = expression(indices[0]) + ("-1" if previous else "")
+    return f"{buffer}⟨{tag}⟩[{_indices(indices[1:])}]"
+
+
+def _parts(expr: Expr, tagged: frozenset[str]) -> tuple[int, str]:
+    """Binding strength and text."""
+    match expr:
+        case Const(value):
+            return _ATOM, _number(value)
+        case Var(name):
+            return _ATOM, name
+        case Load(buffer, indices):
+            return _ATOM, _access(buffer, indices, tagged)
+        case Previous(buffer, indices):
+            return _ATOM, _access(buffer, indices, tagged | {buffer}, previous=True)
+        case Cast(dtype, arg):
+            return _ATOM, f"{dtype}({expression(arg, tagged)})"
+        case Op("neg", (a,)):
+            level, text = _parts(a, tagged)
+            return 7, "-" + (text if level > 7 else f"({text})")
+        case Op("not", (a,)):
+            level, text = _parts(a, tagged)
+            return 3, "not " + (text if level >= 3 else f"({text})")
+        case Op("select", (c, a, b)):
+            return _ATOM, f"where({', '.join(expression(x, tagged) for x in (c, a, b))})"
+        case Op(name, (a, b)) if name in _INFIX:
+            level, sign = _INFIX[name]
+            la, ta = _parts(a, tagged)
+            lb, tb = _parts(b, tagged)
+            left = ta if la >= level else f"({ta})"
+            right = tb if lb > level or (lb == level and name in ("add", "and", "or")) else f"({tb})"
+            return level, f"{left} {sign} {right}"
+        case Op(name, args):
+            return _ATOM, f"{name}({', '.join(expression(a, tagged) for a in args)})"
+    raise AssertionError(expr)
+
+
+def expression(expr: Expr, tagged: frozenset[str] = frozenset()) -> str:
+    """An expression as text; `tagged` names the scan buffers."""
+    return _parts(expr, tagged)[1]
+
+
+def _store_text(store: Store, env: dict[str, Expr], tagged: frozenset[str], pad: str) -> list[str]:
+    indices = tuple(substitute(i, env) for i in store.indices)
+    value = substitute(store.value, env)
+    target = _access(store.buffer, indices, tagged)
+    sign = "="
+    match value:
+        case Op("add", (Load(buffer, index), term)) if buffer == store.buffer and index == indices:
+            sign, value = "+=", term
+    text = f"{pad}{target} {sign} {expression(value, tagged)}"
+    if len(text) <= WIDTH:
+        return [text]
+    match value:
+        case Op(name, (a, b)) if name in ("add", "sub", "mul", "div"):
+            level, operator = _INFIX[name]
+            la, ta = _parts(a, tagged)
+            lb, tb = _parts(b, tagged)
+            left = ta if la >= level else f"({ta})"
+            right = tb if lb > level or (lb == level and name == "add") else f"({tb})"
+            return [f"{pad}{target} {sign} (", f"{pad}    {left}", f"{pad}    {operator} {right})"]
+        case Op("select", args):
+            lines = [f"{pad}{target} {sign} where("]
+            lines += [f"{pad}    {expression(x, tagged)}{',' if n < 2 else ')'}" for n, x in enumerate(args)]
+            return lines
+        case Op(name, args):
+            inner = ", ".join(expression(x, tagged) for x in args)
+            return [f"{pad}{target} {sign} {name}(", f"{pad}    {inner})"]
+    return [text]
+
+
+def loop_id(loops: tuple[Loop, ...]) -> str:
+    """Stable id of the innermost of `loops`: its path of variables, and the block where it holds just one."""
+    path = ".".join(loop.var for loop in loops)
+    first = blocks_under(loops[-1])
+    return f"loop:{path}@{first[0].name}" if first else f"loop:{path}"
+
+
+def render(program: Program) -> tuple[Line, ...]:
+    """The program, a `Line` for each line of text."""
+    tagged = frozenset(b.name for b in program.buffers if b.tagged)
+    lines: list[Line] = []
+
+    def visit(stmt: Stmt, depth: int, loops: tuple[Loop, ...]) -> None:
+        pad = "    " * depth
+        if isinstance(stmt, Block):
+            block_lines(stmt, depth)
+            return
+        group = [stmt]
+        while (
+            len(group[-1].body) == 1
+            and isinstance(inner := group[-1].body[0], Loop)
+            and inner.kind == group[-1].kind == "serial"
+            and not inner.annotations
+            and not group[-1].annotations
+        ):
+            group.append(inner)
+        around = (*loops, *group)
+        under = blocks_under(stmt)
+        origin = under[0].origin if len(under) == 1 else ""
+        note = "".join(f"  # {name}" for name, _ in stmt.annotations)
+        if stmt.kind != "serial":
+            note += f"  # {stmt.kind}"
+        if len(group) == 1:
+            text = f"{pad}for {stmt.var} in range({stmt.extent}):{note}"
+        else:
+            names, extents = ", ".join(g.var for g in group), ", ".join(str(g.extent) for g in group)
+            text = f"{pad}for {names} in grid({extents}):{note}"
+        lines.append(Line(loop_id(around), text, origin, "loop"))
+        for inner_stmt in group[-1].body:
+            visit(inner_stmt, depth + 1, around)
+
+    def block_lines(block: Block, depth: int) -> None:
+        pad = "    " * depth
+        env = {it.name: it.binding for it in block.iters}
+        lines.append(Line(f"name:{block.name}", f"{pad}# {block.name}", block.origin, "comment"))
+        if block.predicates:
+            condition = " and ".join(expression(p) for p in block.predicates)
+            lines.append(Line(f"guard:{block.name}", f"{pad}if {condition}:", block.origin, "guard"))
+            pad += "    "
+        for text in _store_text(block.body, env, tagged, pad):
+            lines.append(Line(f"store:{block.name}", text, block.origin, "store"))
+
+    for stmt in program.body:
+        visit(stmt, 0, ())
+    return tuple(lines)
+
+
+def to_text(program: Program) -> str:
+    """The program as one text."""
+    return "\n".join(line.text for line in render(program)) + "\n"
+
+
+def definition(program: Program) -> tuple[Line, ...]:
+    """A definition, one line a stage: `xmax[i] = max(inp[i, j] for j in range(4))`."""
+    from neptune_lab.errors import ScheduleError
+    from neptune_lab.loop_ir.reduction import match_reduction
+    from neptune_lab.loop_ir.tree import blocks
+
+    result = []
+    for block in blocks(program):
+        target = f"{block.writes}[{_indices(block.body.indices)}]"
+        try:
+            reduction = match_reduction(block)
+            over = " ".join(f"for {it.name} in range({it.extent})" for it in block.iters if it.kind == "reduce")
+            text = f"{target} = {reduction.reducer}({expression(reduction.term)} {over})"
+        except ScheduleError:
+            text = f"{target} = {expression(block.body.value)}"
+        result.append(Line(f"def:{block.name}", text, block.origin, "definition"))
+    return tuple(result)

@@ -1,0 +1,103 @@
+"""Native runs of any program, intermediate or wrong, through LLVM; and the check against another program.
+
+Every buffer becomes a parameter, so no compaction takes place, every value comes back, and a scan buffer that comes
+back *is* the tag table.  Buffers start as NaN: a read of something never written shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Previous, Program, Store, transform
+from neptune_lab.loop_ir.tree import map_blocks
+
+
+def as_float64(program: Program) -> Program:
+    """The same program computed in float64, with casts between floats dropped.
+
+    Two programs that agree here to 1e-9 agree as mathematics; rounding of the stated dtypes does not enter.
+    """
+
+    def is_float(dtype: str) -> bool:
+        return "float" in dtype
+
+    def rule(e: Expr) -> Expr:
+        match e:
+            case Const(value, dtype) if is_float(dtype):
+                return Const(value, "float64")
+            case Cast(dtype, arg) if is_float(dtype):
+                return Cast("float64", arg)
+            case Previous(buffer, indices, Const(value, dtype)) if is_float(dtype):
+                return Previous(buffer, indices, Const(value, "float64"))
+        return e
+
+    def store(s: Store) -> Store:
+        return Store(s.buffer, s.indices, transform(s.value, rule))
+
+    def block(b: Block) -> Block:
+        return replace(b, body=store(b.body), init=None if b.init is None else store(b.init))
+
+    buffers = tuple(replace(b, dtype="float64") if is_float(b.dtype) else b for b in program.buffers)
+    return replace(map_blocks(program, block), buffers=buffers)
+
+
+def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Runs the program natively.
+
+    Args:
+        inputs: one array for each input, cast to the input's dtype; shapes must match.
+
+    Returns:
+        every buffer by name, internal ones too.
+    """
+    from neptune_lab.loop_ir.tvm_compat import run_native
+
+    arrays = {}
+    for buffer in program.buffers:
+        if buffer.name in program.inputs:
+            if buffer.name not in inputs:
+                raise ScheduleError(f"no array was given for input {buffer.name!r} of {program.name}")
+            array = np.asarray(inputs[buffer.name]).astype(buffer.dtype)
+            if array.shape != buffer.shape:
+                raise ScheduleError(f"input {buffer.name!r} has shape {array.shape}, expected {buffer.shape}")
+            arrays[buffer.name] = array
+        else:
+            arrays[buffer.name] = np.full(buffer.shape, np.nan if "float" in buffer.dtype else 0, buffer.dtype)
+    return run_native(program, arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far two programs' outputs are apart: `error` is the largest relative Frobenius distance over outputs,
+    computed in float64; `equal` says whether it is at most `tolerance`."""
+
+    equal: bool
+    error: float
+    tolerance: float
+    outputs: tuple[tuple[str, float], ...]
+
+    def __bool__(self) -> bool:
+        return self.equal
+
+    def __str__(self) -> str:
+        sign = "equals" if self.equal else "does NOT equal"
+        return f"{sign} the definition: relative error {self.error:.1e} in float64 (tolerance {self.tolerance:g})"
+
+
+def compare(program: Program, reference: Program, inputs: dict[str, np.ndarray], tolerance: float = 1e-9) -> Agreement:
+    """Runs both in float64 on the same inputs and compares every output; NaNs must stand in the same places."""
+    ours, theirs = run(as_float64(program), inputs), run(as_float64(reference), inputs)
+    errors = []
+    for name in reference.outputs:
+        a, b = ours[name].astype("float64"), theirs[name].astype("float64")
+        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+            errors.append((name, float("inf")))
+            continue
+        finite = np.isfinite(b)
+        scale = float(np.linalg.norm(b[finite])) or 1.0
+        errors.append((name, float(np.linalg.norm(a[finite] - b[finite])) / scale))
+    worst = max(error for _, error in errors)
+    return Agreement(worst <= tolerance, worst, tolerance, tuple(errors))

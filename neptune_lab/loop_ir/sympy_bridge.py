@@ -1,0 +1,183 @@
+"""Scalar expressions of the loop IR to SymPy and back.
+
+A read becomes a symbol; two reads are the same symbol only where buffer and indices are equal, never because their
+printed names are.  Casts between floats are dropped: the algebra is over the reals (paper, section 4.2, on
+Theorem 4.1).  What SymPy has no word for (a comparison, a select) becomes one opaque input symbol as long as no
+reduction result is inside it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import sympy
+
+from neptune_lab.errors import RepairError
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, walk
+from neptune_lab.loop_ir.render import expression
+
+_FUNCTIONS = {
+    "exp": sympy.exp,
+    "log": sympy.log,
+    "sqrt": sympy.sqrt,
+    "tanh": sympy.tanh,
+    "sin": sympy.sin,
+    "cos": sympy.cos,
+    "erf": sympy.erf,
+    "abs": sympy.Abs,
+    "floor": sympy.floor,
+    "ceil": sympy.ceiling,
+    "max": sympy.Max,
+    "min": sympy.Min,
+    "pow": sympy.Pow,
+    "neg": lambda x: -x,
+    "exp2": lambda x: sympy.Integer(2) ** x,
+    "log2": lambda x: sympy.log(x, 2),
+    "rsqrt": lambda x: 1 / sympy.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + sympy.exp(-x)),
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+}
+_NAMES = {
+    sympy.log: "log",
+    sympy.tanh: "tanh",
+    sympy.sin: "sin",
+    sympy.cos: "cos",
+    sympy.erf: "erf",
+    sympy.Abs: "abs",
+    sympy.floor: "floor",
+    sympy.ceiling: "ceil",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A term as algebra: `term` in symbols; `reads` says which expression each symbol stands for."""
+
+    term: sympy.Expr
+    reads: tuple[tuple[sympy.Symbol, Expr], ...]
+
+
+def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
+    """The SymPy form of `expr`; the reads in `producers` get the symbols named there.
+
+    Raises:
+        RepairError: step "read", where a reduction result stands inside something that is not arithmetic.
+    """
+    symbols: dict[Expr, sympy.Symbol] = {}
+    taken = set(producers.values())
+
+    def symbol(node: Expr, name: str) -> sympy.Symbol:
+        if node not in symbols:
+            unique, n = name, 2
+            while unique in taken:
+                unique, n = f"{name}_{n}", n + 1
+            taken.add(unique)
+            symbols[node] = sympy.Symbol(unique, real=True)
+        return symbols[node]
+
+    def convert(node: Expr) -> sympy.Expr:
+        if node in producers:
+            if node not in symbols:
+                symbols[node] = sympy.Symbol(producers[node], real=True)
+            return symbols[node]
+        match node:
+            case Const(value):
+                return sympy.nsimplify(value, rational=True) if math.isfinite(value) else sympy.oo * (1 if value > 0 else -1)
+            case Load(buffer, _):
+                return symbol(node, buffer)
+            case Cast(dtype, arg) if "float" in dtype:
+                return convert(arg)
+            case Op(name, args) if name in _FUNCTIONS:
+                return _FUNCTIONS[name](*(convert(a) for a in args))
+        if any(inner in producers for inner in walk(node)):
+            raise RepairError(
+                f"the term uses a reduction result inside {type(node).__name__.lower()} {expression(node)}",
+                step="read",
+                expression=expression(node),
+                help="only arithmetic and the usual functions may depend on a reduction result; "
+                "move the condition or index to the inputs",
+            )
+        return symbol(node, "input")
+
+    term = convert(expr)
+    return Reading(sympy.sympify(term), tuple((s, e) for e, s in symbols.items()))
+
+
+def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Expr:
+    """A SymPy expression as a loop-IR expression over `values`."""
+
+    def number(x: sympy.Expr) -> Const:
+        return Const(float(x), dtype)
+
+    def product(factors: list[sympy.Expr]) -> Expr:
+        above = [f for f in factors if not _reciprocal(f)]
+        below = [1 / f for f in factors if _reciprocal(f)]
+        result = chain("mul", [convert(f) for f in above]) if above else number(sympy.Integer(1))
+        return Op("div", (result, chain("mul", [convert(f) for f in below]))) if below else result
+
+    def chain(op: str, terms: list[Expr]) -> Expr:
+        result = terms[0]
+        for term in terms[1:]:
+            result = Op(op, (result, term))
+        return result
+
+    def convert(e: sympy.Expr) -> Expr:
+        if isinstance(e, sympy.Symbol | sympy.Dummy):
+            return values[e]
+        if e.is_number:
+            return number(e)
+        if isinstance(e, sympy.Add):
+            plus = [a for a in e.args if not a.could_extract_minus_sign()]
+            minus = [-a for a in e.args if a.could_extract_minus_sign()]
+            if not plus:
+                return Op("neg", (chain("add", [convert(m) for m in minus]),))
+            result = chain("add", [convert(p) for p in plus])
+            for m in minus:
+                result = Op("sub", (result, convert(m)))
+            return result
+        if isinstance(e, sympy.Mul):
+            factors = list(e.args)
+            if factors[0] == -1:
+                return Op("neg", (product(factors[1:]),))
+            return product(factors)
+        if isinstance(e, sympy.exp):
+            return Op("exp", (convert(e.args[0]),))
+        if isinstance(e, sympy.Pow):
+            base, power = e.args
+            if base == sympy.E:
+                return Op("exp", (convert(power),))
+            if power == sympy.Rational(1, 2):
+                return Op("sqrt", (convert(base),))
+            if power == 2:
+                x = convert(base)
+                return Op("mul", (x, x))
+            if power.could_extract_minus_sign():
+                return Op("div", (number(sympy.Integer(1)), convert(base**-power)))
+            return Op("pow", (convert(base), convert(power)))
+        if isinstance(e, sympy.Max | sympy.Min):
+            return chain("max" if isinstance(e, sympy.Max) else "min", [convert(a) for a in e.args])
+        if type(e) in _NAMES:
+            return Op(_NAMES[type(e)], tuple(convert(a) for a in e.args))
+        raise RepairError(
+            f"the repair term holds {type(e).__name__}, which has no scalar form",
+            step="derive",
+            expression=str(e),
+            help="rewrite the stage with exp, log, sqrt, powers, products and sums",
+        )
+
+    return convert(expr)
+
+
+def _reciprocal(factor: sympy.Expr) -> bool:
+    if isinstance(factor, sympy.Rational):
+        return False
+    return isinstance(factor, sympy.Pow) and factor.args[0] != sympy.E and factor.args[1].could_extract_minus_sign()
+
+
+def has_previous(expr: Expr) -> bool:
+    """Whether the expression reads a previous tag."""
+    return any(isinstance(node, Previous) for node in walk(expr))

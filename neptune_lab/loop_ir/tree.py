@@ -1,0 +1,213 @@
+"""Finding and editing places in a program's tree of loops and blocks.
+
+A *path* is the tuple of child positions from the body of the program to a statement.  All edits return new
+programs; statements off the path are shared with the old one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.nodes import Block, Expr, Loop, Program, Stmt, Var, substitute, variables
+
+Path = tuple[int, ...]
+
+
+def blocks(program: Program) -> tuple[Block, ...]:
+    """Every block, in program order."""
+    return tuple(stmt for _, stmt, _ in statements(program) if isinstance(stmt, Block))
+
+
+def statements(program: Program) -> Iterator[tuple[Path, Stmt, tuple[Loop, ...]]]:
+    """Every statement with its path and the loops around it, outermost first, in program order."""
+
+    def visit(body: tuple[Stmt, ...], path: Path, loops: tuple[Loop, ...]):
+        for n, stmt in enumerate(body):
+            here = (*path, n)
+            yield here, stmt, loops
+            if isinstance(stmt, Loop):
+                yield from visit(stmt.body, here, (*loops, stmt))
+
+    yield from visit(program.body, (), ())
+
+
+def nearest(name: str, names: list[str], what: str) -> str:
+    """The help of an error about an unknown name."""
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(repr(c) for c in close)}? The {what}: {', '.join(names)}"
+    return f"the {what}: {', '.join(names) or 'none'}"
+
+
+def find_block(program: Program, name: str) -> tuple[Path, Block, tuple[Loop, ...]]:
+    """Path, block and enclosing loops of the block called `name`; ScheduleError with the nearest names otherwise."""
+    for path, stmt, loops in statements(program):
+        if isinstance(stmt, Block) and stmt.name == name:
+            return path, stmt, loops
+    raise ScheduleError(
+        f"there is no block {name!r} in {program.name}",
+        help=nearest(name, [b.name for b in blocks(program)], "blocks"),
+    )
+
+
+def has_block(program: Program, name: str) -> bool:
+    """Whether there is a block called `name`."""
+    return any(b.name == name for b in blocks(program))
+
+
+def find_loop(program: Program, block: str, loop: str) -> tuple[Path, Loop, tuple[Loop, ...]]:
+    """Path, loop, and the loops around it, of the loop `loop` around the block `block`."""
+    path, _, loops = find_block(program, block)
+    for depth, found in enumerate(loops):
+        if found.var == loop:
+            return path[: depth + 1], found, loops[:depth]
+    raise ScheduleError(
+        f"block {block!r} has no loop {loop!r} around it",
+        node=block,
+        help=nearest(loop, [found.var for found in loops], f"loops around {block}"),
+    )
+
+
+def edit(program: Program, path: Path, change: Callable[[Stmt], tuple[Stmt, ...]]) -> Program:
+    """The program with the statement at `path` replaced by the statements that `change` gives; loops that become
+    empty are dropped."""
+
+    def visit(body: tuple[Stmt, ...], rest: Path) -> tuple[Stmt, ...]:
+        n, *more = rest
+        stmt = body[n]
+        if not more:
+            new = change(stmt)
+        else:
+            assert isinstance(stmt, Loop)
+            inner = visit(stmt.body, tuple(more))
+            new = (replace(stmt, body=inner),) if inner else ()
+        return body[:n] + new + body[n + 1 :]
+
+    return replace(program, body=visit(program.body, path))
+
+
+def remove(program: Program, name: str) -> Program:
+    """The program without the block `name` and the loops that only it was in."""
+    path, _, _ = find_block(program, name)
+    return edit(program, path, lambda _: ())
+
+
+def replace_block(program: Program, name: str, new: Block) -> Program:
+    """The program with the block `name` replaced, in its place."""
+    path, _, _ = find_block(program, name)
+    return edit(program, path, lambda _: (new,))
+
+
+def append_to_loop(program: Program, path: Path, stmts: tuple[Stmt, ...]) -> Program:
+    """Statements added at the end of the body of the loop at `path`."""
+
+    def add(stmt: Stmt) -> tuple[Stmt, ...]:
+        assert isinstance(stmt, Loop)
+        return (replace(stmt, body=stmt.body + stmts),)
+
+    return edit(program, path, add)
+
+
+def insert_before(program: Program, path: Path, stmts: tuple[Stmt, ...]) -> Program:
+    """Statements put before the statement at `path`."""
+    return edit(program, path, lambda stmt: (*stmts, stmt))
+
+
+def replace_nest(program: Program, name: str, stmts: tuple[Stmt, ...]) -> Program:
+    """The block `name` removed and `stmts` put where its own nest stood: at the outermost loop that holds no other
+    block."""
+    path, _, loops = find_block(program, name)
+    depth = len(loops)
+    while depth > 0 and _block_count(loops[depth - 1]) == 1:
+        depth -= 1
+    return edit(program, path[: depth + 1], lambda _: stmts)
+
+
+def _block_count(stmt: Stmt) -> int:
+    return 1 if isinstance(stmt, Block) else sum(_block_count(s) for s in stmt.body)
+
+
+def blocks_under(stmt: Stmt) -> tuple[Block, ...]:
+    """Every block at or below a statement."""
+    if isinstance(stmt, Block):
+        return (stmt,)
+    return tuple(b for s in stmt.body for b in blocks_under(s))
+
+
+def map_blocks(program: Program, change: Callable[[Block], Block]) -> Program:
+    """Every block rewritten in its place."""
+
+    def visit(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Block):
+            return change(stmt)
+        return replace(stmt, body=tuple(visit(s) for s in stmt.body))
+
+    return replace(program, body=tuple(visit(s) for s in program.body))
+
+
+def map_loops(program: Program, path: Path, change: Callable[[Loop], Loop]) -> Program:
+    """The loop at `path` rewritten in its place."""
+
+    def one(stmt: Stmt) -> tuple[Stmt, ...]:
+        assert isinstance(stmt, Loop)
+        return (change(stmt),)
+
+    return edit(program, path, one)
+
+
+def nest(loops: list[tuple[str, int]], block: Block) -> Stmt:
+    """`block` inside fresh serial loops (name, extent), outermost first."""
+    stmt: Stmt = block
+    for var, extent in reversed(loops):
+        stmt = Loop(var, extent, (stmt,))
+    return stmt
+
+
+def drop_unused_buffers(program: Program) -> Program:
+    """The program without internal buffers that no block touches."""
+    from neptune_lab.loop_ir.nodes import loads
+
+    used = set(program.params)
+    for block in blocks(program):
+        used.add(block.writes)
+        used |= {r.buffer for r in loads(block.body.value)}
+    return replace(program, buffers=tuple(b for b in program.buffers if b.name in used))
+
+
+def rename_loops(program: Program) -> Program:
+    """Loops that TVM named ax0, ax1, … take the name of the iteration variable that they drive.
+
+    `for ax0 in range(64)` with `j = j0 * 64 + ax0` becomes `j1`, and a loop that is an iteration's whole binding
+    takes its name.  Deterministic, so emitted code and golden records are readable and stable.
+    """
+
+    def visit(stmt: Stmt, outer: tuple[str, ...], env: dict[str, Expr]) -> Stmt:
+        if isinstance(stmt, Block):
+            return replace(
+                stmt,
+                iters=tuple(replace(it, binding=substitute(it.binding, env)) for it in stmt.iters),
+                predicates=tuple(substitute(p, env) for p in stmt.predicates),
+            )
+        name = stmt.var
+        if name.startswith("ax") and name[2:].isdigit():
+            name = _driven_name(stmt) or name
+            taken = set(outer)
+            base, n = name, 2
+            while name in taken:
+                name, n = f"{base}_{n}", n + 1
+        inner = {**env, stmt.var: Var(name)}
+        return replace(stmt, var=name, body=tuple(visit(s, (*outer, name), inner) for s in stmt.body))
+
+    return replace(program, body=tuple(visit(s, (), {}) for s in program.body))
+
+
+def _driven_name(loop: Loop) -> str | None:
+    for block in blocks_under(loop):
+        for it in block.iters:
+            used = variables(it.binding)
+            if loop.var in used:
+                return it.name if used == {loop.var} else f"{it.name}1"
+    return None

@@ -1,0 +1,1 @@
+"""Schedules of loop-scalar IR, one primitive a file."""

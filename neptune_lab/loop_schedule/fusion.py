@@ -1,0 +1,168 @@
+"""Naive loop fusion: a block moved under a loop, dependences set aside (paper, section 4.2, step 2).
+
+Which loop of the moved block runs along which loop there is read off the tensors that both touch: where the block
+reads `score[i, j]` with its own `j`, and a block under the target writes `score[..., j0 * 64 + j1]`, then its `j`
+is `j0 * 64 + j1`.  Loops inside the target are copied, loops around it shared, and what runs along neither becomes a
+fresh loop of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Expr,
+    Loop,
+    Op,
+    Const,
+    Program,
+    Stmt,
+    Var,
+    add,
+    loads,
+    mul,
+    substitute,
+    variables,
+)
+
+
+def loop_ref(ref: str) -> tuple[str, str]:
+    """`"block.loop"` as its two names; ScheduleError where it has another form."""
+    block, dot, loop = ref.partition(".")
+    if not dot or not block or not loop:
+        raise ScheduleError(
+            f"{ref!r} does not name a loop", help='write "block.loop", for example "s_max.j", as Schedule.loops lists them'
+        )
+    return block, loop
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How a block sits under a target loop: its new iterations, the loops inside the target, and its predicates."""
+
+    iters: tuple
+    inner: tuple[tuple[str, int], ...]
+    predicates: tuple[Expr, ...]
+
+    def binding(self, name: str) -> Expr:
+        """What the iteration variable `name` is bound to."""
+        return next(it.binding for it in self.iters if it.name == name)
+
+
+def _accesses(block: Block) -> list[tuple[str, int, Expr]]:
+    """(buffer, dimension, index) of the store and every read, the store first; tags of scan buffers are left out."""
+    found = [(block.body.buffer, n, index) for n, index in enumerate(block.body.indices)]
+    for read in loads(block.body.value):
+        found += [(read.buffer, n, index) for n, index in enumerate(read.indices)]
+    return found
+
+
+def align(program: Program, block: Block, target: tree.Path) -> Alignment:
+    """Where the iterations of `block` would stand under the loop at `target`."""
+    loop: Stmt | None = None
+    around: tuple[Loop, ...] = ()
+    inside: list[tuple[Block, tuple[Loop, ...]]] = []
+    for path, stmt, loops in tree.statements(program):
+        if path == target:
+            loop, around = stmt, loops
+        elif path[: len(target)] == target and isinstance(stmt, Block) and stmt.name != block.name:
+            inside.append((stmt, loops[len(target) :]))
+    assert isinstance(loop, Loop)
+    outer = {found.var for found in (*around, loop)}
+    # Dataflow first: what is written under the target; then inputs that both read.
+    known: dict[tuple[str, int], list[tuple[Expr, tuple[Loop, ...], Block]]] = {}
+    for written in (True, False):
+        for anchor, loops in inside:
+            env = {it.name: it.binding for it in anchor.iters}
+            for buffer, dim, index in _accesses(anchor):
+                if (buffer == anchor.writes) == written:
+                    known.setdefault((buffer, dim), []).append((substitute(index, env), loops, anchor))
+    extents: dict[str, int] = {}
+    iters, predicates = [], []
+    anchors: list[Block] = []
+    for it in block.iters:
+        found = None
+        for buffer, dim, index in _accesses(block):
+            if index == Var(it.name):
+                for value, loops, anchor in known.get((buffer, dim), []):
+                    if _whole(anchor, value, program.buffer(buffer).shape[dim], it.extent):
+                        found = (value, loops, anchor)
+                        break
+            if found:
+                break
+        if found is None:
+            name = it.name
+            while name in outer or name in extents:
+                name += "_"
+            extents[name] = it.extent
+            iters.append(replace(it, binding=Var(name)))
+            continue
+        value, loops, anchor = found
+        anchors.append(anchor)
+        for inner in loops:
+            if inner.var in variables(value):
+                extents[inner.var] = inner.extent
+        iters.append(replace(it, binding=value))
+    for anchor in anchors:
+        for predicate in anchor.predicates:
+            if variables(predicate) <= outer | set(extents) and predicate not in predicates:
+                predicates.append(predicate)
+    return Alignment(tuple(iters), tuple(extents.items()), tuple(predicates))
+
+
+def _whole(anchor: Block, value: Expr, size: int, extent: int) -> bool:
+    """The access runs along the whole dimension, so both sides mean the same positions."""
+    return size == extent and bool(variables(value) or size == 1)
+
+
+def under(program: Program, name: str, target: tree.Path) -> bool:
+    """Whether the block `name` is inside the loop at `target`."""
+    path, _, _ = tree.find_block(program, name)
+    return path[: len(target)] == target
+
+
+def fuse_under(program: Program, name: str, target_ref: str) -> Program:
+    """`name` moved to the end of the target loop's body. No dependence is checked: that is the point.
+
+    before ⇒ after:
+        for i, j: A[i, j] = …          for i, j:
+        for i, j: B[i] += A[i, j]  ⇒       A[i, j] = …
+                                           B[i] += A[i, j]
+    """
+    target, loop, _ = tree.find_loop(program, *loop_ref(target_ref))
+    _, block, _ = tree.find_block(program, name)
+    aligned = align(program, block, target)
+    moved = replace(block, iters=aligned.iters, predicates=aligned.predicates)
+    bound = set().union(*(variables(it.binding) for it in aligned.iters)) if aligned.iters else set()
+    around = tree.find_loop(program, *loop_ref(target_ref))[2]
+    missing = [found.var for found in (*around, loop) if found.extent > 1 and found.var not in bound]
+    if missing and block.is_reduction:
+        raise ScheduleError(
+            f"block {name!r} cannot be fused under {target_ref}: nothing in it runs along loop {missing[-1]!r}",
+            node=name,
+            help="choose a loop that runs over a dimension that the block and the blocks there both use",
+        )
+    if under(program, name, target):
+        return program
+    program = tree.remove(program, name)
+    target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
+    return tree.append_to_loop(program, target, (tree.nest(list(aligned.inner), moved),))
+
+
+def linear(expr: Expr, var: str) -> tuple[int, Expr] | None:
+    """(a, rest) with expr = a * var + rest and rest free of var; None where it is not of that form."""
+    match expr:
+        case Var(name):
+            return (1, Const(0)) if name == var else (0, expr)
+        case Const():
+            return 0, expr
+        case Op("add", (a, b)):
+            la, lb = linear(a, var), linear(b, var)
+            return None if la is None or lb is None else (la[0] + lb[0], add(la[1], lb[1]))
+        case Op("mul", (a, Const(k))) | Op("mul", (Const(k), a)):
+            la = linear(a, var)
+            return None if la is None else (la[0] * int(k), mul(la[1], int(k)))
+    return None if var in variables(expr) else (0, expr)

@@ -1,0 +1,1 @@
+"""From loop-scalar IR to HTile IR."""

@@ -1,0 +1,130 @@
+"""What every operator is: names, shapes, a program, a reference, inputs to try it on."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from neptune_lab.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from neptune_lab.loop_ir.nodes import Program
+
+Arrays: TypeAlias = tuple[np.ndarray, ...]
+
+# Plain JSON, so that a record can name the operator it was made from.
+Params: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, static shape and dtype of an input or output."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A definition and what is needed to show, run and check it.
+
+    Not slotted: `program` is built on first use, which is when TVM is loaded, and kept.
+
+    Args:
+        name: a Python identifier; kernels are named after it.
+        title: one line for people.
+        doc: where the definition comes from.
+        params: the arguments the operator was made from, plain JSON; a mod is given by its name.
+        inputs: the tensors it takes, in the order of its arguments.
+        outputs: the tensors it gives.
+        source: the Python text of the definition, and of the mods, for display.
+        template: the schedule that `nl.compile(op)` takes by itself, "rolling_update" or "split_k_update".
+        build: makes the loop-scalar program (imports TVM).
+        compute: the reference, float64 arrays of the inputs' shapes to float64 arrays of the outputs'.
+        draw: makes inputs from a random generator; they are cast to the inputs' dtypes.
+    """
+
+    name: str
+    title: str
+    doc: str
+    params: Params
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    source: str
+    template: str
+    build: Callable[[], Program] = field(repr=False)
+    compute: Callable[..., Arrays] = field(repr=False)
+    draw: Callable[[np.random.Generator], Arrays] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise DefinitionError(f"name={self.name!r}: an operator's name is a Python identifier")
+
+    @cached_property
+    def program(self) -> Program:
+        """The definition as a loop-scalar program, a block a stage."""
+        return self.build()
+
+    def reference(self, *arrays: Any) -> np.ndarray | Arrays:
+        """The outputs in float64, computed in NumPy from the inputs cast up; one array where there is one output.
+
+        Args:
+            arrays: the inputs, in order, as anything `numpy.asarray` takes.
+        """
+        if len(arrays) != len(self.inputs):
+            names = ", ".join(t.name for t in self.inputs)
+            raise DefinitionError(f"{self.name} takes {len(self.inputs)} inputs ({names}), got {len(arrays)}")
+        wide = []
+        for spec, array in zip(self.inputs, arrays, strict=True):
+            values = np.asarray(array, dtype=np.float64)
+            if values.shape != spec.shape:
+                raise DefinitionError(f"{spec.name} has shape {values.shape}, {self.name} takes {spec.shape}")
+            wide.append(values)
+        found = self.compute(*wide)
+        return found[0] if len(found) == 1 else found
+
+    def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
+        """Inputs by name, in their dtypes; the same for the same seed."""
+        arrays = self.draw(np.random.default_rng(seed))
+        return {t.name: np.ascontiguousarray(a, dtype=t.dtype) for t, a in zip(self.inputs, arrays, strict=True)}
+
+    def __str__(self) -> str:
+        taken = ", ".join(map(str, self.inputs))
+        given = ", ".join(map(str, self.outputs))
+        return f"{self.name}({taken}) -> {given}"
+
+
+def positive(**sizes: int) -> None:
+    """Each size is a positive integer, or DefinitionError names the one that is not."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise DefinitionError(f"{name}={size!r}: expected a positive integer")
+
+
+def supported(dtype: str, *dtypes: str) -> None:
+    """`dtype` is one of `dtypes`, or DefinitionError lists them."""
+    if dtype not in dtypes:
+        raise DefinitionError(f"dtype={dtype!r}: expected one of {', '.join(dtypes)}")
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """The function's own text, for display; a comment in its place where Python does not have it."""
+    try:
+        return textwrap.dedent(inspect.getsource(function)).rstrip() + "\n"
+    except (OSError, TypeError):
+        return f"# {name_of(function)}: its source is not available\n"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The function's name, or its type's where it has none (a partial, an object)."""
+    return getattr(function, "__name__", type(function).__name__)

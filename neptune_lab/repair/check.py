@@ -1,0 +1,149 @@
+"""Check a derived h by numbers, independently of SymPy's simplifier: Eq. 3, Eq. 4 and the tag-updating property.
+
+Seeded, so an answer never changes from run to run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import numpy as np
+from sympy import Expr, Symbol
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.numeric import Array, close, compute, generator, sample
+from neptune_lab.repair.reducers import Reducer
+from neptune_lab.repair.render import text
+
+TRIALS = 64
+TAGS = 6
+_FEWEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the numbers need: f, g, g0 with its variable C = g_c(c), and h."""
+
+    reducer: Reducer
+    g: Expr
+    g0: Expr
+    g_c: Expr
+    variable: Symbol
+    h: Expr
+    t: Symbol
+    previous: tuple[Symbol, ...]
+    current: tuple[Symbol, ...]
+    inputs: tuple[Symbol, ...]
+    constants: tuple[Symbol, ...]
+    opaque: tuple[tuple[Expr, Symbol], ...] = ()
+
+    def known(self, expr: Expr) -> Expr:
+        """`expr` with a plain symbol in place of each function that SymPy does not know."""
+        return cast(Expr, expr.xreplace(dict(self.opaque)))
+
+    def term(self, r: dict[Symbol, Any], c: Array, fixed: dict[Symbol, Any]) -> Array:
+        """g0(r, C)."""
+        return compute(self.g0, {**r, **fixed, self.variable: c})
+
+    def repair(self, t: Any, r: dict[Symbol, Any], r_now: dict[Symbol, Any], fixed: dict[Symbol, Any]) -> Array:
+        """h(t, r, r'), with r and r' both keyed by the symbols of r."""
+        now = {self.current[i]: r_now[symbol] for i, symbol in enumerate(self.previous)}
+        return compute(self.h, {**r, **now, **fixed, self.t: t})
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Random points: constants and C over TRIALS columns, C over TAGS rows, r over TAGS rows; `given` are the inputs."""
+
+    fixed: dict[Symbol, Array]
+    given: dict[Symbol, Array]
+    c: Array
+    r: tuple[dict[Symbol, Array], ...]
+
+
+def draw(model: Model) -> Draw:
+    """Seeded random points of a model's domain, at which C is finite."""
+    rng = generator()
+    wide = 4 * TRIALS
+    fixed = {symbol: sample(symbol, (wide,), rng) for symbol in model.constants}
+    inputs = (*model.inputs, *(symbol for _, symbol in model.opaque))
+    given = {symbol: sample(symbol, (TAGS, wide), rng) for symbol in inputs}
+    c = np.broadcast_to(compute(model.known(model.g_c), {**given, **fixed}), (TAGS, wide))
+    good = np.flatnonzero(np.isfinite(c).all(axis=0))[:TRIALS]
+    if len(good) < _FEWEST:
+        _refuse("prove Eq. 3", model, f"C = {text(model.g_c)} is not a finite number at the points that were tried")
+    r = tuple({symbol: sample(symbol, (len(good),), rng) for symbol in model.previous} for _ in range(TAGS))
+    return Draw(
+        {symbol: values[good] for symbol, values in fixed.items()},
+        {symbol: values[:, good] for symbol, values in given.items()},
+        c[:, good],
+        r,
+    )
+
+
+def check(model: Model) -> tuple[str, ...]:
+    """Refuse a model whose numbers disagree; else say what was compared.
+
+    Formal statement, at random points: g = g0(r, g_c(c)); h(g(r, c), r, r') = g(r', c); h(f(x, y)) = f(h(x), h(y));
+    h(identity) = identity; and after a sequence of tags, t := f(h(t, r_prev, r), g(r, c)) equals the plain reduction
+    with the last r (Def. 4.2).
+    """
+    points = draw(model)
+    old, new = points.r[0], points.r[1]
+    term_old, term_new = (model.term(r, points.c, points.fixed) for r in (old, new))
+    direct = compute(model.known(model.g), {**old, **points.given, **points.fixed})
+    size = np.maximum(np.abs(term_old), np.abs(term_new))
+    _compare(model, "separate", "g and g0", term_old, np.broadcast_to(direct, term_old.shape), size)
+    _compare(model, "prove Eq. 3", "Eq. 3", model.repair(term_old, old, new, points.fixed), term_new, size)
+    f = model.reducer.ufunc
+    both = model.repair(f(term_old[0], term_old[1]), old, new, points.fixed)
+    each = f(*(model.repair(term_old[row], old, new, points.fixed) for row in (0, 1)))
+    _compare(model, "prove Eq. 4", "Eq. 4", both, each, np.abs(term_new[0]) + np.abs(term_new[1]))
+    _check_identity(model, points)
+    _check_tags(model, points)
+    return (
+        f"Eq. 3 and Eq. 4 hold at {points.c.shape[1]} random points",
+        f"rolling over {TAGS} tags gives the plain reduction at {points.c.shape[1]} random points",
+    )
+
+
+def _check_identity(model: Model, points: Draw) -> None:
+    """The loop starts from f's identity, which h must keep."""
+    identity = float(model.reducer.identity)
+    kept = model.repair(np.full(points.c.shape[1], identity), points.r[0], points.r[1], points.fixed)
+    # A NaN compares unequal, so it is refused too.
+    if not np.all(kept == identity):
+        found = kept[kept != identity][0]
+        _refuse(
+            "prove Eq. 4",
+            model,
+            f"h does not keep the identity {text(model.reducer.identity)} that {model.reducer.name} starts from: it "
+            f"becomes {found}",
+            "a g whose terms take all real values keeps it",
+        )
+
+
+def _check_tags(model: Model, points: Draw) -> None:
+    f = model.reducer.ufunc
+    t = model.term(points.r[0], points.c[0], points.fixed)
+    size = np.abs(t)
+    for row in range(1, TAGS):
+        moved = model.repair(t, points.r[row - 1], points.r[row], points.fixed)
+        t = f(moved, model.term(points.r[row], points.c[row], points.fixed))
+        size = np.maximum(size, np.maximum(np.abs(moved), np.abs(t)))
+    terms = model.term(points.r[-1], points.c, points.fixed)
+    _compare(model, "prove Eq. 4", "the rolled reduction", t, f.reduce(terms, axis=0), size + np.abs(terms).sum(axis=0))
+
+
+def _compare(model: Model, step: str, what: str, found: Array, expected: Array, scale: Array) -> None:
+    # Points outside the real domain of the original term (a root of a negative input) say nothing about h.
+    inside = np.isfinite(expected) & np.isfinite(scale)
+    if inside.sum() < _FEWEST:
+        _refuse(step, model, f"{what} could not be checked: the term is finite at too few of the points tried")
+    if not np.all(close(found, expected, scale)[inside]):
+        _refuse(step, model, f"{what} fails by numbers although it was derived: h = {text(model.h)}")
+
+
+def _refuse(step: str, model: Model, message: str, help: str | None = None) -> NoReturn:
+    raise RepairError(message, step=step, expression=text(model.h), help=help)

@@ -1,0 +1,225 @@
+"""Find where g or h is singular in a producer's value, and a regular value to stand in for it.
+
+Why a stand-in is right.  Eq. 3 holds for every pair (r, r') of regular values, whether or not a producer ever takes
+them: a term may be made with any r, and h moves it to any other.  So where a producer sits at a singular point p at
+some tag, use a fixed regular s in its place, in g and in both arguments of h, at that tag.  Then t is exactly the
+reduction of g(s, c) over the inputs so far.  When the producer leaves p for r', h(t, s, r') = reduction of g(r', c),
+by the tag-updating property (Def. 4.2): nothing that was accumulated is lost.  While it stays, h(t, s, s) = t.
+
+If the producer never leaves p, t ends as the reduction of g(s, c).  Where g(p, c) is itself not finite, there is no
+value that it should have been instead (0/0 on an all-zero row).  Where g(p, c) is finite and only h cannot start from p
+(c*r at r = 0: all terms are 0, and t = 0 tells nothing about the inputs), one last h(t, s, p) after the loop gives the
+true value; `Guard.final_repair` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import sympy as sp
+from sympy import Expr, Integer, Pow, Rational, S, Symbol
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.check import Draw, Model, draw
+from neptune_lab.repair.invert import invert
+from neptune_lab.repair.numeric import close, compute
+from neptune_lab.repair.reducers import REDUCERS
+from neptune_lab.repair.render import text
+
+_STAND_INS = (S.Zero, S.One, S.NegativeOne, Integer(2), Integer(-2), Rational(1, 2), Rational(-1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A singular point of one producer.
+
+    Attributes:
+        producer: its name. point: the singular value of r, such as -oo or 0. stand_in: a regular value to use instead,
+            in g and in h. reason: why, in words.
+        final_repair: g is finite at the point, so a loop that ends there needs one more h(t, stand_in, point).
+    """
+
+    producer: str
+    point: Expr
+    stand_in: Expr
+    reason: str
+    final_repair: bool
+
+
+def zeros(expr: Expr, producers: Sequence[Symbol], ignore: Sequence[Symbol] = ()) -> dict[Symbol, tuple[Expr, ...]]:
+    """Finite values of each producer at which a denominator or a logarithm's argument in `expr` is 0.
+
+    Denominators that hold a symbol of `ignore` (C or t) are the inverse's business, not the producers'.
+
+    >>> r, s, eps = sp.symbols("r s", real=True) + (Symbol("eps", positive=True),)
+    >>> zeros(1 / (r * (2*s - 1)), [r, s])
+    {r: (0,), s: (1/2,)}
+    >>> zeros(1 / (r**2 + eps), [r, s])
+    {r: (), s: ()}
+    >>> zeros(1 / (r - s), [r, s])
+    Traceback (most recent call last):
+    ...
+    neptune_lab.errors.RepairError: r - s can be 0 for many pairs of r and s, so no single value can be guarded
+      help: ...
+    """
+    found: dict[Symbol, list[Expr]] = {symbol: [] for symbol in producers}
+    for node in sp.preorder_traversal(expr):
+        if isinstance(node, Pow) and node.exp.is_nonnegative is not True:
+            bases = sp.Mul.make_args(node.base)
+        elif isinstance(node, sp.log):
+            bases = sp.Mul.make_args(cast(Expr, node.args[0]))
+        else:
+            continue
+        for base in bases:
+            symbols = cast("set[Symbol]", base.free_symbols)
+            mine = [symbol for symbol in producers if symbol in symbols]
+            if mine and base.is_zero is not False and not symbols & set(ignore):
+                found[mine[0]] += [p for p in _roots(cast(Expr, base), mine) if p not in found[mine[0]]]
+    return {symbol: tuple(points) for symbol, points in found.items()}
+
+
+def _roots(base: Expr, producers: list[Symbol]) -> list[Expr]:
+    if len(producers) > 1:
+        names = " and ".join(text(symbol) for symbol in producers)
+        raise RepairError(
+            f"{text(base)} can be 0 for many pairs of {names}, so no single value can be guarded",
+            step="guard",
+            expression=text(base),
+            help=f"say what is known of {names}, so that {text(base)} cannot be 0",
+        )
+    symbol = producers[0]
+    try:
+        points = invert(base, symbol, S.Zero).branches
+    except RepairError as error:
+        raise RepairError(
+            f"{text(base)} may be 0 somewhere, and where was not found: {error.reason}",
+            step="guard",
+            expression=text(base),
+            help=f"say what is known of {text(symbol)}, so that {text(base)} cannot be 0",
+        ) from error
+    return [point for point in points if not _outside(point, symbol)]
+
+
+def _outside(point: Expr, symbol: Symbol) -> bool:
+    """Whether the symbol's assumptions rule this value out."""
+    gap = {
+        "nonnegative": point.is_negative,
+        "positive": point.is_nonpositive,
+        "nonpositive": point.is_positive,
+        "negative": point.is_nonnegative,
+        "nonzero": point.is_zero,
+        "integer": point.is_integer is False,
+    }
+    ruled_out = any(getattr(symbol, f"is_{word}") and excluded for word, excluded in gap.items())
+    return bool(ruled_out or point.is_real is False or point.has(S.NaN, S.ComplexInfinity))
+
+
+def _ends(symbol: Symbol, finite: bool) -> list[Expr]:
+    if finite:
+        return []
+    low = [] if symbol.is_nonnegative else [S.NegativeInfinity]
+    high = [] if symbol.is_nonpositive else [S.Infinity]
+    return cast("list[Expr]", low + high)
+
+
+@dataclass(frozen=True, slots=True)
+class _Behaviour:
+    g_finite: bool
+    leaves: bool
+    arrives: bool
+
+    @property
+    def regular(self) -> bool:
+        return self.g_finite and self.leaves and self.arrives
+
+
+def _behaviour(model: Model, symbol: Symbol, point: Expr, points: Draw) -> _Behaviour:
+    """What IEEE arithmetic makes of g and h with this producer at the point, at random values of all else."""
+    value = compute(point, points.fixed) if point.free_symbols else float(point)
+    columns = points.c.shape[1]
+    here = {**points.r[0], symbol: np.broadcast_to(value, (columns,))}
+    away = points.r[1]
+    at_point = model.term(here, points.c, points.fixed)
+    at_away = model.term(away, points.c, points.fixed)
+    defined = np.isfinite(at_away)
+    left = model.repair(at_away, here, away, points.fixed)
+    reached = model.repair(at_away, away, here, points.fixed)
+    g_finite = bool(np.isfinite(at_point)[defined].all())
+    leaves = bool(np.isfinite(left)[defined].all())
+    arrives = bool(np.isfinite(reached)[defined].all())
+    if g_finite:
+        carried = model.repair(at_point, here, away, points.fixed)
+        leaves = leaves and bool(close(carried, at_away, np.abs(at_away))[defined].all())
+        arrives = arrives and bool(close(reached, at_point, np.abs(at_away))[defined].all())
+    return _Behaviour(g_finite, leaves, arrives)
+
+
+def regular_value(model: Model, symbol: Symbol, taken: Sequence[Expr], points: Draw | None = None) -> Expr:
+    """The simplest value of a producer at which g and h are finite for every regular input."""
+    points = draw(model) if points is None else points
+    for value in _STAND_INS:
+        if value in taken or _outside(value, symbol):
+            continue
+        if _behaviour(model, symbol, value, points).regular:
+            return value
+    raise RepairError(
+        f"no value of {text(symbol)} was found at which g and h are finite",
+        step="guard",
+        expression=text(model.h),
+        help=f"say what is known of {text(symbol)}",
+    )
+
+
+def find_guards(
+    model: Model, known_zeros: Mapping[Symbol, Sequence[Expr]], finite: Sequence[Symbol] = ()
+) -> tuple[tuple[Guard, ...], tuple[Expr, ...]]:
+    """Guards of all producers, and one regular value of each.
+
+    Candidates are the ends of the domain (unless the producer is in `finite`), 0, and `known_zeros`.
+    """
+    points = draw(model)
+    guards: list[Guard] = []
+    regular: list[Expr] = []
+    for symbol in model.previous:
+        candidates = [*_ends(symbol, symbol in finite), *dict.fromkeys([S.Zero, *known_zeros.get(symbol, ())])]
+        singular = {
+            point: behaviour
+            for point in candidates
+            if not _outside(point, symbol)
+            for behaviour in (_behaviour(model, symbol, point, points),)
+            if not behaviour.regular
+        }
+        stand_in = regular_value(model, symbol, tuple(singular), points)
+        regular.append(stand_in)
+        guards += [_guard(symbol, point, stand_in, found) for point, found in singular.items()]
+    return tuple(guards), tuple(regular)
+
+
+def _guard(symbol: Symbol, point: Expr, stand_in: Expr, found: _Behaviour) -> Guard:
+    where = f"{text(symbol)} = {text(point)}"
+    last = found.g_finite and found.arrives
+    if not found.g_finite:
+        reason = f"g is not finite at {where}"
+    else:
+        reason = f"g is finite at {where}, but h cannot start from it: what was accumulated there is lost"
+        if last:
+            reason += f"; if the loop ends there, apply h(t, {text(stand_in)}, {text(point)}) once more"
+    return Guard(symbol.name, point, stand_in, reason, last)
+
+
+def initial_values(model: Model, regular: Sequence[Expr]) -> tuple[tuple[str, str, Expr | None], ...]:
+    """For each producer and each reducer that it may have: None if h is clean when the previous r is that reducer's
+    identity and t is f's own (exp(-oo - r')*0 = 0), else a regular value to start the previous r with."""
+    points = draw(model)
+    columns = points.c.shape[1]
+    start = float(model.reducer.identity)
+    out: list[tuple[str, str, Expr | None]] = []
+    for symbol, stand_in in zip(model.previous, regular, strict=True):
+        for name, producer_reducer in REDUCERS.items():
+            before = {**points.r[0], symbol: np.full(columns, float(producer_reducer.identity))}
+            kept = model.repair(np.full(columns, start), before, points.r[1], points.fixed)
+            out.append((symbol.name, name, None if np.all(kept == start) else stand_in))
+    return tuple(out)

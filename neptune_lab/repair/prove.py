@@ -1,0 +1,260 @@
+"""Prove Eq. 3 (h moves a term from r to r') and Eq. 4 (h distributes over f); Eqs. 8 and 9 for several producers.
+
+What is not proven is refused: an h that merely might be right never reaches a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import sympy as sp
+from sympy import Add, Dummy, Expr, Function, Max, Min, Mul, Pow, S, Symbol
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.derive import Derivation
+from neptune_lab.repair.reducers import REDUCERS
+from neptune_lab.repair.render import Line, text
+from neptune_lab.repair.simplify import is_zero, nicest
+
+_SIGNS = ("positive", "nonnegative", "negative", "nonpositive", "nonzero")
+_INCREASING = (sp.exp, sp.tanh, sp.sinh, sp.asinh, sp.atan, sp.erf)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A proven equation.
+
+    Attributes:
+        equation: "Eq. 3" or "Eq. 4". statement: it in words. lines: the steps.
+        caveats: where it holds, if not everywhere (the guards stand in for the rest).
+    """
+
+    equation: str
+    statement: str
+    lines: tuple[Line, ...]
+    caveats: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"Prove {self.equation}: {self.statement}"
+
+
+def _equation(left: object, right: object) -> sp.Basic:
+    return sp.Eq(left, right, evaluate=False)
+
+
+def refined(symbol: Symbol, words: Mapping[str, bool]) -> Dummy:
+    """A symbol of the same name and assumptions, and these too.
+
+    >>> refined(Symbol("r", nonnegative=True), {"nonzero": True}).is_positive
+    True
+    """
+    own = {word: getattr(symbol, f"is_{word}") for word in (*_SIGNS, "integer", "finite")}
+    known = {word: value for word, value in own.items() if value is not None and word not in words}
+    if words.get("nonzero"):
+        known.pop("positive", None)
+        known.pop("negative", None)
+    return Dummy(symbol.name, real=True, **known, **dict(words))
+
+
+def sign_words(expr: Expr) -> dict[str, bool]:
+    """What is known of an expression's sign.
+
+    >>> sign_words(sp.exp(Symbol("x", real=True)))["positive"]
+    True
+    """
+    return {word: True for word in _SIGNS if getattr(expr, f"is_{word}")}
+
+
+def check_real(expr: Expr, producers: tuple[Symbol, ...]) -> None:
+    """Formal statement: for every r of the domain, each root and logarithm of r alone in `expr` is real.
+
+    >>> check_real(sp.sqrt(Symbol("r", nonnegative=True)), (Symbol("r", nonnegative=True),))
+    """
+    mine = set(producers)
+    for node in sp.preorder_traversal(expr):
+        if isinstance(node, Pow) and node.exp.is_integer is not True:
+            inner, good = cast(Expr, node.base), node.base.is_nonnegative
+        elif isinstance(node, sp.log):
+            inner, good = cast(Expr, node.args[0]), cast(Expr, node.args[0]).is_positive
+        else:
+            continue
+        symbols = cast("set[Symbol]", inner.free_symbols)
+        if good or not symbols & mine or not symbols <= mine | {s for s in symbols if s.is_real}:
+            continue
+        if symbols - mine and any(symbol.name == "C" for symbol in symbols):
+            continue
+        names = ", ".join(sorted(text(symbol) for symbol in symbols))
+        raise RepairError(
+            f"{text(node)} is not known to be real: {text(inner)} may be negative",
+            step="prove Eq. 3",
+            expression=text(node),
+            help=f"say what is known of {names}, such as assumptions={{'{sorted(s.name for s in symbols & mine)[0]}': "
+            "['nonnegative']}",
+        )
+
+
+def prove_replaces(g0: Expr, variable: Symbol, derived: Derivation, caveats: tuple[str, ...] = ()) -> Proof:
+    """Eq. 3: h(g0(r, C), r, r') = g0(r', C) for all r, r' and C.
+
+    With g(r, c) = g0(r, g_c(c)), which `separate` has proven, this is h(g(r, c), r, r') = g(r', c).  The identity is
+    proven for t = g0(r, C) with C over all reals (or all of its known sign), so no property of the inverse is assumed:
+    a wrong branch would fail here.
+
+    >>> from neptune_lab.repair.derive import derive
+    >>> r, q, C, t = sp.symbols("r r' C t", real=True)
+    >>> prove_replaces(sp.exp(C - r), C, derive(sp.exp(C - r), C, r + sp.log(t), t, {r: q})).equation
+    'Eq. 3'
+    """
+    moved = dict(zip(derived.previous, derived.current, strict=True))
+    found = cast(Expr, derived.h.subs(derived.t, g0))
+    wanted = cast(Expr, g0.xreplace(moved))
+    call = Function("h")(g0, *derived.previous, *derived.current)
+    if not is_zero(cast(Expr, found - wanted)):
+        raise RepairError(
+            f"h = {text(derived.h)} does not carry g0 = {text(g0)} to r': found {text(found)}, wanted {text(wanted)}",
+            step="prove Eq. 3",
+            expression=text(derived.h),
+            help=f"{text(variable)} may have several values for one t; say what sign the inputs and producers have",
+        )
+    lines = (
+        Line("put t = g0(r, C) into h", _equation(call, found)),
+        Line("which is g0 at r'", _equation(nicest(found), wanted)),
+        Line("the difference", _equation(Add(found, Mul(-1, wanted, evaluate=False), evaluate=False), S.Zero)),
+    )
+    return Proof("Eq. 3", "h(g(r, c), r, r') = g(r', c)", lines, caveats)
+
+
+def prove_distributes(reducer: str, derived: Derivation, sign: Mapping[str, bool]) -> Proof:
+    """Eq. 4: h(f(x, y), r, r') = f(h(x, r, r'), h(y, r, r')) for all x and y that the reduction can hold.
+
+    For sum and prod this is shown by algebra (h is linear in t, or a power of t), for max and min by h being
+    non-decreasing in t.  `sign` is what is known of the sign of terms; f keeps it.
+
+    >>> from neptune_lab.repair.derive import derive
+    >>> r, q, C, t = sp.symbols("r r' C t", real=True)
+    >>> shift = derive(C - r, C, t + r, t, {r: q})
+    >>> prove_distributes("max", shift, {}).lines[-1].note
+    'h is non-decreasing in t, so max passes through it'
+    >>> prove_distributes("sum", shift, {})
+    Traceback (most recent call last):
+    ...
+    neptune_lab.errors.RepairError: h(t, r, r') = r - r' + t is not additive: h(x + y) - h(x) - h(y) = -r + r', which is not 0
+      help: ...
+    """
+    if reducer in ("max", "min"):
+        return _prove_monotone(reducer, derived, sign)
+    words = {word: value for word, value in sign.items() if reducer == "sum" or word not in ("negative", "nonpositive")}
+    x, y = (Dummy(name, real=True, **(words if words != {"nonzero": True} or reducer == "prod" else {})) for name in "xy")
+    h = lambda value: cast(Expr, derived.h.xreplace({derived.t: value}))  # noqa: E731
+    rule = REDUCERS[reducer]
+    left, right = h(rule.combine(x, y)), rule.combine(h(x), h(y))
+    call = Function("h")
+    if not is_zero(cast(Expr, left - right)):
+        gap = cast(Expr, sp.expand(left - right))
+        sums = "h(x + y) - h(x) - h(y)" if reducer == "sum" else "h(x*y) - h(x)*h(y)"
+        raise RepairError(
+            f"{_signature(derived)} = {text(derived.h)} is not {rule.homomorphism}: {sums} = {text(nicest(gap))}, "
+            "which is not 0",
+            step="prove Eq. 4",
+            expression=text(derived.h),
+            help="for a sum, r must act on a term as a factor, as in exp(c - r) or c/r; terms such as c - r can be "
+            "summed first and corrected after the loop"
+            if reducer == "sum"
+            else "for a product, r must act on a term as a power, as in exp(c*r)",
+        )
+    r = (*derived.previous, *derived.current)
+    lines = (
+        Line("of both", _equation(call(rule.combine(x, y), *r), left)),
+        Line("of each", _equation(rule.combine(call(x, *r), call(y, *r)), nicest(right) if reducer == "sum" else right)),
+        Line(f"they are equal: h is {rule.homomorphism} in t", None),
+    )
+    return Proof("Eq. 4", "h(f(x, y), r, r') = f(h(x, r, r'), h(y, r, r'))", lines)
+
+
+def _signature(derived: Derivation) -> str:
+    return text(Function("h")(derived.t, *derived.previous, *derived.current))
+
+
+def _prove_monotone(reducer: str, derived: Derivation, sign: Mapping[str, bool]) -> Proof:
+    value = Dummy(derived.t.name, real=True, **dict(sign))
+    h = cast(Expr, derived.h.xreplace({derived.t: value}))
+    way = direction(h, value)
+    if way not in (0, 1):
+        raise RepairError(
+            f"{_signature(derived)} = {text(derived.h)} is not monotone in {text(derived.t)}"
+            + (f": the factor {text(derived.factor)} may be negative" if derived.factor is not None else ""),
+            step="prove Eq. 4",
+            expression=text(derived.h),
+            help=_what_would_make_it_monotone(reducer, h, value, derived),
+        )
+    why = f"the factor {text(derived.factor)} is not negative" if derived.factor is not None else "each part only grows"
+    lines = (
+        Line("h in t", _equation(Function("h")(derived.t, *derived.previous, *derived.current), derived.h)),
+        Line(why),
+        Line(f"h is non-decreasing in t, so {reducer} passes through it"),
+    )
+    return Proof("Eq. 4", "h(f(x, y), r, r') = f(h(x, r, r'), h(y, r, r'))", lines)
+
+
+def _what_would_make_it_monotone(reducer: str, h: Expr, value: Symbol, derived: Derivation) -> str:
+    names = list(dict.fromkeys(symbol.name for symbol in derived.previous))
+    better = {s: Dummy(s.name, positive=True) for s in (*derived.previous, *derived.current)}
+    if direction(cast(Expr, h.xreplace(better)), value) in (0, 1):
+        told = ", ".join(f"'{name}': ['nonnegative']" for name in names)
+        return f"if the producers cannot be negative, say so: assumptions={{{told}}}"
+    return f"under {reducer} h may only grow with t; a factor that can change sign turns {reducer} around"
+
+
+def direction(expr: Expr, t: Symbol) -> int | None:
+    """How `expr` moves with t over all of t's domain: 1 never falls, -1 never rises, 0 does not move, None not known.
+
+    Only operations that are monotone and continuous on that domain count, so a pole (1/t over both signs) gives None.
+
+    >>> t, r, p = Symbol("t", real=True), Symbol("r", real=True), Symbol("p", positive=True)
+    >>> direction(t*p - r, t), direction(-t/p, t), direction(t*r, t), direction(1/t, t)
+    (1, -1, None, None)
+    """
+    if t not in expr.free_symbols:
+        return 0
+    if expr == t:
+        return 1
+    args = [cast(Expr, arg) for arg in expr.args]
+    if isinstance(expr, (Add, Max, Min)):
+        ways = {direction(arg, t) for arg in args} - {0}
+        return ways.pop() if len(ways) == 1 else None
+    if isinstance(expr, Mul):
+        moving = [arg for arg in args if t in arg.free_symbols]
+        still = cast(Expr, Mul(*(arg for arg in args if t not in arg.free_symbols)))
+        return _scaled(direction(moving[0], t), still) if len(moving) == 1 else None
+    if isinstance(expr, _INCREASING) or (isinstance(expr, sp.log) and args[0].is_positive):
+        return direction(args[0], t)
+    if isinstance(expr, Pow):
+        return _power_direction(args[0], args[1], t)
+    return None
+
+
+def _scaled(way: int | None, factor: Expr) -> int | None:
+    if way is None:
+        return None
+    if factor.is_nonnegative:
+        return way
+    return -way if factor.is_nonpositive else None
+
+
+def _power_direction(base: Expr, exponent: Expr, t: Symbol) -> int | None:
+    if t in exponent.free_symbols:
+        grows = base.is_positive and cast(Expr, base - 1).is_nonnegative and t not in base.free_symbols
+        return direction(exponent, t) if grows else None
+    way = direction(base, t)
+    if way is None:
+        return None
+    if exponent.is_integer and exponent.is_odd and exponent.is_positive:
+        return way
+    if base.is_nonnegative and exponent.is_nonnegative:
+        return way
+    if base.is_positive and exponent.is_nonpositive:
+        return -way
+    return None

@@ -1,0 +1,336 @@
+"""Read what the caller gave: reducer, g, producers and assumptions, as a hashable `Question`.
+
+Text is parsed by Python's `ast` and a whitelist, never evaluated.  Symbols of the question are the caller's own
+(text makes plain `Symbol`s); `Names` then replaces each by a unique internal symbol with the right assumptions, so
+that an input called `t`, `C` or `r'` cannot be mistaken for one of ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import sympy as sp
+from sympy import Dummy, Expr, Float, Integer, Max, Rational, Symbol
+from sympy.core.function import AppliedUndef
+from sympy.utilities.iterables import default_sort_key
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.reducers import REDUCERS
+
+WORDS = ("positive", "nonnegative", "negative", "nonpositive", "nonzero", "finite", "integer")
+"""Words that an assumption may use."""
+
+FUNCTIONS: dict[str, tuple[int | None, Callable[..., Expr]]] = {
+    "exp": (1, lambda x: sp.exp(x)),
+    "exp2": (1, lambda x: cast(Expr, Integer(2) ** x)),
+    "log": (1, lambda x: sp.log(x)),
+    "sqrt": (1, lambda x: cast(Expr, sp.sqrt(x))),
+    "rsqrt": (1, lambda x: cast(Expr, 1 / sp.sqrt(x))),
+    "abs": (1, lambda x: cast(Expr, sp.Abs(x))),
+    "relu": (1, lambda x: cast(Expr, Max(x, 0))),
+    "sigmoid": (1, lambda x: cast(Expr, 1 / (1 + sp.exp(-x)))),
+    "tanh": (1, lambda x: sp.tanh(x)),
+    "sinh": (1, lambda x: sp.sinh(x)),
+    "cosh": (1, lambda x: sp.cosh(x)),
+    "sin": (1, lambda x: sp.sin(x)),
+    "cos": (1, lambda x: sp.cos(x)),
+    "erf": (1, lambda x: sp.erf(x)),
+    "max": (None, lambda *xs: cast(Expr, Max(*xs))),
+    "min": (None, lambda *xs: cast(Expr, sp.Min(*xs))),
+    "pow": (2, lambda x, y: _power(x, y)),
+}
+"""Functions that text may call: how many arguments (None: one or more) and what they build."""
+
+_LONGEST_TEXT = 2000
+_DEEPEST_TEXT = 60
+_MOST_BITS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that an answer depends on, in the caller's symbols; the key of the cache in `solve`."""
+
+    reducer: str
+    g: Expr
+    producers: tuple[Symbol, ...]
+    assumptions: tuple[tuple[Symbol, tuple[tuple[str, bool], ...]], ...]
+    constants: tuple[Symbol, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The internal symbols of one derivation.
+
+    Attributes:
+        producers: previous value r of each producer, in the caller's order (also the r of g).
+        current: current value r' of each producer.
+        inputs: every other symbol of g, sorted by name.
+        t: a value of the consuming reduction; C: the separated input; x, y: two values of the reduction.
+        pairs: caller's symbol -> internal symbol.
+        opaque: each function that SymPy does not know, such as f(c), with a real symbol of its own (for numbers).
+    """
+
+    g: Expr
+    producers: tuple[Dummy, ...]
+    current: tuple[Dummy, ...]
+    inputs: tuple[Dummy, ...]
+    t: Dummy
+    C: Dummy
+    x: Dummy
+    y: Dummy
+    pairs: tuple[tuple[Symbol, Dummy], ...]
+    opaque: tuple[tuple[Expr, Dummy], ...]
+
+
+def _refuse(message: str, expression: str, help: str | None = None) -> NoReturn:
+    raise RepairError(message, step="read", expression=expression, help=help)
+
+
+def parse(source: str) -> Expr:
+    """Parse text into a SymPy expression; integers and decimals are exact.
+
+    >>> parse("exp(c - r) + 0.5*relu(c)**2")
+    exp(c - r) + Max(0, c)**2/2
+    >>> parse("__import__('os')")
+    Traceback (most recent call last):
+    ...
+    neptune_lab.errors.RepairError: g calls '__import__', which is not a known function
+      help: known: abs, cos, cosh, erf, exp, exp2, log, max, min, pow, relu, rsqrt, sigmoid, sin, sinh, sqrt, tanh
+    """
+    if len(source) > _LONGEST_TEXT:
+        _refuse(f"g is {len(source)} characters long; at most {_LONGEST_TEXT} are read", source[:40] + "...")
+    try:
+        tree = ast.parse(source.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        _refuse(f"g = {source!r} is not an expression: {error}", source, "write it as in Python: exp(c - r)*v")
+    return _build(tree.body, source, 0)
+
+
+def _build(node: ast.expr, source: str, depth: int) -> Expr:
+    if depth > _DEEPEST_TEXT:
+        _refuse(f"g nests deeper than {_DEEPEST_TEXT} levels", source)
+
+    def build(child: ast.expr) -> Expr:
+        return _build(child, source, depth + 1)
+
+    match node:
+        case ast.Name(id=name):
+            return Symbol(name)
+        case ast.Constant(value=bool() | str() | bytes() | complex() | None):
+            _refuse(f"g holds {node.value!r}, which is not a real number", source)
+        case ast.Constant(value=int() as value):
+            return Integer(value)
+        case ast.Constant(value=float() as value):
+            return _exact(value, source)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return cast(Expr, -build(operand))
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return build(operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _binary(build(left), op, build(right), source)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            if name not in FUNCTIONS:
+                known = ", ".join(sorted(FUNCTIONS))
+                _refuse(f"g calls {name!r}, which is not a known function", source, f"known: {known}")
+            arity, make = FUNCTIONS[name]
+            if not args or (arity is not None and len(args) != arity):
+                _refuse(f"{name} takes {arity or 'one or more'} argument(s), found {len(args)}", source)
+            return make(*(build(arg) for arg in args))
+        case _:
+            what = ast.get_source_segment(source.strip(), node) or type(node).__name__
+            _refuse(f"g holds {what!r}, which is neither arithmetic nor a known function", source)
+
+
+def _binary(left: Expr, op: ast.operator, right: Expr, source: str) -> Expr:
+    match op:
+        case ast.Add():
+            return cast(Expr, left + right)
+        case ast.Sub():
+            return cast(Expr, left - right)
+        case ast.Mult():
+            return cast(Expr, left * right)
+        case ast.Div():
+            if right.is_zero:
+                _refuse("g divides by 0", source)
+            return cast(Expr, left / right)
+        case ast.Pow():
+            return _power(left, right)
+        case _:
+            _refuse(f"g uses the operator {type(op).__name__}", source, "use + - * / **; a power is **")
+
+
+def _power(base: Expr, exponent: Expr) -> Expr:
+    if isinstance(base, Rational) and isinstance(exponent, Rational):
+        bits = max(int(base.p).bit_length(), int(base.q).bit_length())
+        if abs(exponent) * bits > _MOST_BITS:
+            _refuse(f"the number {base}**{exponent} is too large to write out", f"{base}**{exponent}")
+    return cast(Expr, base**exponent)
+
+
+def _exact(value: float, source: str) -> Expr:
+    if value != value or value in (float("inf"), float("-inf")):
+        _refuse(f"g holds {value}, which is not a finite number", source)
+    return Rational(repr(value))
+
+
+def read(
+    reducer: str,
+    g: Expr | str,
+    producers: Iterable[str | Symbol] | str | Symbol,
+    assumptions: Mapping[Any, Any] | None,
+    constants: Iterable[str | Symbol] | str | Symbol | None,
+) -> Question:
+    """Check the caller's arguments and put them in a normal form.
+
+    >>> q = read("sum", "exp(c - r)", ["r"], {"r": "nonnegative"}, None)
+    >>> q.g, q.producers, q.assumptions
+    (exp(c - r), (r,), ((r, (('nonnegative', True),)),))
+    """
+    if reducer not in REDUCERS:
+        _refuse(f"reducer is {reducer!r}", str(reducer), f"one of {', '.join(REDUCERS)}")
+    expr = parse(g) if isinstance(g, str) else _checked(g)
+    written = _names_in(g) if isinstance(g, str) else frozenset()
+
+    def symbol(name: object, role: str) -> Symbol:
+        return _lookup(name, role, expr)
+
+    chosen = tuple(symbol(name, "producer") for name in _listed(producers))
+    if not chosen:
+        _refuse("there is no producer", str(g), "name the symbols that are results of other reductions")
+    if len(set(chosen)) != len(chosen):
+        _refuse(f"a producer is named twice in {[str(p) for p in chosen]}", str(g))
+    known = _symbols(expr) | set(chosen) | {Symbol(name) for name in written}
+    facts = []
+    for name, words in (assumptions or {}).items():
+        about = symbol(name, "assumption")
+        if about not in known:
+            _refuse(
+                f"an assumption is about {about}, which g does not have",
+                str(expr),
+                f"g has {', '.join(sorted(map(str, known)))}",
+            )
+        facts.append((about, _facts(about, words)))
+    fixed = None
+    if constants is not None:
+        fixed = tuple(sorted({symbol(name, "constant") for name in _listed(constants)}, key=default_sort_key))
+        both = set(fixed) & set(chosen)
+        if both:
+            _refuse(f"{', '.join(map(str, both))} is both a producer and a constant", str(expr))
+    return Question(reducer, expr, chosen, tuple(sorted(facts, key=lambda fact: default_sort_key(fact[0]))), fixed)
+
+
+def _listed(names: Iterable[str | Symbol] | str | Symbol) -> list[str | Symbol]:
+    return [names] if isinstance(names, (str, Symbol)) else list(names)
+
+
+def _names_in(source: str) -> frozenset[str]:
+    """Names that the text has, also those that cancel out of the expression."""
+    return frozenset(node.id for node in ast.walk(ast.parse(source.strip(), mode="eval")) if isinstance(node, ast.Name))
+
+
+def _symbols(expr: Expr) -> set[Symbol]:
+    return cast("set[Symbol]", expr.free_symbols)
+
+
+def _lookup(name: object, role: str, expr: Expr) -> Symbol:
+    if isinstance(name, Symbol):
+        return name
+    if not isinstance(name, str):
+        _refuse(f"a {role} is {name!r}", str(expr), "give a name or a SymPy symbol")
+    found = [symbol for symbol in _symbols(expr) if symbol.name == name]
+    if len(found) > 1:
+        _refuse(f"g has {len(found)} different symbols called {name}", str(expr), f"give the {role} as the symbol itself")
+    return found[0] if found else Symbol(name)
+
+
+def _checked(g: object) -> Expr:
+    if isinstance(g, (int, float)) and not isinstance(g, bool):
+        g = Integer(g) if isinstance(g, int) else _exact(g, str(g))
+    if not isinstance(g, Expr):
+        _refuse(f"g is a {type(g).__name__}", str(g), "give a SymPy expression or text")
+    if any(not isinstance(symbol, Symbol) for symbol in g.free_symbols):
+        _refuse("g holds something that is not a scalar symbol", str(g), "replace each tensor access by a symbol")
+    for symbol in _symbols(g):
+        if symbol.is_real is False:
+            _refuse(f"{symbol} is declared not to be real", str(g), "repair terms are over real numbers")
+    for called in g.atoms(AppliedUndef):
+        if not str(called.func).isidentifier():
+            _refuse(f"the function {called.func!s} has no plain name", str(g))
+    if g.has(sp.nan, sp.zoo, sp.oo, -sp.oo, sp.I):
+        _refuse("g holds a value that is not a finite real number", str(g))
+    return cast(Expr, g.xreplace({number: _exact(float(number), str(g)) for number in g.atoms(Float)}))
+
+
+def _facts(symbol: Symbol, words: object) -> tuple[tuple[str, bool], ...]:
+    if isinstance(words, str):
+        given: dict[Any, Any] = {words: True}
+    elif isinstance(words, Mapping):
+        given = dict(words)
+    elif isinstance(words, Iterable):
+        given = dict.fromkeys(words, True)
+    else:
+        _refuse(f"the assumption about {symbol} is {words!r}", str(symbol), f"words among {', '.join(WORDS)}")
+    for word, value in given.items():
+        if word not in WORDS:
+            _refuse(f"{word!r} is not an assumption ({symbol})", str(symbol), f"one of {', '.join(WORDS)}")
+        if not isinstance(value, bool):
+            _refuse(f"{word} of {symbol} is {value!r}", str(symbol), "True or False")
+    return tuple(sorted(given.items()))
+
+
+def name_symbols(question: Question) -> Names:
+    """Give every symbol of the question a unique internal symbol; real unless more is known.
+
+    >>> names = name_symbols(read("sum", "exp(t - r)", ["r"], None, None))
+    >>> [s.name for s in (*names.inputs, names.t, *names.producers, *names.current)]
+    ['t', 't_1', 'r', "r'"]
+    """
+    facts = {symbol: dict(words) for symbol, words in question.assumptions}
+    others = sorted(_symbols(question.g) - set(question.producers), key=default_sort_key)
+    taken: set[str] = set()
+    pairs: dict[Symbol, Dummy] = {}
+    for symbol in (*question.producers, *others):
+        pairs[symbol] = _real(_fresh(symbol.name, taken), symbol, facts.get(symbol, {}))
+    current = tuple(
+        _real(_fresh(pairs[symbol].name + "'", taken), symbol, facts.get(symbol, {})) for symbol in question.producers
+    )
+    t, c, x, y = (Dummy(_fresh(name, taken), real=True) for name in ("t", "C", "x", "y"))
+    g = cast(Expr, question.g.xreplace(pairs))
+    unknown = sorted(g.atoms(AppliedUndef), key=default_sort_key)
+    opaque = tuple((cast(Expr, call), Dummy(f"u{number}", real=True)) for number, call in enumerate(unknown))
+    return Names(
+        g=g,
+        producers=tuple(pairs[symbol] for symbol in question.producers),
+        current=current,
+        inputs=tuple(pairs[symbol] for symbol in others),
+        t=t,
+        C=c,
+        x=x,
+        y=y,
+        pairs=tuple(pairs.items()),
+        opaque=opaque,
+    )
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    name = re.sub(r"[^\w']", "_", name) or "_"
+    candidate, number = name, 0
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate
+
+
+def _real(name: str, symbol: Symbol, facts: Mapping[str, bool]) -> Dummy:
+    own = {word: getattr(symbol, f"is_{word}") for word in WORDS}
+    both = {word: value for word, value in own.items() if value is not None} | dict(facts)
+    try:
+        return Dummy(name, real=True, **both)
+    except ValueError:
+        said = ", ".join(word if value else f"not {word}" for word, value in sorted(both.items()))
+        _refuse(f"the assumptions about {symbol} contradict each other: {said}", str(symbol))

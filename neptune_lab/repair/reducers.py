@@ -1,0 +1,36 @@
+"""The four reducers f of Eq. 6: their identity, how they combine, and what Eq. 4 asks of h for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from sympy import Add, Expr, Integer, Max, Min, Mul, S
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """An associative f with its identity.
+
+    `combine` builds f(x, y) as a SymPy expression, `ufunc` computes it, and `homomorphism` is the word for an h
+    that distributes over f (Eq. 4).
+
+    >>> from sympy.abc import x, y
+    >>> REDUCERS["sum"].combine(x, y), REDUCERS["max"].identity
+    (x + y, -oo)
+    """
+
+    name: str
+    identity: Expr
+    combine: Callable[[Expr, Expr], Expr]
+    ufunc: np.ufunc
+    homomorphism: str
+
+
+REDUCERS: dict[str, Reducer] = {
+    "sum": Reducer("sum", Integer(0), lambda x, y: Add(x, y), np.add, "additive"),
+    "prod": Reducer("prod", Integer(1), lambda x, y: Mul(x, y), np.multiply, "multiplicative"),
+    "max": Reducer("max", S.NegativeInfinity, lambda x, y: Max(x, y), np.maximum, "monotone"),
+    "min": Reducer("min", S.Infinity, lambda x, y: Min(x, y), np.minimum, "monotone"),
+}

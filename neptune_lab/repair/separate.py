@@ -1,0 +1,349 @@
+"""Change of variables: find C = g_c(c) with g(r, c) = g0(r, C)  (section 4.2, "Support for Non-Invertible Functions").
+
+Two splits do most of the work: A(c) + B(r), and A(c) * B(r).  Around them, operations that only meet r-free
+companions are peeled off, so that exp(r - relu(c)**2) gives C = relu(c)**2 and g0 = exp(r - C).  Producers and inputs
+are sets, so nothing changes for vectors r and c (Eq. 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import cast
+
+import sympy as sp
+from sympy import Abs, Add, Dummy, Expr, Function, Max, Min, Mul, Pow, S, Symbol
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.render import Line, text
+from neptune_lab.repair.simplify import is_zero
+
+Split = tuple[Expr, Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """g(r, c) = g0(r, C) with C = g_c(c).
+
+    Attributes:
+        g: the term as given. g0: it over r and C. variable: C. g_c: C in terms of the inputs.
+        inputs: symbols that C holds. constants: symbols that g0 holds beside r and C; they must have one value for
+            the whole reduction, because h will read them.
+        note: how it was found.
+    """
+
+    g: Expr
+    g0: Expr
+    variable: Symbol
+    g_c: Expr
+    producers: tuple[Symbol, ...]
+    inputs: tuple[Symbol, ...]
+    constants: tuple[Symbol, ...]
+    note: str
+
+    title = "Separate: find C = g_c(c) with g(r, c) = g0(r, C)"
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        inner = Function("g")(*self.producers, *self.inputs)
+        lines = [
+            Line("the term", _equation(inner, self.g)),
+            Line(self.note, _equation(self.variable, self.g_c)),
+            Line("so the term is", _equation(Function("g0")(*self.producers, self.variable), self.g0)),
+        ]
+        lines += [Line(f"{s.name} must have one value for the whole reduction: h reads it") for s in self.constants]
+        return tuple(lines)
+
+
+def _equation(left: object, right: object) -> sp.Basic:
+    return sp.Eq(left, right, evaluate=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """Which symbols are producers and which are inputs; any other symbol is a constant of the reduction."""
+
+    producers: frozenset[Symbol]
+    inputs: frozenset[Symbol]
+
+    def has_r(self, expr: sp.Basic) -> bool:
+        return not self.producers.isdisjoint(cast("set[Symbol]", expr.free_symbols))
+
+    def has_c(self, expr: sp.Basic) -> bool:
+        return not self.inputs.isdisjoint(cast("set[Symbol]", expr.free_symbols))
+
+
+def _args(expr: Expr) -> list[Expr]:
+    return [cast(Expr, arg) for arg in expr.args]
+
+
+def split_sum(expr: Expr, producers: Sequence[Symbol], inputs: Sequence[Symbol]) -> Split | None:
+    """expr = A(c) + B(r), or None.
+
+    >>> c, d, r, s = sp.symbols("c d r s", real=True)
+    >>> split_sum(2*(c - r) + d, [r], [c, d])
+    (2*c + d, -2*r)
+    >>> split_sum(Max(c - r, d - r), [r], [c, d])
+    (Max(c, d), -r)
+    >>> split_sum(c*r, [r], [c])
+    """
+    return _split_sum(expr, _Roles(frozenset(producers), frozenset(inputs)))
+
+
+def _split_sum(expr: Expr, roles: _Roles) -> Split | None:
+    if not roles.has_r(expr):
+        return expr, S.Zero
+    if not roles.has_c(expr):
+        return S.Zero, expr
+    if isinstance(expr, Add):
+        parts = [_split_sum(arg, roles) for arg in _args(expr)]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            return None
+        return cast(Expr, Add(*(a for a, _ in found))), cast(Expr, Add(*(b for _, b in found)))
+    if isinstance(expr, Mul):
+        fixed = [arg for arg in _args(expr) if not roles.has_r(arg) and not roles.has_c(arg)]
+        rest = [arg for arg in _args(expr) if arg not in fixed]
+        part = _split_sum(rest[0], roles) if fixed and len(rest) == 1 else None
+        return None if part is None else (cast(Expr, Mul(*fixed, part[0])), cast(Expr, Mul(*fixed, part[1])))
+    if isinstance(expr, sp.log):
+        part = _split_product(_args(expr)[0], roles)
+        if part and part[0].is_positive and part[1].is_positive:
+            return sp.log(part[0]), sp.log(part[1])
+    if isinstance(expr, (Max, Min)):
+        parts = [_split_sum(arg, roles) for arg in _args(expr)]
+        found = [part for part in parts if part is not None]
+        if len(found) == len(parts) and len({b for _, b in found}) == 1:
+            return cast(Expr, expr.func(*(a for a, _ in found))), found[0][1]
+    return None
+
+
+def split_product(expr: Expr, producers: Sequence[Symbol], inputs: Sequence[Symbol]) -> Split | None:
+    """expr = A(c) * B(r), or None.
+
+    >>> c, d, r = sp.symbols("c d r", real=True)
+    >>> split_product(sp.exp(c - r) * d, [r], [c, d])
+    (d*exp(c), exp(-r))
+    >>> split_product((c / r)**2, [r], [c])
+    (c**2, r**(-2))
+    >>> split_product(c*r + d*r + r, [r], [c, d])
+    (c + d + 1, r)
+    >>> p = Symbol("p", positive=True)
+    >>> split_product(Max(0, -c / p), [p], [c])
+    (Max(0, -c), 1/p)
+    """
+    return _split_product(expr, _Roles(frozenset(producers), frozenset(inputs)))
+
+
+def _split_product(expr: Expr, roles: _Roles) -> Split | None:
+    if not roles.has_r(expr):
+        return expr, S.One
+    if not roles.has_c(expr):
+        return S.One, expr
+    if isinstance(expr, Mul):
+        return _product_of([_split_product(arg, roles) for arg in _args(expr)])
+    if isinstance(expr, sp.exp):
+        part = _split_sum(_args(expr)[0], roles)
+        return None if part is None else (sp.exp(part[0]), sp.exp(part[1]))
+    if isinstance(expr, Pow):
+        return _split_power(cast(Expr, expr.base), cast(Expr, expr.exp), roles)
+    if isinstance(expr, Abs):
+        part = _split_product(_args(expr)[0], roles)
+        return None if part is None else (cast(Expr, Abs(part[0])), cast(Expr, Abs(part[1])))
+    if isinstance(expr, (Max, Min)):
+        return _split_extremum(expr, roles)
+    if isinstance(expr, Add):
+        return _split_common_factor(expr, roles)
+    return None
+
+
+def _product_of(parts: list[Split | None]) -> Split | None:
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        return None
+    return cast(Expr, Mul(*(a for a, _ in found))), cast(Expr, Mul(*(b for _, b in found)))
+
+
+def _split_power(base: Expr, exponent: Expr, roles: _Roles) -> Split | None:
+    """(A*B)**n = A**n * B**n for whole n, or where A or B is not negative; k**(A + B) = k**A * k**B for k > 0."""
+    if not roles.has_r(exponent) and not roles.has_c(exponent):
+        part = _split_product(base, roles)
+        if part and (exponent.is_integer or part[0].is_nonnegative or part[1].is_nonnegative):
+            return cast(Expr, part[0] ** exponent), cast(Expr, part[1] ** exponent)
+    if base.is_positive and not roles.has_r(base) and not roles.has_c(base):
+        part = _split_sum(exponent, roles)
+        if part:
+            return cast(Expr, base ** part[0]), cast(Expr, base ** part[1])
+    return None
+
+
+def _split_extremum(expr: Expr, roles: _Roles) -> Split | None:
+    """max(A1*B, A2*B, 0) = max(A1, A2, 0) * B for B >= 0; for B <= 0 a max becomes a min."""
+    parts = [_split_product(arg, roles) for arg in _args(expr) if arg != 0]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts) or len({b for _, b in found}) != 1:
+        return None
+    common = found[0][1]
+    heads = [a for a, _ in found] + ([S.Zero] if len(parts) < len(expr.args) else [])
+    if common.is_nonnegative:
+        return cast(Expr, expr.func(*heads)), common
+    if common.is_nonpositive:
+        swapped = Min if isinstance(expr, Max) else Max
+        return cast(Expr, swapped(*heads)), common
+    return None
+
+
+def _split_common_factor(expr: Add, roles: _Roles) -> Split | None:
+    """A1*B + A2*B = (A1 + A2)*B and A*B1 + A*B2 = A*(B1 + B2), else what `factor` finds."""
+    parts = [_split_product(arg, roles) for arg in _args(expr)]
+    found = [part for part in parts if part is not None]
+    if len(found) == len(parts):
+        if len({b for _, b in found}) == 1:
+            return cast(Expr, Add(*(a for a, _ in found))), found[0][1]
+        if len({a for a, _ in found}) == 1:
+            return found[0][0], cast(Expr, Add(*(b for _, b in found)))
+    factored = sp.factor(expr)
+    return _split_product(factored, roles) if isinstance(factored, (Mul, Pow)) else None
+
+
+def _peel(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | None:
+    """(g0, g_c), going inwards through operations that have all inputs on one side."""
+    if not roles.has_r(expr):
+        return variable, expr
+    if isinstance(expr, (Add, Max, Min)):
+        part = _split_sum(expr, roles)
+        if part:
+            return cast(Expr, variable + part[1]), part[0]
+    holders = [arg for arg in _args(expr) if roles.has_c(arg)]
+    alone = holders[0] if len(holders) == 1 else None
+    if not (isinstance(expr, Mul) and alone is not None):
+        # A lone factor is peeled first: exp(c - r)/s gives C = c, as in the paper, and not C = exp(c).
+        part = _split_product(expr, roles) if not isinstance(expr, sp.exp) else None
+        if part:
+            return cast(Expr, variable * part[1]), part[0]
+    if alone is None:
+        return None
+    inner = _peel(alone, variable, roles)
+    if inner is None:
+        return None
+    around = [inner[0] if arg is alone else arg for arg in _args(expr)]
+    return cast(Expr, expr.func(*around)), inner[1]
+
+
+def _by_atoms(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | None:
+    """C = the only maximal r-free part that g has (perhaps many times), or the only input."""
+    parts: set[Expr] = set()
+
+    def collect(node: Expr) -> None:
+        if not roles.has_c(node):
+            return
+        if not roles.has_r(node):
+            parts.add(node)
+            return
+        for arg in _args(node):
+            collect(arg)
+
+    collect(expr)
+    if len(parts) == 1:
+        (only,) = parts
+        return cast(Expr, expr.xreplace({only: variable})), only
+    present = [symbol for symbol in roles.inputs if symbol in expr.free_symbols]
+    if len(present) == 1:
+        return cast(Expr, expr.xreplace({present[0]: variable})), present[0]
+    return None
+
+
+def separate(
+    g: Expr,
+    producers: Sequence[Symbol],
+    *,
+    reducer: str = "sum",
+    constants: Sequence[Symbol] | None = None,
+    variable: Symbol | None = None,
+) -> Separation:
+    """Find C = g_c(c) with g(r, c) = g0(r, C).
+
+    Every symbol that is neither a producer nor one of `constants` is an input.  Without `constants`, and only if g
+    does not separate otherwise, inputs about which something is assumed (such as eps > 0) are tried as constants.
+
+    >>> c, d, r, eps = (Symbol(n, real=True) for n in ("c", "d", "r", "eps"))
+    >>> C = Symbol("C", real=True)
+    >>> s = separate(sp.exp(r - Max(c, 0)**2), [r], variable=C)
+    >>> s.g_c, s.g0
+    (Max(0, c)**2, exp(-C + r))
+    >>> s = separate(sp.exp(c - r) * d, [r], variable=C)
+    >>> s.g_c, s.g0
+    (d*exp(c), C*exp(-r))
+    >>> separate(c*r + d, [r])
+    Traceback (most recent call last):
+    ...
+    neptune_lab.errors.RepairError: g = c*r + d does not separate: c and d meet r in different ways, so no single C = g_c(c, d) carries them
+      help: ...
+    """
+    symbols = sorted(cast("set[Symbol]", g.free_symbols) - set(producers), key=sp.default_sort_key)
+    fixed = tuple(symbol for symbol in symbols if symbol in (constants or ()))
+    free = [symbol for symbol in symbols if symbol not in fixed]
+    variable = variable if variable is not None else Dummy("C", real=True)
+    if not free:
+        return _without_inputs(g, producers, fixed, reducer, variable)
+    for chosen in _choices(free, fixed, constants is None):
+        roles = _Roles(frozenset(producers), frozenset(free) - frozenset(chosen))
+        found = _peel(g, variable, roles) or _by_atoms(g, variable, roles)
+        if found is None:
+            continue
+        g0, g_c = found
+        named = _with_known_sign(variable, g_c)
+        g0 = cast(Expr, g0.xreplace({variable: named}))
+        if not is_zero(cast(Expr, g - g0.xreplace({named: g_c}))):
+            continue
+        held = tuple(symbol for symbol in symbols if symbol in g0.free_symbols)
+        inputs = tuple(symbol for symbol in symbols if symbol not in held)
+        note = "all inputs together are" if g_c != named and not g_c.is_Symbol else "the only r-free part is"
+        return Separation(g, g0, named, g_c, tuple(producers), inputs, held, note)
+    names = [text(symbol) for symbol in free]
+    listed = " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+    raise RepairError(
+        f"g = {text(g)} does not separate: {listed} meet {', '.join(map(text, producers))} in different ways, "
+        f"so no single C = g_c({', '.join(names)}) carries them",
+        step="separate",
+        expression=text(g),
+        help="inputs may meet r through one r-free expression only, as in exp(c1 - r)*c2 with C = exp(c1)*c2; "
+        "an input with one value for the whole reduction can be given in constants=",
+    )
+
+
+def _choices(free: list[Symbol], fixed: tuple[Symbol, ...], infer: bool) -> list[tuple[Symbol, ...]]:
+    """Sets of inputs to take as constants: none first, then few, among those that the caller assumed something of."""
+    if not infer or fixed:
+        return [()]
+    told = [s for s in free if s.is_nonzero or s.is_nonnegative or s.is_nonpositive or s.is_integer]
+    return [chosen for size in range(min(len(told), 3) + 1) for chosen in combinations(told, size) if len(chosen) < len(free)]
+
+
+def _with_known_sign(variable: Symbol, g_c: Expr) -> Symbol:
+    """C again, with the sign that g_c is known to have: C = c**2 is not negative, so its square root is unique."""
+    opaque = {call: Dummy("u", real=True) for call in g_c.atoms(sp.core.function.AppliedUndef)}
+    shape = cast(Expr, g_c.xreplace(opaque))
+    words = ("positive", "nonnegative", "negative", "nonpositive", "nonzero")
+    known = {word: True for word in words if getattr(shape, f"is_{word}")}
+    if not known:
+        return variable
+    make = Dummy if isinstance(variable, Dummy) else Symbol
+    return make(variable.name, real=True, **known)
+
+
+def _without_inputs(
+    g: Expr, producers: Sequence[Symbol], fixed: tuple[Symbol, ...], reducer: str, variable: Symbol
+) -> Separation:
+    """g(r) alone: every term is the same, and the reduction only counts them.
+
+    For a sum t = n*g(r), so g0 = C*g(r) with C = 1 gives h = t*g(r')/g(r).  For max and min t = g(r), so
+    g0 = g(r) + C with C = 0 gives h = t + g(r') - g(r), which is monotone whatever the sign of g.
+    """
+    held = tuple(symbol for symbol in fixed if symbol in g.free_symbols)
+    if reducer in ("max", "min"):
+        g0, g_c = cast(Expr, g + variable), S.Zero
+    else:
+        g0, g_c = cast(Expr, g * variable), S.One
+    return Separation(g, g0, variable, g_c, tuple(producers), (), held, "g has no input; C stands for each term")

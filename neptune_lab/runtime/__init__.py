@@ -1,0 +1,1 @@
+"""Loads and launches kernels, on a GPU or in Triton's interpreter."""

@@ -1,0 +1,73 @@
+"""What every test shares: Triton's interpreter where there is no GPU, and golden texts."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# Golden files are data, even where they hold Python.
+collect_ignore = ["golden"]
+
+
+def _has_gpu() -> bool:
+    """Is there a CUDA GPU that torch can use?  torch is asked only where the driver shows a device."""
+    if not (any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+HAS_GPU = _has_gpu()
+
+# Triton reads this as it is imported, so it stands here, before any test module is.
+if not HAS_GPU:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if HAS_GPU:
+        return
+    no_gpu = pytest.mark.skip(reason="no CUDA GPU here")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(no_gpu)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: `text` equals tests/golden/<name>, or with --update-golden becomes it."""
+    update = request.config.getoption("--update-golden")
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
+            return
+        if not path.is_file():
+            pytest.fail(f"tests/golden/{name} does not exist; pytest --update-golden writes it", pytrace=False)
+        expected = path.read_bytes().decode()
+        if text != expected:
+            diff = difflib.unified_diff(
+                expected.splitlines(keepends=True),
+                text.splitlines(keepends=True),
+                fromfile=f"tests/golden/{name}",
+                tofile="this run",
+            )
+            lines = [line if line.endswith("\n") else f"{line}\n\\ no newline at the end\n" for line in diff]
+            pytest.fail(
+                f"{name} is not what it was; if that is meant: pytest --update-golden\n{''.join(lines)}", pytrace=False
+            )
+
+    return compare
