@@ -21,8 +21,11 @@ from neptune_lab.loop_ir.nodes import (
     Stmt,
     Store,
     Var,
+    children,
+    rebuild,
     substitute,
 )
+from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks_under
 
 WIDTH = 92
@@ -110,9 +113,21 @@ def expression(expr: Expr, tagged: frozenset[str] = frozenset()) -> str:
     return _parts(expr, tagged)[1]
 
 
-def _store_text(store: Store, env: dict[str, Expr], tagged: frozenset[str], pad: str) -> list[str]:
-    indices = tuple(substitute(i, env) for i in store.indices)
-    value = substitute(store.value, env)
+def _short(expr: Expr, extents: dict[str, int]) -> Expr:
+    """Every index inside an expression simplified."""
+    match expr:
+        case Load(buffer, indices):
+            return Load(buffer, tuple(simplify(i, extents) for i in indices))
+        case Previous(buffer, indices, initial):
+            return Previous(buffer, tuple(simplify(i, extents) for i in indices), initial)
+    return rebuild(expr, tuple(_short(c, extents) for c in children(expr)))
+
+
+def _store_text(
+    store: Store, env: dict[str, Expr], extents: dict[str, int], tagged: frozenset[str], pad: str
+) -> list[str]:
+    indices = tuple(simplify(substitute(i, env), extents) for i in store.indices)
+    value = _short(substitute(store.value, env), extents)
     target = _access(store.buffer, indices, tagged)
     sign = "="
     match value:
@@ -154,7 +169,7 @@ def render(program: Program) -> tuple[Line, ...]:
     def visit(stmt: Stmt, depth: int, loops: tuple[Loop, ...]) -> None:
         pad = "    " * depth
         if isinstance(stmt, Block):
-            block_lines(stmt, depth)
+            block_lines(stmt, depth, loops)
             return
         group = [stmt]
         while (
@@ -180,7 +195,7 @@ def render(program: Program) -> tuple[Line, ...]:
         for inner_stmt in group[-1].body:
             visit(inner_stmt, depth + 1, around)
 
-    def block_lines(block: Block, depth: int) -> None:
+    def block_lines(block: Block, depth: int, loops: tuple[Loop, ...]) -> None:
         pad = "    " * depth
         env = {it.name: it.binding for it in block.iters}
         lines.append(Line(f"name:{block.name}", f"{pad}# {block.name}", block.origin, "comment"))
@@ -188,7 +203,7 @@ def render(program: Program) -> tuple[Line, ...]:
             condition = " and ".join(expression(p) for p in block.predicates)
             lines.append(Line(f"guard:{block.name}", f"{pad}if {condition}:", block.origin, "guard"))
             pad += "    "
-        for text in _store_text(block.body, env, tagged, pad):
+        for text in _store_text(block.body, env, {x.var: x.extent for x in loops}, tagged, pad):
             lines.append(Line(f"store:{block.name}", text, block.origin, "store"))
 
     for stmt in program.body:

@@ -57,6 +57,8 @@ def may_be_infinite(program: Program, expr: Expr, sign: int) -> bool:
             return "float" in dtype and value == sign * float("inf")
         case Cast(_, arg):
             return may_be_infinite(program, arg, sign)
+        case Op("guard", (a, _, _)):
+            return may_be_infinite(program, a, sign)
         case Op("select", (_, a, b)):
             return may_be_infinite(program, a, sign) or may_be_infinite(program, b, sign)
         case Op("log" | "log2" | "rsqrt", _):

@@ -91,6 +91,8 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
                 return symbol(node, buffer)
             case Cast(dtype, arg) if "float" in dtype:
                 return convert(arg)
+            case Op("guard", (arg, _, _)):
+                return convert(arg)
             case Op(name, args) if name in _FUNCTIONS:
                 return _FUNCTIONS[name](*(convert(a) for a in args))
         if any(inner in producers for inner in walk(node)):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Expr, Loop, Program, Stmt, Var, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Stmt, Var, substitute, variables
 
 Path = tuple[int, ...]
 
@@ -188,7 +188,7 @@ def rename_loops(program: Program) -> Program:
         if isinstance(stmt, Block):
             return replace(
                 stmt,
-                iters=tuple(replace(it, binding=substitute(it.binding, env)) for it in stmt.iters),
+                iters=tuple(replace(it, binding=_unit(it, outer, substitute(it.binding, env))) for it in stmt.iters),
                 predicates=tuple(substitute(p, env) for p in stmt.predicates),
             )
         name = stmt.var
@@ -202,6 +202,11 @@ def rename_loops(program: Program) -> Program:
         return replace(stmt, var=name, body=tuple(visit(s, (*outer, name), inner) for s in stmt.body))
 
     return replace(program, body=tuple(visit(s, (), {}) for s in program.body))
+
+
+def _unit(it: Iter, outer: tuple[str, ...], binding: Expr) -> Expr:
+    """TVM writes 0 for an iteration of extent 1; where its loop is still around, say so."""
+    return Var(it.name) if it.extent == 1 and binding == Const(0) and it.name in outer else binding
 
 
 def _driven_name(loop: Loop) -> str | None:

@@ -99,6 +99,9 @@ class _Out:
             case Op("neg", (a,)):
                 x = self.expr(a, env)
                 return tirx.Mul(x, tirx.const(-1, x.ty.dtype))
+            case Op("guard", (a, point, stand_in)):
+                x = self.expr(a, env)
+                return tirx.if_then_else(tirx.EQ(x, self.expr(point, env)), self.expr(stand_in, env), x)
             case Op("select", (c, a, b)):
                 return tirx.if_then_else(self.expr(c, env), self.expr(a, env), self.expr(b, env))
             case Op(name, args):
@@ -193,6 +196,7 @@ def tvmscript(program: Program) -> str:
 
 def _loop_name(name: str) -> str:
     """TVM's names of made loops, shortened: i_0 is i0, b_h_fused is bh."""
+    name = name.removesuffix("_init")
     if name.endswith("_fused"):
         name = name[: -len("_fused")].replace("_", "")
     return re.sub(r"_(\d+)$", r"\1", name)
@@ -258,6 +262,9 @@ class _In:
                 buffer in self.tagged
             ):
                 return Previous(buffer, (tag, *rest), b)
+        match c, a:
+            case Op("eq", (x, Const() as point)), Const() if x == b and isinstance(x, Load | Previous):
+                return Op("guard", (x, point, a))
         return Op("select", (c, a, b))
 
     def store(self, s: Any, env: dict[Any, Expr]) -> Store:

@@ -31,6 +31,7 @@ from neptune_lab.operators.base import (
     positive,
     source_of,
     supported,
+    tensor_expressions,
 )
 from neptune_lab.operators.math import call_mod
 
@@ -56,8 +57,7 @@ def define_attention(
     scale: float,
 ) -> tuple[list[Any], list[Any]]:
     """Attention as tensor expressions: the inputs and the outputs."""
-    from tvm import te
-
+    te = tensor_expressions()
     queries, scores = (batch, heads, q_len), (batch, heads, q_len, kv_len)
     q = te.placeholder((batch, heads, q_len, head_dim), dtype, name="q")
     k = te.placeholder((batch, heads, kv_len, head_dim), dtype, name="k")

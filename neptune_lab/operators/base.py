@@ -104,6 +104,13 @@ class Operator:
         return f"{self.name}({taken}) -> {given}"
 
 
+def tensor_expressions() -> Any:
+    """TVM's `te`, loaded now; untyped, since its own hints take `compute` for a list."""
+    from tvm import te
+
+    return te
+
+
 def positive(**sizes: int) -> None:
     """Each size is a positive integer, or DefinitionError names the one that is not."""
     for name, size in sizes.items():

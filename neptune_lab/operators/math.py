@@ -24,7 +24,6 @@ from neptune_lab.operators.base import name_of
 # Functions of one float; each is an operator of the loop-scalar IR of the same name.
 _FLOAT_FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf")
 _ROUNDING = ("floor", "ceil")
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGIC = ("and", "or", "not")
 
 _NUMPY: dict[str, Callable[..., Any]] = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neptune_lab.operators.base import Arrays, Operator, TensorSpec, positive, source_of, supported
+from neptune_lab.operators.base import Arrays, Operator, TensorSpec, positive, source_of, supported, tensor_expressions
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program, Stmt
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 def define_figure1(rows: int, cols: int, dtype: str) -> tuple[list[Any], list[Any]]:
     """Figure 1 (a) as tensor expressions: the inputs and the outputs."""
-    from tvm import te
-
+    te = tensor_expressions()
     inp = te.placeholder((rows, cols), dtype, name="inp")
     j = te.reduce_axis((0, cols), name="j")
     xmax = te.compute((rows,), lambda i: te.max(inp[i, j], axis=j), name="xmax")

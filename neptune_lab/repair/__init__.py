@@ -1,1 +1,32 @@
-"""The algebra: from a reducer and what reads it to a proven repair term (SymPy only)."""
+"""Algebraic correction: derive the repair term of a fused reduction  (sections 4.1 and 4.2 of the paper).
+
+>>> term = solve("sum", "exp(c - r)", producers=["r"])
+>>> term.as_record()["h"]
+"t*exp(r - r')"
+"""
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.derive import Derivation
+from neptune_lab.repair.guard import Guard
+from neptune_lab.repair.invert import Inverse
+from neptune_lab.repair.prove import Proof
+from neptune_lab.repair.render import Line, Step, latex, mathml, text
+from neptune_lab.repair.separate import Separation
+from neptune_lab.repair.solve import solve
+from neptune_lab.repair.term import RepairTerm
+
+__all__ = [
+    "Derivation",
+    "Guard",
+    "Inverse",
+    "Line",
+    "Proof",
+    "RepairError",
+    "RepairTerm",
+    "Separation",
+    "Step",
+    "latex",
+    "mathml",
+    "solve",
+    "text",
+]

@@ -6,7 +6,7 @@ Seeded, so an answer never changes from run to run.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 from sympy import Expr, Symbol
@@ -36,11 +36,6 @@ class Model:
     current: tuple[Symbol, ...]
     inputs: tuple[Symbol, ...]
     constants: tuple[Symbol, ...]
-    opaque: tuple[tuple[Expr, Symbol], ...] = ()
-
-    def known(self, expr: Expr) -> Expr:
-        """`expr` with a plain symbol in place of each function that SymPy does not know."""
-        return cast(Expr, expr.xreplace(dict(self.opaque)))
 
     def term(self, r: dict[Symbol, Any], c: Array, fixed: dict[Symbol, Any]) -> Array:
         """g0(r, C)."""
@@ -54,7 +49,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Random points: constants and C over TRIALS columns, C over TAGS rows, r over TAGS rows; `given` are the inputs."""
+    """Random points: TRIALS columns, and TAGS rows of all but the constants; `given` are the inputs."""
 
     fixed: dict[Symbol, Array]
     given: dict[Symbol, Array]
@@ -67,9 +62,8 @@ def draw(model: Model) -> Draw:
     rng = generator()
     wide = 4 * TRIALS
     fixed = {symbol: sample(symbol, (wide,), rng) for symbol in model.constants}
-    inputs = (*model.inputs, *(symbol for _, symbol in model.opaque))
-    given = {symbol: sample(symbol, (TAGS, wide), rng) for symbol in inputs}
-    c = np.broadcast_to(compute(model.known(model.g_c), {**given, **fixed}), (TAGS, wide))
+    given = {symbol: sample(symbol, (TAGS, wide), rng) for symbol in model.inputs}
+    c = np.broadcast_to(compute(model.g_c, {**given, **fixed}), (TAGS, wide))
     good = np.flatnonzero(np.isfinite(c).all(axis=0))[:TRIALS]
     if len(good) < _FEWEST:
         _refuse("prove Eq. 3", model, f"C = {text(model.g_c)} is not a finite number at the points that were tried")
@@ -92,7 +86,7 @@ def check(model: Model) -> tuple[str, ...]:
     points = draw(model)
     old, new = points.r[0], points.r[1]
     term_old, term_new = (model.term(r, points.c, points.fixed) for r in (old, new))
-    direct = compute(model.known(model.g), {**old, **points.given, **points.fixed})
+    direct = compute(model.g, {**old, **points.given, **points.fixed})
     size = np.maximum(np.abs(term_old), np.abs(term_new))
     _compare(model, "separate", "g and g0", term_old, np.broadcast_to(direct, term_old.shape), size)
     _compare(model, "prove Eq. 3", "Eq. 3", model.repair(term_old, old, new, points.fixed), term_new, size)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import cast
 
 import sympy as sp
-from sympy import Expr, Function, Symbol
+from sympy import Dummy, Expr, Function, Symbol
 
-from neptune_lab.repair.render import Line
-from neptune_lab.repair.simplify import is_zero, nicest
+from neptune_lab.repair.render import Line, equation
+from neptune_lab.repair.simplify import is_zero, nicest, plainly_nonzero
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,29 @@ class Derivation:
     def lines(self) -> tuple[Line, ...]:
         call = Function("h")(self.t, *self.previous, *self.current)
         inserted = Function("g0")(*self.current, self.inverse)
-        lines = [Line("insert", sp.Eq(call, inserted, evaluate=False))]
+        lines = [Line("insert", equation(call, inserted))]
         if self.raw != self.h:
-            lines.append(Line("that is", sp.Eq(call, self.raw, evaluate=False)))
-        lines.append(Line("simplify" if self.raw != self.h else "that is", sp.Eq(call, self.h, evaluate=False)))
+            lines.append(Line("that is", equation(call, self.raw)))
+        lines.append(Line("simplify" if self.raw != self.h else "that is", equation(call, self.h)))
         if self.factor is not None:
-            lines.append(Line("a factor times t", sp.Eq(Function("a")(*self.previous, *self.current), self.factor, evaluate=False)))
+            lines.append(Line("a factor times t", equation(Function("a")(*self.previous, *self.current), self.factor)))
         return tuple(lines)
+
+    def replace(self, mapping: Mapping[Symbol, Symbol]) -> Derivation:
+        """The same derivation over other symbols."""
+
+        def moved(expr: Expr) -> Expr:
+            return cast(Expr, expr.xreplace(dict(mapping)))
+
+        return Derivation(
+            h=moved(self.h),
+            factor=None if self.factor is None else moved(self.factor),
+            raw=moved(self.raw),
+            inverse=moved(self.inverse),
+            t=mapping.get(self.t, self.t),
+            previous=tuple(mapping.get(symbol, symbol) for symbol in self.previous),
+            current=tuple(mapping.get(symbol, symbol) for symbol in self.current),
+        )
 
 
 def derive(g0: Expr, variable: Symbol, inverse: Expr, t: Symbol, current: Mapping[Symbol, Symbol]) -> Derivation:
@@ -59,14 +75,20 @@ def derive(g0: Expr, variable: Symbol, inverse: Expr, t: Symbol, current: Mappin
     raw = cast(Expr, g0.xreplace({**current, variable: inverse}))
     h = nicest(raw)
     factor = linear_factor(h, t)
-    if factor is None and not h.is_polynomial(t):
-        # Only here is the slow simplifier worth its time: it may still show that h is linear.
+    if factor is None and not _plainly_not_linear(h, t):
+        # Only here is the slow simplifier worth its time: h behaves as if it were linear.
         slow = cast(Expr, sp.simplify(h))
         factor = linear_factor(slow, t)
         h = min(h, slow, key=lambda form: int(sp.count_ops(form)))
     if factor is not None:
         h = cast(Expr, factor * t)
     return Derivation(h, factor, raw, inverse, t, tuple(current), tuple(current.values()))
+
+
+def _plainly_not_linear(h: Expr, t: Symbol) -> bool:
+    x, y = (Dummy("x", positive=True) for _ in range(2))
+    both, *each = (cast(Expr, h.xreplace({t: value})) for value in (x + y, x, y))
+    return plainly_nonzero(cast(Expr, both - each[0] - each[1]))
 
 
 def linear_factor(h: Expr, t: Symbol) -> Expr | None:

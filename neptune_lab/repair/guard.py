@@ -111,10 +111,10 @@ def _outside(point: Expr, symbol: Symbol) -> bool:
         "nonpositive": point.is_positive,
         "negative": point.is_nonnegative,
         "nonzero": point.is_zero,
-        "integer": point.is_integer is False,
+        "integer": point.is_integer is False and point.is_finite,
     }
     ruled_out = any(getattr(symbol, f"is_{word}") and excluded for word, excluded in gap.items())
-    return bool(ruled_out or point.is_real is False or point.has(S.NaN, S.ComplexInfinity))
+    return bool(ruled_out or point.is_extended_real is False or point.has(S.NaN, S.ComplexInfinity))
 
 
 def _ends(symbol: Symbol, finite: bool) -> list[Expr]:

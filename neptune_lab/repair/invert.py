@@ -5,7 +5,7 @@ Taking operations off the outside is fast and says which real branch it is on, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn, cast
 
@@ -13,7 +13,7 @@ import sympy as sp
 from sympy import Abs, Add, Expr, Mul, Pow, S, Symbol
 
 from neptune_lab.errors import RepairError
-from neptune_lab.repair.render import Line, text
+from neptune_lab.repair.render import Line, equation, text
 from neptune_lab.repair.simplify import is_zero
 
 _ONE_TO_ONE: dict[type, Callable[[Expr], Expr]] = {
@@ -52,6 +52,16 @@ class Inverse:
 
     title = "Invert: solve t = g0(r, C) for C"
 
+    def replace(self, mapping: Mapping[Symbol, Symbol]) -> Inverse:
+        """The same inverse over other symbols."""
+        return Inverse(
+            cast(Expr, self.g0.xreplace(dict(mapping))),
+            self.variable,
+            mapping.get(self.t, self.t),
+            tuple(cast(Expr, branch.xreplace(dict(mapping))) for branch in self.branches),
+            tuple(line.replace(mapping) for line in self.lines),
+        )
+
 
 def invert(g0: Expr, variable: Symbol, t: Expr) -> Inverse:
     """Solve t = g0 for `variable`.
@@ -71,17 +81,13 @@ def invert(g0: Expr, variable: Symbol, t: Expr) -> Inverse:
     """
     values: list[Expr] = [t]
     expr = g0
-    lines = [Line("start from", _equation(t, g0))]
+    lines = [Line("start from", equation(t, g0))]
     while expr != variable:
         expr, values, note = _undo(expr, values, variable, g0)
-        lines.append(Line(note, _equation(expr, values[0])))
+        lines.append(Line(note, equation(expr, values[0])))
     branches = tuple(dict.fromkeys(values))
-    lines += [Line("or, on the other branch", _equation(variable, branch)) for branch in branches[1:]]
+    lines += [Line("or, on the other branch", equation(variable, branch)) for branch in branches[1:]]
     return Inverse(g0, variable, cast(Symbol, t), branches, tuple(lines))
-
-
-def _equation(left: object, right: object) -> sp.Basic:
-    return sp.Eq(left, right, evaluate=False)
 
 
 def _refuse(g0: Expr, variable: Symbol, why: str) -> NoReturn:
@@ -100,7 +106,7 @@ def _undo(expr: Expr, values: list[Expr], variable: Symbol, g0: Expr) -> tuple[E
     if len(holders) > 1:
         return _solve_ratio(expr, values, variable, g0)
     inner = holders[0]
-    rest = [arg for arg in expr.args if variable not in arg.free_symbols]
+    rest = [cast(Expr, arg) for arg in expr.args if variable not in arg.free_symbols]
     if isinstance(expr, Add):
         moved = cast(Expr, Add(*rest))
         return inner, [cast(Expr, value - moved) for value in values], "subtract"

@@ -45,7 +45,7 @@ def compute(expr: Expr, at: Mapping[Symbol, Any]) -> Array:
     with np.errstate(all="ignore"):
         out = np.asarray(_lambdified(expr, args)(*arrays))
     if np.iscomplexobj(out):
-        out = np.where(out.imag == 0, out.real, np.nan)
+        out = np.where(np.imag(out) == 0, np.real(out), np.nan)
     full = np.broadcast_to(out.astype(np.float64), arrays[0].shape if arrays else out.shape)
     return full.reshape(shape)
 

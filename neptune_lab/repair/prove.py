@@ -6,19 +6,19 @@ What is not proven is refused: an h that merely might be right never reaches a p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import sympy as sp
-from sympy import Add, Dummy, Expr, Function, Max, Min, Mul, Pow, S, Symbol
+from sympy import Add, Dummy, Expr, Function, Max, Min, Mul, Pow, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.derive import Derivation
+from neptune_lab.repair.domain import SIGNS
 from neptune_lab.repair.reducers import REDUCERS
-from neptune_lab.repair.render import Line, text
+from neptune_lab.repair.render import Line, equation, text
 from neptune_lab.repair.simplify import is_zero, nicest
 
-_SIGNS = ("positive", "nonnegative", "negative", "nonpositive", "nonzero")
 _INCREASING = (sp.exp, sp.tanh, sp.sinh, sp.asinh, sp.atan, sp.erf)
 
 
@@ -40,23 +40,9 @@ class Proof:
     def title(self) -> str:
         return f"Prove {self.equation}: {self.statement}"
 
-
-def _equation(left: object, right: object) -> sp.Basic:
-    return sp.Eq(left, right, evaluate=False)
-
-
-def refined(symbol: Symbol, words: Mapping[str, bool]) -> Dummy:
-    """A symbol of the same name and assumptions, and these too.
-
-    >>> refined(Symbol("r", nonnegative=True), {"nonzero": True}).is_positive
-    True
-    """
-    own = {word: getattr(symbol, f"is_{word}") for word in (*_SIGNS, "integer", "finite")}
-    known = {word: value for word, value in own.items() if value is not None and word not in words}
-    if words.get("nonzero"):
-        known.pop("positive", None)
-        known.pop("negative", None)
-    return Dummy(symbol.name, real=True, **known, **dict(words))
+    def replace(self, mapping: Mapping[Symbol, Symbol]) -> Proof:
+        """The same proof over other symbols."""
+        return replace(self, lines=tuple(line.replace(mapping) for line in self.lines))
 
 
 def sign_words(expr: Expr) -> dict[str, bool]:
@@ -65,34 +51,38 @@ def sign_words(expr: Expr) -> dict[str, bool]:
     >>> sign_words(sp.exp(Symbol("x", real=True)))["positive"]
     True
     """
-    return {word: True for word in _SIGNS if getattr(expr, f"is_{word}")}
+    return {word: True for word in SIGNS if getattr(expr, f"is_{word}")}
 
 
-def check_real(expr: Expr, producers: tuple[Symbol, ...]) -> None:
-    """Formal statement: for every r of the domain, each root and logarithm of r alone in `expr` is real.
+def check_real(expr: Expr, producers: tuple[Symbol, ...], ignore: tuple[Symbol, ...] = ()) -> None:
+    """Formal statement: for every r of the domain, each root and logarithm of r in `expr` is real.
+
+    Those that hold a symbol of `ignore` (C or t) are defined wherever the term itself is.
 
     >>> check_real(sp.sqrt(Symbol("r", nonnegative=True)), (Symbol("r", nonnegative=True),))
+    >>> check_real(sp.sqrt(Symbol("r", real=True)), (Symbol("r", real=True),))
+    Traceback (most recent call last):
+    ...
+    neptune_lab.errors.RepairError: sqrt(r) is not known to be real: r may be negative
+      help: say what is known of r, such as assumptions={'r': ['nonnegative']}
     """
-    mine = set(producers)
     for node in sp.preorder_traversal(expr):
         if isinstance(node, Pow) and node.exp.is_integer is not True:
             inner, good = cast(Expr, node.base), node.base.is_nonnegative
         elif isinstance(node, sp.log):
-            inner, good = cast(Expr, node.args[0]), cast(Expr, node.args[0]).is_positive
+            inner, good = cast(Expr, node.args[0]), node.args[0].is_positive
         else:
             continue
         symbols = cast("set[Symbol]", inner.free_symbols)
-        if good or not symbols & mine or not symbols <= mine | {s for s in symbols if s.is_real}:
+        mine = sorted(text(symbol) for symbol in symbols & set(producers))
+        if good or not mine or symbols & set(ignore):
             continue
-        if symbols - mine and any(symbol.name == "C" for symbol in symbols):
-            continue
-        names = ", ".join(sorted(text(symbol) for symbol in symbols))
         raise RepairError(
             f"{text(node)} is not known to be real: {text(inner)} may be negative",
             step="prove Eq. 3",
             expression=text(node),
-            help=f"say what is known of {names}, such as assumptions={{'{sorted(s.name for s in symbols & mine)[0]}': "
-            "['nonnegative']}",
+            help=f"say what is known of {', '.join(sorted(map(text, symbols)))}, such as "
+            f"assumptions={{'{mine[0]}': ['nonnegative']}}",
         )
 
 
@@ -120,9 +110,9 @@ def prove_replaces(g0: Expr, variable: Symbol, derived: Derivation, caveats: tup
             help=f"{text(variable)} may have several values for one t; say what sign the inputs and producers have",
         )
     lines = (
-        Line("put t = g0(r, C) into h", _equation(call, found)),
-        Line("which is g0 at r'", _equation(nicest(found), wanted)),
-        Line("the difference", _equation(Add(found, Mul(-1, wanted, evaluate=False), evaluate=False), S.Zero)),
+        Line("put t = g0(r, C) into h", equation(call, found)),
+        Line("which is g0 at r'", equation(found, wanted)),
+        Line("the difference of the two sides simplifies to 0"),
     )
     return Proof("Eq. 3", "h(g(r, c), r, r') = g(r', c)", lines, caveats)
 
@@ -141,23 +131,22 @@ def prove_distributes(reducer: str, derived: Derivation, sign: Mapping[str, bool
     >>> prove_distributes("sum", shift, {})
     Traceback (most recent call last):
     ...
-    neptune_lab.errors.RepairError: h(t, r, r') = r - r' + t is not additive: h(x + y) - h(x) - h(y) = -r + r', which is not 0
+    neptune_lab.errors.RepairError: h(t, r, r') = t + r - r' is not additive: h(x + y) - h(x) - h(y) = r' - r, which ...
       help: ...
     """
     if reducer in ("max", "min"):
         return _prove_monotone(reducer, derived, sign)
-    words = {word: value for word, value in sign.items() if reducer == "sum" or word not in ("negative", "nonpositive")}
-    x, y = (Dummy(name, real=True, **(words if words != {"nonzero": True} or reducer == "prod" else {})) for name in "xy")
-    h = lambda value: cast(Expr, derived.h.xreplace({derived.t: value}))  # noqa: E731
+    x, y = (Dummy(name, real=True, **_kept_sign(reducer, sign)) for name in "xy")
+
+    def h(value: Expr) -> Expr:
+        return cast(Expr, derived.h.xreplace({derived.t: value}))
+
     rule = REDUCERS[reducer]
     left, right = h(rule.combine(x, y)), rule.combine(h(x), h(y))
     call = Function("h")
     if not is_zero(cast(Expr, left - right)):
-        gap = cast(Expr, sp.expand(left - right))
-        sums = "h(x + y) - h(x) - h(y)" if reducer == "sum" else "h(x*y) - h(x)*h(y)"
         raise RepairError(
-            f"{_signature(derived)} = {text(derived.h)} is not {rule.homomorphism}: {sums} = {text(nicest(gap))}, "
-            "which is not 0",
+            f"{_signature(derived)} = {text(derived.h)} is not {rule.homomorphism}: {_gap(reducer, left - right)}",
             step="prove Eq. 4",
             expression=text(derived.h),
             help="for a sum, r must act on a term as a factor, as in exp(c - r) or c/r; terms such as c - r can be "
@@ -167,11 +156,23 @@ def prove_distributes(reducer: str, derived: Derivation, sign: Mapping[str, bool
         )
     r = (*derived.previous, *derived.current)
     lines = (
-        Line("of both", _equation(call(rule.combine(x, y), *r), left)),
-        Line("of each", _equation(rule.combine(call(x, *r), call(y, *r)), nicest(right) if reducer == "sum" else right)),
+        Line("of both", equation(call(rule.combine(x, y), *r), left)),
+        Line("of each", equation(rule.combine(call(x, *r), call(y, *r)), nicest(right) if reducer == "sum" else right)),
         Line(f"they are equal: h is {rule.homomorphism} in t", None),
     )
     return Proof("Eq. 4", "h(f(x, y), r, r') = f(h(x, r, r'), h(y, r, r'))", lines)
+
+
+def _kept_sign(reducer: str, sign: Mapping[str, bool]) -> dict[str, bool]:
+    """What is known of a reduction's sign when this is known of its terms'."""
+    lost = {"sum": () if len(sign) > 1 else ("nonzero",), "prod": ("negative", "nonpositive")}
+    return {word: value for word, value in sign.items() if word not in lost.get(reducer, ())}
+
+
+def _gap(reducer: str, difference: Expr) -> str:
+    sums = "h(x + y) - h(x) - h(y)" if reducer == "sum" else "h(x*y) - h(x)*h(y)"
+    shown = text(nicest(cast(Expr, sp.expand(difference))))
+    return f"{sums} = {shown}, which is not 0" if len(shown) <= 160 else f"{sums} is not 0"
 
 
 def _signature(derived: Derivation) -> str:
@@ -183,16 +184,16 @@ def _prove_monotone(reducer: str, derived: Derivation, sign: Mapping[str, bool])
     h = cast(Expr, derived.h.xreplace({derived.t: value}))
     way = direction(h, value)
     if way not in (0, 1):
+        doubt = f": the factor {text(derived.factor)} may be negative" if derived.factor else ", as far as can be shown"
         raise RepairError(
-            f"{_signature(derived)} = {text(derived.h)} is not monotone in {text(derived.t)}"
-            + (f": the factor {text(derived.factor)} may be negative" if derived.factor is not None else ""),
+            f"{_signature(derived)} = {text(derived.h)} is not monotone in {text(derived.t)}{doubt}",
             step="prove Eq. 4",
             expression=text(derived.h),
             help=_what_would_make_it_monotone(reducer, h, value, derived),
         )
     why = f"the factor {text(derived.factor)} is not negative" if derived.factor is not None else "each part only grows"
     lines = (
-        Line("h in t", _equation(Function("h")(derived.t, *derived.previous, *derived.current), derived.h)),
+        Line("h in t", equation(Function("h")(derived.t, *derived.previous, *derived.current), derived.h)),
         Line(why),
         Line(f"h is non-decreasing in t, so {reducer} passes through it"),
     )

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import sympy as sp
-from sympy import Dummy, Expr, Float, Integer, Max, Rational, Symbol
-from sympy.core.function import AppliedUndef
-from sympy.utilities.iterables import default_sort_key
+from sympy import Dummy, Expr, Float, Integer, Max, Rational, Symbol, default_sort_key
+from sympy.core.function import AppliedUndef, Function
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.reducers import REDUCERS
+from neptune_lab.repair.render import text
 
 WORDS = ("positive", "nonnegative", "negative", "nonpositive", "nonzero", "finite", "integer")
 """Words that an assumption may use."""
@@ -70,8 +70,10 @@ class Names:
         current: current value r' of each producer.
         inputs: every other symbol of g, sorted by name.
         t: a value of the consuming reduction; C: the separated input; x, y: two values of the reduction.
+        g: the term, over these symbols.
         pairs: caller's symbol -> internal symbol.
-        opaque: each function that SymPy does not know, such as f(c), with a real symbol of its own (for numbers).
+        opaque: a real symbol for each r-free call that is not looked into, such as f(c) or a Piecewise; it counts as
+            one more input.
     """
 
     g: Expr
@@ -83,7 +85,7 @@ class Names:
     x: Dummy
     y: Dummy
     pairs: tuple[tuple[Symbol, Dummy], ...]
-    opaque: tuple[tuple[Expr, Dummy], ...]
+    opaque: tuple[tuple[Dummy, Expr], ...]
 
 
 def _refuse(message: str, expression: str, help: str | None = None) -> NoReturn:
@@ -243,7 +245,9 @@ def _lookup(name: object, role: str, expr: Expr) -> Symbol:
         _refuse(f"a {role} is {name!r}", str(expr), "give a name or a SymPy symbol")
     found = [symbol for symbol in _symbols(expr) if symbol.name == name]
     if len(found) > 1:
-        _refuse(f"g has {len(found)} different symbols called {name}", str(expr), f"give the {role} as the symbol itself")
+        _refuse(
+            f"g has {len(found)} different symbols called {name}", str(expr), f"give the {role} as the symbol itself"
+        )
     return found[0] if found else Symbol(name)
 
 
@@ -300,10 +304,9 @@ def name_symbols(question: Question) -> Names:
     )
     t, c, x, y = (Dummy(_fresh(name, taken), real=True) for name in ("t", "C", "x", "y"))
     g = cast(Expr, question.g.xreplace(pairs))
-    unknown = sorted(g.atoms(AppliedUndef), key=default_sort_key)
-    opaque = tuple((cast(Expr, call), Dummy(f"u{number}", real=True)) for number, call in enumerate(unknown))
+    opaque = _opaque(g, frozenset(pairs[symbol] for symbol in question.producers))
     return Names(
-        g=g,
+        g=cast(Expr, g.xreplace({call: symbol for symbol, call in opaque})),
         producers=tuple(pairs[symbol] for symbol in question.producers),
         current=current,
         inputs=tuple(pairs[symbol] for symbol in others),
@@ -314,6 +317,39 @@ def name_symbols(question: Question) -> Names:
         pairs=tuple(pairs.items()),
         opaque=opaque,
     )
+
+
+_UNDERSTOOD = (
+    *(sp.exp, sp.log, sp.Abs, Max, sp.Min, sp.sign, sp.erf, sp.floor, sp.ceiling),
+    *(sp.sin, sp.cos, sp.tan, sp.asin, sp.acos, sp.atan),
+    *(sp.sinh, sp.cosh, sp.tanh, sp.asinh, sp.acosh, sp.atanh),
+)
+
+
+_ARITHMETIC = (Function, Max, sp.Min, sp.Add, sp.Mul, sp.Pow, sp.Number, sp.NumberSymbol, Symbol)
+
+
+def _opaque(g: Expr, producers: frozenset[Dummy]) -> tuple[tuple[Dummy, Expr], ...]:
+    """Outermost calls of functions that the algebra does not understand."""
+    found: dict[Expr, Dummy] = {}
+
+    def look(node: sp.Basic) -> None:
+        if isinstance(node, Function) and not isinstance(node, _UNDERSTOOD):
+            if not producers.isdisjoint(cast("set[Dummy]", node.free_symbols)):
+                _refuse(
+                    f"{node.func} is applied to a producer, and nothing is known of {node.func}",
+                    text(node),
+                    "functions of inputs alone may be anything; a producer needs exp, log, sqrt and the like",
+                )
+            found.setdefault(node, Dummy(text(node), real=True))
+            return
+        if not isinstance(node, _ARITHMETIC):
+            _refuse(f"g holds a {type(node).__name__}", text(node), "give arithmetic and known functions of scalars")
+        for arg in node.args:
+            look(arg)
+
+    look(g)
+    return tuple((symbol, call) for call, symbol in found.items())
 
 
 def _fresh(name: str, taken: set[str]) -> str:

@@ -7,18 +7,19 @@ user calls a symbol can break the markup.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from xml.sax.saxutils import escape
 
-from sympy import Basic, Mul, Symbol
+from sympy import Basic, Eq, Mul, Rational, Symbol
 from sympy.printing.latex import LatexPrinter
 from sympy.printing.mathml import MathMLPresentationPrinter
 from sympy.printing.str import StrPrinter
 
 
 class _Text(StrPrinter):
-    """`str`, but h reads as t*a(r, r'): the running value t comes before the factors that repair it."""
+    """`str`, but reading from the left: t first, then what is added before what is subtracted."""
 
     def __init__(self) -> None:
         super().__init__({"order": "none"})
@@ -26,22 +27,38 @@ class _Text(StrPrinter):
     def _print_Dummy(self, expr: Any) -> str:
         return expr.name
 
-    def _print_Add(self, expr: Any, order: str | None = None) -> str:
-        return super()._print_Add(expr, order="lex")
+    def _as_ordered_terms(self, expr: Any, order: str | None = None) -> list[Any]:
+        terms = expr.as_ordered_terms(order="lex")
+        return sorted(terms, key=lambda term: (not _is_value(term), term.could_extract_minus_sign()))
 
     def _print_Mul(self, expr: Any) -> str:
-        ordered = sorted(expr.as_ordered_factors(), key=_factor_rank)
-        return super()._print_Mul(Mul(*ordered, evaluate=False))
+        number, rest = _with_decimal(expr).as_coeff_Mul()
+        factors = sorted(rest.as_ordered_factors(), key=lambda factor: not _is_value(factor))
+        return super()._print_Mul(Mul(*([] if number == 1 else [number]), *factors, evaluate=False))
+
+    def _print_Rational(self, expr: Any) -> str:
+        return _decimal(expr) or super()._print_Rational(expr)
 
     def _print_Relational(self, expr: Any) -> str:
-        sign = {"Eq": "=", "Ne": "!="}.get(type(expr).__name__.replace("Equality", "Eq"), expr.rel_op)
-        return f"{self._print(expr.lhs)} {'=' if sign == '==' else sign} {self._print(expr.rhs)}"
+        return f"{self._print(expr.lhs)} {'=' if isinstance(expr, Eq) else expr.rel_op} {self._print(expr.rhs)}"
 
 
-def _factor_rank(factor: Any) -> int:
-    if factor.is_Number:
-        return 0
-    return 1 if factor.is_Symbol and factor.name in ("t", "x", "y") else 2
+def _is_value(expr: Any) -> bool:
+    """Whether this is a value of the consuming reduction, by the names that such symbols are given."""
+    return expr.is_Symbol and expr.name.split("_")[0] in ("t", "x", "y")
+
+
+def _with_decimal(product: Any) -> Any:
+    """A product whose unwieldy fraction is a decimal, as a symbol that is printed as it stands."""
+    number, rest = product.as_coeff_Mul()
+    short = _decimal(abs(number)) if number.is_Rational else None
+    return product if short is None else Mul(-1 if number < 0 else 1, Symbol(short), rest)
+
+
+def _decimal(number: Any) -> str | None:
+    """A decimal that reads back as the same number, where the fraction is unwieldy (a scale such as 0.0883...)."""
+    short = repr(float(number))
+    return short if number.q > 1000 and "e" not in short and Rational(short) == number else None
 
 
 class _Latex(LatexPrinter):
@@ -50,6 +67,12 @@ class _Latex(LatexPrinter):
         return super()._print_Symbol(Symbol(base), style) + "'" * (len(expr.name) - len(base))
 
     _print_Dummy = _print_Symbol
+
+    def _print_Mul(self, expr: Any) -> str:
+        return super()._print_Mul(_with_decimal(expr))
+
+    def _print_Rational(self, expr: Any) -> str:
+        return _decimal(expr) or super()._print_Rational(expr)
 
 
 class _MathML(MathMLPresentationPrinter):
@@ -66,6 +89,17 @@ class _MathML(MathMLPresentationPrinter):
         return primed
 
     _print_Dummy = _print_Symbol
+
+    def _print_Mul(self, expr: Any) -> Any:
+        return super()._print_Mul(_with_decimal(expr))
+
+    def _print_Rational(self, e: Any) -> Any:
+        short = _decimal(e)
+        if short is None:
+            return super()._print_Rational(e)
+        node = self.dom.createElement("mn")
+        node.appendChild(self.dom.createTextNode(short))
+        return node
 
 
 def text(expr: Basic) -> str:
@@ -112,6 +146,18 @@ class Line:
         if self.expr is None:
             return self.note
         return f"{self.note}: {text(self.expr)}" if self.note else text(self.expr)
+
+    def replace(self, mapping: Mapping[Symbol, Symbol]) -> Line:
+        """The same line over other symbols; an equation stays one, even where SymPy could decide it."""
+        if isinstance(self.expr, Eq):
+            sides = (side.xreplace(dict(mapping)) for side in self.expr.args)
+            return Line(self.note, Eq(*sides, evaluate=False))
+        return self if self.expr is None else Line(self.note, self.expr.xreplace(dict(mapping)))
+
+
+def equation(left: object, right: object) -> Basic:
+    """left = right, kept as written."""
+    return cast(Basic, Eq(left, right, evaluate=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 Two splits do most of the work: A(c) + B(r), and A(c) * B(r).  Around them, operations that only meet r-free
 companions are peeled off, so that exp(r - relu(c)**2) gives C = relu(c)**2 and g0 = exp(r - C).  Producers and inputs
-are sets, so nothing changes for vectors r and c (Eq. 8).
+are sets, so nothing changes for vectors r and c (Eq. 8).  Each rule is an identity on the stated domain, so what they
+build is equal to g; `check.py` compares the two by numbers all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import cast
 
@@ -16,8 +17,7 @@ import sympy as sp
 from sympy import Abs, Add, Dummy, Expr, Function, Max, Min, Mul, Pow, S, Symbol
 
 from neptune_lab.errors import RepairError
-from neptune_lab.repair.render import Line, text
-from neptune_lab.repair.simplify import is_zero
+from neptune_lab.repair.render import Line, equation, text
 
 Split = tuple[Expr, Expr]
 
@@ -48,16 +48,30 @@ class Separation:
     def lines(self) -> tuple[Line, ...]:
         inner = Function("g")(*self.producers, *self.inputs)
         lines = [
-            Line("the term", _equation(inner, self.g)),
-            Line(self.note, _equation(self.variable, self.g_c)),
-            Line("so the term is", _equation(Function("g0")(*self.producers, self.variable), self.g0)),
+            Line("the term", equation(inner, self.g)),
+            Line(self.note, equation(self.variable, self.g_c)),
+            Line("so the term is", equation(Function("g0")(*self.producers, self.variable), self.g0)),
         ]
         lines += [Line(f"{s.name} must have one value for the whole reduction: h reads it") for s in self.constants]
         return tuple(lines)
 
+    def replace(self, mapping: Mapping[Symbol, Expr]) -> Separation:
+        """The same separation over other symbols."""
+        return Separation(
+            g=cast(Expr, self.g.xreplace(dict(mapping))),
+            g0=cast(Expr, self.g0.xreplace(dict(mapping))),
+            variable=self.variable,
+            g_c=cast(Expr, self.g_c.xreplace(dict(mapping))),
+            producers=tuple(cast(Symbol, mapping.get(symbol, symbol)) for symbol in self.producers),
+            inputs=self.inputs,
+            constants=self.constants,
+            note=self.note,
+        )
 
-def _equation(left: object, right: object) -> sp.Basic:
-    return sp.Eq(left, right, evaluate=False)
+    def with_calls(self, calls: Mapping[Symbol, Expr], symbols: Sequence[Symbol]) -> Separation:
+        """With calls such as f(c) put back for the symbols that stood for them; the inputs are those of `symbols`."""
+        shown = self.replace(calls)
+        return replace(shown, inputs=tuple(symbol for symbol in symbols if symbol not in self.constants))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +228,7 @@ def _peel(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | No
     if isinstance(expr, (Add, Max, Min)):
         part = _split_sum(expr, roles)
         if part:
-            return cast(Expr, variable + part[1]), part[0]
+            return _as_sum(part, variable)
     holders = [arg for arg in _args(expr) if roles.has_c(arg)]
     alone = holders[0] if len(holders) == 1 else None
     if not (isinstance(expr, Mul) and alone is not None):
@@ -229,6 +243,14 @@ def _peel(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | No
         return None
     around = [inner[0] if arg is alone else arg for arg in _args(expr)]
     return cast(Expr, expr.func(*around)), inner[1]
+
+
+def _as_sum(part: Split, variable: Symbol) -> tuple[Expr, Expr]:
+    """C + B(r), or B(r) - C where that leaves C without a minus sign: r - relu(c)**2 has C = relu(c)**2."""
+    a, b = part
+    if not isinstance(a, Add) and a.could_extract_minus_sign():
+        return cast(Expr, b - variable), cast(Expr, -a)
+    return cast(Expr, variable + b), a
 
 
 def _by_atoms(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | None:
@@ -278,7 +300,7 @@ def separate(
     >>> separate(c*r + d, [r])
     Traceback (most recent call last):
     ...
-    neptune_lab.errors.RepairError: g = c*r + d does not separate: c and d meet r in different ways, so no single C = g_c(c, d) carries them
+    neptune_lab.errors.RepairError: g = c*r + d does not separate: c and d meet r in different ways, so no single C ...
       help: ...
     """
     symbols = sorted(cast("set[Symbol]", g.free_symbols) - set(producers), key=sp.default_sort_key)
@@ -295,8 +317,6 @@ def separate(
         g0, g_c = found
         named = _with_known_sign(variable, g_c)
         g0 = cast(Expr, g0.xreplace({variable: named}))
-        if not is_zero(cast(Expr, g - g0.xreplace({named: g_c}))):
-            continue
         held = tuple(symbol for symbol in symbols if symbol in g0.free_symbols)
         inputs = tuple(symbol for symbol in symbols if symbol not in held)
         note = "all inputs together are" if g_c != named and not g_c.is_Symbol else "the only r-free part is"
@@ -318,16 +338,19 @@ def _choices(free: list[Symbol], fixed: tuple[Symbol, ...], infer: bool) -> list
     if not infer or fixed:
         return [()]
     told = [s for s in free if s.is_nonzero or s.is_nonnegative or s.is_nonpositive or s.is_integer]
-    return [chosen for size in range(min(len(told), 3) + 1) for chosen in combinations(told, size) if len(chosen) < len(free)]
+    return [
+        chosen
+        for size in range(min(len(told), 3) + 1)
+        for chosen in combinations(told, size)
+        if len(chosen) < len(free)
+    ]
 
 
 def _with_known_sign(variable: Symbol, g_c: Expr) -> Symbol:
     """C again, with the sign that g_c is known to have: C = c**2 is not negative, so its square root is unique."""
-    opaque = {call: Dummy("u", real=True) for call in g_c.atoms(sp.core.function.AppliedUndef)}
-    shape = cast(Expr, g_c.xreplace(opaque))
     words = ("positive", "nonnegative", "negative", "nonpositive", "nonzero")
-    known = {word: True for word in words if getattr(shape, f"is_{word}")}
-    if not known:
+    known = {word: True for word in words if getattr(g_c, f"is_{word}")}
+    if not known or g_c.is_number:
         return variable
     make = Dummy if isinstance(variable, Dummy) else Symbol
     return make(variable.name, real=True, **known)

@@ -15,6 +15,16 @@ from sympy import Expr, Symbol
 
 from neptune_lab.repair.numeric import compute, generator, sample
 
+_LARGE = 120  # operations, beyond which sp.simplify takes seconds
+
+
+def _cancel_inverses(expr: Expr) -> Expr:
+    """atanh(tanh(x)) = x and asinh(sinh(x)) = x for real x, which SymPy leaves alone."""
+    undone = {sp.atanh: sp.tanh, sp.asinh: sp.sinh}
+    pairs = {call: call.args[0].args[0] for call in expr.atoms(*undone) if isinstance(call.args[0], undone[call.func])}
+    return cast(Expr, expr.xreplace(pairs))
+
+
 _REWRITES: tuple[Callable[[Expr], Expr], ...] = (
     lambda e: cast(Expr, sp.expand(e)),
     lambda e: cast(Expr, sp.powsimp(sp.expand(e))),
@@ -34,9 +44,13 @@ def is_zero(expr: Expr) -> bool:
     """
     if expr == 0:
         return True
+    expr = _cancel_inverses(expr)
+    if expr == 0:
+        return True
     if plainly_nonzero(expr):
         return False
-    return any(rewrite(expr) == 0 for rewrite in _REWRITES)
+    cheap = expr.count_ops() > _LARGE
+    return any(rewrite(expr) == 0 for rewrite in (_REWRITES[:-1] if cheap else _REWRITES))
 
 
 def plainly_nonzero(expr: Expr) -> bool:
@@ -58,6 +72,7 @@ def plainly_nonzero(expr: Expr) -> bool:
 def _forms(expr: Expr) -> Iterator[Expr]:
     yield expr
     yield cast(Expr, sp.powsimp(expr, combine="exp"))
+    yield cast(Expr, sp.powdenest(expr))
     yield cast(Expr, sp.powsimp(sp.expand_power_base(expr), combine="exp"))
     yield cast(Expr, sp.expand(expr, power_exp=False, power_base=False, log=False, multinomial=False))
     yield cast(Expr, sp.powsimp(sp.expand_log(sp.expand(expr)), combine="exp"))

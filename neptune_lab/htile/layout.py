@@ -1,0 +1,118 @@
+"""Lines out of nested text: brackets that do not fit a line are opened, an item a line.
+
+The printer of HTile and the emitter of Triton build a `Doc` and ask for its lines, so both wrap alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+INDENT = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class Bracketed:
+    """`head item, item tail`, such as `max(`, `a`, `b`, `)`: may stand on one line or on several."""
+
+    head: str
+    items: tuple[Doc, ...]
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """Parts one after the other, with nothing between them; only brackets inside it break."""
+
+    parts: tuple[Doc, ...]
+
+
+Doc: TypeAlias = str | Bracketed | Seq
+
+
+def seq(*parts: Doc) -> Doc:
+    """The parts one after the other."""
+    return Seq(parts)
+
+
+def call(function: str, *args: Doc) -> Doc:
+    """`function(arg, ...)`."""
+    return Bracketed(f"{function}(", args, ")")
+
+
+def flat(doc: Doc) -> str:
+    """`doc` on one line."""
+    match doc:
+        case str():
+            return doc
+        case Bracketed(head=head, items=items, tail=tail):
+            return head + ", ".join(flat(item) for item in items) + tail
+        case Seq(parts=parts):
+            return "".join(flat(part) for part in parts)
+        case _:
+            assert_never(doc)
+
+
+def lines(doc: Doc, width: int, indent: str = "") -> list[str]:
+    """`doc` in lines of at most `width` characters where its brackets allow that, each starting with `indent`.
+
+    >>> lines(call("max", "score[i]", call("sum", "p[i]")), 16)
+    ['max(', '    score[i],', '    sum(p[i]),', ')']
+    """
+    return [indent + line for line in _lines(doc, width - len(indent))]
+
+
+def _lines(doc: Doc, width: int) -> list[str]:
+    one = flat(doc)
+    if len(one) <= width:
+        return [one]
+    match doc:
+        case str():
+            return [doc]
+        case Bracketed(head=head, items=items, tail=tail):
+            if not items:
+                return [head + tail]
+            out = [head]
+            for item in items:
+                inner = _lines(item, width - len(INDENT) - 1)
+                out += [INDENT + line for line in inner]
+                out[-1] += ","
+            return [*out, tail]
+        case Seq(parts=parts):
+            return _break_seq(parts, width)
+        case _:
+            assert_never(doc)
+
+
+def _break_seq(parts: tuple[Doc, ...], width: int) -> list[str]:
+    # Break the longest part alone, if that is enough; otherwise every part that does not fit.
+    longest = max(range(len(parts)), key=lambda n: len(flat(parts[n])))
+    best = _join(parts, {longest}, width)
+    if max(map(len, best)) <= width:
+        return best
+    broken = {n for n, part in enumerate(parts) if not isinstance(part, str)}
+    return _join(parts, broken, width)
+
+
+def _join(parts: tuple[Doc, ...], broken: set[int], width: int) -> list[str]:
+    out = [""]
+    for n, part in enumerate(parts):
+        # A broken part has at least one line; asking for width 0 opens its outermost brackets.
+        inner = _opened(part, width) if n in broken else [flat(part)]
+        out[-1] += inner[0]
+        out += inner[1:]
+    return out
+
+
+def _opened(doc: Doc, width: int) -> list[str]:
+    match doc:
+        case Bracketed(head=head, items=items, tail=tail) if items and len(flat(doc)) > len(head) + len(tail) + 12:
+            out = [head]
+            for item in items:
+                out += [INDENT + line for line in _lines(item, width - len(INDENT) - 1)]
+                out[-1] += ","
+            return [*out, tail]
+        case Seq(parts=parts):
+            return _break_seq(parts, width // 2)
+        case _:
+            return [flat(doc)]

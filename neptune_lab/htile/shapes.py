@@ -1,0 +1,223 @@
+"""Shape and dtype of tile expressions (design.md section 6): the rules that verifier and emitter share.
+
+Nothing is promoted silently: an operator's operands have the dtype that the node states, so that every rounding is
+a `Cast` which a reader can see.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile.nodes import (
+    Access,
+    Cast,
+    Dot,
+    Elementwise,
+    Iota,
+    Literal,
+    NewAxis,
+    Permute,
+    Program,
+    Reduce,
+    Scalar,
+    Slice,
+    Tensor,
+    TileExpr,
+)
+
+FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
+DTYPES = FLOATS | INTEGERS | {"bool"}
+
+ARITHMETIC = frozenset({"add", "sub", "mul", "max", "min"})
+DIVISIONS = frozenset({"floordiv", "floormod"})
+FLOAT_UNARY = frozenset(
+    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "floor", "ceil"}
+)
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+LOGICAL = frozenset({"and", "or"})
+
+Shape = tuple[int, ...]
+
+
+def arity(op: str) -> int:
+    """How many operands the elementwise operator `op` takes."""
+    if op in FLOAT_UNARY or op in ("neg", "abs", "not"):
+        return 1
+    if op == "where":
+        return 3
+    if op in ARITHMETIC or op in DIVISIONS or op in COMPARISONS or op in LOGICAL or op in ("div", "pow"):
+        return 2
+    raise TileError(f"{op!r} is not an elementwise operator of HTile IR")
+
+
+def find_tensor(program: Program, name: str) -> Tensor:
+    """The tensor called `name`, or TileError."""
+    try:
+        return program.tensor(name)
+    except KeyError:
+        known = ", ".join(tensor.name for tensor in program.tensors)
+        raise TileError(f"tensor {name!r} is not declared; declared are {known}") from None
+
+
+def shape_of_access(access: Access) -> Shape:
+    """Extents of the tile that `access` selects."""
+    shape: list[int] = []
+    for index in access.index:
+        match index:
+            case Slice(extent=extent):
+                shape.append(extent)
+            case NewAxis():
+                shape.append(1)
+            case _:
+                pass
+    return tuple(shape)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The common shape: extents agree or are 1, ranks agree; rank 0 combines with everything.
+
+    >>> broadcast((128, 1), (1, 64), ())
+    (128, 64)
+    """
+    result: Shape = ()
+    for shape in shapes:
+        if not shape or not result:
+            result = shape or result
+            continue
+        if len(shape) != len(result):
+            raise TileError(
+                f"operands of shapes {result} and {shape} differ in rank; expected equal ranks",
+                help="insert NewAxis in the index of the operand of smaller rank",
+            )
+        if any(a != b and 1 not in (a, b) for a, b in zip(result, shape, strict=True)):
+            raise TileError(f"operands of shapes {result} and {shape} do not broadcast; expected equal extents, or 1")
+        result = tuple(b if a == 1 else a for a, b in zip(result, shape, strict=True))
+    return result
+
+
+def shape_of(expr: TileExpr, program: Program) -> Shape:
+    """Static shape of the tile `expr`; TileError where its operands do not fit."""
+    match expr:
+        case Access():
+            return _shape_of_checked_access(expr, program)
+        case Iota(index=index):
+            slices = [part for part in index if isinstance(part, Slice)]
+            if len(slices) != 1:
+                raise TileError(f"Iota has {len(slices)} slices; expected exactly one, and NewAxis around it")
+            return tuple(part.extent if isinstance(part, Slice) else 1 for part in index)
+        case Scalar() | Literal():
+            return ()
+        case Elementwise(op=op, args=args):
+            if len(args) != arity(op):
+                raise TileError(f"{op} has {len(args)} operands; expected {arity(op)}")
+            return broadcast(*(shape_of(arg, program) for arg in args))
+        case Cast(arg=arg):
+            return shape_of(arg, program)
+        case Permute(arg=arg, order=order):
+            shape = shape_of(arg, program)
+            if sorted(order) != list(range(len(shape))):
+                raise TileError(f"permute order {order} of a tile of shape {shape}; expected each dimension once")
+            return tuple(shape[n] for n in order)
+        case Reduce(op=op, arg=arg, dim=dim):
+            shape = shape_of(arg, program)
+            if not 0 <= dim < len(shape):
+                raise TileError(f"reduce({op}) over dim {dim} of a tile of shape {shape}; expected 0 <= dim < rank")
+            return shape[:dim] + shape[dim + 1 :]
+        case Dot(a=a, b=b, acc=acc):
+            return _shape_of_dot(shape_of(a, program), shape_of(b, program), acc, program)
+        case _:
+            assert_never(expr)
+
+
+def _shape_of_checked_access(access: Access, program: Program) -> Shape:
+    tensor = find_tensor(program, access.tensor)
+    dims = [index for index in access.index if not isinstance(index, NewAxis)]
+    if len(dims) != len(tensor.shape):
+        raise TileError(
+            f"{tensor.name} of shape {tensor.shape} is accessed with {len(dims)} indices; expected {len(tensor.shape)}"
+        )
+    for dim in dims:
+        if isinstance(dim, Slice) and dim.extent < 1:
+            raise TileError(f"{tensor.name} is sliced with extent {dim.extent}; expected 1 or more")
+    return shape_of_access(access)
+
+
+def _shape_of_dot(a: Shape, b: Shape, acc: TileExpr | None, program: Program) -> Shape:
+    if len(a) < 2 or len(b) != len(a):
+        raise TileError(f"dot of shapes {a} and {b}; expected two tiles of one rank, 2 or more")
+    if a[-1] != b[-2] or a[:-2] != b[:-2]:
+        raise TileError(f"dot of shapes {a} and {b}; expected [..., m, k] and [..., k, n]")
+    shape = a[:-1] + b[-1:]
+    if acc is not None and shape_of(acc, program) not in (shape, ()):
+        raise TileError(f"dot accumulates {shape} into a tile of shape {shape_of(acc, program)}; expected {shape}")
+    return shape
+
+
+def dtype_of(expr: TileExpr, program: Program) -> str:
+    """Dtype of the tile `expr`; TileError where its operands' dtypes break the rules of this module."""
+    match expr:
+        case Access(tensor=name):
+            return find_tensor(program, name).dtype
+        case Iota() | Scalar():
+            return "int32"
+        case Literal(dtype=dtype):
+            return _known(dtype)
+        case Elementwise(op=op, args=args, dtype=dtype):
+            _check_elementwise(op, [dtype_of(arg, program) for arg in args], _known(dtype))
+            return dtype
+        case Cast(arg=arg, dtype=dtype):
+            dtype_of(arg, program)
+            return _known(dtype)
+        case Permute(arg=arg):
+            return dtype_of(arg, program)
+        case Reduce(op=op, arg=arg):
+            dtype = dtype_of(arg, program)
+            if dtype == "bool" and op in ("sum", "prod"):
+                raise TileError(f"reduce({op}) of a bool tile", help="cast it to int32 first, or reduce with max or min")
+            return dtype
+        case Dot(a=a, b=b, acc=acc):
+            left, right = dtype_of(a, program), dtype_of(b, program)
+            if left != right or left not in ("float16", "bfloat16", "float32"):
+                raise TileError(
+                    f"dot of {left} and {right}; expected two tiles of one dtype, float16, bfloat16 or float32",
+                    help="cast one operand",
+                )
+            if acc is not None and dtype_of(acc, program) != "float32":
+                raise TileError(f"dot accumulates into {dtype_of(acc, program)}; expected float32")
+            return "float32"
+        case _:
+            assert_never(expr)
+
+
+def _known(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise TileError(f"unknown dtype {dtype!r}; known are {', '.join(sorted(DTYPES))}")
+    return dtype
+
+
+def _check_elementwise(op: str, operands: list[str], dtype: str) -> None:
+    # Formal statement: op : d x ... x d -> d for one numeric d; comparisons d x d -> bool; where bool x d x d -> d.
+    arity(op)
+    found = f"{op}({', '.join(operands)}) -> {dtype}"
+    if op in COMPARISONS:
+        ok = dtype == "bool" and len(set(operands)) == 1
+        expected = "operands of one dtype and a bool result"
+    elif op in LOGICAL or op == "not":
+        ok = dtype == "bool" and set(operands) == {"bool"}
+        expected = "bool operands and a bool result"
+    elif op == "where":
+        ok = operands[0] == "bool" and set(operands[1:]) == {dtype}
+        expected = "a bool condition and two operands of the result's dtype"
+    elif op in FLOAT_UNARY or op in ("div", "pow"):
+        ok = dtype in FLOATS and set(operands) == {dtype}
+        expected = "float operands of the result's dtype"
+    elif op in DIVISIONS:
+        ok = dtype in INTEGERS and set(operands) == {dtype}
+        expected = "integer operands of the result's dtype"
+    else:
+        ok = dtype != "bool" and set(operands) == {dtype}
+        expected = "numeric operands of the result's dtype"
+    if not ok:
+        raise TileError(f"{found}; expected {expected}", help="make the conversion a Cast")

@@ -1,0 +1,123 @@
+"""Extents that Triton's tiles can have, and what stands in the lanes that padding adds.
+
+`tl.arange` needs a power of two and `tl.dot` at least 16 rows, columns and products; so an extent of 80 becomes 128,
+and an extent of 4 that takes part in a dot becomes 16.  The padded extent is a function of the extent alone within a
+kernel, hence tiles that broadcast against each other stay compatible.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from neptune_lab.htile.nodes import (
+    Access,
+    Cast,
+    Dot,
+    Elementwise,
+    Iota,
+    Kernel,
+    Literal,
+    NewAxis,
+    Permute,
+    Program,
+    Reduce,
+    Scalar,
+    Slice,
+    TileExpr,
+)
+from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.walk import stores, subexpressions
+
+DOT_MINIMUM = 16
+# f(0, ..., 0) = 0, and finite operands stay finite: zero lanes stay zero lanes.
+_ZERO_PRESERVING = frozenset({"add", "sub", "mul", "max", "min", "neg", "abs", "sqrt", "tanh", "sin", "erf", "floor"})
+
+
+def next_power_of_two(extent: int) -> int:
+    """The smallest power of two that is at least `extent`.
+
+    >>> [next_power_of_two(n) for n in (1, 5, 64, 80)]
+    [1, 8, 64, 128]
+    """
+    return 1 << (extent - 1).bit_length()
+
+
+class Padding:
+    """The padded extents of one kernel."""
+
+    def __init__(self, program: Program, kernel: Kernel) -> None:
+        self._program = program
+        self._stores = tuple(stores(kernel.body))
+        self._in_dot = frozenset(
+            extent
+            for store in self._stores
+            for root in (store.value, *(() if store.mask is None else (store.mask,)))
+            for expr in subexpressions(root)
+            if isinstance(expr, Dot)
+            for extent in self.dot_extents(expr)
+            if 1 not in self.dot_extents(expr)
+        )
+
+    def dot_extents(self, dot: Dot) -> tuple[int, int, int]:
+        """m, k and n of a dot, unpadded."""
+        a, b = shape_of(dot.a, self._program), shape_of(dot.b, self._program)
+        return a[-2], a[-1], b[-1]
+
+    def extent(self, extent: int) -> int:
+        """The padded extent of a dimension of extent `extent`."""
+        padded = next_power_of_two(extent)
+        return max(padded, DOT_MINIMUM) if extent in self._in_dot else padded
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The padded shape of a tile of shape `shape`."""
+        return tuple(self.extent(extent) for extent in shape)
+
+    def is_padded(self, extent: int) -> bool:
+        """Whether a dimension of that extent has lanes that stand for nothing."""
+        return self.extent(extent) != extent
+
+    def zero_filled(self, expr: TileExpr, dim: int) -> bool:
+        """Whether the padded lanes of dimension `dim` of `expr` surely hold 0; False where that is not known."""
+        return self._zero(expr, dim, frozenset())
+
+    def _zero(self, expr: TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
+        # `assumed` are tile dimensions under proof: zero at every step if zero before it, so an induction over steps.
+        match expr:
+            case Literal(value=value):
+                return value == 0
+            case Iota() | Scalar():
+                return False
+            case Access(tensor=name):
+                return self._zero_access(expr, name, dim, assumed)
+            case Cast(arg=arg):
+                return self._zero(arg, dim, assumed)
+            case Permute(arg=arg, order=order):
+                return self._zero(arg, order[dim], assumed)
+            case Reduce(op=op, arg=arg, dim=folded):
+                return op in ("sum", "max", "min") and self._zero(arg, dim if dim < folded else dim + 1, assumed)
+            case Elementwise(op="where", args=(_, a, b)):
+                return self._zero(a, dim, assumed) and self._zero(b, dim, assumed)
+            case Elementwise(op=op, args=args):
+                return op in _ZERO_PRESERVING and all(self._zero(arg, dim, assumed) for arg in args)
+            case Dot():
+                return False
+            case _:
+                assert_never(expr)
+
+    def _zero_access(self, access: Access, name: str, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
+        dims = [index for index in access.index if isinstance(index, Slice | NewAxis)]
+        if isinstance(dims[dim], NewAxis) or not self.is_padded(shape_of(access, self._program)[dim]):
+            return False
+        if self._program.tensor(name).space != "chip":
+            return True  # a load fills them with `other=0`
+        own = dim - sum(isinstance(index, NewAxis) for index in dims[:dim])
+        if (name, own) in assumed:
+            return True
+        assumed |= {(name, own)}
+        values = [store.value for store in self._stores if store.target.tensor == name]
+        return all(self._zero_stored(value, own, assumed) for value in values)
+
+    def _zero_stored(self, value: TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
+        if not shape_of(value, self._program):
+            return isinstance(value, Literal) and value.value == 0
+        return self._zero(value, dim, assumed)

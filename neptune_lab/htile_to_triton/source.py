@@ -1,0 +1,63 @@
+"""What the emitter returns: the module's text and, line by line, where each line came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of the module that computes.
+
+    Args:
+        kernel: name of the kernel function that the line belongs to, or that it launches or allocates for.
+        number: line number in `TritonSource.text`, from 1.
+        text: the line as it stands there.
+        node_ids: the HTile nodes that the line belongs to; a shared index or base pointer names every user.
+        origin: the loop-IR block of the first of these nodes.
+    """
+
+    kernel: str
+    number: int
+    text: str
+    node_ids: tuple[str, ...]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """One `@triton.jit` function and how it is launched.
+
+    Args:
+        name: the function's name.
+        text: the function's source, decorator included.
+        grid: number of program instances along each axis.
+        arguments: tensors in the order in which the launcher passes them.
+        num_warps, num_stages: launch options, None for Triton's defaults.
+    """
+
+    name: str
+    text: str
+    grid: tuple[int, ...]
+    arguments: tuple[str, ...]
+    num_warps: int | None
+    num_stages: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TritonSource:
+    """A module that needs torch and Triton only.
+
+    Args:
+        name: name of the program.
+        entry: the plain Python function in it that takes the inputs and returns the outputs.
+        text: the whole module.
+        kernels: its kernels in launch order.
+        lines: provenance of every line that computes, in the order of the text.
+    """
+
+    name: str
+    entry: str
+    text: str
+    kernels: tuple[KernelSource, ...]
+    lines: tuple[SourceLine, ...]

@@ -1,0 +1,78 @@
+"""Index arithmetic made short, by the ranges of the loops around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, mul, rebuild, children
+
+
+def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """Least and greatest value of an index expression over loops `0 <= v < extents[v]`; None where unknown."""
+    match expr:
+        case Const(value):
+            return int(value), int(value)
+        case Var(name):
+            return (0, extents[name] - 1) if name in extents else None
+        case Op("neg", (a,)):
+            x = bounds(a, extents)
+            return None if x is None else (-x[1], -x[0])
+        case Op(name, (a, b)):
+            x, y = bounds(a, extents), bounds(b, extents)
+            if x is None or y is None:
+                return None
+            match name:
+                case "add":
+                    return x[0] + y[0], x[1] + y[1]
+                case "sub":
+                    return x[0] - y[1], x[1] - y[0]
+                case "mul":
+                    corners = [p * q for p in x for q in y]
+                    return min(corners), max(corners)
+                case "floordiv" if y[0] == y[1] and y[0] > 0:
+                    return x[0] // y[0], x[1] // y[0]
+                case "floormod" if y[0] == y[1] and y[0] > 0:
+                    return (x if 0 <= x[0] and x[1] < y[0] else (0, y[0] - 1))
+                case "max":
+                    return max(x[0], y[0]), max(x[1], y[1])
+                case "min":
+                    return min(x[0], y[0]), min(x[1], y[1])
+    return None
+
+
+def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:
+    """The same index, shorter: constants folded, `(t * 4 + j1) // 4` is t where j1 is under 4."""
+    expr = rebuild(expr, tuple(simplify(c, extents) for c in children(expr)))
+    match expr:
+        case Op("add", (a, b)):
+            return add(a, b)
+        case Op("sub", (a, Const(0))):
+            return a
+        case Op("mul", (a, Const(k))) | Op("mul", (Const(k), a)) if isinstance(k, int):
+            return mul(a, k)
+        case Op("floordiv", (a, Const(1))):
+            return a
+        case Op("floordiv", (a, Const(k))) if isinstance(k, int) and k > 0:
+            whole, rest = _multiples(a, k)
+            range_ = bounds(rest, extents)
+            if range_ is not None and 0 <= range_[0] and range_[1] < k:
+                return whole
+        case Op("floormod", (a, Const(k))) if isinstance(k, int) and k > 0:
+            _, rest = _multiples(a, k)
+            range_ = bounds(rest, extents)
+            if range_ is not None and 0 <= range_[0] and range_[1] < k:
+                return rest
+    return expr
+
+
+def _multiples(expr: Expr, k: int) -> tuple[Expr, Expr]:
+    """(w, r) with expr = w * k + r, taking the terms that are plainly multiples of k."""
+    match expr:
+        case Op("add", (a, b)):
+            (wa, ra), (wb, rb) = _multiples(a, k), _multiples(b, k)
+            return add(wa, wb), add(ra, rb)
+        case Op("mul", (a, Const(c))) if isinstance(c, int) and c % k == 0:
+            return mul(a, c // k), Const(0)
+        case Const(c) if isinstance(c, int):
+            return Const(c // k), Const(c % k)
+    return Const(0), expr

@@ -1,0 +1,141 @@
+"""materialize_tags: a reduction keeps its value after every tag, in a scan buffer (paper, 3.1 and Algorithm 1, l. 9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Const,
+    Expr,
+    Iter,
+    Load,
+    Op,
+    Previous,
+    Program,
+    Store,
+    Var,
+    loads,
+    map_store,
+    transform,
+    variables,
+    with_buffers,
+)
+from neptune_lab.loop_schedule.fusion import linear
+from neptune_lab.loop_schedule.outcome import Outcome, plain
+
+
+def is_tagged(program: Program, buffer: str) -> bool:
+    """Whether `buffer` is a scan buffer."""
+    return program.buffer(buffer).tagged
+
+
+def tag_of(block: Block, loop: str) -> Expr | None:
+    """The tag that `block` belongs to, in its own iterations; None where it does not run along `loop`."""
+    for it in block.iters:
+        if it.binding == Var(loop):
+            return Var(it.name)
+    for it in block.iters:
+        split = linear(it.binding, loop)
+        if split is not None and split[0] > 0:
+            return Op("floordiv", (Var(it.name), Const(split[0])))
+    return None
+
+
+def rolling_loop(program: Program, name: str) -> tuple[Iter, str]:
+    """The one reduce (or, once tagged, tag) iteration of block `name` and the loop that it runs along."""
+    _, block, loops = tree.find_block(program, name)
+    wanted = [it for it in block.iters if it.kind == "reduce"]
+    if block.role == "scan":
+        wanted = block.iters[:1]
+    if len(wanted) != 1 or not isinstance(wanted[0].binding, Var):
+        raise ScheduleError(
+            f"block {name!r} does not fold over exactly one loop",
+            node=name,
+            help="privatise the reduction first, so that one tag a step is left",
+        )
+    return wanted[0], wanted[0].binding.name
+
+
+def materialize(program: Program, name: str) -> Program:
+    """Gives the reduction `name` a scan buffer along its rolling loop; readers name the tag they read.
+
+    before ⇒ after:
+        X[i] = X[i] (f) e         ⇒   X⟨t⟩[i] = X⟨t-1⟩[i] (f) e
+        … X[i] …  (in the loop)   ⇒   … X⟨t⟩[i] …
+        … X[i] …  (after it)      ⇒   … X⟨last⟩[i] …
+    """
+    path, block, loops = tree.find_block(program, name)
+    if is_tagged(program, block.writes):
+        return program
+    it, loop = rolling_loop(program, name)
+    if block.init is None or not isinstance(block.init.value, Const):
+        raise ScheduleError(
+            f"block {name!r} has no constant start value to use before the first tag",
+            node=name,
+            help="materialise tags before decompose_reduction",
+        )
+    if block.writes in program.outputs:
+        raise ScheduleError(
+            f"block {name!r} writes the output {block.writes!r}, which cannot keep one value a tag",
+            node=name,
+            help="add a stage that copies it to the output",
+        )
+    depth = next(n for n, found in enumerate(loops) if found.var == loop)
+    around = path[: depth + 1]
+    initial, buffer = block.init.value, program.buffer(block.writes)
+    last = loops[depth].extent - 1
+
+    def own(e: Expr) -> Expr:
+        return Previous(e.buffer, (Var(it.name), *e.indices), initial) if _of(e, block.writes) else e
+
+    scan = replace(
+        block,
+        iters=(replace(it, kind="spatial"), *(i for i in block.iters if i.name != it.name)),
+        body=Store(block.writes, (Var(it.name), *block.body.indices), transform(block.body.value, own)),
+        init=None,
+        role="scan",
+    )
+    inside = {b.name for b in tree.blocks_under(loops[depth])} if around else set()
+
+    def reader(b: Block) -> Block:
+        if b.name == name:
+            return scan
+        if not any(r.buffer == block.writes for r in loads(b.body.value)):
+            return b
+        if b.name in inside:
+            tag = tag_of(b, loop)
+            if tag is None:
+                raise ScheduleError(f"block {b.name!r} reads {block.writes!r} but does not run along {loop!r}", node=b.name)
+        else:
+            tag = Const(last)
+
+        def retag(e: Expr) -> Expr:
+            return Load(e.buffer, (tag, *e.indices)) if _of(e, block.writes) else e
+
+        return replace(b, body=map_store(b.body, lambda e: transform(e, retag)))
+
+    program = tree.map_blocks(program, reader)
+    return with_buffers(program, replace(buffer, shape=(last + 1, *buffer.shape), tagged=True))
+
+
+def _of(e: Expr, buffer: str) -> bool:
+    return isinstance(e, Load) and e.buffer == buffer
+
+
+def materialize_tags(program: Program, *, block: str) -> Outcome:
+    """The primitive: see `materialize`."""
+    _, found, _ = tree.find_block(program, block)
+    if is_tagged(program, found.writes):
+        raise ScheduleError(f"block {block!r} has its tags materialised already", node=block)
+    _, loop = rolling_loop(program, block)
+    program = materialize(program, block)
+    note = f"{found.writes} keeps its value after every iteration of {loop}: readers name the tag they read."
+    return plain("materialize_tags", program, note)
+
+
+def used_loops(block: Block) -> set[str]:
+    """Loop variables that the block's iterations are bound to."""
+    return set().union(*(variables(it.binding) for it in block.iters)) if block.iters else set()

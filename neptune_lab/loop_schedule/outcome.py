@@ -1,0 +1,47 @@
+"""What a primitive gives back: the new program, and the phases it went through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.repair import RepairTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a primitive.
+
+    Args:
+        key: "dataflow", "naive", "repair", "repaired", or the primitive's own name.
+        title: a few words.
+        note: what happened and why, for a reader.
+        program: the program after the phase.
+        derivation: the repair term, in the phase that derives it.
+        wrong: the program is *meant* to be wrong here (naive fusion).
+        reads_early: blocks that read a reduction before it is complete, as (reader, producer).
+        refusal: step, expression and reason, where the algebra refused.
+    """
+
+    key: str
+    title: str
+    note: str
+    program: Program
+    derivation: RepairTerm | None = None
+    wrong: bool = False
+    reads_early: tuple[tuple[str, str], ...] = ()
+    refusal: tuple[str, str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The program after a primitive, its phases in order, and names of what it made."""
+
+    program: Program
+    phases: tuple[Phase, ...] = ()
+    made: tuple[str, ...] = field(default=())
+
+
+def plain(primitive: str, program: Program, note: str, made: tuple[str, ...] = ()) -> Outcome:
+    """A primitive of a single phase."""
+    return Outcome(program, (Phase(primitive, primitive.replace("_", " "), note, program),), made)

@@ -1,0 +1,187 @@
+"""privatize_reduction: one reduction becomes a local one a tile and a global one over tiles (paper, 4.3, B.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    Iter,
+    Load,
+    Op,
+    Program,
+    Stmt,
+    Store,
+    Var,
+    add,
+    map_store,
+    mul,
+    substitute,
+    variables,
+    with_buffers,
+)
+from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
+from neptune_lab.loop_schedule.fusion import linear, loop_ref
+from neptune_lab.loop_schedule.outcome import Outcome, plain
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """A privatised reduction: `global_stmt` is the global block in its loops, not yet placed; None where the loop
+    already walks the reduction one element a step, so that there is nothing to make private."""
+
+    program: Program
+    local: str
+    global_stmt: Stmt | None
+
+
+def rolled_iter(block: Block, loop: str) -> tuple[Iter, int, Expr]:
+    """The reduce iteration that runs along `loop`, with a and rest of its binding a * loop + rest."""
+    along = [it for it in block.iters if it.kind == "reduce" and loop in variables(it.binding)]
+    if len(along) != 1:
+        found = "no reduce iteration does" if not along else f"{', '.join(it.name for it in along)} do"
+        raise ScheduleError(
+            f"block {block.name!r} does not reduce along loop {loop!r}: {found}",
+            node=block.name,
+            help="split or fuse loops so that exactly one reduced dimension runs along the loop",
+        )
+    split = linear(along[0].binding, loop)
+    if split is None or split[0] < 1:
+        raise ScheduleError(
+            f"block {block.name!r} runs along loop {loop!r} in a way that is not linear", node=block.name
+        )
+    return along[0], *split
+
+
+def fresh(program: Program, name: str) -> str:
+    """`name`, or `name2`, `name3`, … where it is taken by a block or a buffer."""
+    taken = {b.name for b in program.buffers} | {b.name for b in tree.blocks(program)}
+    unique, n = name, 2
+    while unique in taken:
+        unique, n = f"{name}{n}", n + 1
+    return unique
+
+
+def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: bool) -> Private:
+    """Privatises block `name`, which stands under loop `loop` (a variable), along that loop.
+
+    before ⇒ after (j = j0 * 2 + j1):
+        for j0, j1: X[i] = X[i] (f) e(j)   ⇒   for j0, j1: X_local[i, j0] = X_local[i, j0] (f) e(j0 * 2 + j1)
+                                                for j0:     X[i] = X[i] (f) X_local[i, j0]
+
+    `outside`: the global block gets loops of its own throughout; otherwise it shares those around and with `loop`.
+    """
+    path, block, loops = tree.find_block(program, name)
+    reduction = match_reduction(block)
+    depth = next(n for n, found in enumerate(loops) if found.var == loop)
+    it, step, rest = rolled_iter(block, loop)
+    inside = {found.var: found.extent for found in loops[depth + 1 :]}
+    outer_vars = {found.var for found in loops[:depth]}
+    if variables(rest) & outer_vars:
+        raise ScheduleError(
+            f"block {name!r} reduces along {loop!r} and along an outer loop as well",
+            node=name,
+            help="privatise along the outer loop first, then along this one",
+        )
+    if step == 1 and rest == Const(0) and len([i for i in block.iters if i.kind == "reduce"]) == 1:
+        return Private(program, name, None)
+    tag, inner = f"{it.name}0", f"{it.name}1"
+    whole = loops[depth].extent
+    local_name = fresh(program, f"{name}_{suffix}")
+    buffer = program.buffer(block.writes)
+    local_buffer = fresh(program, f"{block.writes}_{suffix}")
+    spatial = [i for i in block.iters if i.kind == "spatial"]
+    shared = [n for n, i in enumerate(spatial) if variables(i.binding) & (outer_vars | {loop})]
+    place = shared[-1] + 1 if shared else 0
+    position = {index.name: n for n, index in enumerate(block.body.indices) if isinstance(index, Var)}
+    axis = max((position.get(i.name, -1) + 1 for i in spatial[:place]), default=0)
+
+    def with_tag(indices: tuple[Expr, ...], value: Expr) -> tuple[Expr, ...]:
+        return (*indices[:axis], value, *indices[axis:])
+
+    def local_indices(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return with_tag(indices, Var(tag))
+
+    env: dict[str, Expr] = {it.name: add(mul(Var(tag), step), Var(inner))}
+    own = Load(local_buffer, local_indices(block.body.indices))
+    local = Block(
+        local_name,
+        tuple(
+            x
+            for i in block.iters
+            for x in (
+                (Iter(tag, whole, "spatial", Var(loop)), Iter(inner, step, "reduce", rest)) if i.name == it.name else (i,)
+            )
+        ),
+        Store(local_buffer, own.indices, Op(OPERATORS[reduction.reducer], (own, substitute(reduction.term, env)))),
+        Store(local_buffer, own.indices, reduction.identity),
+        block.predicates,
+        origin=block.origin,
+        role=suffix,
+    )
+    extents: dict[str, int] = {}
+    iters: list[Iter] = []
+    for i in spatial:
+        if outside:
+            extents[i.name] = i.extent
+            iters.append(replace(i, binding=Var(i.name)))
+        else:
+            for var in variables(i.binding) & set(inside):
+                extents[var] = inside[var]
+            iters.append(i)
+    if outside:
+        extents[tag] = whole
+    iters.append(Iter(tag, whole, "reduce", Var(tag if outside else loop)))
+    ordered = {v: e for v, e in inside.items() if v in extents} if not outside else extents
+    self_load = Load(block.writes, block.body.indices)
+    combined = Block(
+        name,
+        tuple(iters),
+        Store(
+            block.writes,
+            block.body.indices,
+            Op(OPERATORS[reduction.reducer], (self_load, Load(local_buffer, local_indices(block.body.indices)))),
+        ),
+        Store(block.writes, block.body.indices, reduction.identity),
+        () if outside else tuple(p for p in block.predicates if not (variables(p) & (set(inside) - set(ordered)))),
+        origin=block.origin,
+        role="global",
+    )
+    if not outside:
+        own_vars = set().union(*(variables(i.binding) for i in iters))
+        combined = replace(combined, predicates=tuple(p for p in combined.predicates if not _along(p, it, own_vars, loop)))
+    shape = (*buffer.shape[:axis], whole, *buffer.shape[axis:])
+    program = with_buffers(program, Buffer(local_buffer, shape, buffer.dtype))
+    program = tree.replace_block(program, name, local)
+    return Private(program, local_name, tree.nest(list(ordered.items()), combined))
+
+
+def _along(predicate: Expr, it: Iter, own: set[str], loop: str) -> bool:
+    """A bound of the reduced dimension: it holds for some element of every tile, so the global block drops it."""
+    used = variables(predicate)
+    return bool(used & variables(it.binding)) and not used - variables(it.binding)
+
+
+def privatize_reduction(program: Program, *, loop: str) -> Outcome:
+    """The primitive: privatises the block of `loop` ("block.loop") along it; the global part gets its own nest."""
+    name, var = loop_ref(loop)
+    tree.find_loop(program, name, var)
+    made = privatize(program, name, var, "local", outside=True)
+    if made.global_stmt is None:
+        raise ScheduleError(
+            f"loop {loop!r} walks the whole reduction of {name!r} one element a step: there is nothing to make private",
+            node=name,
+            help=f"split it first, for example split({loop!r}, (None, 2))",
+        )
+    path, _, _ = tree.find_block(made.program, made.local)
+    program = tree.edit(made.program, path[:1], lambda stmt: (stmt, made.global_stmt))  # type: ignore[arg-type]
+    note = f"{name} is split along {var}: {made.local} folds each tile, {name} folds the tiles."
+    return plain("privatize_reduction", program, note, (made.local,))
+
+
+__all__ = ["Private", "fresh", "map_store", "privatize", "privatize_reduction", "rolled_iter"]

@@ -1,0 +1,202 @@
+"""Matching f and g of a fused reduction, solving for h, and writing h back (paper, Algorithm 1, lines 4 to 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from neptune_lab.errors import RepairError, ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dataflow import writer_of
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
+from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction, reducer_of
+from neptune_lab.loop_ir.sign import is_nonnegative, may_be_infinite
+from neptune_lab.loop_ir.sympy_bridge import read_term, write
+from neptune_lab.loop_schedule.outcome import Phase
+from neptune_lab.repair import RepairTerm, solve
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The solved repair of one consumer.
+
+    Args:
+        term: the derivation, from `repair.solve`.
+        reads: for each producer's buffer, the index (without tag) at which the consumer reads it.
+        points: for each producer's buffer, (singular value, stand-in) pairs that it can take at some tag.
+    """
+
+    term: RepairTerm
+    reads: dict[str, tuple[Expr, ...]]
+    points: dict[str, tuple[tuple[float, float], ...]]
+
+
+def inlined_term(program: Program, term: Expr, kept: tuple[str, ...]) -> Expr:
+    """A term with the kept maps written out, as the algebra sees it."""
+    blocks = {b.writes: b for b in tree.blocks(program) if b.name in kept}
+
+    def rule(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.buffer in blocks:
+            source = blocks[e.buffer]
+            names = [i.name for i in source.body.indices if isinstance(i, Var)]
+            value = substitute(source.body.value, dict(zip(names, e.indices, strict=True)))
+            return transform(value, rule)
+        return e
+
+    return transform(term, rule)
+
+
+def find_repair(program: Program, consumer: Block, producers: tuple[str, ...], kept: tuple[str, ...]) -> Repair:
+    """f and g of `consumer` (its local block), and h.
+
+    `producers` are buffers of incomplete reductions, read untagged or at the consumer's own tag.
+
+    Raises:
+        RepairError: with the step that failed.
+    """
+    reduction = match_reduction(consumer)
+    term = inlined_term(program, reduction.term, kept)
+    tagged = {b.name for b in program.buffers if b.tagged}
+    named: dict[Expr, str] = {}
+    reads: dict[str, tuple[Expr, ...]] = {}
+    for node in walk(term):
+        if isinstance(node, Load) and node.buffer in producers:
+            index = node.indices[1:] if node.buffer in tagged else node.indices
+            if reads.setdefault(node.buffer, index) != index:
+                raise RepairError(
+                    f"the term reads {node.buffer!r} at two different places",
+                    step="read",
+                    expression=node.buffer,
+                    node=consumer.name,
+                    help="a repaired reduction may read each producer at one index only",
+                )
+            named[node] = node.buffer
+    reading = read_term(term, named)
+    assumptions: dict[str, tuple[str, ...]] = {}
+    for symbol, expr in reading.reads:
+        if is_nonnegative(program, expr):
+            assumptions[symbol.name] = ("nonnegative",)
+    order = tuple(p for p in producers if p in reads)
+    try:
+        solved = solve(reduction.reducer, reading.term, order, assumptions=assumptions)
+    except RepairError as error:
+        error.node = consumer.name
+        raise
+    return Repair(solved, reads, {p: _points(program, solved, p) for p in order})
+
+
+class RepairRefused(ScheduleError):
+    """The algebra found no repair; `phases` are those up to the step that refused."""
+
+    def __init__(self, message: str, *, node: str, help: str | None, phases: tuple[Phase, ...]) -> None:
+        super().__init__(message, node=node, help=help)
+        self.phases = phases
+
+
+def solve_repair(
+    program: Program,
+    primitive: str,
+    block: str,
+    loop: str,
+    local: str,
+    buffers: tuple[str, ...],
+    kept: tuple[str, ...],
+    phases: tuple[Phase, ...],
+) -> tuple[Repair, Phase]:
+    """The repair of `block`, read off its local block, and its phase; RepairRefused with the refusing phase last."""
+    _, consumer, _ = tree.find_block(program, local)
+    try:
+        repair = find_repair(program, consumer, buffers, kept)
+    except RepairError as error:
+        refused = Phase(
+            "repair",
+            "repair function",
+            f"refused at step {error.step!r}: {error.reason}",
+            program,
+            wrong=True,
+            refusal=(error.step, error.expression, error.reason),
+        )
+        raise RepairRefused(
+            f"{primitive}({block!r}, {loop!r}): no repair term, step {error.step!r} failed: {error.reason}",
+            node=block,
+            help=error.help,
+            phases=(*phases, refused),
+        ) from error
+    note = f"f is {repair.term.reducer}, g is read off {local}; h takes what {block} holds from one value of "
+    note += f"{', '.join(buffers)} to another."
+    return repair, Phase("repair", "repair function", note, program, derivation=repair.term, wrong=True)
+
+
+def _points(program: Program, term: RepairTerm, producer: str) -> tuple[tuple[float, float], ...]:
+    """Singular values that the producer can really take once it has seen an element."""
+    block = writer_of(program, producer)
+    assert block is not None
+    found = []
+    for guard in term.guards:
+        if guard.producer != producer:
+            continue
+        point = float(guard.point)
+        if point in (float("inf"), float("-inf")):
+            if not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
+                continue
+        found.append((point, float(guard.stand_in)))
+    return tuple(found)
+
+
+def guarded(value: Expr, points: tuple[tuple[float, float], ...], dtype: str) -> Expr:
+    """`value`, with a regular stand-in where it sits at a singular point (`repair.guard` says why that is right)."""
+    for point, stand_in in points:
+        value = Op("guard", (value, Const(point, dtype), Const(stand_in, dtype)))
+    return value
+
+
+def guard_reads(block: Block, repair: Repair, program: Program) -> Block:
+    """Every read of a producer in the block's term behind its guard."""
+
+    def rule(e: Expr) -> Expr:
+        if isinstance(e, Load) and repair.points.get(e.buffer):
+            return guarded(e, repair.points[e.buffer], program.buffer(e.buffer).dtype)
+        return e
+
+    if any(isinstance(e, Op) and e.name == "guard" for e in walk(block.body.value)):
+        return block  # an earlier consumer's repair guards this shared map already
+    return replace(block, body=Store(block.body.buffer, block.body.indices, transform(block.body.value, rule)))
+
+
+def apply_h(
+    block: Block,
+    carried: Expr,
+    repair: Repair,
+    previous: Callable[[str, tuple[Expr, ...]], Expr],
+    current: Callable[[str, tuple[Expr, ...]], Expr],
+    program: Program,
+) -> Expr:
+    """h(carried, r, r') as a scalar expression; `previous` and `current` give the reads of each producer."""
+    term = repair.term
+    dtype = program.buffer(block.writes).dtype
+    values: dict = {term.t: carried}
+    for producer, index in repair.reads.items():
+        source = writer_of(program, producer)
+        assert source is not None
+        points = repair.points[producer]
+        start = term.initial_stand_in(producer, reducer_of(source) or "sum")
+        before = points
+        if start is not None and isinstance(source.init, Store) and isinstance(source.init.value, Const):
+            first = float(source.init.value.value)
+            before = points if any(p == first for p, _ in points) else (*points, (first, float(start)))
+        values[term.previous[producer]] = guarded(previous(producer, index), before, dtype)
+        values[term.current[producer]] = guarded(current(producer, index), points, dtype)
+    if term.factor is not None:
+        if term.factor == 1:
+            return carried
+        return Op("mul", (write(term.factor, values, dtype), carried))
+    return write(term.h, values, dtype)
+
+
+def with_repair(block: Block, h: Expr) -> Block:
+    """The block with `h` in place of its read of itself (Eq. 7)."""
+    reduction = match_reduction(block)
+    value = Op(OPERATORS[reduction.reducer], (h, reduction.term))
+    note = ("repair", 1)
+    annotations = block.annotations if note in block.annotations else (*block.annotations, note)
+    return replace(block, body=Store(block.body.buffer, block.body.indices, value), annotations=annotations)

@@ -1,0 +1,129 @@
+"""retire_tags: a scan buffer becomes a previous and a current value (paper, Algorithm 1, lines 8 to 10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Previous,
+    Program,
+    Store,
+    loads,
+    map_store,
+    substitute,
+    transform,
+    variables,
+    walk,
+    with_buffers,
+)
+from neptune_lab.loop_schedule.materialize_tags import is_tagged, rolling_loop
+from neptune_lab.loop_schedule.outcome import Outcome, plain
+from neptune_lab.loop_schedule.privatize_reduction import fresh
+
+
+def retire_tags(program: Program, *, block: str) -> Outcome:
+    """The primitive: `X⟨t⟩` becomes X_1 (current) and `X⟨t-1⟩` becomes X_0 (previous).
+
+    before ⇒ after:
+        for t:                            X_0[i] = initial
+            X⟨t⟩[i] = X⟨t-1⟩[i] (f) e     for t:
+            … X⟨t-1⟩[i], X⟨t⟩[i] …    ⇒       X_1[i] = X_0[i] (f) e
+                                              … X_0[i], X_1[i] …
+                                              X_0[i] = X_1[i]
+    """
+    path, scan, loops = tree.find_block(program, block)
+    name = scan.writes
+    if not is_tagged(program, name):
+        raise ScheduleError(
+            f"block {block!r} has no tags to retire", node=block, help="rolling_update or materialize_tags makes them"
+        )
+    tag, loop = rolling_loop(program, block)
+    depth = next(n for n, found in enumerate(loops) if found.var == loop)
+    buffer = program.buffer(name)
+    current, previous = fresh(program, f"{name}_1"), fresh(program, f"{name}_0")
+    start = next((e.initial for e in walk(scan.body.value) if isinstance(e, Previous) and e.buffer == name), None)
+    if start is None:
+        raise ScheduleError(f"block {block!r} does not read its own previous tag", node=block)
+    under = {b.name for b in tree.blocks_under(loops[depth])}
+
+    def retag(e: Expr) -> Expr:
+        match e:
+            case Load(buf, (_, *rest)) if buf == name:
+                return Load(current, tuple(rest))
+            case Previous(buf, (_, *rest), initial) if buf == name:
+                if initial != start:
+                    raise ScheduleError(
+                        f"block {block!r} is read before its first tag with two start values, {start.value} and "
+                        f"{initial.value}",
+                        node=block,
+                    )
+                return Load(previous, tuple(rest))
+        return e
+
+    def reader(b: Block) -> Block:
+        if b.name == block:
+            iters = tuple(i for i in b.iters if i.name != tag.name)
+            value = transform(b.body.value, retag)
+            reduce_tag = any(tag.name in variables(i) for i in _indices(value))
+            return replace(
+                b,
+                iters=b.iters if reduce_tag else iters,
+                body=Store(current, b.body.indices[1:], value),
+                role="current",
+            )
+        if any(r.buffer == name for r in loads(b.body.value)):
+            return replace(b, body=map_store(b.body, lambda e: transform(e, retag)))
+        return b
+
+    outside_reads = [b for b in tree.blocks(program) if b.name not in under and _reads(b, name)]
+    program = tree.map_blocks(program, reader)
+    program = with_buffers(
+        program, Buffer(current, buffer.shape[1:], buffer.dtype), Buffer(previous, buffer.shape[1:], buffer.dtype)
+    )
+    program = tree.drop_unused_buffers(program)
+    # the loops that the copies need: those inside the rolling loop which the scan's own elements run along
+    iters = tuple(i for i in scan.iters if i.name != tag.name)
+    used = set().union(*(variables(i.binding) for i in iters)) if iters else set()
+    inner = [(found.var, found.extent) for found in loops[depth + 1 :] if found.var in used]
+    predicates = tuple(p for p in scan.predicates if loop not in variables(p))
+    indices = scan.body.indices[1:]
+
+    def copy(label: str, target: str, value: Expr, role: str) -> Block:
+        return Block(
+            fresh(program, label), iters, Store(target, indices, value), None, predicates, scan.origin, role
+        )
+
+    start_block = copy(f"{block}_start", previous, start, "initial")
+    next_block = copy(f"{block}_next", previous, Load(current, indices), "retire")
+    loop_path, found_loop, _ = tree.find_loop(program, block, loop)
+    program = tree.append_to_loop(program, loop_path, (tree.nest(inner, next_block),))
+    program = tree.insert_before(program, loop_path, (tree.nest(inner, start_block),))
+    note = (
+        f"{name} keeps two values instead of one a tag: {previous} from the iteration before, {current} from this one; "
+        f"{previous} starts as {_text(start)}."
+    )
+    if outside_reads:
+        note += f" {', '.join(b.name for b in outside_reads)} reads the last one."
+    return plain("retire_tags", program, note, (start_block.name, next_block.name))
+
+
+def _text(value: Const) -> str:
+    return f"{value.value}"
+
+
+def _indices(value: Expr) -> list[Expr]:
+    return [i for read in loads(value) for i in read.indices]
+
+
+def _reads(b: Block, buffer: str) -> bool:
+    return any(r.buffer == buffer for r in loads(b.body.value))
+
+
+__all__ = ["retire_tags", "substitute"]

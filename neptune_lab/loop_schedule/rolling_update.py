@@ -1,0 +1,168 @@
+"""rolling_update: a reduction fused under a loop of the reductions it depends on (paper, 4.2, Algorithm 1)."""
+
+from __future__ import annotations
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Previous, Program, walk
+from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_schedule.fusion import fuse_under, loop_ref, under
+from neptune_lab.loop_schedule.maps import Reorganised, reorganise, roll, upstream
+from neptune_lab.loop_schedule.materialize_tags import materialize, tag_of
+from neptune_lab.loop_schedule.outcome import Outcome, Phase
+from neptune_lab.loop_schedule.privatize_reduction import privatize
+from neptune_lab.loop_schedule.repairing import Repair, apply_h, guard_reads, solve_repair, with_repair
+
+
+def check_target(program: Program, block: str, loop: str) -> None:
+    """Formal statement: `block` is a reduction, and `loop` does not enclose it."""
+    name, _ = loop_ref(loop)
+    target, found, _ = tree.find_loop(program, name, loop_ref(loop)[1])
+    _, consumer, _ = tree.find_block(program, block)
+    match_reduction(consumer)
+    if under(program, block, target):
+        raise ScheduleError(
+            f"loop {loop!r} encloses block {block!r} already: there is nothing to fuse",
+            node=block,
+            help="name a loop of a block that comes before it",
+        )
+    order = [b.name for b in tree.blocks(program)]
+    if order.index(block) < order.index(name):
+        raise ScheduleError(
+            f"block {block!r} comes before loop {loop!r}; it can only be fused under a loop of an earlier nest", node=block
+        )
+
+
+def fuse_producers(program: Program, block: str, loop: str, producers: tuple[str, ...]) -> Program:
+    """Producers that are not under the loop yet are fused and made private first (Algorithm 1, line 3)."""
+    _, var = loop_ref(loop)
+    for producer in producers:
+        target, _, _ = tree.find_loop(program, *loop_ref(loop))
+        if not under(program, producer, target):
+            above = upstream(program, producer, loop)
+            if above.producers:
+                raise ScheduleError(
+                    f"block {block!r} depends on {producer!r}, which depends on {', '.join(above.producers)} and is not "
+                    f"under {loop!r} yet",
+                    node=producer,
+                    help=f"apply rolling_update({producer!r}, {loop!r}) first",
+                )
+            program = fuse_under(program, producer, loop)
+        _, found, _ = tree.find_block(program, producer)
+        if found.role != "scan":
+            program = privatize_here(program, producer, var)[0]
+    return program
+
+
+def privatize_here(program: Program, name: str, var: str) -> tuple[Program, str]:
+    """Privatises `name` along the loop it stands under, the global part right behind; its local block's name."""
+    made = privatize(program, name, var, "tile", outside=False)
+    if made.global_stmt is None:
+        return program, name
+    path, _, loops = tree.find_block(made.program, made.local)
+    depth = next(n for n, found in enumerate(loops) if found.var == var)
+    program = tree.append_to_loop(made.program, path[: depth + 1], (made.global_stmt,))
+    return program, made.local
+
+
+def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto") -> Outcome:
+    """The primitive, in the paper's four steps, each a phase.
+
+    before ⇒ after (T the rolling loop):
+        for t: R[i] = R[i] (fr) …                   for t: R⟨t⟩[i] = R⟨t-1⟩[i] (fr) …
+        for t: X[i] = X[i] (f) g(R[i], c)     ⇒            X[i] = h(X[i], R⟨t-1⟩[i], R⟨t⟩[i]) (f) g(R⟨t⟩[i], c)
+
+    Args:
+        block: the reduction to fuse (L_t).
+        loop: the rolling loop, "block.loop".
+        maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganise`).
+    """
+    check_target(program, block, loop)
+    _, var = loop_ref(loop)
+
+    # Step 1: dataflow reorganisation.
+    above = upstream(program, block, loop)
+    done = reorganise(program, block, loop, above.maps, maps)
+    program = done.program
+    phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), program)]
+
+    # Step 2: naive fusion. The program is wrong from here until the repair.
+    program = fuse_producers(program, block, loop, above.producers)
+    for kept in done.kept:
+        program = roll(program, kept, loop)
+    program = fuse_under(program, block, loop)
+    program, local = privatize_here(program, block, var)
+    buffers = tuple(tree.find_block(program, p)[1].writes for p in above.producers)
+    early = tuple(
+        (b, p)
+        for b in (*done.kept, local)
+        for p, buffer in zip(above.producers, buffers, strict=True)
+        if reads(program, b, buffer)
+    )
+    note = (
+        f"{block} now runs inside loop {var}, reading {', '.join(buffers)} before it is complete: the numbers are wrong."
+        if buffers
+        else f"{block} now runs inside loop {var}. It reads no reduction that this loop leaves incomplete."
+    )
+    phases.append(Phase("naive", "naive fusion", note, program, wrong=bool(buffers), reads_early=early))
+
+    if not buffers:
+        note = f"{block} carries its value from one iteration of {var} to the next; there is nothing to repair."
+        phases.append(Phase("repaired", "fused program", note, program))
+        return Outcome(program, tuple(phases), () if local == block else (local,))
+
+    # Step 3: the repair function.
+    repair, solved = solve_repair(program, "rolling_update", block, loop, local, buffers, done.kept, tuple(phases))
+    phases.append(solved)
+
+    # Step 4: tags and repair.
+    program = apply_repair(program, block, local, var, above.producers, done.kept, repair)
+    note = f"{block} repairs what it carries before it adds the new tile; {', '.join(buffers)} keep every tag."
+    phases.append(Phase("repaired", "repaired program", note, program))
+    return Outcome(program, tuple(phases), () if local == block else (local,))
+
+
+def apply_repair(
+    program: Program, block: str, local: str, var: str, producers: tuple[str, ...], kept: tuple[str, ...], repair: Repair
+) -> Program:
+    """Tags on the producers, guards on the readers, h on the carried value (Algorithm 1, lines 7 to 11)."""
+    starts: dict[str, Const] = {}
+    for producer in producers:
+        program = materialize(program, producer)
+        _, scan, _ = tree.find_block(program, producer)
+        starts[scan.writes] = next(
+            e.initial for e in walk(scan.body.value) if isinstance(e, Previous) and e.buffer == scan.writes
+        )
+    for reader in (*kept, local):
+        _, found, _ = tree.find_block(program, reader)
+        program = tree.replace_block(program, reader, guard_reads(found, repair, program))
+    _, consumer, _ = tree.find_block(program, block)
+    tag = tag_of(consumer, var)
+    assert tag is not None
+
+    def previous(buffer: str, index: tuple[Expr, ...]) -> Expr:
+        return Previous(buffer, (tag, *index), starts[buffer])
+
+    def current(buffer: str, index: tuple[Expr, ...]) -> Expr:
+        return Load(buffer, (tag, *index))
+
+    carried = match_reduction(consumer).carried
+    return tree.replace_block(
+        program, block, with_repair(consumer, apply_h(consumer, carried, repair, previous, current, program))
+    )
+
+
+def reads(program: Program, name: str, buffer: str) -> bool:
+    """Whether block `name` reads `buffer`."""
+    _, block, _ = tree.find_block(program, name)
+    return any(isinstance(e, Load) and e.buffer == buffer for e in walk(block.body.value))
+
+
+def dataflow_note(block: str, producers: tuple[str, ...], done: Reorganised) -> str:
+    """What step 1 found and did, for a reader."""
+    text = f"{block} depends on {', '.join(producers)}" if producers else f"{block} depends on no rolling reduction"
+    if done.inlined:
+        text += f"; {', '.join(done.inlined)} inlined"
+    if done.kept:
+        text += f"; {', '.join(done.kept)} kept as a block of its own"
+    return text + "."

@@ -1,0 +1,231 @@
+"""The standard primitives: TVM's own schedule, by block and loop name.
+
+TVM checks and applies; these functions translate names, keep loop names readable, and say what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Block, Loop, Program, Stmt, Var, loads, substitute
+from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
+from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.outcome import Outcome, plain
+
+THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+SCOPES = ("global", "shared", "local")
+
+
+def _tvm(program: Program, primitive: str, node: str, action: Callable[[Any], Any]) -> Program:
+    try:
+        return tree.rename_loops(apply(program, action))
+    except TvmRefusal as error:
+        raise ScheduleError(f"{primitive} on {node!r}: TVM refuses: {error.reason}", node=node.partition(".")[0]) from error
+
+
+def _at(schedule: Any, program: Program, ref: str) -> Any:
+    """TVM's handle of "block.loop"."""
+    block, var = loop_ref(ref)
+    _, _, around = tree.find_loop(program, block, var)
+    return schedule.get_loops(schedule.get_sblock(block))[len(around)]
+
+
+def rename_loop(program: Program, path: tree.Path, new: str) -> Program:
+    """The loop at `path` under another name."""
+
+    def visit(stmt: Stmt, old: str) -> Stmt:
+        if isinstance(stmt, Block):
+            env = {old: Var(new)}
+            return replace(
+                stmt,
+                iters=tuple(replace(i, binding=substitute(i.binding, env)) for i in stmt.iters),
+                predicates=tuple(substitute(p, env) for p in stmt.predicates),
+            )
+        return replace(stmt, body=tuple(visit(s, old) for s in stmt.body))
+
+    def change(loop: Loop) -> Loop:
+        return replace(loop, var=new, body=tuple(visit(s, loop.var) for s in loop.body))
+
+    return tree.map_loops(program, path, change)
+
+
+def _rename(program: Program, block: str, old: str, new: str) -> Program:
+    if old == new:
+        return program
+    path, _, loops = tree.find_loop(program, block, old)
+    if any(loop.var == new for loop in tree.find_block(program, block)[2]):
+        raise ScheduleError(f"block {block!r} already has a loop {new!r} around it", node=block)
+    return rename_loop(program, path, new)
+
+
+def split(program: Program, *, loop: str, factors: list[int | None], names: list[str] | None = None) -> Outcome:
+    """`for j` becomes `for j0: for j1: …` with these extents, at most one of them None (worked out).
+
+    Sizes that do not divide get a guard. `names` names the new loops (default: j0, j1, …).
+    """
+    block, var = loop_ref(loop)
+    path, found, _ = tree.find_loop(program, block, var)
+    if len(factors) < 2 or sum(f is None for f in factors) > 1 or any(f is not None and f < 1 for f in factors):
+        raise ScheduleError(
+            f"factors={factors} cannot split loop {loop!r} of extent {found.extent}",
+            node=block,
+            help="give two or more positive extents, at most one of them None, for example (None, 64)",
+        )
+    fixed = 1
+    for f in factors:
+        fixed *= f or 1
+    if None not in factors and fixed < found.extent:
+        raise ScheduleError(
+            f"factors={factors} cover {fixed} of the {found.extent} iterations of loop {loop!r}",
+            node=block,
+            help="make one factor None",
+        )
+    if names is not None and len(names) != len(factors):
+        raise ScheduleError(f"{len(names)} names for {len(factors)} factors of loop {loop!r}", node=block)
+    wanted = names or [f"{var}{n}" for n in range(len(factors))]
+    taken = {x.var for x in tree.find_block(program, block)[2]} - {var}
+    if len(set(wanted)) != len(wanted) or taken & set(wanted):
+        raise ScheduleError(
+            f"loop names {wanted} are not free around block {block!r}", node=block, help="pass names=[…] that are new"
+        )
+    depth = len(path) - 1
+    result = _tvm(program, "split", loop, lambda s: s.split(_at(s, program, loop), factors))
+    for n, name in enumerate(wanted):
+        made = tree.find_block(result, block)
+        result = rename_loop(result, made[0][: depth + n + 1], name)
+    refs = tuple(f"{block}.{name}" for name in wanted)
+    extents = [tree.find_loop(result, block, n)[1].extent for n in wanted]
+    return plain("split", result, f"{var} is now {' × '.join(f'{n} ({e})' for n, e in zip(wanted, extents, strict=True))}.", refs)
+
+
+def reorder(program: Program, *, block: str, loops: list[str]) -> Outcome:
+    """The named loops around `block` in the order given."""
+    refs = [f"{block}.{var}" for var in loops]
+    result = _tvm(program, "reorder", block, lambda s: s.reorder(*(_at(s, program, r) for r in refs)))
+    return plain("reorder", result, f"loops of {block} in the order {', '.join(loops)}.", tuple(refs))
+
+
+def fuse(program: Program, *, block: str, loops: list[str], name: str | None = None) -> Outcome:
+    """Nested loops made one, called `name` (default: their names joined)."""
+    new = name or "".join(loops)
+    path, _, _ = tree.find_loop(program, block, loops[0])
+    refs = [f"{block}.{var}" for var in loops]
+    result = _tvm(program, "fuse", block, lambda s: s.fuse(*(_at(s, program, r) for r in refs)))
+    result = rename_loop(result, path, new)
+    return plain("fuse", result, f"{', '.join(loops)} fused to {new}.", (f"{block}.{new}",))
+
+
+def tile(program: Program, *, block: str, tiles: dict[str, int]) -> Outcome:
+    """Each loop split by its tile size, all outer loops before all inner ones: i, j ⇒ i0, j0, i1, j1."""
+    outer, inner = [], []
+    for var, size in tiles.items():
+        program = split(program, loop=f"{block}.{var}", factors=[None, size]).program
+        outer.append(f"{var}0")
+        inner.append(f"{var}1")
+    result = reorder(program, block=block, loops=[*outer, *inner]).program
+    sizes = " × ".join(f"{var} {size}" for var, size in tiles.items())
+    return plain("tile", result, f"tiles of {sizes}.", tuple(f"{block}.{v}" for v in (*outer, *inner)))
+
+
+def bind(program: Program, *, loop: str, thread: str) -> Outcome:
+    """The loop's iterations become program instances along a grid axis."""
+    if thread not in THREADS:
+        raise ScheduleError(f"thread={thread!r} is not a grid axis", help=f"one of {', '.join(THREADS)}")
+    result = _tvm(program, "bind", loop, lambda s: s.bind(_at(s, program, loop), thread))
+    return plain("bind", result, f"{loop_ref(loop)[1]} runs along {thread}.")
+
+
+def compute_at(program: Program, *, block: str, loop: str) -> Outcome:
+    """A producer moved under a loop of its consumer, computing just what is needed there."""
+    tree.find_block(program, block)
+    result = _tvm(program, "compute_at", block, lambda s: s.compute_at(s.get_sblock(block), _at(s, program, loop)))
+    return plain("compute_at", result, f"{block} is computed inside {loop}.")
+
+
+def reverse_compute_at(program: Program, *, block: str, loop: str) -> Outcome:
+    """A consumer moved under a loop of its producers."""
+    tree.find_block(program, block)
+    result = _tvm(program, "reverse_compute_at", block, lambda s: s.reverse_compute_at(s.get_sblock(block), _at(s, program, loop)))
+    return plain("reverse_compute_at", result, f"{block} is computed inside {loop}.")
+
+
+def inline(program: Program, *, block: str) -> Outcome:
+    """An elementwise block written into its consumers."""
+    tree.find_block(program, block)
+    result = _tvm(program, "inline", block, lambda s: s.compute_inline(s.get_sblock(block)))
+    return plain("inline", result, f"{block} is written into its consumers.")
+
+
+def cache_read(program: Program, *, block: str, buffer: str, scope: str = "shared") -> Outcome:
+    """`block` reads `buffer` through a copy in `scope`, made by a new block."""
+    _, reader, _ = tree.find_block(program, block)
+    reads = list(dict.fromkeys(r.buffer for r in loads(reader.body.value) if r.buffer != reader.writes))
+    if buffer not in reads:
+        raise ScheduleError(
+            f"block {block!r} does not read {buffer!r}", node=block, help=tree.nearest(buffer, reads, "buffers it reads")
+        )
+    before = {b.name for b in tree.blocks(program)}
+    result = _tvm(program, "cache_read", block, lambda s: s.cache_read(s.get_sblock(block), reads.index(buffer), scope))
+    result = _adopt(result, before, reader.origin, "cache")
+    made = tuple(b.name for b in tree.blocks(result) if b.name not in before)
+    return plain("cache_read", result, f"{block} reads {buffer} through a copy in {scope} memory.", made)
+
+
+def cache_write(program: Program, *, block: str, scope: str = "local") -> Outcome:
+    """`block` writes to a copy in `scope`, which a new block stores to the buffer."""
+    _, writer, _ = tree.find_block(program, block)
+    before = {b.name for b in tree.blocks(program)}
+    result = _tvm(program, "cache_write", block, lambda s: s.cache_write(s.get_sblock(block), 0, scope))
+    result = _adopt(result, before, writer.origin, "cache")
+    made = tuple(b.name for b in tree.blocks(result) if b.name not in before)
+    return plain("cache_write", result, f"{block} writes a copy in {scope} memory first.", made)
+
+
+def _adopt(program: Program, known: set[str], origin: str, role: str) -> Program:
+    """Blocks that TVM made get an origin, so that every line still leads back to the definition."""
+    return tree.map_blocks(program, lambda b: b if b.name in known else replace(b, origin=origin, role=role))
+
+
+def set_scope(program: Program, *, block: str, scope: str) -> Outcome:
+    """The buffer that `block` writes lives in `scope`: "shared" and "local" are on chip."""
+    if scope not in SCOPES:
+        raise ScheduleError(f"scope={scope!r} is not a memory scope", help=f"one of {', '.join(SCOPES)}")
+    _, found, _ = tree.find_block(program, block)
+    if found.writes in program.params and scope != "global":
+        raise ScheduleError(f"block {block!r} writes {found.writes!r}, an output, which is in global memory", node=block)
+    result = replace(
+        program, buffers=tuple(replace(b, scope=scope) if b.name == found.writes else b for b in program.buffers)
+    )
+    return plain("set_scope", result, f"{found.writes} is kept in {scope} memory.")
+
+
+def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
+    """The start value of a reduction is written before `loop`, by a block of its own."""
+    _, found, _ = tree.find_block(program, block)
+    _, var = loop_ref(loop)
+    result = _tvm(
+        program, "decompose_reduction", block, lambda s: s.decompose_reduction(s.get_sblock(block), _at(s, program, f"{block}.{var}"))
+    )
+    start, update = f"{block}_init", f"{block}_update"
+
+    def change(b: Block) -> Block:
+        if b.name == start:
+            return replace(b, name=f"{block}_start", origin=found.origin, role="initial")
+        if b.name == update:
+            return replace(b, name=block, origin=found.origin, role=found.role, annotations=found.annotations)
+        return b
+
+    result = tree.map_blocks(result, change)
+    return plain("decompose_reduction", result, f"{found.writes} gets its start value before {var}.", (f"{block}_start",))
+
+
+def annotate(program: Program, *, loop: str, key: str, value: str | int = 1) -> Outcome:
+    """A note on a loop: "num_warps" and "num_stages" reach the launch, others are for readers."""
+    path, found, _ = tree.find_loop(program, *loop_ref(loop))
+    notes = (*((k, v) for k, v in found.annotations if k != key), (key, value))
+    result = tree.map_loops(program, path, lambda x: replace(x, annotations=notes))
+    return plain("annotate", result, f"{key} = {value} on {loop}.")

@@ -1,0 +1,159 @@
+"""The driver: (f, g) to h, step by step, as in Algorithm 1 (SolveRepairFunc and ValidateHCommutative)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from sympy import Dummy, Expr, Symbol
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.check import Model, check
+from neptune_lab.repair.derive import Derivation, derive
+from neptune_lab.repair.domain import Domain
+from neptune_lab.repair.guard import find_guards, initial_values, zeros
+from neptune_lab.repair.invert import invert
+from neptune_lab.repair.prove import Proof, check_real, prove_distributes, prove_replaces, sign_words
+from neptune_lab.repair.read import Question, name_symbols, read
+from neptune_lab.repair.reducers import REDUCERS
+from neptune_lab.repair.render import text
+from neptune_lab.repair.separate import Separation, separate
+from neptune_lab.repair.term import RepairTerm
+
+
+def solve(
+    reducer: str,
+    g: Expr | str,
+    producers: Iterable[str | Symbol] | str | Symbol,
+    *,
+    assumptions: Mapping[Any, Any] | None = None,
+    constants: Iterable[str | Symbol] | str | Symbol | None = None,
+) -> RepairTerm:
+    """Derive and prove the repair term h of a reduction with reducer f and term g(r, c).
+
+    Args:
+        reducer: f, one of "sum", "max", "min", "prod".
+        g: the term, a SymPy expression or text such as "exp(c - r)".
+        producers: the symbols that are results r of other reductions; every other symbol is an input c.
+        assumptions: symbol -> words among positive, nonnegative, negative, nonpositive, nonzero, finite, integer
+            (or a mapping of words to booleans).  All symbols are real.
+        constants: symbols with one value for the whole reduction, such as eps; h may read them.  None: an input that
+            cannot be separated from r is taken for one, if something is assumed of it (`RepairTerm.constants` says
+            which).  A program should say, and pass () where there is none.
+
+    Raises:
+        RepairError: there is no h, or none was proven; `step` says where it ended.
+
+    >>> print(text(solve("sum", "exp(c - r)", ["r"]).h))
+    t*exp(r - r')
+    >>> print(text(solve("sum", "exp(c1 - r1)/r2", ["r1", "r2"]).h))
+    t*r2*exp(r1 - r1')/r2'
+    >>> solve("sum", "c - r", ["r"])
+    Traceback (most recent call last):
+    ...
+    neptune_lab.errors.RepairError: h(t, r, r') = t + r - r' is not additive: ...
+    """
+    return _solve(read(reducer, g, producers, assumptions, constants))
+
+
+@lru_cache(maxsize=512)
+def _solve(question: Question) -> RepairTerm:
+    names = name_symbols(question)
+    internal = dict(names.pairs)
+    constants = None if question.constants is None else [internal[s] for s in question.constants if s in internal]
+    domain = Domain(names.producers, names.current)
+    domain.exclude(zeros(names.g, names.producers, (*names.inputs, *(symbol for symbol, _ in names.opaque))))
+    # Separate, invert, derive: one h for each real branch of the inverse.
+    parted = separate(
+        domain.narrow(names.g), domain.previous, reducer=question.reducer, constants=constants, variable=names.C
+    )
+    domain.exclude(zeros(parted.g0, domain.previous, [parted.variable]))
+    g0 = domain.narrow(parted.g0)
+    check_real(g0, domain.previous, (parted.variable,))
+    t = Dummy(names.t.name, real=True, **sign_words(g0))
+    inverse = invert(g0, parted.variable, t)
+    branches = [derive(g0, parted.variable, root, t, domain.moves) for root in inverse.branches]
+    # Prove both equations on the narrowed domain; the points left out get guards.
+    derivation, proofs = _prove(question.reducer, parted, branches, domain)
+    # Back to the question's own symbols, then numbers and guards, which owe nothing to the narrowing.
+    wide = domain.wide | {t: names.t}
+    parted, derivation = parted.replace(wide), derivation.replace(wide)
+    model = Model(
+        reducer=REDUCERS[question.reducer],
+        g=names.g,
+        g0=parted.g0,
+        g_c=parted.g_c,
+        variable=parted.variable,
+        h=derivation.h,
+        t=names.t,
+        previous=names.producers,
+        current=names.current,
+        inputs=parted.inputs,
+        constants=parted.constants,
+    )
+    checks = check(model)
+    guards, regular = find_guards(model, domain.points, _declared_finite(question, internal))
+    return RepairTerm(
+        reducer=question.reducer,
+        t=names.t,
+        separation=parted.with_calls(dict(names.opaque), names.inputs),
+        inverse=inverse.replace(wide),
+        derivation=derivation,
+        proofs=tuple(proof.replace(wide) for proof in proofs),
+        guards=guards,
+        checks=checks,
+        pairs=names.pairs,
+        assumptions=_assumed(question, internal),
+        regular=regular,
+        starts=initial_values(model, regular),
+    )
+
+
+def _prove(
+    reducer: str, parted: Separation, branches: list[Derivation], domain: Domain
+) -> tuple[Derivation, tuple[Proof, ...]]:
+    """Both proofs, for the first branch of the inverse that has them.
+
+    Eq. 4 goes first: it is quick to fail, and where the inverse has a wrong branch, which fails Eq. 3 whatever h is,
+    it says more.
+    """
+    failures: list[RepairError] = []
+    for branch in branches:
+        domain.exclude(zeros(branch.h, (*branch.previous, *branch.current), [branch.t]))
+        narrow = branch.replace(domain.narrowing)
+        g0 = domain.narrow(parted.g0)
+        try:
+            check_real(narrow.h, (*domain.previous, *domain.current), (parted.variable, narrow.t))
+            fourth = prove_distributes(reducer, narrow, sign_words(g0))
+            third = prove_replaces(g0, parted.variable, narrow, domain.caveats)
+        except RepairError as error:
+            failures.append(error)
+            continue
+        return narrow, (third, fourth)
+    raise _neither(parted, failures) if len(failures) > 1 else failures[0]
+
+
+def _neither(parted: Separation, failures: list[RepairError]) -> RepairError:
+    told = next((error for error in failures if error.step == "prove Eq. 4"), failures[0])
+    return RepairError(
+        f"t = {text(parted.g0)} has two solutions for {text(parted.variable)}, and neither gives a repair term; "
+        f"on one of them {told.reason}",
+        step=told.step,
+        expression=told.expression,
+        help=told.help,
+    )
+
+
+def _declared_finite(question: Question, internal: Mapping[Symbol, Symbol]) -> list[Symbol]:
+    return [
+        internal[symbol] for symbol, words in question.assumptions if ("finite", True) in words and symbol in internal
+    ]
+
+
+def _assumed(question: Question, internal: Mapping[Symbol, Symbol]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(
+        (internal[symbol].name, tuple(word if value else f"not {word}" for word, value in words))
+        for symbol, words in question.assumptions
+        if symbol in internal
+    )

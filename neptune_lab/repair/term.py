@@ -1,0 +1,249 @@
+"""The answer: a repair term with its whole derivation, frozen, printable and computable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from sympy import Expr, Function, Symbol
+
+from neptune_lab.repair.derive import Derivation
+from neptune_lab.repair.guard import Guard
+from neptune_lab.repair.invert import Inverse
+from neptune_lab.repair.numeric import compute
+from neptune_lab.repair.prove import Proof
+from neptune_lab.repair.reducers import REDUCERS
+from neptune_lab.repair.render import Line, Step, latex, text
+from neptune_lab.repair.separate import Separation
+
+_REDUCER_TEXT = {"sum": "x + y", "prod": "x*y", "max": "max(x, y)", "min": "min(x, y)"}
+
+
+@dataclass(frozen=True, slots=True)
+class RepairTerm:
+    """h(t, r, r') for a reducer f and a term g, with how it was found.
+
+    All expressions are over internal symbols that are unique objects; `symbols` says which of the caller's symbols
+    each stands for, and `previous` and `current` give r and r' by the producer's name.
+
+    Attributes:
+        reducer: name of f. assumptions: what was assumed, by name.
+        separation, inverse, derivation, proofs: the record of each step.
+        guards: singular points of the producers, with stand-ins (see `guard.py`).
+        checks: what was compared by numbers.
+        pairs: (caller's symbol, internal symbol); `starts` and `regular` hold what `initial_stand_in` answers.
+    """
+
+    reducer: str
+    t: Symbol
+    separation: Separation
+    inverse: Inverse
+    derivation: Derivation
+    proofs: tuple[Proof, ...]
+    guards: tuple[Guard, ...]
+    checks: tuple[str, ...]
+    pairs: tuple[tuple[Symbol, Symbol], ...]
+    assumptions: tuple[tuple[str, tuple[str, ...]], ...]
+    regular: tuple[Expr, ...]
+    starts: tuple[tuple[str, str, Expr | None], ...]
+
+    @property
+    def g(self) -> Expr:
+        """The term as given."""
+        return self.separation.g
+
+    @property
+    def g0(self) -> Expr:
+        """The term over r and C."""
+        return self.separation.g0
+
+    @property
+    def change_of_variables(self) -> tuple[Symbol, Expr]:
+        """(C, g_c(c))."""
+        return self.separation.variable, self.separation.g_c
+
+    @property
+    def h(self) -> Expr:
+        """The repair term, over `t`, `previous` and `current` (and `constants`)."""
+        return self.derivation.h
+
+    @property
+    def factor(self) -> Expr | None:
+        """a(r, r') where h = a*t, else None."""
+        return self.derivation.factor
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """Names of the producers, in the order given."""
+        return tuple(symbol.name for symbol in self.separation.producers)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs, which C gathers."""
+        return tuple(symbol.name for symbol in self.separation.inputs)
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Names of the symbols beside r that g0 and h read; the caller must make sure that each has one value for the
+        whole reduction."""
+        return tuple(symbol.name for symbol in self.separation.constants)
+
+    @property
+    def previous(self) -> dict[str, Symbol]:
+        """Producer's name -> r in `h`."""
+        return dict(zip(self.producers, self.derivation.previous, strict=True))
+
+    @property
+    def current(self) -> dict[str, Symbol]:
+        """Producer's name -> r' in `h`."""
+        return dict(zip(self.producers, self.derivation.current, strict=True))
+
+    @property
+    def symbols(self) -> dict[Symbol, Symbol]:
+        """The caller's symbol -> the internal one (for a producer: its previous value r, which is also g's)."""
+        return dict(self.pairs)
+
+    def evaluate(
+        self,
+        t: Any,
+        previous: Mapping[str, Any],
+        current: Mapping[str, Any],
+        constants: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """h in float64, elementwise, with IEEE infinities and NaNs; guards are not applied.
+
+        >>> from neptune_lab.repair import solve
+        >>> solve("sum", "exp(c - r)", ["r"]).evaluate(2.0, {"r": float("-inf")}, {"r": 1.0})
+        0.0
+        """
+        at: dict[Symbol, Any] = {self.t: t}
+        for role, symbols, values in (
+            ("previous", self.previous, previous),
+            ("current", self.current, current),
+            ("constants", {symbol.name: symbol for symbol in self.separation.constants}, constants or {}),
+        ):
+            if set(values) != set(symbols):
+                raise ValueError(f"{role} has values for {sorted(values)}, expected {sorted(symbols)}")
+            at |= {symbols[name]: value for name, value in values.items()}
+        out = compute(self.h, at)
+        return out if np.ndim(out) else float(out)
+
+    def initial_stand_in(self, producer: str | Symbol, producer_reducer: str) -> Expr | None:
+        """What the previous r must start as, before the first tag.
+
+        None: the identity of the producer's own reducer will do, since h(identity of f, that, r') is clean.  Else a
+        regular value to start from instead; as t is f's identity then, any regular value is right.
+
+        >>> from neptune_lab.repair import solve
+        >>> solve("sum", "exp(c - r)", ["r"]).initial_stand_in("r", "max") is None
+        True
+        >>> solve("sum", "(c/r)**2", ["r"], assumptions={"r": "nonnegative"}).initial_stand_in("r", "max")
+        1
+        """
+        name = self.symbols[producer].name if isinstance(producer, Symbol) else producer
+        for known, reducer, stand_in in self.starts:
+            if known == name and reducer == producer_reducer:
+                return stand_in
+        raise ValueError(
+            f"no producer {name!r} with reducer {producer_reducer!r}; producers are {', '.join(self.producers)} "
+            f"and reducers {', '.join(REDUCERS)}"
+        )
+
+    def reachable_guards(self, producer: str | Symbol, producer_reducer: str) -> tuple[Guard, ...]:
+        """Guards of a producer at points that it reaches with finite inputs (or inputs masked by its identity): finite
+        points, and its reducer's identity.
+
+        >>> from neptune_lab.repair import solve
+        >>> [g.point for g in solve("sum", "exp(c - r)", ["r"]).reachable_guards("r", "max")]
+        [-oo]
+        """
+        name = self.symbols[producer].name if isinstance(producer, Symbol) else producer
+        identity = REDUCERS[producer_reducer].identity
+        mine = (guard for guard in self.guards if guard.producer == name)
+        return tuple(guard for guard in mine if guard.point == identity or guard.point.is_finite is not False)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The derivation, a step each, ready to show."""
+        records = (self.separation, self.inverse, self.derivation)
+        proofs = [
+            Step(proof.title, (*proof.lines, *(Line(f"wherever {caveat}") for caveat in proof.caveats)))
+            for proof in self.proofs
+        ]
+        guards = [Line(_guard_text(guard)) for guard in self.guards] or [Line("none: h is regular everywhere")]
+        return (
+            Step("Read: reducer and term", (Line(f"f(x, y) = {_REDUCER_TEXT[self.reducer]}"), *self._assumed())),
+            *(Step(record.title, record.lines) for record in records),
+            *proofs,
+            Step("Check by numbers", tuple(Line(check) for check in self.checks)),
+            Step("Guard: where a producer is singular", tuple(guards)),
+        )
+
+    def _assumed(self) -> tuple[Line, ...]:
+        return tuple(Line(f"{name} is {', '.join(words)}") for name, words in self.assumptions)
+
+    @property
+    def signature(self) -> Expr:
+        """h(t, r, r') as a SymPy call, for headings."""
+        return cast(Expr, Function("h")(self.t, *self.derivation.previous, *self.derivation.current))
+
+    def to_text(self) -> str:
+        """The derivation as plain text."""
+        return "\n".join(step.text for step in self.steps)
+
+    def to_latex(self) -> str:
+        """The derivation as LaTeX: an `aligned` block a step."""
+        return "\n\n".join(rf"\[{step.latex}\]" for step in self.steps)
+
+    def to_mathml(self) -> str:
+        """The derivation as presentation MathML: a `<math>` element a step, in order."""
+        return "\n".join(step.mathml for step in self.steps)
+
+    def as_record(self) -> dict[str, Any]:
+        """The answer as plain strings, lists and booleans, for JSON."""
+        variable, g_c = self.change_of_variables
+        return {
+            "reducer": self.reducer,
+            "g": text(self.g),
+            "producers": list(self.producers),
+            "inputs": list(self.inputs),
+            "constants": list(self.constants),
+            "assumptions": {name: list(words) for name, words in self.assumptions},
+            "change_of_variables": {"variable": text(variable), "value": text(g_c)},
+            "g0": text(self.g0),
+            "inverse": text(self.derivation.inverse),
+            "h": text(self.h),
+            "h_call": text(self.signature),
+            "h_latex": latex(self.h),
+            "factor": None if self.factor is None else text(self.factor),
+            "proofs": [
+                {
+                    "equation": proof.equation,
+                    "statement": proof.statement,
+                    "ok": True,
+                    "lines": [line.text for line in proof.lines],
+                    "caveats": list(proof.caveats),
+                }
+                for proof in self.proofs
+            ],
+            "checks": list(self.checks),
+            "guards": [
+                {
+                    "producer": guard.producer,
+                    "point": text(guard.point),
+                    "stand_in": text(guard.stand_in),
+                    "reason": guard.reason,
+                    "final_repair": guard.final_repair,
+                }
+                for guard in self.guards
+            ],
+            "steps": [
+                {"title": s.title, "ok": s.ok, "text": s.text, "latex": s.latex, "mathml": s.mathml} for s in self.steps
+            ],
+        }
+
+
+def _guard_text(guard: Guard) -> str:
+    return f"where {guard.producer} = {text(guard.point)}, use {text(guard.stand_in)} instead: {guard.reason}"
