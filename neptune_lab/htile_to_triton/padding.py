@@ -7,6 +7,7 @@ kernel, hence tiles that broadcast against each other stay compatible.
 
 from __future__ import annotations
 
+import math
 from typing import assert_never
 
 from neptune_lab.htile.nodes import (
@@ -96,13 +97,18 @@ class Padding:
             case Reduce(op=op, arg=arg, dim=folded):
                 return op in ("sum", "max", "min") and self._zero(arg, dim if dim < folded else dim + 1, assumed)
             case Elementwise(op="where", args=(_, a, b)):
-                return self._zero(a, dim, assumed) and self._zero(b, dim, assumed)
+                return all(self._zero_operand("where", arg, dim, assumed) for arg in (a, b))
             case Elementwise(op=op, args=args):
-                return op in _ZERO_PRESERVING and all(self._zero(arg, dim, assumed) for arg in args)
+                return op in _ZERO_PRESERVING and all(self._zero_operand(op, arg, dim, assumed) for arg in args)
             case Dot():
                 return False
             case _:
                 assert_never(expr)
+
+    def _zero_operand(self, op: str, arg: TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
+        if shape_of(arg, self._program):
+            return self._zero(arg, dim, assumed)
+        return isinstance(arg, Literal) and (arg.value == 0 or (op == "mul" and math.isfinite(arg.value)))
 
     def _zero_access(self, access: Access, name: str, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
         dims = [index for index in access.index if isinstance(index, Slice | NewAxis)]
@@ -118,6 +124,4 @@ class Padding:
         return all(self._zero_stored(value, own, assumed) for value in values)
 
     def _zero_stored(self, value: TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
-        if not shape_of(value, self._program):
-            return isinstance(value, Literal) and value.value == 0
-        return self._zero(value, dim, assumed)
+        return self._zero_operand("store", value, dim, assumed)

@@ -9,7 +9,7 @@ from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
-from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction, reducer_of
+from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
 from neptune_lab.loop_ir.sign import is_nonnegative, may_be_infinite
 from neptune_lab.loop_ir.sympy_bridge import read_term, write
 from neptune_lab.loop_schedule.outcome import Phase
@@ -22,7 +22,7 @@ class Repair:
 
     Args:
         term: the derivation, from `repair.solve`.
-        reads: for each producer's buffer, the index (without tag) at which the consumer reads it.
+        reads: for each producer's buffer, the index (its tag left out) at which the consumer reads it.
         points: for each producer's buffer, (singular value, stand-in) pairs that it can take at some tag.
     """
 
@@ -46,22 +46,22 @@ def inlined_term(program: Program, term: Expr, kept: tuple[str, ...]) -> Expr:
     return transform(term, rule)
 
 
-def find_repair(program: Program, consumer: Block, producers: tuple[str, ...], kept: tuple[str, ...]) -> Repair:
+def find_repair(program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]) -> Repair:
     """f and g of `consumer` (its local block), and h.
 
-    `producers` are buffers of incomplete reductions, read untagged or at the consumer's own tag.
+    `producers`: buffers of incomplete reductions, and which axis of each is the tag (None where it has none yet).
 
     Raises:
         RepairError: with the step that failed.
     """
     reduction = match_reduction(consumer)
     term = inlined_term(program, reduction.term, kept)
-    tagged = {b.name for b in program.buffers if b.tagged}
     named: dict[Expr, str] = {}
     reads: dict[str, tuple[Expr, ...]] = {}
     for node in walk(term):
         if isinstance(node, Load) and node.buffer in producers:
-            index = node.indices[1:] if node.buffer in tagged else node.indices
+            axis = producers[node.buffer]
+            index = tuple(i for n, i in enumerate(node.indices) if n != axis)
             if reads.setdefault(node.buffer, index) != index:
                 raise RepairError(
                     f"the term reads {node.buffer!r} at two different places",
@@ -99,7 +99,7 @@ def solve_repair(
     block: str,
     loop: str,
     local: str,
-    buffers: tuple[str, ...],
+    buffers: dict[str, int | None],
     kept: tuple[str, ...],
     phases: tuple[Phase, ...],
 ) -> tuple[Repair, Phase]:
@@ -170,20 +170,26 @@ def apply_h(
     previous: Callable[[str, tuple[Expr, ...]], Expr],
     current: Callable[[str, tuple[Expr, ...]], Expr],
     program: Program,
+    *,
+    starts: bool,
 ) -> Expr:
-    """h(carried, r, r') as a scalar expression; `previous` and `current` give the reads of each producer."""
+    """h(carried, r, r') as a scalar expression; `previous` and `current` give the reads of each producer.
+
+    `starts`: the first previous value is the start value of the producer's reduction, which may be singular too.
+    """
     term = repair.term
     dtype = program.buffer(block.writes).dtype
     values: dict = {term.t: carried}
     for producer, index in repair.reads.items():
-        source = writer_of(program, producer)
-        assert source is not None
         points = repair.points[producer]
-        start = term.initial_stand_in(producer, reducer_of(source) or "sum")
         before = points
-        if start is not None and isinstance(source.init, Store) and isinstance(source.init.value, Const):
-            first = float(source.init.value.value)
-            before = points if any(p == first for p, _ in points) else (*points, (first, float(start)))
+        if starts:
+            source = writer_of(program, producer)
+            reducer = None if source is None else reducer_of(source)
+            assert reducer is not None
+            start, first = term.initial_stand_in(producer, reducer), IDENTITIES[reducer]
+            if start is not None and not any(p == first for p, _ in points):
+                before = (*points, (first, float(start)))
         values[term.previous[producer]] = guarded(previous(producer, index), before, dtype)
         values[term.current[producer]] = guarded(current(producer, index), points, dtype)
     if term.factor is not None:

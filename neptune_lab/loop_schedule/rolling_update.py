@@ -112,7 +112,8 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
         return Outcome(program, tuple(phases), () if local == block else (local,))
 
     # Step 3: the repair function.
-    repair, solved = solve_repair(program, "rolling_update", block, loop, local, buffers, done.kept, tuple(phases))
+    axes: dict[str, int | None] = {b: 0 if program.buffer(b).tagged else None for b in buffers}
+    repair, solved = solve_repair(program, "rolling_update", block, loop, local, axes, done.kept, tuple(phases))
     phases.append(solved)
 
     # Step 4: tags and repair.
@@ -148,7 +149,7 @@ def apply_repair(
 
     carried = match_reduction(consumer).carried
     return tree.replace_block(
-        program, block, with_repair(consumer, apply_h(consumer, carried, repair, previous, current, program))
+        program, block, with_repair(consumer, apply_h(consumer, carried, repair, previous, current, program, starts=True))
     )
 
 

@@ -109,10 +109,10 @@ def prove_replaces(g0: Expr, variable: Symbol, derived: Derivation, caveats: tup
             expression=text(derived.h),
             help=f"{text(variable)} may have several values for one t; say what sign the inputs and producers have",
         )
+    same = Line("the difference of the two simplifies to 0, so it is g0 at r'", equation(found, wanted))
     lines = (
         Line("put t = g0(r, C) into h", equation(call, found)),
-        Line("which is g0 at r'", equation(found, wanted)),
-        Line("the difference of the two sides simplifies to 0"),
+        Line("which is g0 at r'") if found == wanted else same,
     )
     return Proof("Eq. 3", "h(g(r, c), r, r') = g(r', c)", lines, caveats)
 

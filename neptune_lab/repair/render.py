@@ -13,6 +13,7 @@ from typing import Any, cast
 from xml.sax.saxutils import escape
 
 from sympy import Basic, Eq, Mul, Rational, Symbol
+from sympy.core.function import AppliedUndef
 from sympy.printing.latex import LatexPrinter
 from sympy.printing.mathml import MathMLPresentationPrinter
 from sympy.printing.str import StrPrinter
@@ -89,6 +90,14 @@ class _MathML(MathMLPresentationPrinter):
         return primed
 
     _print_Dummy = _print_Symbol
+
+    def _print_Function(self, e: Any) -> Any:
+        if not isinstance(e, AppliedUndef):
+            return super()._print_Function(e)
+        row = self.dom.createElement("mrow")
+        row.appendChild(self._print_Symbol(Symbol(e.func.__name__)))
+        row.appendChild(self._paren_comma_separated(*e.args))
+        return row
 
     def _print_Mul(self, expr: Any) -> Any:
         return super()._print_Mul(_with_decimal(expr))

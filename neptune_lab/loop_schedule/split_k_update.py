@@ -1,0 +1,203 @@
+"""split_k_update: partial reductions in parallel, combined and repaired by a second nest (paper, 4.3, Algorithm 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, map_store, substitute, transform
+from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
+from neptune_lab.loop_schedule.fusion import align, fuse_under, loop_ref, under
+from neptune_lab.loop_schedule.maps import reorganise, roll, upstream
+from neptune_lab.loop_schedule.materialize_tags import tag_of
+from neptune_lab.loop_schedule.outcome import Outcome, Phase
+from neptune_lab.loop_schedule.privatize_reduction import Private, privatize
+from neptune_lab.loop_schedule.repairing import Repair, apply_h, guard_reads, solve_repair
+from neptune_lab.loop_schedule.rolling_update import check_target, dataflow_note, reads
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """A privatised producer: its global block's read of the local buffer, and where the tag stands in it."""
+
+    whole: str
+    local: str
+    read: Load
+    spatial: tuple[Expr, ...]
+    tag: str
+    axis: int
+
+
+def halves(program: Program, name: str, loop: str) -> Halves | None:
+    """How the reduction `name` is split along `loop`; None where it is not."""
+    target, _, _ = tree.find_loop(program, *loop_ref(loop))
+    _, block, _ = tree.find_block(program, name)
+    if block.role != "global":
+        return None
+    term = match_reduction(block).term
+    read = term.args[1] if isinstance(term, Op) and isinstance(term.args[-1], Load) else term
+    found = read if isinstance(read, Load) else next((e for e in _loads(term)), None)
+    tags = [i.name for i in block.iters if i.kind == "reduce"]
+    if found is None or len(tags) != 1:
+        return None
+    locals_ = [b for b in tree.blocks(program) if b.writes == found.buffer and under(program, b.name, target)]
+    if not locals_:
+        return None
+    axis = found.indices.index(Var(tags[0]))
+    return Halves(block.writes, found.buffer, found, block.body.indices, tags[0], axis)
+
+
+def _loads(expr: Expr) -> list[Load]:
+    from neptune_lab.loop_ir.nodes import walk
+
+    return [e for e in walk(expr) if isinstance(e, Load)]
+
+
+def fuse_and_privatize(program: Program, name: str, loop: str) -> tuple[Program, str]:
+    """FuseAndPrivatize of Algorithm 2: the local half under the loop, the global half where the block stood.
+
+    A block that is under the loop already leaves its global half right behind that nest.
+    """
+    _, var = loop_ref(loop)
+    held = f"{name}@"
+    path, block, _ = tree.find_block(program, name)
+    target, _, _ = tree.find_loop(program, *loop_ref(loop))
+    if under(program, name, target):
+        made = _private(program, name, var, loop)
+        after = made.global_stmt
+        assert after is not None
+        return tree.edit(made.program, path[:1], lambda stmt: (stmt, after)), made.local
+    aligned = align(program, block, target)
+    program = tree.replace_block(program, name, replace(block, name=held))
+    target, _, _ = tree.find_loop(program, *loop_ref(loop))
+    moved = replace(block, iters=aligned.iters, predicates=aligned.predicates)
+    program = tree.append_to_loop(program, target, (tree.nest(list(aligned.inner), moved),))
+    made = _private(program, name, var, loop)
+    assert made.global_stmt is not None
+    return tree.replace_nest(made.program, held, (made.global_stmt,)), made.local
+
+
+def _private(program: Program, name: str, var: str, loop: str) -> Private:
+    made = privatize(program, name, var, "local", outside=True)
+    if made.global_stmt is None:
+        raise ScheduleError(
+            f"loop {loop!r} walks the reduction of {name!r} one element a step: each split would hold one element",
+            node=name,
+            help=f"split the loop first, so that {loop!r} runs over tiles",
+        )
+    return made
+
+
+def read_local(program: Program, name: str, half: Halves, var: str) -> Program:
+    """Block `name` reads the local half instead of the whole (REPLACETENSORREADS)."""
+    _, block, _ = tree.find_block(program, name)
+    tag = tag_of(block, var)
+    assert tag is not None
+
+    def rule(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.buffer == half.whole:
+            values = {i.name: v for i, v in zip(half.spatial, e.indices, strict=True) if isinstance(i, Var)}
+            return Load(half.local, tuple(substitute(i, {**values, half.tag: tag}) for i in half.read.indices))
+        return e
+
+    return tree.replace_block(
+        program, name, replace(block, body=map_store(block.body, lambda e: transform(e, rule)))
+    )
+
+
+def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto") -> Outcome:
+    """The primitive, in four phases.
+
+    before ⇒ after (t the split):
+        R[i] = R[i] (fr) …              for t: R_local[i, t] = R_local[i, t] (fr) …
+        X[i] = X[i] (f) g(R[i], c)  ⇒          X_local[i, t] = X_local[i, t] (f) g(R_local[i, t], c)
+                                        for t: R[i] = R[i] (fr) R_local[i, t]
+                                        for t: X[i] = X[i] (f) h(X_local[i, t], R_local[i, t], R[i])
+
+    Args:
+        block: the reduction to fuse (L_t).
+        loop: the loop over splits, "block.loop".
+        maps: as in `rolling_update`.
+    """
+    check_target(program, block, loop)
+    _, var = loop_ref(loop)
+    above = upstream(program, block, loop)
+    done = reorganise(program, block, loop, above.maps, maps)
+    program = done.program
+    phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), program)]
+
+    found: list[Halves] = []
+    for producer in above.producers:
+        if halves(program, producer, loop) is None:
+            inner = upstream(program, producer, loop)
+            if inner.producers:
+                raise ScheduleError(
+                    f"block {block!r} depends on {producer!r}, which depends on {', '.join(inner.producers)} and is not "
+                    f"split along {loop!r} yet",
+                    node=producer,
+                    help=f"apply split_k_update({producer!r}, {loop!r}) first",
+                )
+            program, made = fuse_and_privatize(program, producer, loop)
+            if loop_ref(loop)[0] == producer:
+                loop = f"{made}.{var}"  # the loop stays where it is; its block is the local half now
+        half = halves(program, producer, loop)
+        assert half is not None
+        found.append(half)
+    for kept in done.kept:
+        program = roll(program, kept, loop)
+        for half in found:
+            program = read_local(program, kept, half, var)
+    program, local = fuse_and_privatize(program, block, loop)
+    for half in found:
+        program = read_local(program, local, half, var)
+    early = tuple(
+        (b, p)
+        for b in (*done.kept, local)
+        for p, half in zip(above.producers, found, strict=True)
+        if reads(program, b, half.local)
+    )
+    names = ", ".join(h.local for h in found)
+    note = (
+        f"{local} folds each split on its own, reading {names} instead of the whole: the numbers are wrong."
+        if found
+        else f"{local} folds each split on its own, and {block} folds the splits."
+    )
+    phases.append(Phase("naive", "naive fusion and privatisation", note, program, wrong=bool(found), reads_early=early))
+    if not found:
+        phases.append(Phase("repaired", "split program", "There is nothing to repair.", program))
+        return Outcome(program, tuple(phases), (local,))
+
+    axes: dict[str, int | None] = {half.local: half.axis for half in found}
+    repair, solved = solve_repair(program, "split_k_update", block, loop, local, axes, done.kept, tuple(phases))
+    phases.append(solved)
+    for reader in (*done.kept, local):
+        _, reading, _ = tree.find_block(program, reader)
+        program = tree.replace_block(program, reader, guard_reads(reading, repair, program))
+    program = tree.replace_block(program, block, _combined(program, block, found, repair))
+    note = f"{block} repairs each split's value from {names} to {', '.join(h.whole for h in found)} as it combines them."
+    phases.append(Phase("repaired", "repaired program", note, program))
+    return Outcome(program, tuple(phases), (local,))
+
+
+def _combined(program: Program, name: str, found: list[Halves], repair: Repair) -> Block:
+    """The global block with h on the right of f (Eq. 11)."""
+    _, block, _ = tree.find_block(program, name)
+    reduction = match_reduction(block)
+    tag = next(i.name for i in block.iters if i.kind == "reduce")
+    by_local = {half.local: half for half in found}
+
+    def previous(buffer: str, index: tuple[Expr, ...]) -> Expr:
+        axis = by_local[buffer].axis
+        return Load(buffer, (*index[:axis], Var(tag), *index[axis:]))
+
+    def current(buffer: str, index: tuple[Expr, ...]) -> Expr:
+        return Load(by_local[buffer].whole, index)
+
+    h = apply_h(block, reduction.term, repair, previous, current, program, starts=False)
+    value = Op(OPERATORS[reduction.reducer], (reduction.carried, h))
+    return replace(
+        block,
+        body=Store(block.body.buffer, block.body.indices, value),
+        annotations=(*block.annotations, ("repair", 1)),
+    )
