@@ -118,11 +118,12 @@ def _body(body: tuple[Stmt, ...], indent: str) -> list[Line]:
 
 
 def _store(store: Store) -> Doc:
-    assignment = seq(_access(store.target), " = ", expr_doc(store.value))
+    assignment = seq(flat_access(store.target), " = ", expr_doc(store.value))
     return assignment if store.mask is None else seq(assignment, "  where ", expr_doc(store.mask))
 
 
-def _access(access: Access) -> str:
+def flat_access(access: Access) -> str:
+    """An access on one line: `s_max[b, h, i0*128:i0*128+128, NewAxis]`."""
     return f"{access.tensor}[{', '.join(_index(index) for index in access.index)}]"
 
 
@@ -175,7 +176,7 @@ def expr_doc(expr: TileExpr) -> Doc:
 def _expr(expr: TileExpr) -> tuple[Doc, int]:
     match expr:
         case Access():
-            return _access(expr), _ATOM
+            return flat_access(expr), _ATOM
         case Iota(index=index):
             return f"iota[{', '.join(_index(part) for part in index)}]", _ATOM
         case Scalar(value=value):

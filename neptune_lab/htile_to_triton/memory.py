@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TypeAlias
 
-from neptune_lab.htile.layout import Bracketed, Doc, call
-from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice, Tensor
+from neptune_lab.htile.layout import Doc, call, seq
+from neptune_lab.htile.nodes import Access, Arith, Index, IndexExpr, Int, NewAxis, Slice, Tensor
 from neptune_lab.htile.shapes import FLOATS, shape_of_access
-from neptune_lab.htile.walk import names_of_access, names_of_index, simplify
-from neptune_lab.htile_to_triton.context import ADD, COMPARE, MUL, Context
+from neptune_lab.htile.walk import names_of_index, simplify
+from neptune_lab.htile_to_triton.context import ADD, AND, ATOM, COMPARE, MUL, Context
 
 INT32_MAX = 2**31 - 1
+
+Condition: TypeAlias = tuple[str, int]  # text and its precedence
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -71,19 +74,21 @@ def pointer(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
     return " + ".join(parts)
 
 
-def _sliced(access: Access, tensor: Tensor) -> list[tuple[int, int, Slice]]:
-    """(dimension of the tile, stride, slice) of every slice of `access`."""
-    out: list[tuple[int, int, Slice]] = []
-    tile_dim, steps = 0, iter(strides(tensor.shape))
+def _numbered(access: Access, tensor: Tensor) -> dict[int, tuple[int, int, Slice]]:
+    """Dimension of the tensor -> (dimension of the tile, stride, slice), for every slice of `access`."""
+    out: dict[int, tuple[int, int, Slice]] = {}
+    tile_dim, tensor_dim = 0, 0
+    steps = strides(tensor.shape)
     for index in access.index:
-        if isinstance(index, NewAxis):
-            tile_dim += 1
-            continue
-        stride = next(steps)
         if isinstance(index, Slice):
-            out.append((tile_dim, stride, index))
-            tile_dim += 1
+            out[tensor_dim] = (tile_dim, steps[tensor_dim], index)
+        tile_dim += isinstance(index, Slice | NewAxis)
+        tensor_dim += not isinstance(index, NewAxis)
     return out
+
+
+def _sliced(access: Access, tensor: Tensor) -> list[tuple[int, int, Slice]]:
+    return list(_numbered(access, tensor).values())
 
 
 def _slices_span(ctx: Context, tensor: Tensor, access: Access) -> int:
@@ -113,48 +118,46 @@ def _base(ctx: Context, tensor: Tensor, access: Access) -> str:
     return ctx.define(("base", tensor.name, offset, unit), f"{tensor.name}_base", names_of_index(offset), text)
 
 
-def mask(ctx: Context, access: Access, order: tuple[int, ...]) -> list[str]:
-    """The conditions under which the elements of `access` exist, each to be joined by `&`; none where all do."""
+def mask(ctx: Context, access: Access, order: tuple[int, ...]) -> list[Condition]:
+    """The conditions under which the elements of `access` exist; none where all of them do."""
     tensor = ctx.program.tensor(access.tensor)
-    shape = shape_of_access(access)
-    sliced = {id(index): dim for dim, _, index in _sliced(access, tensor)}
-    conditions: list[str] = []
+    rank = len(shape_of_access(access))
+    tile_dim = {n: dim for n, (dim, _, _) in _numbered(access, tensor).items()}
+    conditions: list[Condition] = []
     indices = [index for index in access.index if not isinstance(index, NewAxis)]
-    for index, size in zip(indices, tensor.shape, strict=True):
+    for n, (index, size) in enumerate(zip(indices, tensor.shape, strict=True)):
         if isinstance(index, Slice) and index.extent > 1:
-            place = subscript(len(shape), order.index(sliced[id(index)]))
-            conditions += _slice_conditions(ctx, index, size, place)
-        else:
-            scalar = index.start if isinstance(index, Slice) else index
-            bounds = ctx.interval(scalar)
-            if bounds.hi >= size:
-                conditions.append(f"({ctx.index(scalar, COMPARE + 1)} < {size})")
-            if bounds.lo < 0:
-                conditions.append(f"({ctx.index(scalar, COMPARE + 1)} >= 0)")
+            conditions += _slice_conditions(ctx, index, size, subscript(rank, order.index(tile_dim[n])))
+            continue
+        scalar = index.start if isinstance(index, Slice) else index
+        bounds = ctx.interval(scalar)
+        if bounds.hi >= size:
+            conditions.append((f"{ctx.index(scalar, COMPARE + 1)} < {size}", COMPARE))
+        if bounds.lo < 0:
+            conditions.append((f"{ctx.index(scalar, COMPARE + 1)} >= 0", COMPARE))
     return conditions
 
 
-def _slice_conditions(ctx: Context, index: Slice, size: int, place: str) -> list[str]:
+def _slice_conditions(ctx: Context, index: Slice, size: int, place: str) -> list[Condition]:
     start = ctx.interval(index.start)
     padded = ctx.padding.is_padded(index.extent)
-    # Past the end of the tensor: a lane that the extent keeps, or one that padding added, where no other mask drops it.
     overflows = start.hi + index.extent > size
     covered = start.lo + index.extent >= size  # then "before the end" implies "within the extent"
-    conditions: list[str] = []
+    conditions: list[Condition] = []
     if overflows or (padded and covered):
-        conditions.append(f"({vector(ctx, index)}{place} < {size})")
+        conditions.append((f"{vector(ctx, index)}{place} < {size}", COMPARE))
     if padded and not covered:
-        conditions.append(f"{inside(ctx, index.extent)}{place}")
+        conditions.append((f"{inside(ctx, index.extent)}{place}", ATOM))
     if start.lo < 0:
-        conditions.append(f"({vector(ctx, index)}{place} >= 0)")
+        conditions.append((f"{vector(ctx, index)}{place} >= 0", COMPARE))
     return conditions
 
 
-def conjunction(conditions: list[str]) -> str:
-    """The conditions joined by `&`; a single one loses its brackets."""
-    if len(conditions) == 1 and conditions[0].startswith("("):
-        return conditions[0][1:-1]
-    return " & ".join(conditions)
+def conjunction(conditions: list[Condition]) -> str:
+    """The conditions joined by `&`, each in brackets where Python needs them."""
+    if len(conditions) == 1:
+        return conditions[0][0]
+    return " & ".join(text if level >= AND else f"({text})" for text, level in conditions)
 
 
 def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
@@ -164,42 +167,36 @@ def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
     if conditions:
         other = "0.0" if ctx.dtype(access) in FLOATS else "0"
         args += [f"mask={conjunction(conditions)}", f"other={other}"]
-    return Bracketed("tl.load(", tuple(args), ")")
+    return call("tl.load", *args)
 
 
 def loaded(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
-    """The name of a tile that holds a global access; loaded by a line of its own, once in a scope."""
+    """The name of a tile that holds a global access: loaded by a line of its own, once in a scope if read-only."""
+    doc = load(ctx, access, order)  # also where the tile is there already: it links the lines to this node
     read_only = access.tensor not in ctx.written
-    plain = tuple(index if not isinstance(index, Slice) else Slice(simplify(index.start), index.extent, "") for index in access.index)
-    key = ("load", access.tensor, plain, order)
+    key = ("load", access.tensor, _anonymous(access), order)
     found = ctx.scope.lookup(key) if read_only else None
     if found is None:
+        barrier(ctx, access)
         name = ctx.name_for(key[:2], access.tensor, ctx.scope)
-        doc = load(ctx, access, order)
-        draft = _load_line(ctx, access, name, doc)
-        found = (name, draft)
+        found = (name, ctx.line(seq(f"{name} = ", doc)))
         if read_only:
             ctx.scope.known[key] = found
     found[1].used_by(ctx.node)
-    for variable in names_of_access(access):
-        ctx.variables[variable][1].used_by(ctx.node)
     return found[0]
 
 
-def _load_line(ctx: Context, access: Access, name: str, doc: Doc):
-    from neptune_lab.htile.layout import seq
-
-    barrier(ctx, access)
-    return ctx.line(seq(f"{name} = ", doc))
+def _anonymous(access: Access) -> tuple[Index, ...]:
+    return tuple(Slice(simplify(i.start), i.extent, "") if isinstance(i, Slice) else i for i in access.index)
 
 
 def barrier(ctx: Context, access: Access) -> None:
-    """A read of what this kernel wrote waits for the other threads of the program instance."""
+    """A read of what this kernel writes waits for the other threads of the program instance."""
     if access.tensor in ctx.written:
         ctx.line("tl.debug_barrier()")
 
 
-def store(ctx: Context, access: Access, value: Doc, extra: list[str]) -> Doc:
+def store(ctx: Context, access: Access, value: Doc, extra: list[Condition]) -> Doc:
     """The `tl.store` of `value` to a global access; elements that do not exist are dropped."""
     order = tuple(range(len(shape_of_access(access))))
     conditions = mask(ctx, access, order) + extra

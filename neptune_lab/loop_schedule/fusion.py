@@ -166,3 +166,38 @@ def linear(expr: Expr, var: str) -> tuple[int, Expr] | None:
             la = linear(a, var)
             return None if la is None else (la[0] * int(k), mul(la[1], int(k)))
     return None if var in variables(expr) else (0, expr)
+
+
+def restore_unit_loops(program: Program) -> Program:
+    """Bindings mention loops of extent 1 again, which TVM leaves out when it moves a block under them.
+
+    `j = j1` under `for j0 in range(1)` becomes `j = j0 * 64 + j1`, as it stands in the blocks that were there before:
+    the same value, and a rolling loop of one iteration stays a rolling loop.
+    """
+    found = [(path, stmt, loops) for path, stmt, loops in tree.statements(program) if isinstance(stmt, Block)]
+    for path, block, loops in found:
+        changed = block
+        for depth, loop in enumerate(loops):
+            used = set().union(*(variables(i.binding) for i in changed.iters)) if changed.iters else set()
+            if loop.extent != 1 or loop.var in used:
+                continue
+            beside = [b for p, b, _ in found if p[: depth + 1] == path[: depth + 1] and b.name != block.name]
+            changed = _along_unit(changed, loop.var, beside)
+        if changed is not block:
+            program = tree.replace_block(program, block.name, changed)
+    return program
+
+
+def _along_unit(block: Block, loop: str, beside: list[Block]) -> Block:
+    for other in beside:
+        steps = {i.name: split[0] for i in other.iters if (split := linear(i.binding, loop)) and split[0] > 0}
+        theirs = {(b, d): i.name for b, d, i in _accesses(other) if isinstance(i, Var) and i.name in steps}
+        for buffer, dim, index in _accesses(block):
+            if isinstance(index, Var) and (buffer, dim) in theirs:
+                step = steps[theirs[buffer, dim]]
+                iters = tuple(
+                    replace(i, binding=add(mul(Var(loop), step), i.binding)) if i.name == index.name else i
+                    for i in block.iters
+                )
+                return replace(block, iters=iters)
+    return block

@@ -11,9 +11,9 @@ from typing import Any
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Loop, Program, Stmt, Var, loads, substitute
+from neptune_lab.loop_ir.nodes import Block, Loop, Program, Stmt, Var, loads, substitute, variables
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
-from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -22,7 +22,7 @@ SCOPES = ("global", "shared", "local")
 
 def _tvm(program: Program, primitive: str, node: str, action: Callable[[Any], Any]) -> Program:
     try:
-        return tree.rename_loops(apply(program, action))
+        return tree.rename_loops(restore_unit_loops(apply(program, action)))
     except TvmRefusal as error:
         raise ScheduleError(f"{primitive} on {node!r}: TVM refuses: {error.reason}", node=node.partition(".")[0]) from error
 
@@ -135,8 +135,28 @@ def bind(program: Program, *, loop: str, thread: str) -> Outcome:
     """The loop's iterations become program instances along a grid axis."""
     if thread not in THREADS:
         raise ScheduleError(f"thread={thread!r} is not a grid axis", help=f"one of {', '.join(THREADS)}")
-    result = _tvm(program, "bind", loop, lambda s: s.bind(_at(s, program, loop), thread))
-    return plain("bind", result, f"{loop_ref(loop)[1]} runs along {thread}.")
+    block, var = loop_ref(loop)
+    path, found, around = tree.find_loop(program, block, var)
+    # Formal statement: the loop carries nothing, i.e. no reduction folds along it and no scan walks its tags along it.
+    # TVM's own check asks for more (an affine binding for every block), which tails of privatised reductions fail.
+    for inner in tree.blocks_under(found):
+        carried = [i for i in inner.iters if i.kind == "reduce"] + (list(inner.iters[:1]) if inner.role == "scan" else [])
+        if any(var in variables(i.binding) for i in carried):
+            raise ScheduleError(
+                f"loop {loop!r} cannot run in parallel: {inner.name!r} carries a value from one iteration to the next",
+                node=inner.name,
+                help="bind an outer loop, or make the reduction private along this one with split_k_update",
+            )
+    taken = [x.var for x in (*around, found) if x.kind == thread] + [x.var for x in _loops_in(found) if x.kind == thread]
+    if taken:
+        raise ScheduleError(f"{thread} is taken by loop {taken[0]!r} of the same nest", node=block)
+    result = tree.map_loops(program, path, lambda x: replace(x, kind=thread))
+    return plain("bind", result, f"{var} runs along {thread}.")
+
+
+def _loops_in(loop: Loop) -> list[Loop]:
+    inner = [s for s in loop.body if isinstance(s, Loop)]
+    return inner + [x for s in inner for x in _loops_in(s)]
 
 
 def compute_at(program: Program, *, block: str, loop: str) -> Outcome:

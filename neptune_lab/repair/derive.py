@@ -9,8 +9,11 @@ from typing import cast
 import sympy as sp
 from sympy import Dummy, Expr, Function, Symbol
 
-from neptune_lab.repair.render import Line, equation
-from neptune_lab.repair.simplify import is_zero, nicest, plainly_nonzero
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.render import Line, equation, text
+from neptune_lab.repair.simplify import is_zero, nicest, seems_zero
+
+_LARGE = 120  # operations, beyond which sp.simplify takes seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,18 @@ def derive(g0: Expr, variable: Symbol, inverse: Expr, t: Symbol, current: Mappin
     >>> derive(C - r, C, t + r, t, {r: q}).h
     r - r' + t
     """
-    raw = cast(Expr, g0.xreplace({**current, variable: inverse}))
-    h = nicest(raw)
+    try:
+        raw = cast(Expr, g0.xreplace({**current, variable: inverse}))
+        h = nicest(raw)
+    except ValueError as error:  # max and min refuse to compare what is not real
+        raise RepairError(
+            f"g0 = {text(g0)} is not real at {text(variable)} = {text(inverse)}: {error}",
+            step="derive",
+            expression=text(g0),
+            help="say what sign the inputs and producers have",
+        ) from error
     factor = linear_factor(h, t)
-    if factor is None and not _plainly_not_linear(h, t):
+    if factor is None and h.count_ops() <= _LARGE and _seems_linear(h, t):
         # Only here is the slow simplifier worth its time: h behaves as if it were linear.
         slow = cast(Expr, sp.simplify(h))
         factor = linear_factor(slow, t)
@@ -85,10 +96,10 @@ def derive(g0: Expr, variable: Symbol, inverse: Expr, t: Symbol, current: Mappin
     return Derivation(h, factor, raw, inverse, t, tuple(current), tuple(current.values()))
 
 
-def _plainly_not_linear(h: Expr, t: Symbol) -> bool:
+def _seems_linear(h: Expr, t: Symbol) -> bool:
     x, y = (Dummy("x", positive=True) for _ in range(2))
     both, *each = (cast(Expr, h.xreplace({t: value})) for value in (x + y, x, y))
-    return plainly_nonzero(cast(Expr, both - each[0] - each[1]))
+    return seems_zero(cast(Expr, both - each[0] - each[1])) is True
 
 
 def linear_factor(h: Expr, t: Symbol) -> Expr | None:

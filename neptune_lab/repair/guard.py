@@ -6,8 +6,8 @@ some tag, use a fixed regular s in its place, in g and in both arguments of h, a
 reduction of g(s, c) over the inputs so far.  When the producer leaves p for r', h(t, s, r') = reduction of g(r', c),
 by the tag-updating property (Def. 4.2): nothing that was accumulated is lost.  While it stays, h(t, s, s) = t.
 
-If the producer never leaves p, t ends as the reduction of g(s, c).  Where g(p, c) is itself not finite, there is no
-value that it should have been instead (0/0 on an all-zero row).  Where g(p, c) is finite and only h cannot start from p
+If the producer never leaves p, t ends as the reduction of g(s, c).  Where g(p, c) is itself not finite for some inputs,
+there is no value that it should have been instead (0/0 on an all-zero row).  Where g(p, c) is finite and only h cannot start from p
 (c*r at r = 0: all terms are 0, and t = 0 tells nothing about the inputs), one last h(t, s, p) after the loop gives the
 true value; `Guard.final_repair` says so.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import cast
 
 import numpy as np
@@ -212,14 +213,29 @@ def _guard(symbol: Symbol, point: Expr, stand_in: Expr, found: _Behaviour) -> Gu
 
 def initial_values(model: Model, regular: Sequence[Expr]) -> tuple[tuple[str, str, Expr | None], ...]:
     """For each producer and each reducer that it may have: None if h is clean when the previous r is that reducer's
-    identity and t is f's own (exp(-oo - r')*0 = 0), else a regular value to start the previous r with."""
+    identity and t is f's own (exp(-oo - r')*0 = 0), else a regular value to start the previous r with.
+
+    The other producers may start from identities too, which can spoil together what is clean alone (-oo + oo); then
+    each of the two gets a regular value.
+    """
     points = draw(model)
+    starts = [(symbol, name) for symbol in model.previous for name in REDUCERS]
+    clean = {start for start in starts if _starts_clean(model, [start], points)}
+    together = {
+        pair: _starts_clean(model, pair, points)
+        for pair in combinations(sorted(clean, key=starts.index), 2)
+        if pair[0][0] != pair[1][0]
+    }
+    spoilt = {start for pair, good in together.items() if not good for start in pair}
+    instead = dict(zip(model.previous, regular, strict=True))
+    return tuple(
+        (symbol.name, name, None if (symbol, name) in clean - spoilt else instead[symbol]) for symbol, name in starts
+    )
+
+
+def _starts_clean(model: Model, starts: Sequence[tuple[Symbol, str]], points: Draw) -> bool:
+    """Whether h keeps f's identity when these producers' previous values are their reducers' identities."""
     columns = points.c.shape[1]
-    start = float(model.reducer.identity)
-    out: list[tuple[str, str, Expr | None]] = []
-    for symbol, stand_in in zip(model.previous, regular, strict=True):
-        for name, producer_reducer in REDUCERS.items():
-            before = {**points.r[0], symbol: np.full(columns, float(producer_reducer.identity))}
-            kept = model.repair(np.full(columns, start), before, points.r[1], points.fixed)
-            out.append((symbol.name, name, None if np.all(kept == start) else stand_in))
-    return tuple(out)
+    identity = float(model.reducer.identity)
+    before = points.r[0] | {symbol: np.full(columns, float(REDUCERS[name].identity)) for symbol, name in starts}
+    return bool(np.all(model.repair(np.full(columns, identity), before, points.r[1], points.fixed) == identity))

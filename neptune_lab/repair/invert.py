@@ -105,6 +105,8 @@ def _undo(expr: Expr, values: list[Expr], variable: Symbol, g0: Expr) -> tuple[E
     holders = [cast(Expr, arg) for arg in expr.args if variable in arg.free_symbols]
     if len(holders) > 1:
         return _solve_ratio(expr, values, variable, g0)
+    if not holders:
+        _refuse(g0, variable, f"{text(expr)} does not depend on {text(variable)}")
     inner = holders[0]
     rest = [cast(Expr, arg) for arg in expr.args if variable not in arg.free_symbols]
     if isinstance(expr, Add):
@@ -155,6 +157,8 @@ def _solve_ratio(expr: Expr, values: list[Expr], variable: Symbol, g0: Expr) -> 
     top, bottom = sp.fraction(sp.together(expr))
     parts = []
     for side in (sp.expand(top), sp.expand(bottom)):
+        if not side.is_polynomial(variable):
+            _refuse(g0, variable, f"{text(variable)} enters {text(expr)} in more than one place, not linearly")
         slope = sp.diff(side, variable)
         start = side.subs(variable, 0)
         if variable in slope.free_symbols or not is_zero(cast(Expr, side - slope * variable - start)):

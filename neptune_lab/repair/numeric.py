@@ -19,9 +19,9 @@ SEED = 20240607
 
 
 @lru_cache(maxsize=1024)
-def _lambdified(expr: Expr, args: tuple[Symbol, ...]) -> Callable[..., Any]:
+def _lambdified(exprs: tuple[Expr, ...], args: tuple[Symbol, ...]) -> Callable[..., Any]:
     modules = [{"erf": _erf}, "numpy"]
-    return cast("Callable[..., Any]", sp.lambdify(args, expr, modules=modules, docstring_limit=0))
+    return cast("Callable[..., Any]", sp.lambdify(args, exprs, modules=modules, docstring_limit=0))
 
 
 def _erf(x: Array) -> Array:
@@ -38,16 +38,21 @@ def compute(expr: Expr, at: Mapping[Symbol, Any]) -> Array:
     >>> compute(x / y, {x: 1.0, y: [0.0, 4.0]}).tolist()
     [inf, 0.25]
     """
+    return compute_all([expr], at)[0]
+
+
+def compute_all(exprs: Sequence[Expr], at: Mapping[Symbol, Any]) -> list[Array]:
+    """Values of several expressions, compiled together."""
     args = tuple(sorted(at, key=sp.default_sort_key))
     values = [np.asarray(at[arg], dtype=np.float64) for arg in args]
     shape = np.broadcast_shapes(*(value.shape for value in values))
+    # At least one dimension: NumPy scalars would not divide by 0 as arrays do.
     arrays = [np.atleast_1d(np.broadcast_to(value, shape)).copy() for value in values]
     with np.errstate(all="ignore"):
-        out = np.asarray(_lambdified(expr, args)(*arrays))
-    if np.iscomplexobj(out):
-        out = np.where(np.imag(out) == 0, np.real(out), np.nan)
-    full = np.broadcast_to(out.astype(np.float64), arrays[0].shape if arrays else out.shape)
-    return full.reshape(shape)
+        found = [np.asarray(value) for value in _lambdified(tuple(exprs), args)(*arrays)]
+    real = [np.where(np.imag(out) == 0, np.real(out), np.nan) if np.iscomplexobj(out) else out for out in found]
+    full = arrays[0].shape if arrays else ()
+    return [np.broadcast_to(out.astype(np.float64), full).reshape(shape) for out in real]
 
 
 def generator() -> np.random.Generator:

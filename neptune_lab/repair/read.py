@@ -303,7 +303,10 @@ def name_symbols(question: Question) -> Names:
         _real(_fresh(pairs[symbol].name + "'", taken), symbol, facts.get(symbol, {})) for symbol in question.producers
     )
     t, c, x, y = (Dummy(_fresh(name, taken), real=True) for name in ("t", "C", "x", "y"))
-    g = cast(Expr, question.g.xreplace(pairs))
+    try:
+        g = cast(Expr, question.g.xreplace(pairs))
+    except ValueError as error:  # max and min refuse to compare what is not real
+        _refuse(f"g = {text(question.g)} is not real: {error}", text(question.g), "say less, or more, of its symbols")
     opaque = _opaque(g, frozenset(pairs[symbol] for symbol in question.producers))
     return Names(
         g=cast(Expr, g.xreplace({call: symbol for symbol, call in opaque})),

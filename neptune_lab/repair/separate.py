@@ -365,6 +365,8 @@ def _without_inputs(
     g0 = g(r) + C with C = 0 gives h = t + g(r') - g(r), which is monotone whatever the sign of g.
     """
     held = tuple(symbol for symbol in fixed if symbol in g.free_symbols)
+    if not set(producers) & g.free_symbols:
+        return Separation(g, variable, variable, g, tuple(producers), (), held, "g is the same for every r: it is")
     if reducer in ("max", "min"):
         g0, g_c = cast(Expr, g + variable), S.Zero
     else:

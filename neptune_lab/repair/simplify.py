@@ -1,7 +1,7 @@
 """Decide whether an expression is 0, and pick its shortest equal form.
 
-`sympy.simplify` is slow, so the cheap rewrites come first, and a value that is plainly not 0 at random points is
-never sent to it.
+`sympy.simplify` is slow, so the cheap rewrites come first, and what is not about 0 at random points is never sent to
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import sympy as sp
 from sympy import Expr, Symbol
 
-from neptune_lab.repair.numeric import compute, generator, sample
+from neptune_lab.repair.numeric import compute_all, generator, sample
 
 _LARGE = 120  # operations, beyond which sp.simplify takes seconds
 
@@ -47,26 +47,33 @@ def is_zero(expr: Expr) -> bool:
     expr = _cancel_inverses(expr)
     if expr == 0:
         return True
-    if plainly_nonzero(expr):
+    seems = seems_zero(expr)
+    if seems is False:
         return False
-    cheap = expr.count_ops() > _LARGE
-    return any(rewrite(expr) == 0 for rewrite in (_REWRITES[:-1] if cheap else _REWRITES))
+    if seems is None:
+        worth = _REWRITES[:2]
+    else:
+        worth = _REWRITES if expr.count_ops() <= _LARGE else _REWRITES[:-1]
+    return any(rewrite(expr) == 0 for rewrite in worth)
 
 
-def plainly_nonzero(expr: Expr) -> bool:
-    """Whether `expr` is far from 0 at some random point; never a proof that it is 0 elsewhere.
+def seems_zero(expr: Expr) -> bool | None:
+    """Whether `expr` is about 0 at random points; None where it is finite at too few of them to tell.
 
-    >>> plainly_nonzero(Symbol("x") + 1), plainly_nonzero(sp.sin(Symbol("x"))**2 + sp.cos(Symbol("x"))**2 - 1)
-    (True, False)
+    >>> x = Symbol("x")
+    >>> seems_zero(x + 1), seems_zero(sp.sin(x)**2 + sp.cos(x)**2 - 1), seems_zero(sp.log(-x**2))
+    (False, True, None)
     """
     symbols = sorted(cast("set[Symbol]", expr.free_symbols), key=sp.default_sort_key)
     rng = generator()
     points = {symbol: sample(symbol, (16,), rng) for symbol in symbols}
-    values = compute(expr, points)
-    terms = sp.Add.make_args(expr)
-    scale = np.max([np.abs(compute(cast(Expr, term), points)) for term in terms], axis=0)
+    terms = np.array([np.atleast_1d(term) for term in compute_all(sp.Add.make_args(expr), points)])
     with np.errstate(all="ignore"):
-        return bool(np.any(np.isfinite(values) & np.isfinite(scale) & (np.abs(values) > 1e-6 * scale)))
+        values, scale = terms.sum(axis=0), np.abs(terms).max(axis=0)
+    finite = np.isfinite(values) & np.isfinite(scale)
+    if np.any(np.abs(values[finite]) > 1e-6 * scale[finite]):
+        return False
+    return True if finite.sum() >= 4 else None
 
 
 def _forms(expr: Expr) -> Iterator[Expr]:

@@ -64,6 +64,7 @@ def _solve(question: Question) -> RepairTerm:
     constants = None if question.constants is None else [internal[s] for s in question.constants if s in internal]
     domain = Domain(names.producers, names.current)
     domain.exclude(zeros(names.g, names.producers, (*names.inputs, *(symbol for symbol, _ in names.opaque))))
+    check_real(domain.narrow(names.g), domain.previous, (*names.inputs, *(symbol for symbol, _ in names.opaque)))
     # Separate, invert, derive: one h for each real branch of the inverse.
     parted = separate(
         domain.narrow(names.g), domain.previous, reducer=question.reducer, constants=constants, variable=names.C

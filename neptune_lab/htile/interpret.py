@@ -1,0 +1,259 @@
+"""The meaning of HTile IR, in NumPy: slow, and as plain as it can be.
+
+Each tensor is one array of its full shape and a tile is what its index selects.  On-chip tensors are arrays too, fresh
+in each program instance and full of NaN, so that whoever reads an element that nobody wrote, or one past the end, sees
+it in the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile.nodes import (
+    Access,
+    Arith,
+    Cast,
+    Dot,
+    Elementwise,
+    For,
+    Index,
+    IndexExpr,
+    Int,
+    Iota,
+    Kernel,
+    Literal,
+    Name,
+    NewAxis,
+    Permute,
+    Program,
+    Reduce,
+    Scalar,
+    Slice,
+    Stmt,
+    Store,
+    TileExpr,
+)
+from neptune_lab.htile.shapes import FLOATS, shape_of_access
+from neptune_lab.htile.walk import arith
+
+Array = NDArray[Any]
+
+_OPERATORS: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "floormod": np.mod,
+    "max": np.maximum,
+    "min": np.minimum,
+    "pow": np.power,
+    "neg": np.negative,
+    "abs": np.abs,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sin": np.sin,
+    "cos": np.cos,
+    "erf": np.vectorize(math.erf),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "where": np.where,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+}
+_REDUCERS: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
+
+
+def interpret(
+    program: Program, inputs: Mapping[str, np.ndarray], *, dtype: str | None = None
+) -> dict[str, np.ndarray]:
+    """Run every kernel over its whole grid.
+
+    Args:
+        program: a verified program.
+        inputs: an array for each name in `program.inputs`, of the tensor's shape.
+        dtype: compute with this float dtype ("float64") in place of the float dtypes that the program states.
+
+    Returns:
+        The outputs by name; bfloat16 comes back as float32 with the values that bfloat16 can hold.
+    """
+    for name in program.inputs:
+        found = None if name not in inputs else np.shape(inputs[name])
+        if found != program.tensor(name).shape:
+            raise TileError(f"input {name} has shape {found}; expected {program.tensor(name).shape}")
+    machine = _Machine(program, inputs, dtype)
+    with np.errstate(all="ignore"):
+        for kernel in program.kernels:
+            machine.run(kernel)
+    return {name: machine.arrays[name] for name in program.outputs}
+
+
+def round_to_bfloat16(array: Array) -> Array:
+    """float32 values rounded to the nearest bfloat16 (ties to even); NaN stays NaN."""
+    bits = np.asarray(array, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    return np.where(np.isnan(array), np.float32(np.nan), rounded)
+
+
+class _Machine:
+    def __init__(self, program: Program, inputs: Mapping[str, np.ndarray], dtype: str | None) -> None:
+        self.program = program
+        self.float_dtype = dtype
+        self.arrays: dict[str, Array] = {}
+        for tensor in program.tensors:
+            if tensor.space == "input":
+                self.arrays[tensor.name] = self.convert(np.asarray(inputs[tensor.name]), tensor.dtype)
+            elif tensor.space != "chip":
+                self.arrays[tensor.name] = self.unknown(tensor.shape, tensor.dtype)
+        self.env: dict[str, int] = {}
+
+    # -- dtypes --------------------------------------------------------------------------------------------------
+
+    def numpy_dtype(self, dtype: str) -> np.dtype[Any]:
+        if dtype in FLOATS and self.float_dtype is not None:
+            return np.dtype(self.float_dtype)
+        return np.dtype("float32" if dtype == "bfloat16" else dtype)
+
+    def convert(self, array: Array, dtype: str) -> Array:
+        converted = np.asarray(array).astype(self.numpy_dtype(dtype))
+        rounds = dtype == "bfloat16" and self.float_dtype is None
+        return round_to_bfloat16(converted) if rounds else converted
+
+    def unknown(self, shape: tuple[int, ...], dtype: str) -> Array:
+        kind = self.numpy_dtype(dtype)
+        return np.full(shape, np.nan if kind.kind == "f" else np.iinfo(kind).max if kind.kind in "iu" else True, kind)
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def run(self, kernel: Kernel) -> None:
+        used = {store_name for store_name in _names(kernel.body)}
+        chip = [t for t in self.program.tensors if t.space == "chip" and t.name in used]
+        for instance in itertools.product(*(range(axis.extent) for axis in kernel.grid)):
+            self.env = {axis.var: n for axis, n in zip(kernel.grid, instance, strict=True)}
+            for tensor in chip:
+                self.arrays[tensor.name] = self.unknown(tensor.shape, tensor.dtype)
+            self.body(kernel.body)
+
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            match stmt:
+                case Store():
+                    self.store(stmt)
+                case For(var=var, start=start, stop=stop, body=inner):
+                    for value in range(self.index(start), self.index(stop)):
+                        self.env[var] = value
+                        self.body(inner)
+                    self.env.pop(var, None)
+                case _:
+                    assert_never(stmt)
+
+    def store(self, store: Store) -> None:
+        target = self.program.tensor(store.target.tensor)
+        shape = shape_of_access(store.target)
+        value = np.broadcast_to(self.convert(self.eval(store.value), target.dtype), shape)
+        where, exists = self.positions(store.target.index, target.shape)
+        keep = np.broadcast_to(exists, shape)
+        if store.mask is not None:
+            keep = keep & self.eval(store.mask)
+        array = self.arrays[target.name]
+        array[tuple(np.broadcast_to(w, shape)[keep] for w in where)] = value[keep]
+
+    # -- expressions ---------------------------------------------------------------------------------------------
+
+    def index(self, expr: IndexExpr) -> int:
+        match expr:
+            case Int(value=value):
+                return value
+            case Name(name=name):
+                return self.env[name]
+            case Arith(op=op, a=a, b=b):
+                return arith(op, self.index(a), self.index(b))
+            case _:
+                assert_never(expr)
+
+    def positions(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> tuple[list[Array], Array]:
+        """Along each dimension of the tensor, the position of each element of the tile; and whether it exists."""
+        rank = sum(isinstance(index, Slice | NewAxis) for index in indices)
+        where: list[Array] = []
+        dim = 0
+        for index in indices:
+            match index:
+                case NewAxis():
+                    dim += 1
+                case Slice(start=start, extent=extent):
+                    column = [1] * rank
+                    column[dim] = extent
+                    where.append((self.index(start) + np.arange(extent)).reshape(column))
+                    dim += 1
+                case _:
+                    where.append(np.full([1] * rank, self.index(index)))
+        exists = np.full([1] * rank, True)
+        for position, size in zip(where, shape, strict=True):
+            exists = exists & (position >= 0) & (position < size)
+        return where, exists
+
+    def read(self, access: Access) -> Array:
+        tensor = self.program.tensor(access.tensor)
+        where, exists = self.positions(access.index, tensor.shape)
+        inside = [np.clip(w, 0, size - 1) for w, size in zip(where, tensor.shape, strict=True)]
+        shape = shape_of_access(access)
+        array = np.broadcast_to(self.arrays[tensor.name][tuple(inside)], shape)
+        outside = self.unknown((), tensor.dtype) if tensor.space == "chip" else np.zeros((), array.dtype)
+        return np.where(exists, array, outside)
+
+    def eval(self, expr: TileExpr) -> Array:
+        """The value of a tile expression, of its static shape."""
+        match expr:
+            case Access():
+                return self.read(expr)
+            case Iota(index=index):
+                part = next(p for p in index if isinstance(p, Slice))
+                shape = [p.extent if isinstance(p, Slice) else 1 for p in index]
+                return (self.index(part.start) + np.arange(part.extent, dtype=np.int32)).reshape(shape)
+            case Scalar(value=value):
+                return np.asarray(self.index(value), np.int32)
+            case Literal(value=value, dtype=dtype):
+                return self.convert(np.asarray(value), dtype)
+            case Elementwise(op=op, args=args, dtype=dtype):
+                return self.convert(_OPERATORS[op](*(self.eval(arg) for arg in args)), dtype)
+            case Cast(arg=arg, dtype=dtype):
+                return self.convert(self.eval(arg), dtype)
+            case Permute(arg=arg, order=order):
+                return np.transpose(self.eval(arg), order)
+            case Reduce(op=op, arg=arg, dim=dim):
+                tile = self.eval(arg)
+                wide = tile.astype(np.float32) if tile.dtype == np.float16 else tile
+                return np.asarray(_REDUCERS[op](wide, axis=dim)).astype(tile.dtype)
+            case Dot(a=a, b=b, acc=acc):
+                wide = self.numpy_dtype("float32")
+                product = self.eval(a).astype(wide) @ self.eval(b).astype(wide)
+                return product if acc is None else product + self.eval(acc)
+            case _:
+                assert_never(expr)
+
+
+def _names(body: tuple[Stmt, ...]) -> set[str]:
+    names: set[str] = set()
+    for stmt in body:
+        names |= {stmt.target.tensor} if isinstance(stmt, Store) else _names(stmt.body)
+    return names

@@ -1,0 +1,221 @@
+"""What makes an HTile program legal; run between stages.  Every refusal names the node, what was found and expected."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile.bounds import Env, Interval, grid_env, interval, loop_interval
+from neptune_lab.htile.nodes import (
+    Access,
+    For,
+    Index,
+    Iota,
+    Kernel,
+    NewAxis,
+    Program,
+    Scalar,
+    Slice,
+    Stmt,
+    Store,
+    TileExpr,
+)
+from neptune_lab.htile.printer import flat_access
+from neptune_lab.htile.shapes import DTYPES, broadcast, dtype_of, find_tensor, shape_of
+from neptune_lab.htile.walk import names_of_access, reads, same_region, stores, subexpressions, written
+
+SPACES = ("input", "output", "global", "chip")
+MAX_GRID_AXES = 3
+
+
+def verify(program: Program) -> None:
+    """Raise TileError where `program` is not valid HTile IR; see nodes.py for the meaning of each rule."""
+    _check_tensors(program)
+    _check_ids(program)
+    _check_chip_tiles_stay_in_their_kernel(program)
+    filled = set(program.inputs)
+    for kernel in program.kernels:
+        _Kernel(program, kernel, filled).check()
+        filled |= written(kernel)
+    for name in program.outputs:
+        if name not in filled:
+            raise TileError(f"output {name} is never stored; expected a store in some kernel")
+
+
+def _check_tensors(program: Program) -> None:
+    seen: set[str] = set()
+    for tensor in program.tensors:
+        if tensor.name in seen:
+            raise TileError(f"tensor {tensor.name} is declared twice; expected unique names")
+        seen.add(tensor.name)
+        if not tensor.name.isidentifier():
+            raise TileError(f"tensor name {tensor.name!r} is not a Python identifier")
+        if tensor.dtype not in DTYPES:
+            raise TileError(f"tensor {tensor.name} has dtype {tensor.dtype!r}; known are {', '.join(sorted(DTYPES))}")
+        if tensor.space not in SPACES:
+            raise TileError(f"tensor {tensor.name} has space {tensor.space!r}; expected one of {', '.join(SPACES)}")
+        if any(extent < 1 for extent in tensor.shape):
+            raise TileError(f"tensor {tensor.name} has shape {tensor.shape}; expected extents of 1 or more")
+    for role, names, space in (("input", program.inputs, "input"), ("output", program.outputs, "output")):
+        declared = tuple(tensor.name for tensor in program.tensors if tensor.space == space)
+        if sorted(names) != sorted(declared):
+            raise TileError(f"program lists the {role}s {names}; its tensors of space {space!r} are {declared}")
+
+
+def _check_ids(program: Program) -> None:
+    seen: set[str] = set()
+
+    def visit(node_id: str) -> None:
+        if node_id in seen or not node_id:
+            raise TileError(f"node id {node_id!r} is used twice or empty; expected a unique id", node=node_id)
+        seen.add(node_id)
+
+    def visit_body(body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            visit(stmt.node_id)
+            if isinstance(stmt, For):
+                visit_body(stmt.body)
+
+    names: set[str] = set()
+    for kernel in program.kernels:
+        if kernel.name in names:
+            raise TileError(f"two kernels are called {kernel.name}; expected unique names", node=kernel.node_id)
+        names.add(kernel.name)
+        visit(kernel.node_id)
+        visit_body(kernel.body)
+
+
+def _check_chip_tiles_stay_in_their_kernel(program: Program) -> None:
+    home: dict[str, str] = {}
+    for kernel in program.kernels:
+        for store in stores(kernel.body):
+            for access in (store.target, *reads(store)):
+                if find_tensor(program, access.tensor).space != "chip":
+                    continue
+                if home.setdefault(access.tensor, kernel.name) != kernel.name:
+                    raise TileError(
+                        f"on-chip tile {access.tensor} is used in kernel {kernel.name} and in {home[access.tensor]}; "
+                        "expected one kernel, since registers do not outlive it",
+                        node=store.node_id,
+                        help="make its space 'global'",
+                    )
+
+
+class _Kernel:
+    """Walks one kernel in execution order; `tiles` holds, for each on-chip tensor, the region that it now stands for."""
+
+    def __init__(self, program: Program, kernel: Kernel, filled: set[str]) -> None:
+        self.program = program
+        self.kernel = kernel
+        self.filled = filled | written(kernel)
+        self.tiles: dict[str, Access] = {}
+
+    def check(self) -> None:
+        axes = self.kernel.grid
+        if len(axes) > MAX_GRID_AXES:
+            raise TileError(
+                f"kernel {self.kernel.name} has {len(axes)} grid axes; expected at most {MAX_GRID_AXES}",
+                node=self.kernel.node_id,
+                help="fuse grid loops",
+            )
+        if len({axis.var for axis in axes}) != len(axes):
+            raise TileError(f"kernel {self.kernel.name} names two grid axes alike", node=self.kernel.node_id)
+        for axis in axes:
+            if axis.extent < 1:
+                raise TileError(f"grid axis {axis.var} has extent {axis.extent}; expected 1 or more", node=self.kernel.node_id)
+        self._body(self.kernel.body, grid_env(self.kernel))
+
+    def _body(self, body: tuple[Stmt, ...], env: Env) -> None:
+        for stmt in body:
+            try:
+                match stmt:
+                    case Store():
+                        self._store(stmt, env)
+                    case For():
+                        self._loop(stmt, env)
+                    case _:
+                        assert_never(stmt)
+            except TileError as error:
+                if error.node is not None:
+                    raise
+                raise TileError(f"{stmt.node_id}: {error.reason}", node=stmt.node_id, help=error.help) from error
+
+    def _loop(self, loop: For, env: Env) -> None:
+        if loop.var in env:
+            raise TileError(f"loop variable {loop.var} is bound already; expected a new name")
+        inner: dict[str, Interval] = {**env, loop.var: loop_interval(loop, env)}
+        self._body(loop.body, inner)
+        # What depends on the loop variable is stale outside of its iteration.
+        self.tiles = {name: at for name, at in self.tiles.items() if loop.var not in names_of_access(at)}
+
+    def _store(self, store: Store, env: Env) -> None:
+        for root in (store.value, store.mask):
+            if root is not None:
+                self._expr(root, env)
+        target = store.target
+        self._indices(target.index, env)
+        tensor = find_tensor(self.program, target.tensor)
+        if any(isinstance(index, NewAxis) for index in target.index):
+            raise TileError(f"{flat_access(target)} is stored to with NewAxis; expected indices and slices only")
+        if tensor.space == "input":
+            raise TileError(f"input {tensor.name} is stored to; expected an output, a global or an on-chip tensor")
+        self._fits("value", store.value, target, tensor.dtype)
+        if store.mask is not None:
+            self._fits("mask", store.mask, target, "bool")
+        if tensor.space == "chip":
+            self.tiles[tensor.name] = target
+
+    def _fits(self, what: str, expr: TileExpr, target: Access, dtype: str) -> None:
+        shape, found = shape_of(target, self.program), shape_of(expr, self.program)
+        try:
+            fits = broadcast(shape, found) == shape
+        except TileError:
+            fits = False
+        if not fits:
+            raise TileError(f"{what} of shape {found} stored to {flat_access(target)}; expected shape {shape}")
+        if dtype_of(expr, self.program) != dtype:
+            raise TileError(
+                f"{what} of dtype {dtype_of(expr, self.program)} stored to {flat_access(target)}; expected {dtype}",
+                help="make the conversion a Cast",
+            )
+
+    def _expr(self, root: TileExpr, env: Env) -> None:
+        shape_of(root, self.program)
+        dtype_of(root, self.program)
+        for expr in subexpressions(root):
+            match expr:
+                case Access():
+                    self._indices(expr.index, env)
+                    self._read(expr)
+                case Iota(index=index):
+                    self._indices(index, env)
+                case Scalar(value=value):
+                    interval(value, env)
+                case _:
+                    pass
+
+    def _indices(self, indices: tuple[Index, ...], env: Env) -> None:
+        for index in indices:
+            match index:
+                case NewAxis():
+                    pass
+                case Slice(start=start):
+                    interval(start, env)
+                case _:
+                    interval(index, env)
+
+    def _read(self, access: Access) -> None:
+        tensor = find_tensor(self.program, access.tensor)
+        if tensor.space == "chip":
+            at = self.tiles.get(tensor.name)
+            if at is None:
+                raise TileError(
+                    f"on-chip tile {flat_access(access)} is read before any store to it that still holds",
+                    help="store its initial value first, in this kernel and outside of the loop that carries it",
+                )
+            if not same_region(at, access):
+                raise TileError(
+                    f"on-chip tile is read as {flat_access(access)} but holds {flat_access(at)}; expected the same slices"
+                )
+        elif tensor.name not in self.filled:
+            raise TileError(f"{tensor.space} {tensor.name} is read before any kernel stores to it")

@@ -1,0 +1,122 @@
+"""Elementwise operators in Triton: infix where Python has an operator, `tl` functions otherwise, never libdevice."""
+
+from __future__ import annotations
+
+import math
+
+from neptune_lab.htile.layout import Doc, call, seq
+from neptune_lab.htile.nodes import Elementwise, Iota, Literal, Scalar, Slice, TileExpr
+from neptune_lab.htile.shapes import COMPARISONS, FLOATS, LOGICAL
+from neptune_lab.htile_to_triton.context import ADD, AND, ATOM, COMPARE, MUL, NEGATE, OR, Context
+from neptune_lab.htile_to_triton.pieces import Piece, cast, full, strong
+
+_INFIX = {
+    "add": ("+", ADD),
+    "sub": ("-", ADD),
+    "mul": ("*", MUL),
+    "div": ("/", MUL),
+    "lt": ("<", COMPARE),
+    "le": ("<=", COMPARE),
+    "gt": (">", COMPARE),
+    "ge": (">=", COMPARE),
+    "eq": ("==", COMPARE),
+    "ne": ("!=", COMPARE),
+    "and": ("&", AND),
+    "or": ("|", OR),
+}
+_FUNCTIONS = {"max": "tl.maximum", "min": "tl.minimum", "where": "tl.where", "tanh": "_tanh", "pow": "pow"}
+# What Triton computes in float16 as it stands, without promotion and with one rounding.
+_NATIVE_HALF = frozenset({"add", "sub", "mul", "neg", "abs", "max", "min", "where"}) | COMPARISONS
+
+
+def elementwise(ctx: Context, expr: Elementwise, pieces: list[Piece]) -> Piece:
+    """One elementwise operator on its emitted operands; the result has exactly the stated dtype."""
+    operand_dtype = ctx.dtype(expr.args[-1])
+    through_float32 = operand_dtype == "bfloat16" or (operand_dtype == "float16" and expr.op not in _NATIVE_HALF)
+    if not through_float32:
+        return _apply(ctx, expr, pieces, operand_dtype)
+    widened = [p if ctx.dtype(arg) == "bool" else _widen(p) for p, arg in zip(pieces, expr.args, strict=True)]
+    result = _apply(ctx, expr, widened, "float32")
+    return cast(result, expr.dtype) if expr.dtype in FLOATS else result
+
+
+def _widen(piece: Piece) -> Piece:
+    return piece if piece.literal is not None else cast(piece, "float32")
+
+
+def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> Piece:
+    op = expr.op
+    if op in ("floordiv", "floormod"):
+        return _floored(op, expr, pieces, ctx)
+    if op == "pow":
+        return _power(pieces, expr.args[1], dtype)
+    if op in _INFIX:
+        return _infix(op, pieces, dtype)
+    if op == "neg":
+        return Piece(seq("-", pieces[0].at(NEGATE + 1)), NEGATE, pieces[0].python)
+    if op == "not":
+        return Piece(seq(pieces[0].at(COMPARE + 1), " == 0"), COMPARE)
+    function = _FUNCTIONS.get(op, f"tl.{op}")
+    if function.startswith("_"):
+        ctx.helper(function)
+    args = [strong(piece, dtype) for piece in pieces]
+    if all(piece.literal is not None for piece in pieces):
+        literal = pieces[0].literal
+        assert literal is not None
+        args[0] = full((), literal.value, dtype)
+    if op == "where":
+        args[0] = pieces[0].doc
+    return Piece(call(function, *args))
+
+
+def _infix(op: str, pieces: list[Piece], dtype: str) -> Piece:
+    symbol, level = _INFIX[op]
+    left, right = pieces
+    if left.literal is not None and right.literal is not None and op not in LOGICAL:
+        left = Piece(full((), left.literal.value, dtype))
+    # Comparisons do not chain, and only the left operand of an operator may have the same precedence.
+    a = left.at(level + 1 if level == COMPARE else level)
+    b = right.at(level + 1)
+    return Piece(seq(a, f" {symbol} ", b), level, left.python and right.python)
+
+
+def _floored(op: str, expr: Elementwise, pieces: list[Piece], ctx: Context) -> Piece:
+    """Division that floors; Triton's truncates, so where an operand may be negative the remainder is corrected."""
+    a, b = pieces
+    x, y = a.at(MUL), b.at(MUL + 1)
+    if _is_non_negative(ctx, expr.args[0]) and _is_non_negative(ctx, expr.args[1]):
+        return Piece(seq(x, " // " if op == "floordiv" else " % ", y), MUL, a.python and b.python)
+    remainder: Doc = seq("(", x, " % ", y, " + ", y, ") % ", y)
+    if op == "floormod":
+        return Piece(remainder, MUL)
+    return Piece(seq("(", a.at(ADD), " - ", remainder, ") // ", y), MUL)
+
+
+def _is_non_negative(ctx: Context, expr: TileExpr) -> bool:
+    match expr:
+        case Literal(value=value):
+            return value >= 0
+        case Scalar(value=value):
+            return ctx.interval(value).lo >= 0
+        case Iota(index=index):
+            return all(ctx.interval(part.start).lo >= 0 for part in index if isinstance(part, Slice))
+        case Elementwise(op="add" | "mul" | "floordiv" | "floormod" | "min" | "max", args=args):
+            return all(_is_non_negative(ctx, arg) for arg in args)
+        case _:
+            return False
+
+
+def _power(pieces: list[Piece], exponent: TileExpr, dtype: str) -> Piece:
+    """x ** y: products for small whole exponents, exp2(y * log2(x)) otherwise (NaN for negative x, as in C)."""
+    base = pieces[0] if pieces[0].literal is None else Piece(full((), pieces[0].literal.value, dtype))
+    if isinstance(exponent, Literal) and math.isfinite(exponent.value):
+        value = float(exponent.value)
+        if value == 0.5:
+            return Piece(call("tl.sqrt", base.doc))
+        if value.is_integer() and 1 <= abs(value) <= 4:
+            factors: list[Doc] = [base.at(MUL)]
+            for _ in range(int(abs(value)) - 1):
+                factors += [" * ", base.at(MUL + 1)]
+            product = Piece(seq(*factors), MUL if abs(value) > 1 else base.level)
+            return product if value > 0 else Piece(seq("1.0 / ", product.at(ATOM)), MUL)
+    return Piece(call("tl.exp2", seq(pieces[1].at(MUL), " * ", call("tl.log2", base.doc))))

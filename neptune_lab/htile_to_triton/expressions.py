@@ -1,0 +1,209 @@
+"""Tile expressions in Triton: names and permutations of tiles, casts, reductions, dots.
+
+Dtypes are kept exactly: where Triton would promote (a quotient of float16, a reduction of bfloat16, a function with
+a literal) the conversion is written out.  Triton's interpreter computes bfloat16 on raw bits, so bfloat16 goes through
+float32 everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+from neptune_lab.errors import EmitError
+from neptune_lab.htile.layout import Doc, call, seq
+from neptune_lab.htile.nodes import (
+    Access,
+    Cast,
+    Dot,
+    Elementwise,
+    IndexExpr,
+    Iota,
+    Literal,
+    NewAxis,
+    Permute,
+    Reduce,
+    Scalar,
+    Slice,
+    TileExpr,
+)
+from neptune_lab.htile.shapes import FLOATS, INTEGERS
+from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
+from neptune_lab.htile_to_triton.elementwise import elementwise
+from neptune_lab.htile_to_triton.memory import inside, loaded, subscript, vector
+from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
+
+def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> Piece:
+    """`expr` in Triton, its dimensions in `order` (None: as they are)."""
+    if order is not None and order == tuple(range(len(order))):
+        order = None
+    match expr:
+        case Access(tensor=name):
+            if ctx.program.tensor(name).space == "chip":
+                return _chip(ctx, expr, order)
+            return Piece(loaded(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
+        case Cast(arg=Literal(value=value), dtype=dtype):
+            return literal_piece(value, dtype)
+        case Cast(arg=arg, dtype=dtype):
+            piece = emit(ctx, arg, order)
+            return piece if ctx.dtype(arg) == dtype else cast(piece, dtype)
+        case Permute(arg=arg, order=own):
+            return emit(ctx, arg, own if order is None else tuple(own[n] for n in order))
+        case _ if order is not None:
+            return _permuted(emit(ctx, expr), order)
+        case Iota(index=index):
+            return _iota(ctx, index)
+        case Scalar(value=value):
+            return _scalar(ctx, value)
+        case Literal(value=value, dtype=dtype):
+            return literal_piece(value, dtype)
+        case Elementwise():
+            return elementwise(ctx, expr, [emit(ctx, arg) for arg in expr.args])
+        case Reduce():
+            return _reduce(ctx, expr)
+        case Dot():
+            return _dot(ctx, expr)
+        case _:
+            assert_never(expr)
+
+
+def _permuted(piece: Piece, order: tuple[int, ...]) -> Piece:
+    if len(order) == 2:
+        return Piece(call("tl.trans", piece.doc))
+    return Piece(call("tl.permute", piece.doc, f"({', '.join(map(str, order))})"))
+
+
+def _chip(ctx: Context, access: Access, order: tuple[int, ...] | None) -> Piece:
+    name = access.tensor
+    if name not in ctx.defined:
+        raise EmitError(
+            f"tile {name} is read in {ctx.node} where it has no value: Triton forgets what a loop defines",
+            node=ctx.node,
+            help=f"store an initial value of {name} before the loop",
+        )
+    kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
+    order = tuple(range(len(kept))) if order is None else order
+    # Own dimensions of the variable, in the order in which the result has them, and where they stand there.
+    own = [sum(kept[:dim]) for dim in order if kept[dim]]
+    piece = Piece(ctx.tiles[name])
+    if own != sorted(own):
+        piece = _permuted(piece, tuple(own))
+    place = subscript(len(order), *(n for n, dim in enumerate(order) if kept[dim]))
+    return Piece(seq(piece.doc, place)) if place else piece
+
+
+def _iota(ctx: Context, index: tuple[Slice | NewAxis, ...]) -> Piece:
+    rank = len(index)
+    dim, part = next((n, part) for n, part in enumerate(index) if isinstance(part, Slice))
+    if part.extent == 1:
+        ones = ", ".join("1" for _ in range(rank))
+        return Piece(call("tl.full", f"[{ones}]", ctx.index(part.start), "tl.int32"))
+    return Piece(f"{vector(ctx, part)}{subscript(rank, dim)}")
+
+
+def _scalar(ctx: Context, value: IndexExpr) -> Piece:
+    text, bracketed = ctx.index(value), ctx.index(value, ATOM)
+    return Piece(text, ATOM if text == bracketed else 0, python=True)
+
+
+def identity(op: str, dtype: str) -> float | int | bool:
+    """The value that a reduction ignores."""
+    match op:
+        case "sum":
+            return 0
+        case "prod":
+            return 1
+        case "max" | "min" if dtype in FLOATS:
+            return -math.inf if op == "max" else math.inf
+        case "max" | "min" if dtype == "bool":
+            return op == "min"
+        case "max" | "min" if dtype in INTEGERS:
+            bits = int(dtype.lstrip("uint"))
+            low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            return low if op == "max" else high
+        case _:
+            raise EmitError(f"no identity of reducer {op!r} on {dtype}")
+
+
+def filled(ctx: Context, expr: TileExpr, piece: Piece, dim: int, value: float | int | bool) -> Piece:
+    """`piece` with `value` in the lanes that padding added to dimension `dim` of `expr`."""
+    shape = ctx.shape(expr)
+    if not ctx.padding.is_padded(shape[dim]) or (value == 0 and ctx.padding.zero_filled(expr, dim)):
+        return piece
+    dtype = ctx.dtype(expr)
+    keep = f"{inside(ctx, shape[dim])}{subscript(len(shape), dim)}"
+    return Piece(call("tl.where", keep, piece.doc, strong(literal_piece(value, dtype), dtype)))
+
+
+def _reduce(ctx: Context, expr: Reduce) -> Piece:
+    dtype = ctx.dtype(expr.arg)
+    piece = filled(ctx, expr.arg, emit(ctx, expr.arg), expr.dim, identity(expr.op, dtype))
+    if dtype in ("float16", "bfloat16"):
+        piece = cast(piece, "float32")
+    elif dtype == "bool":
+        piece = cast(piece, "int32")
+    if expr.op == "prod":
+        result = Piece(call("tl.reduce", piece.doc, str(expr.dim), ctx.helper("_product")))
+    else:
+        result = Piece(call(f"tl.{expr.op}", piece.doc, f"axis={expr.dim}"))
+    if dtype == "bool":
+        return Piece(seq(result.doc, " != 0"), COMPARE)
+    return result if dtype in ("float32", "float64", "int32", "int64") else cast(result, dtype)
+
+
+def _dot(ctx: Context, expr: Dot) -> Piece:
+    rank = len(ctx.shape(expr.a))
+    left = filled(ctx, expr.a, emit(ctx, expr.a), rank - 1, 0)
+    right = filled(ctx, expr.b, emit(ctx, expr.b), rank - 2, 0)
+    m, k, n = ctx.padding.dot_extents(expr)
+    acc = None if expr.acc is None or _is_zero(expr.acc) else emit(ctx, expr.acc)
+    dtype = ctx.dtype(expr.a)
+    if 1 in (m, k, n):
+        return _small_dot(left, right, dtype, rank, k, acc)
+    args: list[Doc] = [left.doc, right.doc]
+    shape = ctx.padding.shape(ctx.shape(expr))
+    scalar_acc = acc is not None and expr.acc is not None and ctx.shape(expr.acc) == ()
+    if dtype == "bfloat16":
+        zeros = full(shape, 0.0, "float32")
+        product = Piece(call(ctx.helper("_dot"), *args, zeros if acc is None or scalar_acc else acc.doc))
+    else:
+        if acc is not None and not scalar_acc:
+            args.append(seq("acc=", acc.doc))
+        if dtype == "float32":
+            args.append('input_precision="ieee"')
+        product = Piece(call("tl.dot", *args))
+    return _plus(acc, product) if acc is not None and scalar_acc else product
+
+
+def _small_dot(left: Piece, right: Piece, dtype: str, rank: int, k: int, acc: Piece | None) -> Piece:
+    """A product of a row or a column: `tl.dot` wants 16 of each, so multiply and sum."""
+    if dtype != "float32":
+        left, right = cast(left, "float32"), cast(right, "float32")
+    if k == 1:
+        return _plus(acc, Piece(seq(left.at(MUL), " * ", right.at(MUL + 1)), MUL))
+    columns = subscript(rank + 1, *range(rank))
+    rows = subscript(rank + 1, *range(rank - 2), rank - 1, rank)
+    product = seq(left.at(ATOM), columns, " * ", right.at(ATOM), rows)
+    return _plus(acc, Piece(call("tl.sum", product, f"axis={rank - 1}")))
+
+
+def _plus(acc: Piece | None, product: Piece) -> Piece:
+    return product if acc is None else Piece(seq(acc.at(ADD), " + ", product.at(ADD + 1)), ADD)
+
+
+def _is_zero(expr: TileExpr) -> bool:
+    return isinstance(expr, Literal) and expr.value == 0
+
+
+def stored(ctx: Context, value: TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
+    """`value` as a whole tile of (unpadded) `shape`, for a variable that lives across statements."""
+    piece = emit(ctx, value)
+    padded = ctx.padding.shape(shape)
+    if piece.literal is not None:
+        return full(padded, piece.literal.value, dtype)
+    if piece.python:
+        piece = cast(piece, dtype)
+    if ctx.shape(value) != shape:
+        return call("tl.broadcast_to", piece.doc, f"[{', '.join(map(str, padded))}]")
+    return piece.doc
+

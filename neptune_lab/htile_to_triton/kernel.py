@@ -1,0 +1,141 @@
+"""One kernel: a `@triton.jit` function, statement by statement.
+
+An on-chip tensor is one variable of the function; a loop becomes `for`; a global access becomes a load or a store
+(memory.py), an expression Triton text (expressions.py).
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from neptune_lab.errors import EmitError, TileError
+from neptune_lab.htile.bounds import loop_interval
+from neptune_lab.htile.layout import Doc, call, flat, seq
+from neptune_lab.htile.nodes import Access, Cast, For, Kernel, Permute, Program, Stmt, Store, TileExpr
+from neptune_lab.htile.shapes import shape_of_access
+from neptune_lab.htile.walk import reads, stores
+from neptune_lab.htile_to_triton.context import Context
+from neptune_lab.htile_to_triton.expressions import emit, stored
+from neptune_lab.htile_to_triton.memory import Condition, barrier, load, store
+from neptune_lab.htile_to_triton.pieces import Piece, cast, strong
+from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+def emit_kernel(program: Program, kernel: Kernel, helpers: dict[str, dict[str, None]], taken: set[str]) -> Context:
+    """Emit `kernel`: the context returned holds its statements (`root`) and its parameters (`pointers`).
+
+    Args:
+        helpers: module-level helpers asked for so far, with the nodes that use them; added to.
+        taken: names of the module's functions.
+    """
+    for n, axis in enumerate(kernel.grid):
+        if axis.extent > MAX_GRID[n]:
+            raise EmitError(
+                f"grid axis {axis.var} of kernel {kernel.name} has {axis.extent} instances; expected at most "
+                f"{MAX_GRID[n]} on axis {'xyz'[n]}",
+                node=kernel.node_id,
+                help="put the longest axis first",
+            )
+    ctx = Context(program, kernel, helpers, Names(taken))
+    used = {access.tensor for s in stores(kernel.body) for access in (s.target, *reads(s))}
+    for tensor in program.tensors:
+        if tensor.name in used and tensor.space != "chip":
+            ctx.pointers[tensor.name] = ctx.names.fresh(f"{tensor.name}_ptr")
+    for n, axis in enumerate(kernel.grid):
+        name = ctx.names.fresh(axis.var)
+        draft = Draft([f"{name} = tl.program_id({n})"], kernel.name)
+        ctx.variables[axis.var] = (name, draft)
+        ctx.root.prelude.append(draft)
+    for tensor in program.tensors:
+        if tensor.name in used and tensor.space == "chip":
+            ctx.tiles[tensor.name] = ctx.names.fresh(tensor.name)
+    _body(ctx, kernel.body)
+    return ctx
+
+
+def _body(ctx: Context, body: tuple[Stmt, ...]) -> None:
+    heading = ""
+    for stmt in body:
+        ctx.node, ctx.origin = stmt.node_id, stmt.origin
+        match stmt:
+            case Store():
+                # The name of the loop-IR block, once for adjacent stores, unless the assignment says it already.
+                if stmt.origin not in ("", heading) and ctx.tiles.get(stmt.target.tensor) != stmt.origin:
+                    ctx.line(f"# {stmt.origin}", comment=True)
+                heading = stmt.origin
+                _located(_store, ctx, stmt)
+            case For():
+                heading = ""
+                _located(_loop, ctx, stmt)
+            case _:
+                assert_never(stmt)
+
+
+def _located(emitter, ctx: Context, stmt: Stmt) -> None:
+    """Run an emitter; an error it raises names the statement."""
+    try:
+        emitter(ctx, stmt)
+    except (EmitError, TileError) as error:
+        if error.node is not None:
+            raise
+        raise EmitError(error.reason, node=stmt.node_id, help=error.help) from error
+
+
+def _loop(ctx: Context, loop: For) -> None:
+    start, stop = ctx.index(loop.start), ctx.index(loop.stop)
+    shadowed = ctx.variables.get(loop.var)
+    outer_env, outer_defined = dict(ctx.env), set(ctx.defined)
+    scope = Scope(ctx.scope, frozenset((loop.var,)))
+    name = ctx.name_for(("loop", loop.var), loop.var, scope)
+    scope.header = Draft([f"for {name} in range({stop if start == '0' else f'{start}, {stop}'}):"], loop.origin)
+    scope.header.used_by(loop.node_id)
+    ctx.env[loop.var] = loop_interval(loop, ctx.env)
+    ctx.variables[loop.var] = (name, scope.header)
+    ctx.scope.body.append(scope)
+    outer, ctx.scope = ctx.scope, scope
+    _body(ctx, loop.body)
+    ctx.scope, ctx.env, ctx.defined = outer, outer_env, outer_defined
+    if shadowed is None:
+        del ctx.variables[loop.var]
+    else:
+        ctx.variables[loop.var] = shadowed
+
+
+def _store(ctx: Context, stmt: Store) -> None:
+    tensor = ctx.program.tensor(stmt.target.tensor)
+    if tensor.space == "chip":
+        _store_tile(ctx, stmt, tensor.name, tensor.dtype)
+        return
+    extra: list[Condition] = []
+    if stmt.mask is not None:
+        piece = emit(ctx, stmt.mask)
+        extra.append((flat(piece.doc), piece.level))
+    value = strong(emit(ctx, stmt.value), tensor.dtype)
+    ctx.line(store(ctx, stmt.target, value, extra))
+
+
+def _store_tile(ctx: Context, stmt: Store, name: str, dtype: str) -> None:
+    shape = shape_of_access(stmt.target)
+    direct = _direct_load(ctx, stmt.value) if ctx.shape(stmt.value) == shape else None
+    value: Doc = stored(ctx, stmt.value, shape, dtype) if direct is None else direct.doc
+    if stmt.mask is not None and name in ctx.defined:
+        value = call("tl.where", emit(ctx, stmt.mask).doc, value, ctx.tiles[name])
+    ctx.line(seq(f"{ctx.tiles[name]} = ", value))
+    ctx.defined.add(name)
+
+
+def _direct_load(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> Piece | None:
+    """A value that is one load (permuted, cast) needs no name besides its tile's; None for any other value."""
+    match expr:
+        case Access(tensor=name) if ctx.program.tensor(name).space != "chip":
+            barrier(ctx, expr)
+            return Piece(load(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
+        case Permute(arg=arg, order=own):
+            return _direct_load(ctx, arg, own if order is None else tuple(own[n] for n in order))
+        case Cast(arg=arg, dtype=dtype):
+            piece = _direct_load(ctx, arg, order)
+            return None if piece is None else piece if ctx.dtype(arg) == dtype else cast(piece, dtype)
+        case _:
+            return None

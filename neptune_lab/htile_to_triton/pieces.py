@@ -1,0 +1,78 @@
+"""Emitted text of an expression with what a caller must know to build on it: precedence, and is it a tensor?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from neptune_lab.htile.layout import Doc, call, seq
+from neptune_lab.htile.nodes import Literal
+from neptune_lab.htile.shapes import FLOATS
+from neptune_lab.htile_to_triton.context import ATOM, NEGATE
+
+_TRITON_DTYPE = {"bool": "tl.int1"}
+_NATIVE_LITERALS = frozenset({"float32", "int32", "bool"})
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Emitted text of one expression.
+
+    Args:
+        doc: the text.
+        level: precedence of its outermost operator.
+        python: whether it may be a plain Python number (an index, a literal), which has no `.to` and no shape.
+        literal: the constant that it is, if it is one.
+    """
+
+    doc: Doc
+    level: int = ATOM
+    python: bool = False
+    literal: Literal | None = None
+
+    def at(self, level: int) -> Doc:
+        """The text, bracketed where it stands under an operator of precedence `level`."""
+        return self.doc if self.level >= level else seq("(", self.doc, ")")
+
+
+def triton_dtype(dtype: str) -> str:
+    """Triton's name of a dtype."""
+    return _TRITON_DTYPE.get(dtype, f"tl.{dtype}")
+
+
+def literal_text(value: float | int | bool, dtype: str) -> str:
+    """A constant in Triton."""
+    if dtype == "bool":
+        return str(bool(value))
+    if dtype in FLOATS:
+        number = float(value)
+        return repr(number) if math.isfinite(number) else f'float("{number}")'
+    return str(int(value))
+
+
+def literal_piece(value: float | int | bool, dtype: str) -> Piece:
+    """A constant as a piece."""
+    text = literal_text(value, dtype)
+    return Piece(text, NEGATE if text.startswith("-") else ATOM, True, Literal(value, dtype))
+
+
+def strong(piece: Piece, dtype: str) -> Doc:
+    """`piece` as an argument of a function that would promote a bare number: literals get their dtype."""
+    if piece.literal is not None and dtype not in _NATIVE_LITERALS:
+        return full((), piece.literal.value, dtype)
+    return piece.doc
+
+
+def full(shape: tuple[int, ...], value: float | int | bool, dtype: str) -> Doc:
+    """A tile of one value."""
+    extents = f"[{', '.join(map(str, shape))}]"
+    return call("tl.full", extents, literal_text(value, dtype), triton_dtype(dtype))
+
+
+def cast(piece: Piece, dtype: str) -> Piece:
+    """`piece` converted to `dtype`."""
+    if piece.literal is not None:
+        return Piece(full((), piece.literal.value, dtype))
+    if piece.python:
+        return Piece(call("tl.cast", piece.doc, triton_dtype(dtype)))
+    return Piece(seq(piece.at(ATOM), f".to({triton_dtype(dtype)})"))

@@ -1,0 +1,306 @@
+"""Schedule: an operator's program, the steps applied to it, and the phases that each went through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.render import to_text
+from neptune_lab.loop_ir.run import Agreement, compare, run
+from neptune_lab.loop_schedule.outcome import Outcome, Phase
+from neptune_lab.loop_schedule.primitives import get
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive with plain arguments: data, so that it can be written down, edited and replayed."""
+
+    primitive: str
+    arguments: tuple[tuple[str, Any], ...]
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON form: {"primitive": …, "arguments": {…}}."""
+        return {"primitive": self.primitive, "arguments": dict(_plain(v, k) for k, v in self.arguments)}
+
+    @staticmethod
+    def of(primitive: str, **arguments: Any) -> Step:
+        """A step from keyword arguments; lists become tuples."""
+        return Step(primitive, tuple((k, _frozen(v)) for k, v in arguments.items()))
+
+    def __str__(self) -> str:
+        return f"{self.primitive}({', '.join(f'{k}={_python(v)}' for k, v in self.arguments)})"
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple((k, _frozen(v)) for k, v in value.items())
+    return tuple(_frozen(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(x, tuple) and len(x) == 2 for x in value)
+
+
+def _plain(value: Any, key: str) -> tuple[str, Any]:
+    return key, _thawed(value)
+
+
+def _thawed(value: Any) -> Any:
+    if _is_mapping(value):
+        return {k: _thawed(v) for k, v in value}
+    return [_thawed(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _python(value: Any) -> str:
+    return repr(_thawed(value)) if isinstance(value, tuple) else repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A step that was applied: the program before it, and what came of it."""
+
+    step: Step
+    before: Program
+    outcome: Outcome
+
+
+class Schedule:
+    """An operator on its way to a kernel.
+
+    Primitives are methods, called by block and loop names: `sch.split("s_max.j", (None, 2))`,
+    `sch.rolling_update("s_sum", "s_max.j")`. A loop is "block.loop". A primitive that refuses raises ScheduleError
+    and leaves the schedule as it was.
+
+    Args:
+        operator: from `neptune_lab.operators`.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self._applied: list[Applied] = []
+        self._undone: list[Step] = []
+        self._checked: dict[Program, Agreement] = {}
+
+    # -- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def definition(self) -> Program:
+        """The program before any step."""
+        return self.operator.program
+
+    @property
+    def program(self) -> Program:
+        """The program now."""
+        return self._applied[-1].outcome.program if self._applied else self.definition
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What was applied, in order."""
+        return tuple(a.step for a in self._applied)
+
+    @property
+    def history(self) -> tuple[Applied, ...]:
+        """Each step with the program before it and its phases."""
+        return tuple(self._applied)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of the last step."""
+        return self._applied[-1].outcome.phases if self._applied else ()
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of the blocks, in program order."""
+        return tuple(b.name for b in tree.blocks(self.program))
+
+    def has_block(self, name: str) -> bool:
+        """Whether there is a block called `name` now."""
+        return tree.has_block(self.program, name)
+
+    def loops(self, block: str) -> tuple[str, ...]:
+        """The loops around `block`, outermost first, as "block.loop"."""
+        _, _, loops = tree.find_block(self.program, block)
+        return tuple(f"{block}.{loop.var}" for loop in loops)
+
+    def __str__(self) -> str:
+        return to_text(self.program)
+
+    def __repr__(self) -> str:
+        return f"<Schedule of {self.operator.name}, {len(self._applied)} steps>\n{self}"
+
+    # -- steps as data -------------------------------------------------------------------------------------------------
+
+    def apply(self, step: Step) -> tuple[str, ...]:
+        """Applies one step; the names it made (loops, blocks)."""
+        made = self._apply(step)
+        self._undone.clear()
+        return made
+
+    def _apply(self, step: Step) -> tuple[str, ...]:
+        arguments = {k: _thawed(v) for k, v in step.arguments}
+        primitive = get(step.primitive, arguments)
+        try:
+            outcome = primitive.apply(self.program, **arguments)
+        except NeptuneError as error:
+            error.step = step  # type: ignore[attr-defined]
+            raise
+        except (TypeError, AttributeError, ValueError) as error:
+            raise ScheduleError(
+                f"{step}: an argument has the wrong type: {error}", help=f"see help(Schedule.{step.primitive})"
+            ) from error
+        self._applied.append(Applied(step, self.program, outcome))
+        return outcome.made
+
+    def undo(self) -> Step:
+        """Takes the last step back."""
+        if not self._applied:
+            raise ScheduleError("there is no step to undo")
+        step = self._applied.pop().step
+        self._undone.append(step)
+        return step
+
+    def redo(self) -> Step:
+        """Applies the step that was undone last."""
+        if not self._undone:
+            raise ScheduleError("there is no step to redo")
+        step = self._undone[-1]
+        self._apply(step)
+        self._undone.pop()
+        return step
+
+    def to_json(self) -> str:
+        """The steps as JSON; `Schedule.replay` takes them back."""
+        return json.dumps([s.as_record() for s in self.steps], indent=2)
+
+    def to_python(self) -> str:
+        """The steps as Python calls on `sch`."""
+        return "".join(f"sch.{s}\n" for s in self.steps)
+
+    @classmethod
+    def replay(cls, operator: Operator, steps: str | Iterable[Step]) -> Schedule:
+        """A schedule of `operator` with `steps` applied; `steps` are Steps or the JSON of `to_json`."""
+        schedule = cls(operator)
+        if isinstance(steps, str):
+            try:
+                records = json.loads(steps)
+                steps = [Step.of(r["primitive"], **r["arguments"]) for r in records]
+            except (json.JSONDecodeError, KeyError, TypeError) as error:
+                raise ScheduleError(f"this is not a list of steps: {error}", help="use Schedule.to_json") from error
+        for step in steps:
+            schedule.apply(step)
+        return schedule
+
+    def copy(self) -> Schedule:
+        """An independent schedule with the same steps (programs are shared, they never change)."""
+        other = Schedule(self.operator)
+        other._applied = list(self._applied)
+        return other
+
+    # -- numbers ----------------------------------------------------------------------------------------------------------
+
+    def check(self, seed: int = 0, tolerance: float = 1e-9) -> Agreement:
+        """Whether the scheduled program equals the unscheduled one: both run natively in float64 on random inputs."""
+        program = self.program
+        if seed == 0 and program in self._checked:
+            return self._checked[program]
+        result = compare(program, self.definition, self.operator.random_inputs(seed), tolerance)
+        if seed == 0:
+            self._checked[program] = result
+        return result
+
+    def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Runs the program natively as it is now, intermediate buffers and all."""
+        return run(self.program, inputs)
+
+    # -- the standard primitives (TVM's) -------------------------------------------------------------------------------------
+
+    def split(self, loop: str, factors: Iterable[int | None], names: Iterable[str] | None = None) -> tuple[str, ...]:
+        """`loop` becomes nested loops of these extents, at most one None (worked out): the new loops."""
+        extra = {} if names is None else {"names": list(names)}
+        return self.apply(Step.of("split", loop=loop, factors=list(factors), **extra))
+
+    def reorder(self, block: str, *loops: str) -> tuple[str, ...]:
+        """The named loops around `block` (loop names without the block) in this order."""
+        return self.apply(Step.of("reorder", block=block, loops=list(loops)))
+
+    def fuse(self, block: str, *loops: str, name: str | None = None) -> str:
+        """Nested loops made one; the new loop."""
+        extra = {} if name is None else {"name": name}
+        return self.apply(Step.of("fuse", block=block, loops=list(loops), **extra))[0]
+
+    def tile(self, block: str, **tiles: int) -> tuple[str, ...]:
+        """`sch.tile("qk", i=128, j=64)`: outer loops i0, j0, then inner ones i1, j1: all of them."""
+        return self.apply(Step.of("tile", block=block, tiles=tiles))
+
+    def bind(self, loop: str, thread: str) -> None:
+        """`loop` runs along a grid axis, "blockIdx.x", "blockIdx.y" or "blockIdx.z"."""
+        self.apply(Step.of("bind", loop=loop, thread=thread))
+
+    def compute_at(self, block: str, loop: str) -> None:
+        """Producer `block` is computed inside a loop of its consumer."""
+        self.apply(Step.of("compute_at", block=block, loop=loop))
+
+    def reverse_compute_at(self, block: str, loop: str) -> None:
+        """Consumer `block` is computed inside a loop of its producers."""
+        self.apply(Step.of("reverse_compute_at", block=block, loop=loop))
+
+    def inline(self, block: str) -> None:
+        """The elementwise `block` is written into its consumers."""
+        self.apply(Step.of("inline", block=block))
+
+    def cache_read(self, block: str, buffer: str, scope: str = "shared") -> str:
+        """`block` reads `buffer` through a copy; the copy's block."""
+        return self.apply(Step.of("cache_read", block=block, buffer=buffer, scope=scope))[0]
+
+    def cache_write(self, block: str, scope: str = "local") -> str:
+        """`block` writes a copy first; the new block's name."""
+        return self.apply(Step.of("cache_write", block=block, scope=scope))[0]
+
+    def set_scope(self, block: str, scope: str = "shared") -> None:
+        """What `block` writes lives in "global", "shared" or "local" memory; the last two are on chip."""
+        self.apply(Step.of("set_scope", block=block, scope=scope))
+
+    def decompose_reduction(self, block: str, loop: str) -> str:
+        """The start value of `block` is written before `loop`; the new block's name."""
+        return self.apply(Step.of("decompose_reduction", block=block, loop=loop))[0]
+
+    def annotate(self, loop: str, key: str, value: str | int = 1) -> None:
+        """A note on a loop; num_warps and num_stages on a kernel's outermost loop reach the launch."""
+        self.apply(Step.of("annotate", loop=loop, key=key, value=value))
+
+    # -- ours -------------------------------------------------------------------------------------------------------------------
+
+    def privatize_reduction(self, loop: str) -> str:
+        """The reduction of "block.loop" split along it into a local and a global one (B.2); the local block."""
+        return self.apply(Step.of("privatize_reduction", loop=loop))[0]
+
+    def rolling_update(self, block: str, loop: str, maps: str = "auto") -> tuple[str, ...]:
+        """Fuses the reduction `block` under the rolling loop `loop` and repairs it (4.2); local blocks made."""
+        extra = {} if maps == "auto" else {"maps": maps}
+        return self.apply(Step.of("rolling_update", block=block, loop=loop, **extra))
+
+    def split_k_update(self, block: str, loop: str, maps: str = "auto") -> tuple[str, ...]:
+        """Splits the reduction `block` along `loop`, and repairs as it combines (4.3); local blocks made."""
+        extra = {} if maps == "auto" else {"maps": maps}
+        return self.apply(Step.of("split_k_update", block=block, loop=loop, **extra))
+
+    def materialize_tags(self, block: str) -> None:
+        """The reduction `block` keeps its value after every tag, in a scan buffer."""
+        self.apply(Step.of("materialize_tags", block=block))
+
+    def retire_tags(self, block: str) -> None:
+        """The scan buffer of `block` becomes a previous and a current value."""
+        self.apply(Step.of("retire_tags", block=block))
+
+
+__all__ = ["Applied", "Schedule", "Step"]

@@ -1,0 +1,222 @@
+"""The record's classes: one for each thing that a view shows, frozen, without behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+# Raised by one whenever a field is added, dropped or means something else; a record of another number is refused.
+SCHEMA = 1
+
+# Plain JSON with string keys; tuples inside come back as lists.
+Json: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a program.
+
+    Args:
+        node: stable id; lines that one node is spread over share it.
+        text: as shown, indentation included.
+        origin: the stage of the definition that it comes from, or "" (a loop around several).
+        kind: "definition", "loop", "guard", "store", "comment" and so on, for colours.
+        refs: ids of lines of the stage above.
+    """
+
+    node: str
+    text: str
+    origin: str = ""
+    kind: str = ""
+    refs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """Name, static shape and dtype of an input or output."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRecord:
+    """What was compiled: `params` are the arguments it was made from, `definition` has a line a stage."""
+
+    name: str
+    title: str
+    params: Json
+    inputs: tuple[TensorRecord, ...]
+    outputs: tuple[TensorRecord, ...]
+    source: str
+    definition: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A tensor or block; `x`, `y` is its centre, in points, from the top left, None where no layout was made."""
+
+    id: str
+    label: str
+    kind: Literal["input", "map", "reduce", "output"]
+    detail: str = ""
+    role: str = ""
+    x: float | None = None
+    y: float | None = None
+    width: float | None = None
+    height: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEdge:
+    """`target` reads `tensor` of `source`; `points` is the line to draw, in points, from the source to the target.
+
+    "fused": inside one loop; "early": read before it is complete; "repaired": such a read, made good.
+    """
+
+    source: str
+    target: str
+    tensor: str
+    kind: Literal["plain", "fused", "repaired", "early"] = "plain"
+    points: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The dataflow graph of a program's loop nests; `width` and `height` of the whole drawing, in points."""
+
+    nodes: tuple[GraphNode, ...] = ()
+    edges: tuple[GraphEdge, ...] = ()
+    width: float | None = None
+    height: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DerivationStep:
+    """One step of the algebra, in three notations; `ok` is false on the step that was refused."""
+
+    title: str
+    text: str
+    latex: str
+    mathml: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """How the repair term was found, or why there is none: `term` is g as text, `summary` a sentence."""
+
+    reducer: str
+    term: str
+    steps: tuple[DerivationStep, ...]
+    accepted: bool
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a step: the program after it, its graph, and its algebra where it has some.
+
+    Args:
+        key: "dataflow", "naive", "repair", "repaired", or the primitive's name for a step of one phase.
+        title: a few words.
+        note: what happened and why.
+        program: the loop program after the phase; `refs` are lines of the definition.
+        graph: its dataflow graph.
+        derivation: of the repair term.
+        wrong: the program is meant to compute wrong numbers here.
+    """
+
+    key: str
+    title: str
+    note: str
+    program: tuple[Line, ...]
+    graph: Graph
+    derivation: Derivation | None = None
+    wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One primitive as it was applied; `error` where it refused, and then the program is what it was before."""
+
+    index: int
+    primitive: str
+    arguments: Json
+    summary: str
+    phases: tuple[Phase, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """The HTile program after the pass called `name`; `refs` are lines of the last loop program."""
+
+    name: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of the Triton source, and what it came from.
+
+    Args:
+        number: from 1.
+        text: as in the source.
+        nodes: ids of lines of the HTile program that was emitted.
+        blocks: ids of lines of the last loop program.
+        definition: ids of lines of the definition.
+    """
+
+    number: int
+    text: str
+    nodes: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+    definition: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """What was emitted.
+
+    Args:
+        name: of the kernel.
+        htile: the HTile program as translated, before any pass.
+        passes: the HTile program after each pass, in order; the last one was emitted.
+        source: the Triton source.
+        triton: the same, a record a line.
+        launches: a kernel launch each, in order: name, grid, constants and the like.
+    """
+
+    name: str
+    htile: tuple[Line, ...]
+    passes: tuple[PassRecord, ...]
+    source: str
+    triton: tuple[SourceLine, ...]
+    launches: tuple[Json, ...] = ()
+
+    @property
+    def emitted(self) -> tuple[Line, ...]:
+        """The HTile program that Triton was written from."""
+        return self.passes[-1].lines if self.passes else self.htile
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A whole compilation; `command` is the command line that repeats it, `versions` are of the packages used."""
+
+    operator: OperatorRecord
+    steps: tuple[StepRecord, ...] = ()
+    kernel: KernelRecord | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    command: str | None = None
+    schema: int = SCHEMA
+
+    @property
+    def program(self) -> tuple[Line, ...]:
+        """The last loop program: of the last step that did not refuse; the definition, where there is none."""
+        for step in reversed(self.steps):
+            if step.error is None and step.phases:
+                return step.phases[-1].program
+        return self.operator.definition

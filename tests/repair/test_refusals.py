@@ -1,0 +1,113 @@
+"""What has no repair term is refused, with the step that failed, on what, and what would help."""
+
+from __future__ import annotations
+
+import pytest
+import sympy as sp
+
+from neptune_lab.repair import RepairError, solve
+
+
+@pytest.mark.parametrize(
+    ("reducer", "g", "step", "match"),
+    [
+        ("sum", "c - r", "prove Eq. 4", r"not additive: h\(x \+ y\) - h\(x\) - h\(y\) = r' - r"),
+        ("sum", "(c - r)**2", "prove Eq. 4", r"two solutions for C.*not additive"),
+        ("max", "c*r", "prove Eq. 4", r"not monotone in t: the factor r'/r may be negative"),
+        ("min", "c*r", "prove Eq. 4", "not monotone"),
+        ("max", "1/(c + r)", "prove Eq. 4", "not monotone"),
+        ("max", "(c - r)**2", "prove Eq. 4", "not monotone"),
+        ("prod", "exp(c - r)", "prove Eq. 4", "not multiplicative"),
+        ("prod", "r", "prove Eq. 4", "not multiplicative"),
+        ("sum", "tanh(c - r)", "prove Eq. 4", "not additive"),
+        ("sum", "c1*r + c2", "separate", "c1 and c2 meet r in different ways"),
+        ("sum", "exp(c*r - d)", "separate", "does not separate"),
+        ("sum", "max(c, r)", "invert", "max forgets"),
+        ("sum", "sin(c - r)", "invert", "infinitely often"),
+        ("sum", "exp(c - r)*(c - r)", "invert", "more than one place"),
+        ("sum", "c/sqrt(r)", "prove Eq. 3", "not known to be real"),
+        ("sum", "c*log(r)", "prove Eq. 3", "not known to be real"),
+        ("sum", "sin(r)*c", "guard", "where was not found"),
+    ],
+)
+def test_refused(reducer, g, step, match):
+    with pytest.raises(RepairError, match=match) as refused:
+        solve(reducer, g, "r")
+    assert refused.value.step == step
+    assert refused.value.expression
+    assert refused.value.help
+
+
+def test_the_help_names_the_assumption_that_makes_it_pass():
+    with pytest.raises(RepairError) as refused:
+        solve("max", "c*r", "r")
+    assert "assumptions={'r': ['nonnegative']}" in (refused.value.help or "")
+    assert solve("max", "c*r", "r", assumptions={"r": ["nonnegative"]})
+
+
+def test_max_over_positive_terms_only_does_not_keep_minus_infinity():
+    """h = t**(r'/r) is monotone for t > 0, but the loop starts from -oo."""
+    with pytest.raises(RepairError, match="does not keep the identity -oo"):
+        solve("max", "exp(c*r)", "r", assumptions={"r": "positive"})
+    assert solve("min", "exp(c*r)", "r", assumptions={"r": "positive"})
+
+
+def test_two_producers_that_cancel_cannot_be_guarded():
+    with pytest.raises(RepairError, match="for many pairs of r1 and r2") as refused:
+        solve("sum", "c/(r1 - r2)", ["r1", "r2"])
+    assert refused.value.step == "guard"
+
+
+@pytest.mark.parametrize(
+    ("g", "match"),
+    [
+        ("__import__('os').system('true')", "neither arithmetic nor a known function"),
+        ("c.real", "neither arithmetic"),
+        ("(lambda: c)()", "neither arithmetic"),
+        ("f(c) - r", "'f', which is not a known function"),
+        ("exp(c, r)", "takes 1 argument"),
+        ("exp(c", "not an expression"),
+        ("c if r else c", "neither arithmetic"),
+        ("c < r", "neither arithmetic"),
+        ("c ^ r", "a power is"),
+        ("'c'", "not a real number"),
+        ("1j*c", "not a real number"),
+        ("1e999*c", "not a finite number"),
+        ("c/0", "divides by 0"),
+        ("9**9**9**9", "too large"),
+        ("c" + "+c" * 2000, "characters long"),
+        ("-" * 100 + "c", "nests deeper"),
+        ("max()", "takes one or more"),
+    ],
+)
+def test_text_is_parsed_not_evaluated(g, match):
+    with pytest.raises(RepairError, match=match) as refused:
+        solve("sum", g, "r")
+    assert refused.value.step == "read"
+
+
+def test_arguments_are_checked():
+    c, r = sp.symbols("c r")
+    for match, call in {
+        "reducer is 'mean'": lambda: solve("mean", "c", "r"),
+        "no producer": lambda: solve("sum", "c", []),
+        "named twice": lambda: solve("sum", "c/r", ["r", "r"]),
+        "not an assumption": lambda: solve("sum", "c/r", "r", assumptions={"r": ["tiny"]}),
+        "contradict": lambda: solve("sum", "c/r", "r", assumptions={"r": ["positive", "negative"]}),
+        "about q, which g does not have": lambda: solve("sum", "c/r", "r", assumptions={"q": ["positive"]}),
+        "True or False": lambda: solve("sum", "c/r", "r", assumptions={"r": {"positive": 1}}),
+        "both a producer and a constant": lambda: solve("sum", "c/r", "r", constants=["r"]),
+        "symbols called c": lambda: solve("sum", sp.Dummy("c") / sp.Dummy("c"), "c"),
+        "nothing is known of f": lambda: solve("sum", sp.Function("f")(c - r), [r]),
+        "declared not to be real": lambda: solve("sum", sp.Symbol("c", imaginary=True) / r, [r]),
+        "g is a list": lambda: solve("sum", [c], [r]),  # type: ignore[arg-type]
+    }.items():
+        with pytest.raises(RepairError, match=match) as refused:
+            call()
+        assert refused.value.step == "read"
+
+
+def test_words_and_booleans_say_the_same():
+    words = solve("max", "c*r", "r", assumptions={"r": ["nonnegative"]})
+    assert solve("max", "c*r", "r", assumptions={sp.Symbol("r"): {"nonnegative": True}}) is words
+    assert solve("max", "c*r", "r", assumptions={"r": {"negative": False}})
