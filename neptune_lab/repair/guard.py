@@ -7,9 +7,9 @@ reduction of g(s, c) over the inputs so far.  When the producer leaves p for r',
 by the tag-updating property (Def. 4.2): nothing that was accumulated is lost.  While it stays, h(t, s, s) = t.
 
 If the producer never leaves p, t ends as the reduction of g(s, c).  Where g(p, c) is itself not finite for some inputs,
-there is no value that it should have been instead (0/0 on an all-zero row).  Where g(p, c) is finite and only h cannot start from p
-(c*r at r = 0: all terms are 0, and t = 0 tells nothing about the inputs), one last h(t, s, p) after the loop gives the
-true value; `Guard.final_repair` says so.
+there is no value that it should have been instead (0/0 on an all-zero row).  Where g(p, c) is finite and only h cannot
+start from p (c*r at r = 0: all terms are 0, and t = 0 tells nothing about the inputs), one last h(t, s, p) after the
+loop gives the true value; `Guard.final_repair` says so.
 """
 
 from __future__ import annotations

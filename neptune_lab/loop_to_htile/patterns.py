@@ -1,0 +1,215 @@
+"""Matching a tile store to what HTile can compute: elementwise, reduce, dot (paper, Algorithm 3, line 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile.nodes import Access, Cast as TileCast
+from neptune_lab.htile.nodes import Dot, Elementwise, Literal, Permute, Reduce, Scalar, TileExpr
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Previous, Program, Var, substitute, variables, walk
+from neptune_lab.loop_ir.reduction import IDENTITIES, REDUCERS
+from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_to_htile.dimensions import positions, reconcile
+from neptune_lab.loop_to_htile.regions import Nest, index_expr, region, split_inner
+
+_COMPARE = ("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not")
+
+
+def dtype_of(expr: Expr, program: Program) -> str:
+    """The dtype of a scalar expression."""
+    match expr:
+        case Const(_, dtype) | Cast(dtype, _):
+            return dtype
+        case Var():
+            return "int32"
+        case Load(buffer, _) | Previous(buffer, _, _):
+            return program.buffer(buffer).dtype
+        case Op(name, _) if name in _COMPARE:
+            return "bool"
+        case Op("select", (_, a, _)):
+            return dtype_of(a, program)
+        case Op(_, args):
+            return dtype_of(args[0], program)
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Scalar expressions (over loop variables) to tile expressions over `nest`."""
+
+    program: Program
+    nest: Nest
+
+    def tile(self, expr: Expr, axes: tuple[str, ...]) -> TileExpr:
+        """`expr` as a tile whose dimensions are `axes`."""
+        match expr:
+            case Const(value, dtype):
+                return Literal(value, dtype)
+            case Load(buffer, indices):
+                if self.program.buffer(buffer).tagged:
+                    raise TileError(
+                        f"block {self.nest.block!r} reads the scan buffer {buffer!r}, one value a tag",
+                        node=self.nest.block,
+                        help="apply retire_tags to the block that writes it",
+                    )
+                return reconcile(buffer, region(indices, expression(expr), self.nest), axes)
+            case Previous(buffer):
+                raise TileError(
+                    f"block {self.nest.block!r} reads a previous tag of {buffer!r}",
+                    node=self.nest.block,
+                    help="apply retire_tags to the block that writes it",
+                )
+            case Cast(dtype, arg):
+                return TileCast(self.tile(arg, axes), dtype)
+            case Op("guard", (value, point, stand_in)):
+                x, dtype = self.tile(value, axes), dtype_of(value, self.program)
+                hit = Elementwise("eq", (x, self.tile(point, axes)), "bool")
+                return Elementwise("where", (hit, self.tile(stand_in, axes), x), dtype)
+        if self._is_index(expr):
+            return self._index(expr, axes)
+        assert isinstance(expr, Op), expr
+        name = "where" if expr.name == "select" else expr.name
+        return Elementwise(name, tuple(self.tile(a, axes) for a in expr.args), dtype_of(expr, self.program))
+
+    def _is_index(self, expr: Expr) -> bool:
+        return all(
+            isinstance(e, Var)
+            or (isinstance(e, Const) and e.dtype.startswith("int"))
+            or (isinstance(e, Op) and e.name in ("add", "sub", "mul", "floordiv", "floormod", "min", "max"))
+            for e in walk(expr)
+        )
+
+    def _index(self, expr: Expr, axes: tuple[str, ...]) -> TileExpr:
+        """An index used as a value (in a mask): positions along an axis, or a scalar."""
+        expr = simplify(expr, self.nest.extents)
+        parts = split_inner(expr, self.nest)
+        if parts is not None and not parts[1]:
+            return Scalar(index_expr(expr))
+        if parts is not None and len(parts[1]) == 1 and parts[1][0] in axes:
+            start = simplify(parts[0], self.nest.extents)
+            return positions(index_expr(start), self.nest.inner[parts[1][0]], parts[1][0], axes)
+        assert isinstance(expr, Op), expr
+        return Elementwise(expr.name, tuple(self.tile(a, axes) for a in expr.args), "int32")
+
+
+def store_value(
+    program: Program, block: Block, nest: Nest, spatial: tuple[str, ...], reduced: tuple[str, ...], outer_fold: bool
+) -> TileExpr:
+    """The right-hand side of the tile store of `block`.
+
+    Args:
+        spatial: inner loops in the order of the target's dimensions.
+        reduced: inner loops that the block folds over.
+        outer_fold: the block also folds over loops outside the tile (it carries a value).
+    """
+    convert = Converter(program, nest)
+    env = {it.name: it.binding for it in block.iters}
+    value = substitute(block.body.value, env)
+    if not block.is_reduction or not isinstance(value, Op) or value.name not in REDUCERS:
+        if reduced:
+            raise TileError(f"block {block.name!r} folds over {', '.join(reduced)} in no known way", node=block.name)
+        return convert.tile(value, spatial)
+    reducer = REDUCERS[value.name]
+    carried, term = value.args
+    folded = fold(convert, reducer, term, _masks(block, nest, reduced), spatial, reduced, dtype_of(value, program))
+    if block.init is not None:
+        if outer_fold:
+            raise TileError(
+                f"block {block.name!r} carries a value over loops outside its tile and has its start value inside",
+                node=block.name,
+                help=f"decompose_reduction({block.name!r}, loop) writes the start value before the loop",
+            )
+        if carried != Load(block.writes, tuple(substitute(i, env) for i in block.body.indices)):
+            raise TileError(f"block {block.name!r} repairs a value that it starts itself", node=block.name)
+        return folded
+    left = convert.tile(carried, spatial)
+    return Elementwise(value.name, (left, folded), dtype_of(value, program))
+
+
+def _masks(block: Block, nest: Nest, reduced: tuple[str, ...]) -> tuple[Expr, ...]:
+    """Bounds on folded loops that do not hold everywhere: elements past them must not be folded in."""
+    return tuple(p for p in block.predicates if variables(p) & set(reduced) and not always(p, nest))
+
+
+def always(predicate: Expr, nest: Nest) -> bool:
+    """Whether a bound holds for all values of the loops."""
+    match predicate:
+        case Op("lt", (a, Const(limit))):
+            found = bounds(a, nest.extents)
+            return found is not None and found[1] < limit
+    return False
+
+
+def fold(
+    convert: Converter,
+    reducer: str,
+    term: Expr,
+    masks: tuple[Expr, ...],
+    spatial: tuple[str, ...],
+    reduced: tuple[str, ...],
+    dtype: str,
+) -> TileExpr:
+    """`term` folded over `reduced`: a dot where it is one, a reduce otherwise, the term where nothing is folded."""
+    if not reduced:
+        return convert.tile(term, spatial)
+    dot = match_dot(convert, term, masks, spatial, reduced) if reducer == "sum" else None
+    if dot is not None:
+        return dot
+    axes = (*spatial, *reduced)
+    tile = convert.tile(term, axes)
+    for mask in masks:
+        tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(IDENTITIES[reducer], dtype)), dtype)
+    for dim in range(len(axes) - 1, len(spatial) - 1, -1):
+        tile = Reduce(reducer, tile, dim)  # type: ignore[arg-type]
+    return tile
+
+
+def match_dot(
+    convert: Converter, term: Expr, masks: tuple[Expr, ...], spatial: tuple[str, ...], reduced: tuple[str, ...]
+) -> TileExpr | None:
+    """A product of one factor over (m, k) and one over (k, n), folded over k; None where it is not that."""
+    if len(spatial) != 2 or len(reduced) != 1:
+        return None
+    match term:
+        case Op("mul", (a, b)):
+            pass
+        case _:
+            return None
+    m, n = spatial
+    k = reduced[0]
+    inner = set(convert.nest.inner)
+    uses = [_variables(x) & inner for x in (a, b)]
+    if uses == [{n, k}, {m, k}]:
+        a, b = b, a
+    elif uses != [{m, k}, {n, k}]:
+        return None
+    tiles = [
+        _operand(convert, _narrow(a, convert.program), (m, k), k, masks),
+        _operand(convert, _narrow(b, convert.program), (k, n), k, masks),
+    ]
+    return Dot(tiles[0], tiles[1])
+
+
+def _operand(convert: Converter, expr: Expr, axes: tuple[str, str], k: str, masks: tuple[Expr, ...]) -> TileExpr:
+    """A dot's operand; positions past the end count as 0, which a global read gives by itself."""
+    tile = convert.tile(expr, axes)
+    base = tile.arg if isinstance(tile, Permute) else tile
+    if isinstance(base, Access) and convert.program.buffer(base.tensor).scope == "global":
+        return tile
+    dtype = dtype_of(expr, convert.program)
+    for mask in masks:
+        tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(0.0, dtype)), dtype)
+    return tile
+
+
+def _narrow(expr: Expr, program: Program) -> Expr:
+    """The operand before it was widened: a dot multiplies halves and accumulates in float32 by itself."""
+    match expr:
+        case Cast("float32", arg) if dtype_of(arg, program) in ("float16", "bfloat16"):
+            return arg
+    return expr
+
+
+def _variables(expr: Expr) -> set[str]:
+    return variables(expr)

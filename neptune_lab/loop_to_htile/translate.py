@@ -1,0 +1,197 @@
+"""Scheduled loop programs to HTile (paper, Algorithm 3).
+
+Each nest at the top of the program is a kernel: its loops bound to block indices are the grid, loops that hold several
+blocks stay loops, and every block with the loops that only it is in becomes one tile store.
+"""
+
+from __future__ import annotations
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile.nodes import For, GridAxis, Int, Kernel, Slice, Store, Tensor, TileExpr
+from neptune_lab.htile.nodes import Access, Elementwise, NewAxis
+from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile.nodes import Stmt as TileStmt
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stmt, substitute, variables
+from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.loop_ir.tree import blocks_under
+from neptune_lab.loop_to_htile.patterns import Converter, always, store_value
+from neptune_lab.loop_to_htile.regions import Nest, region
+
+GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+MAX_TILE = 1 << 20  # elements: Triton's own limit on one tensor
+
+
+def translate(program: Program) -> TileProgram:
+    """The whole program in HTile.
+
+    Raises:
+        TileError: an access that is no tile, tags that were not retired, a tile that is too large.
+    """
+    names: list[str] = []
+    kernels = []
+    for n, nest in enumerate(program.body):
+        kernels.append(_kernel(program, nest, _kernel_name(program, nest, n, names)))
+    tensors = tuple(Tensor(b.name, b.shape, b.dtype, _space(program, b.name)) for b in program.buffers)
+    return TileProgram(program.name, tensors, program.inputs, program.outputs, tuple(kernels))
+
+
+def _space(program: Program, name: str):
+    if name in program.outputs:
+        return "output"
+    if name in program.params:
+        return "input"
+    return "chip" if program.buffer(name).scope in ("shared", "local") else "global"
+
+
+def _kernel_name(program: Program, nest: Stmt, n: int, taken: list[str]) -> str:
+    blocks = blocks_under(nest)
+    if len(program.body) == 1:
+        name = program.name
+    elif any(b.role == "local" for b in blocks):
+        name = f"{program.name}_local"
+    elif any(b.role == "global" for b in blocks):
+        name = f"{program.name}_combine"
+    else:
+        name = f"{program.name}_{blocks[0].name}"
+    if name in taken:
+        name = f"{name}_{n}"
+    taken.append(name)
+    return name
+
+
+def _kernel(program: Program, nest: Stmt, name: str) -> Kernel:
+    grid: dict[str, tuple[str, int]] = {}
+    notes: dict[str, str | int] = {}
+    body: tuple[Stmt, ...] = (nest,)
+    extents: dict[str, int] = {}
+    while len(body) == 1 and isinstance(loop := body[0], Loop) and loop.kind in GRID:
+        grid[loop.kind] = (loop.var, loop.extent)
+        extents[loop.var] = loop.extent
+        notes.update(loop.annotations)
+        body = loop.body
+    axes = [grid.get(thread) for thread in GRID]
+    while axes and axes[-1] is None:
+        axes.pop()
+    if None in axes:
+        missing = GRID[axes.index(None)]
+        raise TileError(f"kernel {name} leaves {missing} free below a used grid axis", help=f"bind a loop to {missing}")
+    stmts = tuple(s for inner in body for s in _statement(program, inner, extents, ()))
+    return Kernel(
+        f"kernel:{name}",
+        name,
+        tuple(GridAxis(*axis) for axis in axes if axis is not None),
+        stmts,
+        _hint(notes, "num_warps"),
+        _hint(notes, "num_stages"),
+    )
+
+
+def _hint(notes: dict[str, str | int], key: str) -> int | None:
+    value = notes.get(key)
+    return int(value) if value is not None else None
+
+
+def _statement(program: Program, stmt: Stmt, extents: dict[str, int], path: tuple[str, ...]) -> tuple[TileStmt, ...]:
+    inner = tileable(stmt)
+    if inner is not None:
+        block, loops = inner
+        return (_store(program, block, {x.var: x.extent for x in loops}, extents),)
+    assert isinstance(stmt, Loop)
+    if stmt.kind in GRID:
+        first = blocks_under(stmt)[0].name
+        raise TileError(
+            f"loop {stmt.var!r} is bound to {stmt.kind} inside other work of the kernel",
+            node=first,
+            help="bind the outermost loops of a nest only",
+        )
+    path = (*path, stmt.var)
+    body = tuple(s for x in stmt.body for s in _statement(program, x, {**extents, stmt.var: stmt.extent}, path))
+    first = blocks_under(stmt)[0]
+    return (For(f"for:{'.'.join(path)}@{first.name}", stmt.var, Int(0), Int(stmt.extent), body, first.name),)
+
+
+def tileable(stmt: Stmt) -> tuple[Block, tuple[Loop, ...]] | None:
+    """The one block of a perfect nest of serial loops, and these loops; None where the nest holds more."""
+    loops: list[Loop] = []
+    while isinstance(stmt, Loop):
+        if len(stmt.body) != 1 or stmt.kind in GRID:
+            return None
+        loops.append(stmt)
+        stmt = stmt.body[0]
+    return stmt, tuple(loops)
+
+
+def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[str, int]) -> Store:
+    nest = Nest(block.name, inner, {**outer, **inner})
+    env = {it.name: it.binding for it in block.iters}
+    folded: list[str] = []
+    outer_fold = False
+    for it in block.iters:
+        if it.kind == "reduce":
+            used = variables(it.binding)
+            folded += [v for v in inner if v in used and v not in folded]
+            outer_fold |= any(outer.get(v, 1) >= 1 for v in used if v in outer)
+    indices = tuple(simplify(substitute(i, env), nest.extents) for i in block.body.indices)
+    target_region = region(indices, f"{block.writes}[{', '.join(expression(i) for i in indices)}]", nest)
+    spatial = tuple(s.axis for s in target_region if isinstance(s, Slice))
+    idle = [v for v in inner if v not in spatial and v not in folded]
+    if any(inner[v] > 1 for v in idle):
+        raise TileError(
+            f"block {block.name!r} runs along {', '.join(idle)}, which its store does not index",
+            node=block.name,
+            help="move it out of that loop",
+        )
+    size = 1
+    for v in (*spatial, *folded):
+        size *= inner[v]
+    value = store_value(program, block, nest, spatial, tuple(folded), outer_fold)
+    if size > MAX_TILE and not _is_dot(value):
+        raise TileError(
+            f"block {block.name!r} would compute a tile of {size} elements ({' × '.join(f'{v} {inner[v]}' for v in inner)}); "
+            f"at most {MAX_TILE} fit",
+            node=block.name,
+            help="split its loops and move the outer parts out, or bind them to the grid",
+        )
+    mask = _store_mask(program, block, nest, indices, spatial, tuple(folded))
+    return Store(f"tile:{block.name}", Access(block.writes, target_region), value, block.name, mask)
+
+
+def _is_dot(value: TileExpr) -> bool:
+    from neptune_lab.htile.nodes import Dot
+
+    return isinstance(value, Dot) or (isinstance(value, Elementwise) and any(_is_dot(a) for a in value.args))
+
+
+def _store_mask(
+    program: Program,
+    block: Block,
+    nest: Nest,
+    indices: tuple[Expr, ...],
+    spatial: tuple[str, ...],
+    folded: tuple[str, ...],
+) -> TileExpr | None:
+    """Bounds that the target's own shape does not imply; on chip, lanes past a bound are unspecified and need none."""
+    shape = program.buffer(block.writes).shape
+    implied = {(simplify(i, nest.extents), size) for i, size in zip(indices, shape, strict=True)}
+    mask: TileExpr | None = None
+    for predicate in block.predicates:
+        if always(predicate, nest) or variables(predicate) & set(folded):
+            continue
+        match predicate:
+            case Op("lt", (a, Const(limit))) if (simplify(a, nest.extents), limit) in implied:
+                continue
+        if program.buffer(block.writes).scope != "global":
+            if variables(predicate) & set(nest.inner):
+                continue
+            raise TileError(
+                f"block {block.name!r} is guarded by {expression(predicate)}, which no tile of it expresses",
+                node=block.name,
+                help="choose tile sizes so that the outer loop does not run past the end",
+            )
+        test = Converter(program, nest).tile(predicate, spatial)
+        mask = test if mask is None else Elementwise("and", (mask, test), "bool")
+    return mask
+
+
+__all__ = ["NewAxis", "tileable", "translate"]
