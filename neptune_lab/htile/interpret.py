@@ -41,7 +41,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import FLOATS, shape_of_access
-from neptune_lab.htile.walk import arith
+from neptune_lab.htile.walk import arith, written
 
 Array = NDArray[Any]
 
@@ -84,9 +84,7 @@ _OPERATORS: dict[str, Callable[..., Array]] = {
 _REDUCERS: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
-def interpret(
-    program: Program, inputs: Mapping[str, np.ndarray], *, dtype: str | None = None
-) -> dict[str, np.ndarray]:
+def interpret(program: Program, inputs: Mapping[str, np.ndarray], *, dtype: str | None = None) -> dict[str, np.ndarray]:
     """Run every kernel over its whole grid.
 
     Args:
@@ -146,8 +144,8 @@ class _Machine:
     # -- statements ----------------------------------------------------------------------------------------------
 
     def run(self, kernel: Kernel) -> None:
-        used = {store_name for store_name in _names(kernel.body)}
-        chip = [t for t in self.program.tensors if t.space == "chip" and t.name in used]
+        names = written(kernel)
+        chip = [t for t in self.program.tensors if t.space == "chip" and t.name in names]
         for instance in itertools.product(*(range(axis.extent) for axis in kernel.grid)):
             self.env = {axis.var: n for axis, n in zip(kernel.grid, instance, strict=True)}
             for tensor in chip:
@@ -250,10 +248,3 @@ class _Machine:
                 return product if acc is None else product + self.eval(acc)
             case _:
                 assert_never(expr)
-
-
-def _names(body: tuple[Stmt, ...]) -> set[str]:
-    names: set[str] = set()
-    for stmt in body:
-        names |= {stmt.target.tensor} if isinstance(stmt, Store) else _names(stmt.body)
-    return names

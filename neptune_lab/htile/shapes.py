@@ -175,7 +175,9 @@ def dtype_of(expr: TileExpr, program: Program) -> str:
         case Reduce(op=op, arg=arg):
             dtype = dtype_of(arg, program)
             if dtype == "bool" and op in ("sum", "prod"):
-                raise TileError(f"reduce({op}) of a bool tile", help="cast it to int32 first, or reduce with max or min")
+                raise TileError(
+                    f"reduce({op}) of a bool tile", help="cast it to int32 first, or reduce with max or min"
+                )
             return dtype
         case Dot(a=a, b=b, acc=acc):
             left, right = dtype_of(a, program), dtype_of(b, program)

@@ -102,7 +102,7 @@ def _check_chip_tiles_stay_in_their_kernel(program: Program) -> None:
 
 
 class _Kernel:
-    """Walks one kernel in execution order; `tiles` holds, for each on-chip tensor, the region that it now stands for."""
+    """Walks one kernel in execution order; `tiles` holds, for each on-chip tensor, the region it now stands for."""
 
     def __init__(self, program: Program, kernel: Kernel, filled: set[str]) -> None:
         self.program = program
@@ -122,7 +122,9 @@ class _Kernel:
             raise TileError(f"kernel {self.kernel.name} names two grid axes alike", node=self.kernel.node_id)
         for axis in axes:
             if axis.extent < 1:
-                raise TileError(f"grid axis {axis.var} has extent {axis.extent}; expected 1 or more", node=self.kernel.node_id)
+                raise TileError(
+                    f"grid axis {axis.var} has extent {axis.extent}; expected 1 or more", node=self.kernel.node_id
+                )
         self._body(self.kernel.body, grid_env(self.kernel))
 
     def _body(self, body: tuple[Stmt, ...], env: Env) -> None:
@@ -144,9 +146,14 @@ class _Kernel:
         if loop.var in env:
             raise TileError(f"loop variable {loop.var} is bound already; expected a new name")
         inner: dict[str, Interval] = {**env, loop.var: loop_interval(loop, env)}
-        self._body(loop.body, inner)
-        # What depends on the loop variable is stale outside of its iteration.
-        self.tiles = {name: at for name, at in self.tiles.items() if loop.var not in names_of_access(at)}
+        before = dict(self.tiles)
+        # Twice: the second time each tile holds what the iteration before left.
+        for _ in range(2):
+            self._body(loop.body, inner)
+            # What depends on the loop variable is stale outside of its iteration.
+            self.tiles = {name: at for name, at in self.tiles.items() if loop.var not in names_of_access(at)}
+        # The loop may not run: a tile that holds one region before it and another after it holds neither.
+        self.tiles = {name: at for name, at in self.tiles.items() if same_region(before.get(name, at), at)}
 
     def _store(self, store: Store, env: Env) -> None:
         for root in (store.value, store.mask):
@@ -215,7 +222,8 @@ class _Kernel:
                 )
             if not same_region(at, access):
                 raise TileError(
-                    f"on-chip tile is read as {flat_access(access)} but holds {flat_access(at)}; expected the same slices"
+                    f"on-chip tile is read as {flat_access(access)} but holds {flat_access(at)}; "
+                    "expected the same slices"
                 )
         elif tensor.name not in self.filled:
             raise TileError(f"{tensor.space} {tensor.name} is read before any kernel stores to it")

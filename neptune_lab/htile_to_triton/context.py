@@ -35,7 +35,7 @@ class Context:
         self.origin = kernel.name
         self.helpers = helpers
         self.tiles: dict[str, str] = {}  # chip tensor -> variable
-        self.defined: set[str] = set()  # chip tensors that have a value here
+        self.defined: dict[str, tuple[int, ...]] = {}  # chip tensors that have a value here, with its padded shape
         self.pointers: dict[str, str] = {}  # argument tensor -> parameter
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written(kernel)

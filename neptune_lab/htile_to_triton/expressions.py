@@ -33,6 +33,7 @@ from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.memory import inside, loaded, subscript, vector
 from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
 
+
 def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> Piece:
     """`expr` in Triton, its dimensions in `order` (None: as they are)."""
     if order is not None and order == tuple(range(len(order))):
@@ -206,4 +207,3 @@ def stored(ctx: Context, value: TileExpr, shape: tuple[int, ...], dtype: str) ->
     if ctx.shape(value) != shape:
         return call("tl.broadcast_to", piece.doc, f"[{', '.join(map(str, padded))}]")
     return piece.doc
-

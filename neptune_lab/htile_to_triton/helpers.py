@@ -11,10 +11,10 @@ def _tanh(x):
     return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
 '''
 
-_PRODUCT = '''@triton.jit
+_PRODUCT = """@triton.jit
 def _product(a, b):
     return a * b
-'''
+"""
 
 _DOT = '''INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 

@@ -86,7 +86,7 @@ def _located(emitter, ctx: Context, stmt: Stmt) -> None:
 def _loop(ctx: Context, loop: For) -> None:
     start, stop = ctx.index(loop.start), ctx.index(loop.stop)
     shadowed = ctx.variables.get(loop.var)
-    outer_env, outer_defined = dict(ctx.env), set(ctx.defined)
+    outer_env, outer_defined = dict(ctx.env), dict(ctx.defined)
     scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
     scope.header = Draft([f"for {name} in range({stop if start == '0' else f'{start}, {stop}'}):"], loop.origin)
@@ -122,8 +122,15 @@ def _store_tile(ctx: Context, stmt: Store, name: str, dtype: str) -> None:
     value: Doc = stored(ctx, stmt.value, shape, dtype) if direct is None else direct.doc
     if stmt.mask is not None and name in ctx.defined:
         value = call("tl.where", emit(ctx, stmt.mask).doc, value, ctx.tiles[name])
+    padded = ctx.padding.shape(shape)
+    if ctx.scope.parent is not None and ctx.defined.get(name, padded) != padded:
+        raise EmitError(
+            f"tile {name} of shape {padded} replaces one of shape {ctx.defined[name]} inside a loop; Triton "
+            "expects one shape for a variable that a loop carries",
+            help="give the two tiles two names",
+        )
     ctx.line(seq(f"{ctx.tiles[name]} = ", value))
-    ctx.defined.add(name)
+    ctx.defined[name] = padded
 
 
 def _direct_load(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> Piece | None:

@@ -13,7 +13,7 @@ from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction
 from neptune_lab.loop_ir.sign import is_nonnegative, may_be_infinite
 from neptune_lab.loop_ir.sympy_bridge import read_term, write
 from neptune_lab.loop_schedule.outcome import Phase
-from neptune_lab.repair import RepairTerm, solve
+from neptune_lab.repair import RepairTerm, solve, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
     order = tuple(p for p in producers if p in reads)
     try:
         solved = solve(reduction.reducer, reading.term, order, assumptions=assumptions)
+        return Repair(solved, reads, {p: _points(program, solved, p) for p in order})
     except RepairError as error:
         error.node = consumer.name
         raise
-    return Repair(solved, reads, {p: _points(program, solved, p) for p in order})
 
 
 class RepairRefused(ScheduleError):
@@ -130,15 +130,22 @@ def solve_repair(
 def _points(program: Program, term: RepairTerm, producer: str) -> tuple[tuple[float, float], ...]:
     """Singular values that the producer can really take once it has seen an element."""
     block = writer_of(program, producer)
-    assert block is not None
+    reducer = None if block is None else reducer_of(block)
+    assert reducer is not None
     found = []
-    for guard in term.guards:
-        if guard.producer != producer:
-            continue
+    for guard in term.reachable_guards(producer, reducer):
         point = float(guard.point)
         if point in (float("inf"), float("-inf")):
             if not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
                 continue
+        if guard.final_repair:
+            raise RepairError(
+                f"{producer!r} can end at {guard.point}, where h is singular and the term is not: the loop would have to "
+                "repair once more after it ends",
+                step="guard",
+                expression=text(term.h),
+                help=f"keep {producer!r} away from {guard.point} in the definition, for example by adding a small constant",
+            )
         found.append((point, float(guard.stand_in)))
     return tuple(found)
 

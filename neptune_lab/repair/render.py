@@ -7,8 +7,10 @@ user calls a symbol can break the markup.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import unescape
 from typing import Any, cast
 from xml.sax.saxutils import escape
 
@@ -139,8 +141,14 @@ def mathml(expr: Basic) -> str:
     >>> mathml(Dummy("r'"))
     '<msup><mi>r</mi><mo>&#x2032;</mo></msup>'
     """
-    printed = _MathML().doprint(expr)
-    return printed.replace("&InvisibleTimes;", "&#x2062;").replace("&ApplyFunction;", "&#x2061;")
+    # SymPy writes HTML's entity names, which XML does not know.
+    return re.sub(r"&(\w+);", _as_number, _MathML().doprint(expr))
+
+
+def _as_number(entity: re.Match[str]) -> str:
+    if entity[1] in ("amp", "lt", "gt", "quot", "apos"):
+        return entity[0]
+    return "".join(f"&#x{ord(char):04x};" for char in unescape(entity[0]))
 
 
 @dataclass(frozen=True, slots=True)

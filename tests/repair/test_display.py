@@ -43,7 +43,7 @@ def test_mathml_is_well_formed_and_escapes_names():
     r = sp.Symbol("r")
     term = solve("sum", sp.Symbol("<img src=x>") * sp.exp(sp.Symbol("c1") - r), [r])
     for step in term.steps:
-        assert minidom.parseString(step.mathml).documentElement.tagName == "math"
+        assert minidom.parseString(step.mathml).getElementsByTagName("mtr").length == len(step.lines)
         assert step.latex.startswith(r"\begin{aligned}")
         assert step.title in step.text
     assert "<img" not in term.to_mathml()

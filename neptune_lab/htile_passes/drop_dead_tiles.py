@@ -1,0 +1,47 @@
+"""Remove stores to tiles that nothing reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune_lab.htile.nodes import Program, Stmt, Store
+from neptune_lab.htile.walk import reads, stores
+
+
+def drop_dead_tiles(program: Program) -> Program:
+    """Stores to on-chip tiles and global temporaries that no other statement reads go, and their tensors too.
+
+        t[i0*4:i0*4+4] = exp(x[i0*4:i0*4+4])          =>
+        y[i0*4:i0*4+4] = x[i0*4:i0*4+4]                     y[i0*4:i0*4+4] = x[i0*4:i0*4+4]
+
+    A tile that only its own stores read (`t = t + ...`) is dead as well.  Loops and kernels left empty go.
+    """
+    while True:
+        dead = _dead(program)
+        if not dead:
+            return program
+        kernels = tuple(replace(k, body=body) for k in program.kernels if (body := _without(k.body, dead)))
+        tensors = tuple(tensor for tensor in program.tensors if tensor.name not in dead)
+        program = replace(program, kernels=kernels, tensors=tensors)
+
+
+def _dead(program: Program) -> frozenset[str]:
+    needed = {
+        access.tensor
+        for kernel in program.kernels
+        for store in stores(kernel.body)
+        for access in reads(store)
+        if access.tensor != store.target.tensor
+    }
+    return frozenset(t.name for t in program.tensors if t.space in ("chip", "global") and t.name not in needed)
+
+
+def _without(body: tuple[Stmt, ...], dead: frozenset[str]) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, Store):
+            if stmt.target.tensor not in dead:
+                out.append(stmt)
+        elif inner := _without(stmt.body, dead):
+            out.append(stmt if inner == stmt.body else replace(stmt, body=inner))
+    return tuple(out)

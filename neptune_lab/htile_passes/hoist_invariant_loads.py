@@ -1,0 +1,102 @@
+"""Load once, before the loop, what each iteration would load again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from neptune_lab.htile.nodes import Access, For, Int, Kernel, NewAxis, Program, Slice, Stmt, Store, Tensor, TileExpr
+from neptune_lab.htile.walk import names_of_access, region, rewrite_store, same_region, written
+
+
+def hoist_invariant_loads(program: Program) -> Program:
+    """A global tile that a loop reads, at an index without the loop's variable, is loaded to an on-chip tile first.
+
+        for j0 in range(4):
+            score[...] = dot(q[b, h, i0*128:i0*128+128, 0:64], ...)
+        =>
+        q_tile[0:128, 0:64] = q[b, h, i0*128:i0*128+128, 0:64]
+        for j0 in range(4):
+            score[...] = dot(q_tile[0:128, 0:64], ...)
+
+    Only tensors that the kernel does not write.  The load moves out of as many loops as its index allows.  The tile has
+    coordinates of its own, so that the zeros which a load puts past the end of the tensor stay in it.
+    """
+    hoister = _Hoister(program)
+    kernels = tuple(hoister.kernel(kernel) for kernel in program.kernels)
+    if not hoister.tensors:
+        return program
+    return replace(program, kernels=kernels, tensors=(*program.tensors, *hoister.tensors))
+
+
+@dataclass(slots=True)
+class _Level:
+    """One loop that is being rewritten and the loads to put before it."""
+
+    loop: For
+    loads: list[tuple[Access, Store]] = field(default_factory=list)
+
+
+class _Hoister:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.names = {tensor.name for tensor in program.tensors}
+        self.tensors: list[Tensor] = []
+        self.written: frozenset[str] = frozenset()
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        self.written = written(kernel)
+        body = self.body(kernel.body, [])
+        return kernel if body is kernel.body else replace(kernel, body=body)
+
+    def body(self, body: tuple[Stmt, ...], around: list[_Level]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for stmt in body:
+            if isinstance(stmt, Store):
+                out.append(self.store(stmt, around))
+                continue
+            level = _Level(stmt)
+            inner = self.body(stmt.body, [*around, level])
+            out += [load for _, load in level.loads]
+            out.append(stmt if inner is stmt.body else replace(stmt, body=inner))
+        unchanged = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
+        return body if unchanged else tuple(out)
+
+    def store(self, store: Store, around: list[_Level]) -> Store:
+        def visit(expr: TileExpr) -> TileExpr:
+            return self.access(expr, store, around) if isinstance(expr, Access) else expr
+
+        return rewrite_store(store, visit)
+
+    def access(self, access: Access, store: Store, around: list[_Level]) -> Access:
+        tensor = self.program.tensor(access.tensor)
+        if tensor.space == "chip" or tensor.name in self.written:
+            return access
+        used = names_of_access(access)
+        # Formal statement: the load may stand before loop n where its index uses no variable of loops n, n + 1, ...
+        free = next((n for n in range(len(around)) if not used & {level.loop.var for level in around[n:]}), None)
+        if free is None:
+            return access
+        level = around[free]
+        for loaded, load in level.loads:
+            if loaded.tensor == tensor.name and same_region(loaded, access):
+                return _tile_access(load.target.tensor, access)
+        load = self.load(access, tensor, store, level)
+        level.loads.append((access, load))
+        return _tile_access(load.target.tensor, access)
+
+    def load(self, access: Access, tensor: Tensor, store: Store, level: _Level) -> Store:
+        name, n = f"{tensor.name}_tile", 1
+        while name in self.names:
+            n += 1
+            name = f"{tensor.name}_tile_{n}"
+        self.names.add(name)
+        bare = Access(tensor.name, region(access))
+        extents = tuple(index.extent for index in bare.index if isinstance(index, Slice))
+        self.tensors.append(Tensor(name, extents, tensor.dtype, "chip"))
+        return Store(f"{level.loop.node_id}.{name}", _tile_access(name, bare), bare, store.origin)
+
+
+def _tile_access(name: str, access: Access) -> Access:
+    """`access` in the tile's own coordinates: each slice from 0, each scalar index gone."""
+    kept = [index for index in access.index if isinstance(index, Slice | NewAxis)]
+    return Access(name, tuple(replace(i, start=Int(0)) if isinstance(i, Slice) else i for i in kept))

@@ -1,0 +1,90 @@
+"""A tile that a kernel stores to global memory and reads again is kept on chip as well.
+
+Program instances run many threads: what one of them stored, another may load before it is visible. So a kernel never
+reads back what it wrote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile.nodes import Access, For, Kernel, NewAxis, Program, Slice, Stmt, Store, Tensor, TileExpr
+from neptune_lab.htile.walk import accesses, rewrite
+
+
+def keep_stored_tiles(program: Program) -> Program:
+    """Before => after, for a tensor `x` in global memory:
+
+        x[i0*8:i0*8+8] = e            x_chip[i0*8:i0*8+8] = e
+        y[...] = x[i0*8:i0*8+8]   =>  x[i0*8:i0*8+8] = x_chip[i0*8:i0*8+8]
+                                      y[...] = x_chip[i0*8:i0*8+8]
+
+    Raises:
+        TileError: a kernel reads another region of such a tensor than the one it stored.
+    """
+    tensors = {t.name: t for t in program.tensors}
+    added: list[Tensor] = []
+    kernels = []
+    for kernel in program.kernels:
+        stored: dict[str, Access] = {}
+        for store in _stores(kernel.body):
+            if tensors[store.target.tensor].space != "chip":
+                stored[store.target.tensor] = store.target
+        read = {a.tensor for store in _stores(kernel.body) for e in _values(store) for a in accesses(e)}
+        names: dict[str, str] = {}
+        for tensor in stored:
+            if tensor in read:
+                names[tensor] = _fresh(f"{tensor}_chip", set(tensors) | {t.name for t in added})
+                added.append(replace(tensors[tensor], name=names[tensor], space="chip"))
+        kernels.append(_keep(kernel, names, stored) if names else kernel)
+    if not added:
+        return program
+    return replace(program, tensors=program.tensors + tuple(added), kernels=tuple(kernels))
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    unique, n = name, 2
+    while unique in taken:
+        unique, n = f"{name}{n}", n + 1
+    return unique
+
+
+def _stores(body: tuple[Stmt, ...]) -> list[Store]:
+    return [s for stmt in body for s in ([stmt] if isinstance(stmt, Store) else _stores(stmt.body))]
+
+
+def _values(store: Store) -> list[TileExpr]:
+    return [store.value] if store.mask is None else [store.value, store.mask]
+
+
+def _region(access: Access) -> tuple:
+    """What is accessed, whatever the axes are called and wherever new ones stand."""
+    return tuple((i.start, i.extent) if isinstance(i, Slice) else i for i in access.index if not isinstance(i, NewAxis))
+
+
+def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> Kernel:
+    def visit(expr: TileExpr) -> TileExpr:
+        if isinstance(expr, Access) and expr.tensor in names:
+            if _region(expr) != _region(stored[expr.tensor]):
+                raise TileError(
+                    f"kernel {kernel.name} reads a region of {expr.tensor!r} that it stores in another shape",
+                    node=kernel.node_id,
+                    help="compute the reader in a kernel of its own",
+                )
+            return Access(names[expr.tensor], expr.index)
+        return expr
+
+    def statement(stmt: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(stmt, For):
+            return (replace(stmt, body=tuple(s for x in stmt.body for s in statement(x))),)
+        value = rewrite(stmt.value, visit)
+        if stmt.target.tensor not in names:
+            return (stmt if value is stmt.value else replace(stmt, value=value),)
+        chip = Access(names[stmt.target.tensor], stmt.target.index)
+        return (
+            Store(f"{stmt.node_id}/chip", chip, value, stmt.origin),
+            replace(stmt, value=chip),
+        )
+
+    return replace(kernel, body=tuple(s for x in kernel.body for s in statement(x)))

@@ -1,0 +1,357 @@
+"""A recorded run as a table, in the manner of the paper's Figure 1 (d) to (f): elements down, iterations across.
+
+A cell holds the value that an element has after one iteration of the rolling loop, which tags the values were seen
+at that went into it, and, beside a run of the unscheduled program, what that has for the same part of the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from math import isclose, isnan
+from typing import Literal, TypeAlias
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, substitute
+from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.loop_ir.tag_events import Index, Number, Read, State, Tag, Write, origin
+from neptune_lab.loop_ir.tags import TagTrace
+from neptune_lab.loop_ir.tree import blocks, nearest, statements
+
+Sign: TypeAlias = Literal["", "right", "early", "repaired"]
+
+SIGNS: dict[Sign, str] = {"": "", "right": "✓", "early": "!", "repaired": "↻"}
+LEGEND: dict[Sign, str] = {
+    "early": "read too early: the value it depends on changes later",
+    "repaired": "read at this tag, and repaired at the next ones",
+    "right": "as in the unscheduled program after the same part of the data",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRead:
+    """A read that went into a cell: `text` such as "xmax⟨0⟩", and its state."""
+
+    text: str
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """An element after one iteration.
+
+    Args:
+        value: what it holds.
+        tag: where the loops stood at the last write.
+        sign: "early" where any read came too early, else "repaired" where any was repaired, else "right" where the
+            value is the unscheduled program's.
+        reads: of other stages' results, each once.
+        should_be: what the unscheduled program has; None where there is nothing to compare with.
+    """
+
+    value: Number
+    tag: Tag
+    sign: Sign
+    reads: tuple[SeenRead, ...]
+    should_be: Number | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether the value is the unscheduled program's, to rounding."""
+        return self.should_be is not None and _close(self.value, self.should_be)
+
+    @property
+    def signs(self) -> str:
+        """The sign of the reads, and ✓ where the value is right."""
+        return " ".join(dict.fromkeys([SIGNS[self.sign], SIGNS["right"] if self.right else ""])).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An element of a tensor, `label` as "xmax[0]" or "xexp[0, j]", or the repair term of one ("repair")."""
+
+    label: str
+    buffer: str
+    block: str
+    kind: Literal["value", "repair"]
+    cells: tuple[Cell | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TagTable:
+    """The table; `hidden` counts the rows that were left out for length."""
+
+    title: str
+    rolling: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    hidden: int = 0
+
+    def row(self, label: str, kind: Literal["value", "repair"] = "value") -> Row:
+        """The row with a label; ScheduleError with the nearest labels otherwise."""
+        for row in self.rows:
+            if (row.label, row.kind) == (label, kind):
+                return row
+        labels = [r.label for r in self.rows if r.kind == kind]
+        raise ScheduleError(f"the tag table has no row {label!r}", help=nearest(label, labels, "rows"))
+
+    def to_text(self) -> str:
+        """The table as plain text, two lines a row: values and signs, then reads and expected values."""
+        grid = [["", *self.columns]]
+        for row in self.rows:
+            grid.append([_name(row), *(_value_text(cell) for cell in row.cells)])
+            below = [_below(cell) for cell in row.cells]
+            for n in range(max(len(lines) for lines in below)):
+                grid.append(["", *(lines[n] if n < len(lines) else "" for lines in below)])
+        widths = [max(len(line[n]) for line in grid) for n in range(len(grid[0]))]
+        lines = ["  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in grid]
+        return "\n".join([self.title, *lines, *self._notes()]) + "\n"
+
+    def to_html(self) -> str:
+        """The table as a fragment of HTML, style included; colours go with signs and follow light and dark themes."""
+        head = "".join(f'<th scope="col">{escape(c)}</th>' for c in self.columns)
+        body = []
+        for row in self.rows:
+            cells = "".join(_cell_html(cell) for cell in row.cells)
+            body.append(f'<tr class="{row.kind}"><th scope="row">{escape(_name(row))}</th>{cells}</tr>')
+        notes = "<br>".join(escape(note) for note in self._notes())
+        return (
+            f'<div class="nl-tags"><style>{_STYLE}</style><table><caption>{escape(self.title)}</caption>'
+            f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(body)}</tbody></table><p>{notes}</p></div>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _notes(self) -> list[str]:
+        """The legend of the signs that occur, and what was left out."""
+        cells = [cell for row in self.rows for cell in row.cells if cell is not None]
+        used = {cell.sign for cell in cells} | ({"right"} if any(cell.right for cell in cells) else set())
+        notes = [f"{SIGNS[sign]} {text}" for sign, text in LEGEND.items() if sign in used]
+        return notes + ([f"{self.hidden} more rows are not shown"] if self.hidden else [])
+
+
+def table(
+    trace: TagTrace,
+    reference: TagTrace | None = None,
+    *,
+    rolling: str,
+    where: dict[str, int] | None = None,
+    buffers: tuple[str, ...] | None = None,
+    max_rows: int = 60,
+) -> TagTable:
+    """The tag table of a run.
+
+    Args:
+        trace: the run.
+        reference: a run of the unscheduled program on the same inputs, for the values that should be.
+        rolling: variable of the loop whose iterations are the columns.
+        where: values of iteration variables, such as {"i": 0}: other elements are left out.
+        buffers: the tensors to show; all computed ones where None.
+        max_rows: rows beyond are counted, and not shown.
+    """
+    extents = {s.var: s.extent for _, s, _ in statements(trace.program) if isinstance(s, Loop)}
+    if rolling not in extents:
+        raise ScheduleError(
+            f"{trace.program.name} has no loop {rolling!r}", help=nearest(rolling, list(extents), "loops")
+        )
+    rows = _Rows(trace, reference, rolling, extents, where or {})
+    for write in trace.events:
+        if not write.init and (buffers is None or write.buffer in buffers):
+            rows.add(write)
+    return rows.finish(max_rows)
+
+
+class _Rows:
+    """The rows under construction: for each, the writes of each column."""
+
+    def __init__(
+        self,
+        trace: TagTrace,
+        reference: TagTrace | None,
+        rolling: str,
+        extents: dict[str, int],
+        where: dict[str, int],
+    ) -> None:
+        self.trace, self.rolling, self.extents, self.where = trace, rolling, extents, where
+        self.blocks = {b.name: b for b in blocks(trace.program)}
+        self.tagged = {b.name for b in trace.program.buffers if b.tagged}
+        self.found: dict[tuple[str, str], dict[int | str, list[Write]]] = {}
+        self.expected = _expected(reference)
+        self.iterations = extents[rolling]
+        self.first = min((w.step for w in trace.events if rolling in dict(w.loops)), default=0)
+        self.columns_of: dict[tuple[str, Index], set[int]] = {}
+        for write in trace.events:
+            if not write.init and rolling in dict(write.loops):
+                self.columns_of.setdefault(self.element(write), set()).add(dict(write.loops)[rolling])
+
+    def element(self, write: Write) -> tuple[str, Index]:
+        """The element that a write belongs to, its tag aside."""
+        return write.buffer, write.index[1:] if write.buffer in self.tagged else write.index
+
+    def add(self, write: Write) -> None:
+        block, loops = self.blocks[write.block], dict(write.loops)
+        point = {it.name: substitute(it.binding, {v: Const(n) for v, n in loops.items()}) for it in block.iters}
+        for name, wanted in self.where.items():
+            if name in point and _is_spatial(block, name) and simplify(point[name], {}) != Const(wanted):
+                return
+        column = loops.get(self.rolling, "before" if write.step < self.first else "after")
+        row = self.found.setdefault((write.buffer, self.label(block, loops)), {})
+        row.setdefault(column, []).append(write)
+
+    def label(self, block: Block, loops: dict[str, int]) -> str:
+        """The element's name, with what runs along the rolling loop left symbolic."""
+        bindings = {it.name: it.binding for it in block.iters}
+        fixed: dict[str, Expr] = {v: Const(n) for v, n in loops.items() if v != self.rolling}
+        indices = block.body.indices[1:] if block.writes in self.tagged else block.body.indices
+        shown = []
+        for index in indices:
+            shown.append(expression(simplify(substitute(substitute(index, bindings), fixed), self.extents)))
+        return f"{block.writes}[{', '.join(shown)}]" if shown else block.writes
+
+    def finish(self, max_rows: int) -> TagTable:
+        inside = [*range(self.iterations)]
+        outside = [c for c in ("before", "after") if any(c in row for row in self.found.values())]
+        columns: list[int | str] = [*(c for c in outside if c == "before"), *inside]
+        columns += [c for c in outside if c == "after"]
+        rows: list[Row] = []
+        for (buffer, label), row in self.found.items():
+            last = next(writes for writes in reversed(row.values()))[-1]
+            repairs = [_last_repair(row.get(c, [])) for c in columns]
+            if any(w is not None for w in repairs):
+                cells = tuple(None if w is None else self.repair_cell(w) for w in repairs)
+                rows.append(Row(label, buffer, last.block, "repair", cells))
+            cells = tuple(self.cell(c, row[c]) if c in row else None for c in columns)
+            rows.append(Row(label, buffer, last.block, "value", cells))
+        names = tuple(f"{self.rolling} = {c}" if isinstance(c, int) else f"{c} {self.rolling}" for c in columns)
+        title = f"{self.trace.program.name}: values at every iteration of {self.rolling}"
+        return TagTable(title, self.rolling, names, tuple(rows[:max_rows]), max(0, len(rows) - max_rows))
+
+    def cell(self, column: int | str, writes: list[Write]) -> Cell:
+        last = writes[-1]
+        block = self.blocks[last.block]
+        reads = [r for w in writes for r in w.reads]
+        found = Cell(last.value, last.loops, "", self.seen(reads), self.should_be(block, column, last))
+        states = {read.state for read in reads}
+        sign: Sign = "early" if "early" in states else "repaired" if "repaired" in states else ""
+        if not sign and found.right:
+            sign = "right"
+        return Cell(found.value, found.tag, sign, found.reads, found.should_be)
+
+    def repair_cell(self, write: Write) -> Cell:
+        assert write.repair is not None
+        return Cell(write.repair.value, write.loops, "repaired", self.seen(list(write.repair.reads)))
+
+    def seen(self, reads: list[Read]) -> tuple[SeenRead, ...]:
+        """The reads of other stages, each once, by tensor and tag."""
+        found: dict[SeenRead, None] = {}
+        for read in reads:
+            if read.state == "carried":
+                continue
+            if read.written_at is None:
+                found[SeenRead(f"{read.buffer}⟨start⟩", read.state)] = None
+                continue
+            tag = dict(self.trace.events[read.written_at].loops).get(self.rolling)
+            found[SeenRead(read.buffer if tag is None else f"{read.buffer}⟨{tag}⟩", read.state)] = None
+        return tuple(found)
+
+    def should_be(self, block: Block, column: int | str, write: Write) -> Number | None:
+        """The unscheduled program's value of the element after the same share of its reduction."""
+        if block.role in ("local", "tile"):
+            return None
+        _, index = element = self.element(write)
+        prefix = self.expected.get((origin(block), index))
+        if not prefix:
+            return None
+        if column == "before" or column == "after" or len(self.columns_of.get(element, ())) < 2:
+            return prefix[-1]
+        assert isinstance(column, int)
+        share = -(-len(prefix) // self.iterations)
+        return prefix[min((column + 1) * share, len(prefix)) - 1]
+
+
+def _is_spatial(block: Block, name: str) -> bool:
+    """Whether the block's iteration variable `name` picks an element."""
+    return block.iter(name).kind == "spatial"
+
+
+def _expected(reference: TagTrace | None) -> dict[tuple[str, Index], list[Number]]:
+    """For each stage and element of the unscheduled program, its values in order."""
+    found: dict[tuple[str, Index], list[Number]] = {}
+    if reference is not None:
+        origins = {b.name: origin(b) for b in blocks(reference.program)}
+        for write in reference.events:
+            if not write.init:
+                found.setdefault((origins[write.block], write.index), []).append(write.value)
+    return found
+
+
+def _last_repair(writes: list[Write]) -> Write | None:
+    return next((w for w in reversed(writes) if w.repair is not None), None)
+
+
+def _close(a: Number, b: Number) -> bool:
+    """Equal to rounding in the narrower floats; NaN is NaN."""
+    return (isnan(a) and isnan(b)) or isclose(a, b, rel_tol=1e-5, abs_tol=1e-7)
+
+
+# -- texts ----------------------------------------------------------------------------------------------------
+
+
+def _name(row: Row) -> str:
+    return f"repair of {row.label}" if row.kind == "repair" else row.label
+
+
+def _number(value: Number) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _value_text(cell: Cell | None) -> str:
+    return "" if cell is None else f"{_number(cell.value)} {cell.signs}".rstrip()
+
+
+def _read_text(read: SeenRead) -> str:
+    sign = {"early": " !", "repaired": " ↻"}.get(read.state, "")
+    return f"← {read.text}{sign}"
+
+
+def _below(cell: Cell | None) -> list[str]:
+    """The lines under a value: what it saw, and what it should be where it is not."""
+    if cell is None:
+        return []
+    wrong = [] if cell.should_be is None or cell.right else [f"≠ {_number(cell.should_be)}"]
+    return [_read_text(read) for read in cell.reads] + wrong
+
+
+def _cell_html(cell: Cell | None) -> str:
+    if cell is None:
+        return "<td></td>"
+    lines = [f"<b>{escape(_number(cell.value))}</b> <span>{escape(cell.signs)}</span>"]
+    lines += [f'<small class="{read.state}">{escape(_read_text(read))}</small>' for read in cell.reads]
+    if cell.should_be is not None and not cell.right:
+        lines.append(f"<small>≠ {escape(_number(cell.should_be))}</small>")
+    spoken = LEGEND.get(cell.sign, "")
+    at = ", ".join(f"{var} = {value}" for var, value in cell.tag)
+    title = escape(f"{at}: {spoken}" if spoken else at, quote=True)
+    return f'<td class="{cell.sign}" title="{title}">{"<br>".join(lines)}</td>'
+
+
+_STYLE = (
+    ".nl-tags{overflow-x:auto;font-size:13px}"
+    ".nl-tags table{border-collapse:collapse;color:inherit;font-family:ui-monospace,monospace}"
+    ".nl-tags caption{text-align:left;padding:4px 0;font-family:sans-serif}"
+    ".nl-tags th,.nl-tags td{border:1px solid rgba(128,128,128,.4);padding:3px 8px;text-align:left;"
+    "vertical-align:top;color:currentColor;background:none}"
+    ".nl-tags tr.repair th{font-style:italic}"
+    ".nl-tags td.early{background:rgba(230,110,0,.22)}"
+    ".nl-tags td.repaired{background:rgba(0,150,90,.18)}"
+    ".nl-tags td.right{background:rgba(50,120,230,.14)}"
+    ".nl-tags small{opacity:.85;white-space:nowrap}"
+    ".nl-tags small.early{border-bottom:1px solid rgba(230,110,0,.9)}"
+    ".nl-tags small.repaired{border-bottom:1px solid rgba(0,150,90,.9)}"
+    ".nl-tags p{margin:4px 0;font-family:sans-serif}"
+)

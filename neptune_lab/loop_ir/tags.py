@@ -1,0 +1,280 @@
+"""Values at every tag: a small program run in plain Python, every write recorded with the values that it saw.
+
+The *tag* of a write is where its loops stood (paper, section 3.1: `xmax` at iteration j is written m⟨j⟩).  For every
+read of a computed tensor the record says which write it saw, and whether the element was complete by then:
+
+    final      it was: nothing accumulates into the element after
+    carried    the reader is a part of the reduction itself, which goes on from what it has
+    early      it was not, and the reader takes it for complete: the broken dependences of naive fusion
+    repaired   it was not, but a repair term makes good for it, in the reader or in all that use the reader's result
+
+`tag_table` shows the record as a table, rows of elements by columns of iterations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Previous,
+    Program,
+    Stmt,
+    Store,
+    Var,
+    loads,
+)
+from neptune_lab.loop_ir.tag_events import Index, Number, Read, RepairValue, Tag, Write, classify, origin
+from neptune_lab.loop_ir.tree import blocks
+
+
+@dataclass(frozen=True, eq=False)
+class TagTrace:
+    """A run: every write in order, and what each buffer held at the end."""
+
+    program: Program
+    events: tuple[Write, ...]
+    values: dict[str, np.ndarray]
+
+    def writes(self, buffer: str, index: Index | None = None) -> tuple[Write, ...]:
+        """The writes to a buffer, or to one element of it, in order."""
+        return tuple(w for w in self.events if w.buffer == buffer and index in (None, w.index))
+
+    def final_step(self, buffer: str, index: Index) -> int | None:
+        """Step of the last write to an element; None where nothing wrote it."""
+        found = self.writes(buffer, index)
+        return found[-1].step if found else None
+
+    def early(self) -> tuple[tuple[Write, Read], ...]:
+        """Every read that came too early, with the write that it went into."""
+        return tuple((w, r) for w in self.events for r in w.reads if r.state == "early")
+
+    def tag(self, read: Read) -> Tag | None:
+        """Where the loops stood when the value that `read` saw was written; None for a start value."""
+        return None if read.written_at is None else self.events[read.written_at].loops
+
+
+def record(program: Program, inputs: dict[str, np.ndarray], *, limit: int = 200_000) -> TagTrace:
+    """Runs a small program and records every write.
+
+    Args:
+        program: any loop program; thread axes run as plain loops.
+        inputs: one array for each input, cast to the input's dtype; shapes must match.
+        limit: the most stores that are run; a larger program is refused.
+    """
+    count = sum(_executions(stmt) for stmt in program.body)
+    if count > limit:
+        raise ScheduleError(
+            f"{program.name} runs {count:,} stores, the tag recorder takes at most {limit:,}",
+            help="record it on smaller shapes, or raise limit",
+        )
+    machine = _Machine(program, inputs)
+    with np.errstate(all="ignore"):
+        for stmt in program.body:
+            machine.run(stmt, {})
+    return TagTrace(program, classify(program, machine.events), machine.arrays)
+
+
+def _executions(stmt: Stmt) -> int:
+    """How many times blocks run, predicates aside."""
+    return 1 if isinstance(stmt, Block) else stmt.extent * sum(_executions(s) for s in stmt.body)
+
+
+# -- running ----------------------------------------------------------------------------------------------------
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "floordiv": lambda a, b: a // b,
+    "floormod": lambda a, b: a % b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "neg": lambda a: -a,
+    "not": lambda a: not a,
+    "max": np.maximum,
+    "min": np.minimum,
+    "pow": np.power,
+    "rsqrt": lambda a: type(a)(1) / np.sqrt(a),
+    "sigmoid": lambda a: type(a)(1) / (type(a)(1) + np.exp(-a)),
+    "erf": lambda a: type(a)(math.erf(a)),
+    "guard": lambda a, point, stand_in: stand_in if a == point else a,
+    **{n: getattr(np, n) for n in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sin", "cos", "abs", "floor", "ceil")},
+}
+
+
+def _number(value: Any, dtype: str) -> Any:
+    """A scalar of the dtype; whole numbers and conditions are Python's own."""
+    if dtype == "bool":
+        return bool(value)
+    if dtype.startswith(("int", "uint")):
+        return int(value)
+    try:
+        return np.dtype(dtype).type(value)
+    except TypeError as error:
+        raise ScheduleError(f"the tag recorder does not know the dtype {dtype!r}") from error
+
+
+def _array(buffer: Buffer, given: dict[str, np.ndarray] | None) -> np.ndarray:
+    """An input's values, or an array of NaN (zeros of whole numbers)."""
+    if given is None:
+        return np.full(buffer.shape, np.nan if "float" in buffer.dtype else 0, buffer.dtype)
+    if buffer.name not in given:
+        raise ScheduleError(f"no array was given for input {buffer.name!r}")
+    array = np.array(given[buffer.name], dtype=buffer.dtype)
+    if array.shape != buffer.shape:
+        raise ScheduleError(f"input {buffer.name!r} has shape {array.shape}, expected {buffer.shape}")
+    return array
+
+
+class _Machine:
+    """One run; reads have no state yet."""
+
+    def __init__(self, program: Program, inputs: dict[str, np.ndarray]) -> None:
+        self.inputs = set(program.inputs)
+        self.arrays = {b.name: _array(b, inputs if b.name in self.inputs else None) for b in program.buffers}
+        self.events: list[Write] = []
+        self.last: dict[tuple[str, Index], int] = {}
+        self.reads: list[Read] = []
+        origins: dict[str, set[str]] = defaultdict(set)
+        for block in blocks(program):
+            origins[block.writes].add(origin(block))
+        self.repairs = {b.name: repair_term(b, origins) for b in blocks(program)}
+
+    def run(self, stmt: Stmt, env: dict[str, int]) -> None:
+        if isinstance(stmt, Block):
+            self.block(stmt, env)
+            return
+        for value in range(stmt.extent):
+            inner = {**env, stmt.var: value}
+            for child in stmt.body:
+                self.run(child, inner)
+
+    def block(self, block: Block, env: dict[str, int]) -> None:
+        if not all(self.expr(p, env) for p in block.predicates):
+            return
+        values = {it.name: int(self.expr(it.binding, env)) for it in block.iters}
+        reduces = tuple((it.name, values[it.name]) for it in block.iters if it.kind == "reduce")
+        loops = tuple(env.items())
+        if block.init is not None and all(value == 0 for _, value in reduces):
+            self.store(block.name, block.init, values, loops, reduces, init=True)
+        term = self.repairs[block.name]
+        repair = None
+        if term is not None:
+            self.reads = []
+            value = _plain(self.expr(term, values))
+            repair = RepairValue(value, tuple(self.reads))
+        self.store(block.name, block.body, values, loops, reduces, repair=repair)
+
+    def store(
+        self,
+        block: str,
+        store: Store,
+        env: dict[str, int],
+        loops: Tag,
+        reduces: Tag,
+        *,
+        init: bool = False,
+        repair: RepairValue | None = None,
+    ) -> None:
+        self.reads = []
+        value = self.expr(store.value, env)
+        reads = tuple(self.reads)
+        index = self.index(store.buffer, store.indices, env)
+        array = self.arrays[store.buffer]
+        array[index] = value
+        step = len(self.events)
+        self.last[store.buffer, index] = step
+        written = _plain(array[index])
+        self.events.append(Write(step, block, store.buffer, index, written, init, loops, reduces, reads, repair))
+
+    def index(self, buffer: str, indices: tuple[Expr, ...], env: dict[str, int], back: int = 0) -> Index:
+        index = tuple(int(self.expr(i, env)) for i in indices)
+        if back:
+            index = (index[0] - back, *index[1:])
+        shape = self.arrays[buffer].shape
+        if len(index) != len(shape) or not all(0 <= i < n for i, n in zip(index, shape, strict=True)):
+            raise ScheduleError(f"{buffer}{list(index)} is outside {buffer}, whose shape is {list(shape)}")
+        return index
+
+    def expr(self, expr: Expr, env: dict[str, int]) -> Any:
+        match expr:
+            case Var(name):
+                return env[name]
+            case Const(value, dtype):
+                return _number(value, dtype)
+            case Load(buffer, indices):
+                return self.load(buffer, self.index(buffer, indices, env), previous=False)
+            case Previous(buffer, (tag, *rest), initial):
+                if int(self.expr(tag, env)) > 0:
+                    return self.load(buffer, self.index(buffer, expr.indices, env, back=1), previous=True)
+                start = self.expr(initial, env)
+                place = (-1, *(int(self.expr(i, env)) for i in rest))
+                self.reads.append(Read(buffer, place, _plain(start), None, True, "carried"))
+                return start
+            case Op("select", (condition, yes, no)):
+                return self.expr(yes if self.expr(condition, env) else no, env)
+            case Op("and", (a, b)):
+                return bool(self.expr(a, env)) and bool(self.expr(b, env))
+            case Op("or", (a, b)):
+                return bool(self.expr(a, env)) or bool(self.expr(b, env))
+            case Op(name, args):
+                return _FUNCTIONS[name](*[self.expr(a, env) for a in args])
+            case Cast(dtype, arg):
+                return _number(self.expr(arg, env), dtype)
+        raise AssertionError(expr)
+
+    def load(self, buffer: str, index: Index, *, previous: bool) -> Any:
+        value = self.arrays[buffer][index]
+        if buffer not in self.inputs:
+            read = Read(buffer, index, _plain(value), self.last.get((buffer, index)), previous, "final")
+            self.reads.append(read)
+        return value if isinstance(value, np.floating) else value.item()
+
+
+def _plain(value: Any) -> Number:
+    """A scalar as Python's own; exact, since float64 holds the others."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def repair_term(block: Block, origins: dict[str, set[str]]) -> Expr | None:
+    """What a repaired block multiplies a partial value of its own stage by; all of h where it is no product.
+
+    Rolling update repairs the carried value, `X = h(X, …) (f) term`; split-k the local one, `X = X (f) h(X_local, …)`.
+    """
+    if ("repair", 1) not in block.annotations:
+        return None
+
+    def own(e: Expr) -> bool:
+        return isinstance(e, Load | Previous) and origin(block) in origins[e.buffer]
+
+    match block.body.value:
+        case Op(_, (left, right)):
+            h = right if own(left) else left
+            match h:
+                case Op("mul", (factor, value)) if own(value):
+                    return factor
+            if not own(h) and any(own(read) for read in loads(h)):
+                return h
+    return Const(1.0, "float32")
+
+
+__all__ = ["Read", "RepairValue", "TagTrace", "Write", "record"]

@@ -1,0 +1,7 @@
+"""The whole compiler, stage by stage, and the record of what each did."""
+
+from neptune_lab.pipeline.compile import compile, schedule
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.record import steps_record, versions
+
+__all__ = ["Kernel", "compile", "schedule", "steps_record", "versions"]

@@ -1,0 +1,61 @@
+"""The driver: from an operator or schedule to a kernel, an arrow a line (paper, Figure 2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab import htile_passes, htile_to_triton
+from neptune_lab.errors import ScheduleError
+from neptune_lab.htile.verify import verify
+from neptune_lab.loop_ir.tree import nearest
+from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.loop_schedule.templates import TEMPLATES
+from neptune_lab.loop_to_htile import translate
+from neptune_lab.pipeline.kernel import Kernel
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+
+def schedule(operator: Operator, template: str | None = None, **options: Any) -> Schedule:
+    """A schedule of `operator` by a template (default: the operator's own), with the template's options."""
+    name = template or operator.template
+    if name not in TEMPLATES:
+        raise ScheduleError(f"there is no template {name!r}", help=nearest(name, list(TEMPLATES), "templates"))
+    try:
+        return TEMPLATES[name](Schedule(operator), **options)
+    except TypeError as error:
+        raise ScheduleError(f"template {name!r} does not take these options: {error}") from error
+
+
+def compile(what: Operator | Schedule, template: str | None = None, **options: Any) -> Kernel:
+    """Compiles an operator (through a template) or a schedule as it stands.
+
+    Args:
+        what: an Operator, or a Schedule that the caller made.
+        template: "rolling_update" or "split_k_update"; default: the operator's own choice.
+        options: the template's, such as block_q and block_kv.
+
+    Raises:
+        ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
+    """
+    if isinstance(what, Schedule):
+        if template or options:
+            raise ScheduleError("a schedule is compiled as it stands; template and options go with an operator")
+        scheduled = what.copy()
+    else:
+        scheduled = schedule(what, template, **options)  # tensor expressions -> loop-scalar IR -> scheduled loops
+    translated = verify_and_return(translate(scheduled.program))  # loops -> HTile
+    passes = []
+    tiles = translated
+    for name, rewrite in htile_passes.PASSES:  # HTile -> HTile
+        tiles = verify_and_return(rewrite(tiles))
+        passes.append((name, tiles))
+    source = htile_to_triton.emit(tiles)  # HTile -> Triton
+    return Kernel(scheduled, translated, tuple(passes), source)
+
+
+def verify_and_return(tiles):
+    """The program, verified: every stage hands a valid one to the next."""
+    verify(tiles)
+    return tiles

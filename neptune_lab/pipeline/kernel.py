@@ -1,0 +1,125 @@
+"""A compiled kernel: every stage it went through, and a way to run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neptune_lab.htile import printer
+from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile_to_triton import TritonSource
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.pipeline import record
+from neptune_lab.trace import Trace
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+    from neptune_lab.runtime import LoadedKernel
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """What `nl.compile` gives: call it with torch tensors.
+
+    Args:
+        schedule: the schedule as it was compiled (a copy; later edits of the original do not reach it).
+        translated: the HTile program before any pass.
+        passes: (name, HTile program after it), in order.
+        triton: the emitted module with its provenance.
+    """
+
+    schedule: Schedule
+    translated: TileProgram
+    passes: tuple[tuple[str, TileProgram], ...]
+    triton: TritonSource
+
+    @property
+    def operator(self) -> Operator:
+        """The operator that was compiled."""
+        return self.schedule.operator
+
+    @property
+    def program(self) -> Program:
+        """The scheduled loop program."""
+        return self.schedule.program
+
+    @property
+    def htile(self) -> TileProgram:
+        """The HTile program that Triton was written from."""
+        return self.passes[-1][1] if self.passes else self.translated
+
+    @property
+    def htile_text(self) -> str:
+        """`htile` as text."""
+        return printer.to_text(self.htile)
+
+    @property
+    def source(self) -> str:
+        """The Triton module: it needs torch and Triton only."""
+        return self.triton.text
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The record of the whole compilation."""
+        made = record.kernel_record(self.operator.name, self.program, self.translated, self.passes, self.triton)
+        return Trace(
+            record.operator_record(self.operator), record.steps_record(self.schedule), made, record.versions()
+        )
+
+    @cached_property
+    def _loaded(self) -> LoadedKernel:
+        from neptune_lab.runtime import load
+
+        return load(_spec(self.operator, self.triton))
+
+    def __call__(self, *tensors: Any) -> Any:
+        """Launches on CUDA tensors, or in Triton's interpreter where there is no GPU.
+
+        Raises:
+            LaunchError: wrong number, shape, dtype, device or contiguity of an argument.
+        """
+        return self._loaded(*tensors)
+
+    def export(self, path: str | Path) -> Path:
+        """Writes the module to a file that needs torch and Triton only; the file's path."""
+        target = Path(path)
+        target.write_text(self.source, encoding="utf-8")
+        return target
+
+    def error(self, seed: int = 0) -> float:
+        """Runs on random inputs; the relative error (Frobenius norm) against the float64 reference."""
+        import torch
+
+        inputs = self.operator.random_inputs(seed)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        got = self(*(torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in inputs.values()))
+        want = self.operator.reference(*inputs.values())
+        pairs = zip(_several(got), _several(want), strict=True)
+        return max(
+            float(np.linalg.norm(a.double().cpu().numpy() - b) / max(float(np.linalg.norm(b)), 1e-300)) for a, b in pairs
+        )
+
+    def __repr__(self) -> str:
+        launches = ", ".join(f"{k.name}{k.grid}" for k in self.triton.kernels)
+        return f"<Kernel {self.operator.name}: {launches}>"
+
+
+def _several(value: Any) -> tuple:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _spec(operator: Operator, source: TritonSource) -> Any:
+    from neptune_lab.runtime import KernelSpec, TensorSpec
+
+    return KernelSpec(
+        name=source.name,
+        entry=source.entry,
+        text=source.text,
+        inputs=tuple(TensorSpec(s.name, s.shape, s.dtype) for s in operator.inputs),
+        outputs=tuple(TensorSpec(s.name, s.shape, s.dtype) for s in operator.outputs),
+    )

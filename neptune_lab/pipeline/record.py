@@ -1,0 +1,204 @@
+"""The record of a compilation: a Trace made from what the stages kept. Views read it; nothing is computed for show."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile.printer import print_program
+from neptune_lab.htile_to_triton import TritonSource
+from neptune_lab.loop_ir import render, tree
+from neptune_lab.loop_ir.dataflow import Edge, Node, graph
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_schedule.outcome import Phase
+from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.repair import RepairTerm
+from neptune_lab.trace import record
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+PACKAGES = ("apache-tvm", "triton", "torch", "sympy", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, this package and what the compiler stands on."""
+    found = {"python": platform.python_version()}
+    for package in ("neptune-lab", *PACKAGES):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def operator_record(operator: Operator) -> record.OperatorRecord:
+    """The operator as the record keeps it."""
+
+    def tensors(specs) -> tuple[record.TensorRecord, ...]:
+        return tuple(record.TensorRecord(s.name, s.shape, s.dtype) for s in specs)
+
+    lines = tuple(_line(x, ()) for x in render.definition(operator.program))
+    return record.OperatorRecord(
+        operator.name,
+        operator.title,
+        operator.params,
+        tensors(operator.inputs),
+        tensors(operator.outputs),
+        operator.source,
+        lines,
+    )
+
+
+def _line(line: render.Line, refs: tuple[str, ...]) -> record.Line:
+    return record.Line(line.node, line.text, line.origin, line.kind, refs)
+
+
+def program_lines(program: Program) -> tuple[record.Line, ...]:
+    """A loop program's lines, each linked to its stage of the definition."""
+    return tuple(_line(x, (f"def:{x.origin}",) if x.origin else ()) for x in render.render(program))
+
+
+def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
+    """The dataflow graph of a program; edges say what is fused, read too early, or repaired."""
+    found = graph(program)
+    nest = {b.name: n for n, stmt in enumerate(program.body) for b in tree.blocks_under(stmt)}
+    repaired = {b.name for b in tree.blocks(program) if ("repair", 1) in b.annotations}
+    early = set() if phase is None else {(producer, reader) for reader, producer in phase.reads_early}
+    nodes, edges = [], []
+    for _, data in found.nodes(data=True):
+        node: Node = data["node"]
+        nodes.append(record.GraphNode(node.name, node.name, node.kind, node.detail, node.role))  # type: ignore[arg-type]
+    for source, target, data in found.edges(data=True):
+        edge: Edge = data["edge"]
+        kind = "plain"
+        if source in nest and nest[source] == nest[target]:
+            kind = "fused"
+        if target in repaired and (edge.previous or _repairs(program, source, target)):
+            kind = "repaired"
+        if (source, target) in early:
+            kind = "early"
+        edges.append(record.GraphEdge(source, target, edge.tensor, kind))
+    return record.Graph(tuple(nodes), tuple(edges))
+
+
+def _repairs(program: Program, source: str, target: str) -> bool:
+    """Whether `target`, a combining block, reads the reduction `source` only to repair by it."""
+    blocks = {b.name: b for b in tree.blocks(program)}
+    return source in blocks and blocks[target].role == "global" and blocks[source].is_reduction
+
+
+def derivation_record(term: RepairTerm) -> record.Derivation:
+    """A repair term, step by step, in three notations."""
+    steps = tuple(record.DerivationStep(s.title, s.text, s.latex, s.mathml, s.ok) for s in term.steps)
+    data = term.as_record()
+    return record.Derivation(term.reducer, data["g"], steps, True, f"h(t, r, r') = {data['h']}")
+
+
+def phase_record(phase: Phase) -> record.Phase:
+    """A phase as the record keeps it."""
+    derivation = None
+    if phase.derivation is not None:
+        derivation = derivation_record(phase.derivation)
+    elif phase.refusal is not None:
+        step, expression, reason = phase.refusal
+        failed = record.DerivationStep(step, f"{expression}\n{reason}", "", "", False)
+        derivation = record.Derivation("", expression, (failed,), False, reason)
+    return record.Phase(
+        phase.key,
+        phase.title,
+        phase.note,
+        program_lines(phase.program),
+        graph_record(phase.program, phase),
+        derivation,
+        phase.wrong,
+    )
+
+
+def steps_record(schedule: Schedule) -> tuple[record.StepRecord, ...]:
+    """Every step with its phases; step 0 is the definition itself."""
+    start = record.Phase(
+        "definition",
+        "definition",
+        f"{schedule.operator.title}, every stage a loop nest of its own.",
+        program_lines(schedule.definition),
+        graph_record(schedule.definition),
+    )
+    steps = [record.StepRecord(0, "definition", {}, schedule.operator.name, (start,))]
+    for n, applied in enumerate(schedule.history, 1):
+        data = applied.step.as_record()
+        phases = tuple(phase_record(p) for p in applied.outcome.phases)
+        steps.append(record.StepRecord(n, applied.step.primitive, data["arguments"], str(applied.step), phases))
+    return tuple(steps)
+
+
+def htile_lines(tiles: TileProgram, program: Program) -> tuple[record.Line, ...]:
+    """An HTile program's lines, each linked to the block, or loop, that it was translated from."""
+    blocks = {b.name: b for b in tree.blocks(program)}
+    loops = [line.node for line in render.render(program) if line.kind == "loop"]
+    lines = []
+    for line in print_program(tiles):
+        refs: tuple[str, ...] = ()
+        if line.node_id.startswith("for:"):
+            refs = _loop_refs(loops, line.node_id)
+        elif line.origin in blocks:
+            refs = (f"store:{line.origin}",)
+        origin = blocks[line.origin].origin if line.origin in blocks else ""
+        lines.append(record.Line(line.node_id, line.text, origin, line.node_id.partition(":")[0], refs))
+    return tuple(lines)
+
+
+def _loop_refs(loops: list[str], node: str) -> tuple[str, ...]:
+    """The loop line of an HTile loop `for:j0@qk`: the shortest path that ends there."""
+    path, _, first = node.removeprefix("for:").partition("@")
+    var = path.split(".")[-1]
+    found = [
+        x for x in loops if x.endswith(f"@{first}") and var in x.removeprefix("loop:").partition("@")[0].split(".")
+    ]
+    return (min(found, key=len),) if found else ()
+
+
+def kernel_record(
+    name: str,
+    program: Program,
+    translated: TileProgram,
+    passes: tuple[tuple[str, TileProgram], ...],
+    source: TritonSource,
+) -> record.KernelRecord:
+    """HTile before and after each pass, and Triton with its links."""
+    emitted = passes[-1][1] if passes else translated
+    by_node = {line.node: line.refs for line in htile_lines(emitted, program)}
+    origins = {b.name: b.origin for b in tree.blocks(program)}
+    computing = {line.number: line for line in source.lines}
+    triton = []
+    for number, text in enumerate(source.text.splitlines(), 1):
+        line = computing.get(number)
+        if line is None:
+            triton.append(record.SourceLine(number, text))
+            continue
+        nodes = tuple(n for n in line.node_ids if n in by_node)
+        blocks = tuple(dict.fromkeys(ref for n in nodes for ref in by_node[n]))
+        named = [b.partition(":")[2] for b in blocks if b.startswith("store:")]
+        named += [b.rpartition("@")[2] for b in blocks if b.startswith("loop:")]
+        definition = tuple(dict.fromkeys(f"def:{origins[b]}" for b in named if origins.get(b)))
+        triton.append(record.SourceLine(number, text, nodes, blocks, definition))
+    launches = tuple(
+        {
+            "kernel": k.name,
+            "grid": list(k.grid),
+            "arguments": list(k.arguments),
+            "num_warps": k.num_warps,
+            "num_stages": k.num_stages,
+        }
+        for k in source.kernels
+    )
+    return record.KernelRecord(
+        name,
+        htile_lines(translated, program),
+        tuple(record.PassRecord(n, htile_lines(p, program)) for n, p in passes),
+        source.text,
+        tuple(triton),
+        launches,
+    )

@@ -1,0 +1,103 @@
+"""What kernels run on here: a GPU, or Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from neptune_lab.errors import LaunchError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """The device at hand and the versions that compile for it.
+
+    Args:
+        name: the GPU's name, or "Triton's interpreter on <processor>".
+        interpreter: whether kernels run in Triton's interpreter.
+        capability: CUDA compute capability, such as (9, 0); None without a GPU.
+        sm_count: number of streaming multiprocessors; None without a GPU.
+        memory_bytes: memory of the GPU; None without one.
+        torch, triton: versions.
+        cuda: CUDA version that torch was built with; None for a CPU build.
+    """
+
+    name: str
+    interpreter: bool
+    capability: tuple[int, int] | None
+    sm_count: int | None
+    memory_bytes: int | None
+    torch: str
+    triton: str
+    cuda: str | None
+
+
+def interpreting() -> bool:
+    """Whether Triton interprets kernels in this process.
+
+    Without a GPU this asks for the interpreter, which Triton can only grant before it is imported: its own functions
+    are decorated then.
+
+    Raises:
+        LaunchError: there is no GPU, and Triton was imported without its interpreter.
+    """
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    if not has_gpu and "triton" not in sys.modules:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    import triton
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction
+
+    # Triton's library was decorated at import, a kernel is at its own: both must be on the same side.
+    library, kernels = isinstance(tl.sum, InterpretedFunction), bool(triton.knobs.runtime.interpret)
+    if library != kernels or not (library or has_gpu):
+        where = "with" if library else "without"
+        wanted = "TRITON_INTERPRET=1" if kernels or not has_gpu else "no TRITON_INTERPRET"
+        raise LaunchError(
+            f"Triton was imported {where} its interpreter, and "
+            f"{'there is no CUDA GPU here' if not has_gpu else 'TRITON_INTERPRET was changed after that'}",
+            help=f"start the process (in Jupyter: restart the kernel) with {wanted}, set before triton is imported",
+        )
+    return library
+
+
+def device_facts() -> DeviceFacts:
+    """Facts about the device that a kernel launched now would run on."""
+    import torch
+
+    interpreter = interpreting()
+    import triton
+
+    cuda = getattr(torch.version, "cuda", None)
+    if interpreter or not torch.cuda.is_available():
+        name = f"Triton's interpreter on {platform.processor() or platform.machine()}"
+        return DeviceFacts(name, interpreter, None, None, None, torch.__version__, triton.__version__, cuda)
+    facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return DeviceFacts(
+        facts.name,
+        False,
+        (facts.major, facts.minor),
+        facts.multi_processor_count,
+        facts.total_memory,
+        torch.__version__,
+        triton.__version__,
+        cuda,
+    )
+
+
+def check_device(name: str, tensor: torch.Tensor, interpreter: bool) -> None:
+    """Raise LaunchError where kernels cannot run on the device of the argument `name`."""
+    if interpreter or tensor.is_cuda:
+        return
+    raise LaunchError(
+        f"argument {name} is on {tensor.device}; expected a CUDA device, since kernels run on the GPU here",
+        help=f"move it with {name}.cuda(), or start with TRITON_INTERPRET=1 to interpret kernels on the CPU",
+    )
