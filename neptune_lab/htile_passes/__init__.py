@@ -19,9 +19,11 @@ from neptune_lab.htile_passes.drop_dead_tiles import drop_dead_tiles
 from neptune_lab.htile_passes.fold_dot_accumulate import fold_dot_accumulate
 from neptune_lab.htile_passes.fold_initial_values import fold_initial_values
 from neptune_lab.htile_passes.hoist_invariant_loads import hoist_invariant_loads
+from neptune_lab.htile_passes.keep_stored_tiles import keep_stored_tiles
 
 PASSES: Mapping[str, Callable[[Program], Program]] = MappingProxyType(
     {
+        "keep_stored_tiles": keep_stored_tiles,
         "fold_initial_values": fold_initial_values,
         "fold_dot_accumulate": fold_dot_accumulate,
         "hoist_invariant_loads": hoist_invariant_loads,
@@ -43,5 +45,6 @@ __all__ = [
     "fold_dot_accumulate",
     "fold_initial_values",
     "hoist_invariant_loads",
+    "keep_stored_tiles",
     "run",
 ]

@@ -48,7 +48,7 @@ def compile(what: Operator | Schedule, template: str | None = None, **options: A
     translated = verify_and_return(translate(scheduled.program))  # loops -> HTile
     passes = []
     tiles = translated
-    for name, rewrite in htile_passes.PASSES:  # HTile -> HTile
+    for name, rewrite in htile_passes.PASSES.items():  # HTile -> HTile
         tiles = verify_and_return(rewrite(tiles))
         passes.append((name, tiles))
     source = htile_to_triton.emit(tiles)  # HTile -> Triton
