@@ -174,6 +174,9 @@ class _Machine:
         if store.mask is not None:
             keep = keep & self.eval(store.mask)
         array = self.arrays[target.name]
+        if not target.shape:
+            array[...] = np.where(keep, value, array)
+            return
         array[tuple(np.broadcast_to(w, shape)[keep] for w in where)] = value[keep]
 
     # -- expressions ---------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import Access, For, Kernel, NewAxis, Program, Slice, Stmt, Store, Tensor, TileExpr
-from neptune_lab.htile.walk import accesses, rewrite
+from neptune_lab.htile.nodes import Access, For, Kernel, Program, Stmt, Store, Tensor, TileExpr
+from neptune_lab.htile.walk import names_of_access, reads, rewrite, same_region, stores
 
 
 def keep_stored_tiles(program: Program) -> Program:
@@ -20,6 +20,8 @@ def keep_stored_tiles(program: Program) -> Program:
         y[...] = x[i0*8:i0*8+8]   =>  x[i0*8:i0*8+8] = x_chip[i0*8:i0*8+8]
                                       y[...] = x_chip[i0*8:i0*8+8]
 
+    The store to `x` leaves the loops that its region does not depend on: an output that a loop carries is stored once.
+
     Raises:
         TileError: a kernel reads another region of such a tensor than the one it stored.
     """
@@ -28,10 +30,10 @@ def keep_stored_tiles(program: Program) -> Program:
     kernels = []
     for kernel in program.kernels:
         stored: dict[str, Access] = {}
-        for store in _stores(kernel.body):
+        for store in stores(kernel.body):
             if tensors[store.target.tensor].space != "chip":
                 stored[store.target.tensor] = store.target
-        read = {a.tensor for store in _stores(kernel.body) for e in _values(store) for a in accesses(e)}
+        read = {a.tensor for store in stores(kernel.body) for a in reads(store)}
         names: dict[str, str] = {}
         for tensor in stored:
             if tensor in read:
@@ -50,23 +52,10 @@ def _fresh(name: str, taken: set[str]) -> str:
     return unique
 
 
-def _stores(body: tuple[Stmt, ...]) -> list[Store]:
-    return [s for stmt in body for s in ([stmt] if isinstance(stmt, Store) else _stores(stmt.body))]
-
-
-def _values(store: Store) -> list[TileExpr]:
-    return [store.value] if store.mask is None else [store.value, store.mask]
-
-
-def _region(access: Access) -> tuple:
-    """What is accessed, whatever the axes are called and wherever new ones stand."""
-    return tuple((i.start, i.extent) if isinstance(i, Slice) else i for i in access.index if not isinstance(i, NewAxis))
-
-
 def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> Kernel:
     def visit(expr: TileExpr) -> TileExpr:
         if isinstance(expr, Access) and expr.tensor in names:
-            if _region(expr) != _region(stored[expr.tensor]):
+            if not same_region(expr, stored[expr.tensor]):
                 raise TileError(
                     f"kernel {kernel.name} reads a region of {expr.tensor!r} that it stores in another shape",
                     node=kernel.node_id,
@@ -75,16 +64,26 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
             return Access(names[expr.tensor], expr.index)
         return expr
 
-    def statement(stmt: Stmt) -> tuple[Stmt, ...]:
+    late: dict[str, Store] = {}
+
+    def statement(stmt: Stmt, loops: tuple[str, ...]) -> tuple[Stmt, ...]:
         if isinstance(stmt, For):
-            return (replace(stmt, body=tuple(s for x in stmt.body for s in statement(x))),)
+            return (replace(stmt, body=tuple(s for x in stmt.body for s in statement(x, (*loops, stmt.var)))),)
         value = rewrite(stmt.value, visit)
         if stmt.target.tensor not in names:
             return (stmt if value is stmt.value else replace(stmt, value=value),)
         chip = Access(names[stmt.target.tensor], stmt.target.index)
-        return (
-            Store(f"{stmt.node_id}/chip", chip, value, stmt.origin),
-            replace(stmt, value=chip),
-        )
+        kept = Store(f"{stmt.node_id}/chip", chip, value, stmt.origin)
+        out = replace(stmt, value=chip)
+        if names_of_access(stmt.target) & set(loops):
+            return (kept, out)
+        late[stmt.target.tensor] = out  # the last one counts
+        return (kept,)
 
-    return replace(kernel, body=tuple(s for x in kernel.body for s in statement(x)))
+    body: list[Stmt] = []
+    for n, stmt in enumerate(kernel.body):
+        body += statement(stmt, ())
+        rest = {s.target.tensor for s in stores(kernel.body[n + 1 :])}
+        for tensor in [t for t in late if t not in rest]:
+            body.append(late.pop(tensor))
+    return replace(kernel, body=tuple(body))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from math import isclose, isnan
+from math import isclose, isfinite, isnan
 from typing import Literal, TypeAlias
 
 from neptune_lab.errors import ScheduleError
@@ -24,7 +24,7 @@ Sign: TypeAlias = Literal["", "right", "early", "repaired"]
 SIGNS: dict[Sign, str] = {"": "", "right": "✓", "early": "!", "repaired": "↻"}
 LEGEND: dict[Sign, str] = {
     "early": "read too early: the value it depends on changes later",
-    "repaired": "read at this tag, and repaired at the next ones",
+    "repaired": "read before it was complete, and made good by a repair",
     "right": "as in the unscheduled program after the same part of the data",
 }
 
@@ -48,6 +48,7 @@ class Cell:
             value is the unscheduled program's.
         reads: of other stages' results, each once.
         should_be: what the unscheduled program has; None where there is nothing to compare with.
+        right: whether the value is that, to rounding.
     """
 
     value: Number
@@ -55,11 +56,7 @@ class Cell:
     sign: Sign
     reads: tuple[SeenRead, ...]
     should_be: Number | None = None
-
-    @property
-    def right(self) -> bool:
-        """Whether the value is the unscheduled program's, to rounding."""
-        return self.should_be is not None and _close(self.value, self.should_be)
+    right: bool = False
 
     @property
     def signs(self) -> str:
@@ -184,6 +181,7 @@ class _Rows:
         self.expected = _expected(reference)
         self.iterations = extents[rolling]
         self.first = min((w.step for w in trace.events if rolling in dict(w.loops)), default=0)
+        self.tolerance = max(_TOLERANCES.get(b.dtype, 0.0) for b in trace.program.buffers)
         self.columns_of: dict[tuple[str, Index], set[int]] = {}
         for write in trace.events:
             if not write.init and rolling in dict(write.loops):
@@ -199,8 +197,12 @@ class _Rows:
         for name, wanted in self.where.items():
             if name in point and _is_spatial(block, name) and simplify(point[name], {}) != Const(wanted):
                 return
-        column = loops.get(self.rolling, "before" if write.step < self.first else "after")
         row = self.found.setdefault((write.buffer, self.label(block, loops)), {})
+        column: int | str = "after"
+        if self.rolling in loops:
+            column = loops[self.rolling]
+        elif write.step < self.first or block.role == "initial":
+            column = "before"
         row.setdefault(column, []).append(write)
 
     def label(self, block: Block, loops: dict[str, int]) -> str:
@@ -219,8 +221,8 @@ class _Rows:
         columns: list[int | str] = [*(c for c in outside if c == "before"), *inside]
         columns += [c for c in outside if c == "after"]
         rows: list[Row] = []
-        for (buffer, label), row in self.found.items():
-            last = next(writes for writes in reversed(row.values()))[-1]
+        for (buffer, label), row in sorted(self.found.items(), key=lambda found: _first(found[1])):
+            last = max((writes[-1] for writes in row.values()), key=lambda w: w.step)
             repairs = [_last_repair(row.get(c, [])) for c in columns]
             if any(w is not None for w in repairs):
                 cells = tuple(None if w is None else self.repair_cell(w) for w in repairs)
@@ -235,12 +237,11 @@ class _Rows:
         last = writes[-1]
         block = self.blocks[last.block]
         reads = [r for w in writes for r in w.reads]
-        found = Cell(last.value, last.loops, "", self.seen(reads), self.should_be(block, column, last))
+        should_be, scale = self.should_be(block, column, last)
+        right = should_be is not None and _close(last.value, should_be, self.tolerance, scale)
         states = {read.state for read in reads}
-        sign: Sign = "early" if "early" in states else "repaired" if "repaired" in states else ""
-        if not sign and found.right:
-            sign = "right"
-        return Cell(found.value, found.tag, sign, found.reads, found.should_be)
+        sign: Sign = "early" if "early" in states else "repaired" if "repaired" in states else "right" if right else ""
+        return Cell(last.value, last.loops, sign, self.seen(reads), should_be, right)
 
     def repair_cell(self, write: Write) -> Cell:
         assert write.repair is not None
@@ -252,26 +253,27 @@ class _Rows:
         for read in reads:
             if read.state == "carried":
                 continue
-            if read.written_at is None:
-                found[SeenRead(f"{read.buffer}⟨start⟩", read.state)] = None
-                continue
-            tag = dict(self.trace.events[read.written_at].loops).get(self.rolling)
+            tag: int | str | None = "start"
+            if read.written_at is not None and not self.starts(write := self.trace.events[read.written_at]):
+                tag = dict(write.loops).get(self.rolling)
             found[SeenRead(read.buffer if tag is None else f"{read.buffer}⟨{tag}⟩", read.state)] = None
         return tuple(found)
 
-    def should_be(self, block: Block, column: int | str, write: Write) -> Number | None:
-        """The unscheduled program's value of the element after the same share of its reduction."""
-        if block.role in ("local", "tile"):
-            return None
+    def starts(self, write: Write) -> bool:
+        """Whether a write gives a reduction its start value."""
+        return write.init or self.blocks[write.block].role == "initial"
+
+    def should_be(self, block: Block, column: int | str, write: Write) -> tuple[Number | None, float]:
+        """The unscheduled program's value of the element after the same share of its reduction, and its largest."""
         _, index = element = self.element(write)
         prefix = self.expected.get((origin(block), index))
-        if not prefix:
-            return None
-        if column == "before" or column == "after" or len(self.columns_of.get(element, ())) < 2:
-            return prefix[-1]
-        assert isinstance(column, int)
+        if block.role in ("local", "tile", "initial") or not prefix:
+            return None, 0.0
+        scale = max((abs(v) for v in prefix if isfinite(v)), default=0.0)
+        if isinstance(column, str) or len(self.columns_of.get(element, ())) < 2:
+            return prefix[-1], scale
         share = -(-len(prefix) // self.iterations)
-        return prefix[min((column + 1) * share, len(prefix)) - 1]
+        return prefix[min((column + 1) * share, len(prefix)) - 1], scale
 
 
 def _is_spatial(block: Block, name: str) -> bool:
@@ -294,9 +296,19 @@ def _last_repair(writes: list[Write]) -> Write | None:
     return next((w for w in reversed(writes) if w.repair is not None), None)
 
 
-def _close(a: Number, b: Number) -> bool:
-    """Equal to rounding in the narrower floats; NaN is NaN."""
-    return (isnan(a) and isnan(b)) or isclose(a, b, rel_tol=1e-5, abs_tol=1e-7)
+def _first(row: dict[int | str, list[Write]]) -> int:
+    """Step of a row's first write in the rolling loop, or of its first one where there is none."""
+    inside = [writes[0].step for column, writes in row.items() if isinstance(column, int)]
+    return min(inside or [writes[0].step for writes in row.values()])
+
+
+# Rounding that a short chain of stages in the dtype may leave, relative to the values.
+_TOLERANCES = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-12}
+
+
+def _close(a: Number, b: Number, tolerance: float, scale: float) -> bool:
+    """Equal to rounding, on the scale of the element's values; NaN is NaN."""
+    return (isnan(a) and isnan(b)) or isclose(a, b, rel_tol=tolerance, abs_tol=tolerance * scale)
 
 
 # -- texts ----------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
             assumptions[symbol.name] = ("nonnegative",)
     order = tuple(p for p in producers if p in reads)
     try:
-        solved = solve(reduction.reducer, reading.term, order, assumptions=assumptions)
+        solved = solve(reduction.reducer, reading.term, order, assumptions=assumptions, constants=())
         return Repair(solved, reads, {p: _points(program, solved, p) for p in order})
     except RepairError as error:
         error.node = consumer.name

@@ -1,4 +1,4 @@
-"""Generated modules as callables: written to a file (Triton reads a kernel's source back), imported, checked, launched."""
+"""Generated modules as callables: written to a file (Triton reads its source back), imported, checked, launched."""
 
 from __future__ import annotations
 

@@ -1,0 +1,257 @@
+"""The command line: compile, explain, run, list, env. Output goes to standard output, one-line errors to standard error.
+
+Exit status: 0 done; 1 a result that does not hold (`run`); 2 bad arguments or a refusal, with one clear line.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from neptune_lab.errors import DefinitionError, NeptuneError
+
+app = typer.Typer(
+    name="neptune-lab",
+    help="Compile tensor operators to fused Triton kernels, and see how each step came about.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Emit(StrEnum):
+    """What `compile` prints."""
+
+    definition = "definition"
+    loops = "loops"
+    htile = "htile"
+    triton = "triton"
+    trace = "trace"
+
+
+Name = Annotated[str, typer.Argument(help="The operator, as `neptune-lab list` names it.", metavar="OPERATOR")]
+Template = Annotated[str | None, typer.Option(help="rolling_update or split_k_update (default: the operator's own).")]
+Size = Annotated[int | None, typer.Option(min=1)]
+Dtype = Annotated[str | None, typer.Option(help="float16, bfloat16 or float32.")]
+
+
+def _operator(name: str, sizes: dict[str, Any]) -> Any:
+    """The operator, made from the options that were given; DefinitionError names one it does not take."""
+    from neptune_lab.operators import find
+
+    make = find(name)
+    parameters = inspect.signature(make).parameters
+    given = {k: v for k, v in sizes.items() if v is not None}
+    for option in given:
+        if option not in parameters:
+            known = [f"--{p.replace('_', '-')}" for p in parameters if p in sizes]
+            raise DefinitionError(f"{name} has no option --{option.replace('_', '-')}", help=f"it takes {', '.join(known)}")
+    missing = [p for p, v in parameters.items() if v.default is inspect.Parameter.empty and p not in given]
+    if missing:
+        raise DefinitionError(f"{name} needs --{missing[0].replace('_', '-')}")
+    return make(**given)
+
+
+def _options(block_q: int | None, block_kv: int | None) -> dict[str, int]:
+    return {k: v for k, v in {"block_q": block_q, "block_kv": block_kv}.items() if v is not None}
+
+
+@app.command("compile")
+def compile_command(
+    operator: Name,
+    batch: Size = None,
+    heads: Size = None,
+    seq: Size = None,
+    q_len: Size = None,
+    kv_len: Size = None,
+    head_dim: Size = None,
+    rows: Size = None,
+    cols: Size = None,
+    dtype: Dtype = None,
+    template: Template = None,
+    block_q: Size = None,
+    block_kv: Size = None,
+    emit: Annotated[Emit, typer.Option(help="Which stage to print.")] = Emit.triton,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
+) -> None:
+    """Compile an operator and print one of its stages."""
+    op = _operator(operator, _sizes(locals()))
+    if emit is Emit.definition:
+        from neptune_lab.loop_ir.render import definition
+
+        text = "".join(f"{line.text}\n" for line in definition(op.program))
+    else:
+        from neptune_lab.pipeline import compile, schedule
+
+        if emit is Emit.loops:
+            text = str(schedule(op, template, **_options(block_q, block_kv)))
+        else:
+            kernel = compile(op, template, **_options(block_q, block_kv))
+            if emit is Emit.htile:
+                text = kernel.htile_text
+            elif emit is Emit.triton:
+                text = kernel.source
+            else:
+                from dataclasses import replace
+
+                from neptune_lab.trace import to_json
+
+                text = to_json(replace(kernel.trace, command="neptune-lab " + " ".join(sys.argv[1:]))) + "\n"
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def _sizes(local: dict[str, Any]) -> dict[str, Any]:
+    names = ("batch", "heads", "seq", "q_len", "kv_len", "head_dim", "rows", "cols", "dtype")
+    return {n: local[n] for n in names}
+
+
+@app.command()
+def explain(
+    operator: Name,
+    batch: Size = None,
+    heads: Size = None,
+    seq: Size = None,
+    q_len: Size = None,
+    kv_len: Size = None,
+    head_dim: Size = None,
+    rows: Size = None,
+    cols: Size = None,
+    dtype: Dtype = None,
+    template: Template = None,
+    block_q: Size = None,
+    block_kv: Size = None,
+    programs: Annotated[bool, typer.Option(help="Print the program after every phase too.")] = False,
+) -> None:
+    """Print the derivation: each fusion, its phases, and the algebra of its repair term."""
+    from neptune_lab.loop_ir.render import to_text
+    from neptune_lab.pipeline import schedule
+
+    op = _operator(operator, _sizes(locals()))
+    made = schedule(op, template, **_options(block_q, block_kv))
+    typer.echo(f"{op.title}\n")
+    for applied in made.history:
+        if not any(p.derivation for p in applied.outcome.phases) and not programs:
+            continue
+        typer.echo(str(applied.step))
+        for n, phase in enumerate(applied.outcome.phases, 1):
+            sign = "  ! wrong on purpose" if phase.wrong and phase.key == "naive" else ""
+            typer.echo(f"  {n}. {phase.title}{sign}: {phase.note}")
+            if phase.derivation is not None:
+                typer.echo(_indent(phase.derivation.to_text(), "       "))
+            if programs:
+                typer.echo(_indent(to_text(phase.program).rstrip(), "       | "))
+        typer.echo("")
+    typer.echo(f"The scheduled program {made.check()}.")
+
+
+def _indent(text: str, pad: str) -> str:
+    return "\n".join(f"{pad}{line}".rstrip() for line in text.splitlines())
+
+
+@app.command()
+def run(
+    operator: Name,
+    batch: Size = None,
+    heads: Size = None,
+    seq: Size = None,
+    q_len: Size = None,
+    kv_len: Size = None,
+    head_dim: Size = None,
+    rows: Size = None,
+    cols: Size = None,
+    dtype: Dtype = None,
+    template: Template = None,
+    block_q: Size = None,
+    block_kv: Size = None,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    tolerance: Annotated[float, typer.Option(help="Largest relative error (Frobenius norm) that passes.")] = 1e-3,
+) -> None:
+    """Compile, run on random inputs, and compare with the float64 reference."""
+    from neptune_lab.pipeline import compile
+    from neptune_lab.runtime import device_facts
+
+    op = _operator(operator, _sizes(locals()))
+    facts = device_facts()
+    kernel = compile(op, template, **_options(block_q, block_kv))
+    error = kernel.error(seed)
+    ok = error <= tolerance
+    launches = ", ".join(f"{k.name}{k.grid}" for k in kernel.triton.kernels)
+    typer.echo(f"{op.title}\n  kernels   {launches}\n  ran on    {facts.name}")
+    typer.echo(f"  error     {error:.2e} relative to float64 ({'within' if ok else 'ABOVE'} {tolerance:g})")
+    if not ok:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_command() -> None:
+    """List operators with their options, templates, and primitives."""
+    from neptune_lab.loop_schedule import PRIMITIVES
+    from neptune_lab.loop_schedule.templates import TEMPLATES
+    from neptune_lab.operators import OPERATORS
+
+    names = {"batch", "heads", "seq", "q_len", "kv_len", "head_dim", "rows", "cols", "dtype"}
+    typer.echo("operators")
+    for name, make in OPERATORS.items():
+        options = [f"--{p.replace('_', '-')}" for p in inspect.signature(make).parameters if p in names]
+        typer.echo(f"  {name:<20} {' '.join(options)}")
+    typer.echo("\ntemplates")
+    for name, template in TEMPLATES.items():
+        typer.echo(f"  {name:<20} {(inspect.getdoc(template) or '').splitlines()[0]}")
+    for title, ours in (("our primitives", True), ("TVM's primitives", False)):
+        typer.echo(f"\n{title}")
+        for primitive in PRIMITIVES.values():
+            if primitive.ours is ours:
+                typer.echo(f"  {primitive.name:<20} {primitive.summary}")
+
+
+@app.command()
+def env(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """Versions, and the GPU or the interpreter that kernels run on."""
+    from dataclasses import asdict
+
+    from neptune_lab.pipeline import versions
+    from neptune_lab.runtime import device_facts
+
+    found, facts = versions(), device_facts()
+    if as_json:
+        typer.echo(json.dumps({"versions": found, "device": asdict(facts)}, indent=2))
+        return
+    for package, number in found.items():
+        typer.echo(f"{package:<12} {number}")
+    memory = f", {facts.memory_bytes / 2**30:.0f} GiB, {facts.sm_count} SMs" if facts.memory_bytes else ""
+    typer.echo(f"{'device':<12} {facts.name}{memory}")
+
+
+def main() -> None:
+    """The console script: runs `app`, and turns every expected error into one line and exit status 2."""
+    usage_errors = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps its click
+    try:
+        status = app(standalone_mode=False)
+    except NeptuneError as error:
+        _fail(str(error).replace("\n", ";").replace("  help: ", " "))
+    except usage_errors as error:  # type: ignore[misc]
+        _fail(error.format_message())
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader (head, less) has gone: nobody to tell
+        sys.exit(0)
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> None:
+    print(f"neptune-lab: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

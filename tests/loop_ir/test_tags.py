@@ -1,0 +1,379 @@
+"""Tags: the paper's Figure 1 (d) to (f), what is read too early, and values that equal the native run's."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Iter,
+    Load,
+    Loop,
+    Op,
+    Previous,
+    Program,
+    Stmt,
+    Store,
+    Var,
+)
+from neptune_lab.loop_ir.run import run
+from neptune_lab.loop_ir.tag_table import table
+from neptune_lab.loop_ir.tags import TagTrace, record
+from neptune_lab.operators import attention, softmax
+
+INP = np.array([[1, 3, 2, 5], [4, 1, 0, 2]], dtype="float32")
+LOWEST, ZERO = Const(float("-inf"), "float32"), Const(0.0, "float32")
+
+# -- Figure 1, written by hand ---------------------------------------------------------------------
+
+
+def at(buffer: str, *names: str) -> Load:
+    return Load(buffer, tuple(Var(n) for n in names))
+
+
+def op(name: str, *args: Expr) -> Op:
+    return Op(name, args)
+
+
+def stage(name: str, target: Load, value: Expr, *, reduce: bool = False, init: Const | None = None, **extra) -> Block:
+    iters = (
+        Iter("i", 2, "spatial", Var("i")),
+        Iter("j", 4, "reduce" if reduce else "spatial", Var("j")),
+    )
+    start = None if init is None else Store(target.buffer, target.indices, init)
+    origin = extra.pop("origin", name)
+    return Block(name, iters, Store(target.buffer, target.indices, value), start, origin=origin, **extra)
+
+
+S_MAX = stage("s_max", at("xmax", "i"), op("max", at("xmax", "i"), at("inp", "i", "j")), reduce=True, init=LOWEST)
+S_EXP = stage("s_exp", at("xexp", "i", "j"), op("exp", op("sub", at("inp", "i", "j"), at("xmax", "i"))))
+S_SUM = stage("s_sum", at("xsum", "i"), op("add", at("xsum", "i"), at("xexp", "i", "j")), reduce=True, init=ZERO)
+
+
+def nest(*body: Stmt) -> Loop:
+    return Loop("i", 2, (Loop("j", 4, body),))
+
+
+def program(*body: Stmt, buffers: tuple[Buffer, ...] = ()) -> Program:
+    base = (Buffer("inp", (2, 4), "float32"), Buffer("xsum", (2,), "float32"))
+    inner = buffers or (Buffer("xmax", (2,), "float32"), Buffer("xexp", (2, 4), "float32"))
+    return Program("figure1", ("inp", "xsum"), ("xsum",), (*base, *inner), body)
+
+
+FIGURE_1A = program(nest(S_MAX), nest(S_EXP), nest(S_SUM))
+FIGURE_1B = program(nest(S_MAX, S_EXP, S_SUM))
+
+
+def one(name: str, target: Load, value: Expr, *, role: str = "", inner: bool = False, **extra) -> Block:
+    """A block over i, or i and j, of the stage s_max."""
+    iters = (Iter("i", 2, "spatial", Var("i")), *((Iter("j", 4, "spatial", Var("j")),) if inner else ()))
+    return Block(name, iters, Store(target.buffer, target.indices, value), role=role, origin="s_max", **extra)
+
+
+def figure_1c() -> Program:
+    """Two values of xmax in turn, as the figure has them."""
+    before, now = at("xmax_0", "i"), at("xmax_1", "i")
+    factor = op("exp", op("sub", before, now))
+    term = op("exp", op("sub", at("inp", "i", "j"), now))
+    value = op("add", op("mul", factor, at("xsum", "i")), term)
+    body = (
+        one("s_max_start", before, LOWEST, role="initial"),
+        Loop(
+            "j",
+            4,
+            (
+                one("s_max", now, op("max", before, at("inp", "i", "j")), role="current", inner=True),
+                stage("s_sum", at("xsum", "i"), value, reduce=True, init=ZERO, annotations=(("repair", 1),)),
+                one("s_max_next", before, now, role="retire"),
+            ),
+        ),
+    )
+    return program(Loop("i", 2, body), buffers=(Buffer("xmax_0", (2,), "float32"), Buffer("xmax_1", (2,), "float32")))
+
+
+def figure_1c_tagged() -> Program:
+    """The same with every tag of xmax kept in a scan buffer, and s_exp a block of its own."""
+    before, now = Previous("xmax", (Var("j"), Var("i")), LOWEST), at("xmax", "j", "i")
+    value = op("add", op("mul", op("exp", op("sub", before, now)), at("xsum", "i")), at("xexp", "i", "j"))
+    body = nest(
+        stage("s_max", now, op("max", before, at("inp", "i", "j")), role="scan"),
+        stage("s_exp", at("xexp", "i", "j"), op("exp", op("sub", at("inp", "i", "j"), now)), role="rolled"),
+        stage("s_sum", at("xsum", "i"), value, reduce=True, init=ZERO, annotations=(("repair", 1),)),
+    )
+    return program(body, buffers=(Buffer("xmax", (4, 2), "float32", tagged=True), Buffer("xexp", (2, 4), "float32")))
+
+
+def values(trace: TagTrace, buffer: str, index: tuple[int, ...]) -> list[float]:
+    return [w.value for w in trace.writes(buffer, index) if not w.init]
+
+
+def row(trace: TagTrace, label: str, kind: str = "value") -> list[tuple[float, str]]:
+    """(value, signs) of each cell that is there."""
+    found = table(trace, record(FIGURE_1A, {"inp": INP}), rolling="j").row(label, kind)  # type: ignore[arg-type]
+    return [(cell.value, cell.signs) for cell in found.cells if cell is not None]
+
+
+def exps(*differences: float) -> list[float]:
+    return [float(np.exp(np.float32(d))) for d in differences]
+
+
+def test_figure_1d_the_original_reads_complete_values() -> None:
+    trace = record(FIGURE_1A, {"inp": INP})
+    assert values(trace, "xmax", (0,)) == [1, 3, 3, 5]
+    np.testing.assert_allclose(values(trace, "xsum", (0,)), np.cumsum(np.exp(INP[0] - 5)), rtol=1e-6)
+    assert trace.early() == ()
+    (read,) = [r for w in trace.writes("xexp", (0, 1)) for r in w.reads]
+    assert (read.state, trace.tag(read), read.value) == ("final", (("i", 0), ("j", 3)), 5.0)
+    assert {r.state for w in trace.writes("xsum") for r in w.reads if r.buffer == "xsum"} == {"carried"}
+    assert all(sign == "✓" for _, sign in row(trace, "xsum[0]"))
+
+
+def test_figure_1e_naive_fusion_reads_xmax_too_early() -> None:
+    trace = record(FIGURE_1B, {"inp": INP})
+    early = [(w.block, w.loops, r.buffer, trace.tag(r)) for w, r in trace.early() if w.index[0] == 0]
+    tags = [(("i", 0), ("j", j)) for j in range(3)]
+    assert early == [("s_exp", tag, "xmax", tag) for tag in tags]
+    assert [sign for _, sign in row(trace, "xmax[0]")] == ["✓"] * 4
+    assert [sign for _, sign in row(trace, "xexp[0, j]")] == ["!", "!", "!", "✓"]
+    found = row(trace, "xsum[0]")
+    np.testing.assert_allclose([v for v, _ in found], np.cumsum(exps(0, 0, -1, 0)), rtol=1e-6)
+    assert [sign for _, sign in found] == [""] * 4
+    # Where the first element is the largest, what comes too early is right all the same.
+    assert [sign for _, sign in row(trace, "xexp[1, j]")] == ["! ✓", "! ✓", "! ✓", "✓"]
+
+
+@pytest.mark.parametrize("make", [figure_1c, figure_1c_tagged])
+def test_figure_1f_the_repaired_program(make) -> None:
+    trace = record(make(), {"inp": INP})
+    assert trace.early() == ()
+    repair = row(trace, "xsum[0]", "repair")
+    np.testing.assert_allclose([v for v, _ in repair], [0, *exps(-2, 0, -2)], rtol=1e-6)
+    assert {sign for _, sign in repair} == {"↻"}
+    found = row(trace, "xsum[0]")
+    running = [1 + 0.0, np.exp(-2) + 1, np.exp(-2) + 1 + np.exp(-1), np.exp(INP[0] - 5).sum()]
+    np.testing.assert_allclose([v for v, _ in found], running, rtol=1e-6)
+    assert [sign for _, sign in found] == ["↻", "↻", "↻", "↻ ✓"]
+
+
+def test_a_map_that_only_repaired_blocks_use_is_repaired_with_them() -> None:
+    fused = figure_1c_tagged()
+    assert [s for _, s in row(record(fused, {"inp": INP}), "xexp[0, j]")] == ["↻", "↻", "↻", "✓"]
+    # Another consumer without a repair reads what will be wrong: the reads that feed it are early.
+    total = stage(
+        "s_other", at("other", "i"), op("add", at("other", "i"), at("xexp", "i", "j")), reduce=True, init=ZERO
+    )
+    more = Program(
+        fused.name,
+        (*fused.params, "other"),
+        ("xsum", "other"),
+        (*fused.buffers, Buffer("other", (2,), "float32")),
+        (*fused.body, nest(total)),
+    )
+    trace = record(more, {"inp": INP})
+    assert {(w.block, r.buffer) for w, r in trace.early()} == {("s_exp", "xmax")}
+
+
+def test_the_table_says_which_tag_was_seen_and_what_should_be() -> None:
+    naive = table(record(FIGURE_1B, {"inp": INP}), record(FIGURE_1A, {"inp": INP}), rolling="j", where={"i": 0})
+    assert naive.columns == ("j = 0", "j = 1", "j = 2", "j = 3")
+    assert [r.label for r in naive.rows] == ["xmax[0]", "xexp[0, j]", "xsum[0]"]
+    cell = naive.row("xexp[0, j]").cells[1]
+    assert cell is not None
+    assert [(r.text, r.state) for r in cell.reads] == [("xmax⟨1⟩", "early")]
+    assert (cell.tag, cell.sign, cell.should_be) == ((("i", 0), ("j", 1)), "early", pytest.approx(np.exp(3 - 5)))
+    assert naive.to_text() == NAIVE_TEXT
+    repaired = table(record(figure_1c(), {"inp": INP}), rolling="j", where={"i": 0})
+    assert repaired.columns[0] == "before j"
+    assert [(r.label, r.kind) for r in repaired.rows] == [
+        ("xmax_1[0]", "value"),
+        ("xsum[0]", "repair"),
+        ("xsum[0]", "value"),
+        ("xmax_0[0]", "value"),
+    ]
+    assert [r.text for r in repaired.row("xsum[0]", "repair").cells[1].reads] == ["xmax_0⟨start⟩", "xmax_1⟨0⟩"]  # type: ignore[union-attr]
+
+
+NAIVE_TEXT = """\
+figure1: values at every iteration of j
+            j = 0        j = 1        j = 2        j = 3
+xmax[0]     1 ✓          3 ✓          3 ✓          5 ✓
+xexp[0, j]  1 !          1 !          0.3679 !     1 ✓
+            ← xmax⟨0⟩ !  ← xmax⟨1⟩ !  ← xmax⟨2⟩ !  ← xmax⟨3⟩
+            ≠ 0.01832    ≠ 0.1353     ≠ 0.04979
+xsum[0]     1            2            2.368        3.368
+            ← xexp⟨0⟩    ← xexp⟨1⟩    ← xexp⟨2⟩    ← xexp⟨3⟩
+            ≠ 0.01832    ≠ 0.1537     ≠ 0.2034     ≠ 1.203
+! read too early: the value it depends on changes later
+✓ as in the unscheduled program after the same part of the data
+"""
+
+
+def test_html_has_signs_beside_colours_and_stands_alone() -> None:
+    class Tags(HTMLParser):
+        open: tuple[str, ...] = ()
+        text = ""
+
+        def handle_starttag(self, tag, attrs):
+            if tag != "br":
+                self.open += (tag,)
+
+        def handle_endtag(self, tag):
+            assert self.open[-1] == tag
+            self.open = self.open[:-1]
+
+        def handle_data(self, data):
+            self.text += data
+
+    naive = table(record(FIGURE_1B, {"inp": INP}), record(FIGURE_1A, {"inp": INP}), rolling="j")
+    html = naive._repr_html_()
+    parser = Tags()
+    parser.feed(html)
+    assert parser.open == ()
+    for text in ("xmax⟨0⟩ !", "≠ 0.01832", "✓", "xexp[1, j]", "read too early"):
+        assert text in parser.text
+    assert 'class="early"' in html
+    assert "currentColor" in html
+    assert not any(word in html for word in ("http", "src=", "<script", "url("))
+    hostile = Program("a<b>&", *(getattr(FIGURE_1A, n) for n in ("params", "outputs", "buffers", "body")))
+    assert "a&lt;b&gt;&amp;" in table(record(hostile, {"inp": INP}), rolling="j").to_html()
+
+
+def test_long_tables_say_what_they_hide() -> None:
+    short = table(record(FIGURE_1A, {"inp": INP}), rolling="j", max_rows=2)
+    assert (len(short.rows), short.hidden) == (2, 4)
+    assert "4 more rows are not shown" in short.to_text()
+    only = table(record(FIGURE_1A, {"inp": INP}), rolling="j", buffers=("xsum",))
+    assert [r.label for r in only.rows] == ["xsum[0]", "xsum[1]"]
+
+
+# -- the recorder ----------------------------------------------------------------------------------
+
+
+def test_events_carry_their_tag() -> None:
+    trace = record(FIGURE_1A, {"inp": INP})
+    start, first = trace.events[:2]
+    assert (start.init, start.value, start.block) == (True, float("-inf"), "s_max")
+    assert (first.init, first.loops, first.reduces) == (False, (("i", 0), ("j", 0)), (("j", 0),))
+    assert [w.step for w in trace.events] == list(range(len(trace.events)))
+    assert trace.final_step("xmax", (0,)) == trace.writes("xmax", (0,))[-1].step
+    assert trace.final_step("xmax", (7,)) is None
+
+
+def test_a_recomputed_value_is_complete_each_time() -> None:
+    """The whole reduction runs again for each j: what is written later is another life of the element."""
+    inner = Block(
+        "s_max",
+        (Iter("i", 2, "spatial", Var("i")), Iter("k", 4, "reduce", Var("k"))),
+        Store("xmax", (Var("i"),), op("max", at("xmax", "i"), at("inp", "i", "k"))),
+        Store("xmax", (Var("i"),), LOWEST),
+        origin="s_max",
+    )
+    again = program(nest(Loop("k", 4, (inner,)), S_EXP, S_SUM))
+    trace = record(again, {"inp": INP})
+    assert trace.early() == ()
+    np.testing.assert_allclose(trace.values["xsum"], np.exp(INP - INP.max(1, keepdims=True)).sum(1), rtol=1e-6)
+
+
+def test_reading_before_anything_was_written_is_early() -> None:
+    trace = record(program(nest(S_EXP, S_MAX, S_SUM)), {"inp": INP})
+    first = trace.writes("xexp", (0, 0))[0]
+    assert (first.reads[0].written_at, first.reads[0].state) == (None, "early")
+    assert np.isnan(first.value)
+
+
+def test_predicates_select_and_every_operator() -> None:
+    i, x = Var("i"), Load("x", (Var("i"),))
+    functions = ["exp", "exp2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "floor", "ceil", "abs"]
+    value: Expr = op(
+        "add", op("log", op("add", op("abs", x), Const(1.0, "float32"))), op("log2", Const(8.0, "float32"))
+    )
+    for name in functions:
+        value = op("add", value, op(name, op("abs", x)))
+    value = op(
+        "max", op("min", value, op("pow", x, Const(2.0, "float32"))), op("neg", op("div", x, Const(3.0, "float32")))
+    )
+    even = op("eq", op("floormod", i, Const(2)), Const(0))
+    condition = op("and", op("or", even, op("ge", i, Const(4))), op("not", op("ne", i, i)))
+    value = op("select", condition, value, Cast("float32", Cast("float16", op("mul", x, Cast("float32", i)))))
+    value = op("guard", value, Const(0.0, "float32"), Const(9.0, "float32"))
+    # A select's other branch may lie outside the buffer.
+    value = op("add", value, op("select", op("gt", i, Const(0)), Load("x", (op("sub", i, Const(1)),)), ZERO))
+    block = Block(
+        "y",
+        (Iter("i", 8, "spatial", op("add", op("mul", Var("o"), Const(3)), Var("t"))),),
+        Store("y", (i,), value),
+        predicates=(op("lt", op("add", op("mul", Var("o"), Const(3)), Var("t")), Const(8)),),
+        origin="y",
+    )
+    small = Program(
+        "ops", ("x", "y"), ("y",), (Buffer("x", (8,), "float32"), Buffer("y", (8,), "float32")),
+        (Loop("o", 3, (Loop("t", 3, (block,)),)),),
+    )  # fmt: skip
+    x_values = {"x": np.array([0.5, -1.5, 2.25, -3, 0, 1, 7, -0.1], dtype="float32")}
+    trace = record(small, x_values)
+    assert len(trace.events) == 8
+    np.testing.assert_allclose(trace.values["y"], run(small, x_values)["y"], rtol=3e-6)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [softmax.figure1(3, 5), attention.causal(batch=1, heads=2, q_len=3, kv_len=4, head_dim=2)],
+    ids=lambda made: made.name,
+)
+def test_the_definition_computes_what_it_does_natively(made) -> None:
+    inputs = made.random_inputs(1)
+    trace, native = record(made.program, inputs), run(made.program, inputs)
+    assert trace.values.keys() == native.keys()
+    for name, array in native.items():
+        assert trace.values[name].dtype == array.dtype
+        np.testing.assert_allclose(trace.values[name], array, rtol=2e-3 if array.dtype == "float16" else 2e-6)
+    assert trace.early() == ()
+
+
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+def test_scheduled_attention_reads_nothing_too_early(template: str) -> None:
+    made = attention.causal(heads=1, q_len=4, kv_len=8, head_dim=2)
+    schedule = nl.Schedule(made)
+    getattr(nl.templates, template)(schedule, block_q=2, block_kv=3)
+    inputs = made.random_inputs(0)
+    trace, reference = record(schedule.program, inputs), record(made.program, inputs)
+    assert trace.early() == ()
+    assert {"repaired", "final", "carried"} == {r.state for w in trace.events for r in w.reads}
+    np.testing.assert_allclose(trace.values["out"], reference.values["out"], rtol=4e-3, atol=1e-3)
+    shown = table(trace, reference, rolling="j0", where={"i": 3, "d": 1})
+    out = shown.row("out[0, 0, 3, 1]").cells[-1]
+    assert out is not None
+    assert (out.sign, out.right) == ("right", True)
+    assert shown.row("s_sum[0, 0, 3]", "repair")
+
+
+def test_too_large_a_program_is_refused_with_its_size() -> None:
+    big = attention.causal(heads=8, seq=256, head_dim=64).program
+    with pytest.raises(ScheduleError, match=r"attention_causal runs [\d,]{10,} stores, the tag recorder takes at most"):
+        record(big, {})
+    with pytest.raises(ScheduleError, match="runs 24 stores, the tag recorder takes at most 23"):
+        record(FIGURE_1A, {"inp": INP}, limit=23)
+
+
+def test_wrong_inputs_and_names_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="no array was given for input 'inp'"):
+        record(FIGURE_1A, {})
+    with pytest.raises(ScheduleError, match=r"input 'inp' has shape \(4,\), expected \(2, 4\)"):
+        record(FIGURE_1A, {"inp": np.zeros(4)})
+    outside = program(nest(stage("s_max", at("xmax", "j"), at("inp", "i", "j"))))
+    with pytest.raises(ScheduleError, match=r"xmax\[2\] is outside xmax, whose shape is \[2\]"):
+        record(outside, {"inp": INP})
+    trace = record(FIGURE_1A, {"inp": INP})
+    with pytest.raises(ScheduleError, match=r"figure1 has no loop 'j0'(.|\n)*loops: i, j"):
+        table(trace, rolling="j0")
+    with pytest.raises(ScheduleError, match=r"no row 'xsum\[2\]'(.|\n)*did you mean 'xsum\[1\]'"):
+        table(trace, rolling="j").row("xsum[2]")
