@@ -1,4 +1,4 @@
-"""The command line: compile, explain, run, list, env. Output goes to standard output, one-line errors to standard error.
+"""The command line: compile, explain, run, list, env. One-line errors go to standard error.
 
 Exit status: 0 done; 1 a result that does not hold (`run`); 2 bad arguments or a refusal, with one clear line.
 """
@@ -52,7 +52,9 @@ def _operator(name: str, sizes: dict[str, Any]) -> Any:
     for option in given:
         if option not in parameters:
             known = [f"--{p.replace('_', '-')}" for p in parameters if p in sizes]
-            raise DefinitionError(f"{name} has no option --{option.replace('_', '-')}", help=f"it takes {', '.join(known)}")
+            raise DefinitionError(
+                f"{name} has no option --{option.replace('_', '-')}", help=f"it takes {', '.join(known)}"
+            )
     missing = [p for p, v in parameters.items() if v.default is inspect.Parameter.empty and p not in given]
     if missing:
         raise DefinitionError(f"{name} needs --{missing[0].replace('_', '-')}")

@@ -125,7 +125,7 @@ class _Machine:
                 self.arrays[tensor.name] = self.unknown(tensor.shape, tensor.dtype)
         self.env: dict[str, int] = {}
 
-    # -- dtypes --------------------------------------------------------------------------------------------------
+    # -- dtypes ---------------------------------------------------------------------------------------------
 
     def numpy_dtype(self, dtype: str) -> np.dtype[Any]:
         if dtype in FLOATS and self.float_dtype is not None:
@@ -141,7 +141,7 @@ class _Machine:
         kind = self.numpy_dtype(dtype)
         return np.full(shape, np.nan if kind.kind == "f" else np.iinfo(kind).max if kind.kind in "iu" else True, kind)
 
-    # -- statements ----------------------------------------------------------------------------------------------
+    # -- statements -----------------------------------------------------------------------------------------
 
     def run(self, kernel: Kernel) -> None:
         names = written(kernel)
@@ -179,7 +179,7 @@ class _Machine:
             return
         array[tuple(np.broadcast_to(w, shape)[keep] for w in where)] = value[keep]
 
-    # -- expressions ---------------------------------------------------------------------------------------------
+    # -- expressions ----------------------------------------------------------------------------------------
 
     def index(self, expr: IndexExpr) -> int:
         match expr:

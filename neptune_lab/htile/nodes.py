@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal as Lit
 from typing import TypeAlias
 
-# -- integer index expressions ---------------------------------------------------------------------------------
+# -- integer index expressions ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class NewAxis:
 
 Index: TypeAlias = IndexExpr | Slice | NewAxis
 
-# -- tile expressions --------------------------------------------------------------------------------------------
+# -- tile expressions ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Dot:
 
 TileExpr: TypeAlias = Access | Iota | Scalar | Literal | Elementwise | Cast | Permute | Reduce | Dot
 
-# -- statements and programs ----------------------------------------------------------------------------------------
+# -- statements and programs --------------------------------------------------------------------------------
 
 Space = Lit["input", "output", "global", "chip"]
 

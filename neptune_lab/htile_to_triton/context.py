@@ -41,7 +41,7 @@ class Context:
         self.written = written(kernel)
         self._handed: dict[Hashable, list[tuple[str, Scope]]] = {}
 
-    # -- facts ---------------------------------------------------------------------------------------------------
+    # -- facts ----------------------------------------------------------------------------------------------
 
     def shape(self, expr: TileExpr) -> tuple[int, ...]:
         """Unpadded shape of `expr`."""
@@ -55,7 +55,7 @@ class Context:
         """Bounds of an index expression here."""
         return interval(expr, self.env)
 
-    # -- lines ---------------------------------------------------------------------------------------------------
+    # -- lines ----------------------------------------------------------------------------------------------
 
     def line(self, doc: Doc, *, comment: bool = False) -> Draft:
         """Append a statement to the current scope."""
@@ -93,7 +93,7 @@ class Context:
         handed.append((name, scope))
         return name
 
-    # -- index expressions ---------------------------------------------------------------------------------------
+    # -- index expressions ----------------------------------------------------------------------------------
 
     def index(self, expr: IndexExpr, level: int = 0) -> str:
         """An index expression in Triton, bracketed for use under an operator of precedence `level`."""

@@ -116,8 +116,6 @@ def identity(op: str, dtype: str) -> float | int | bool:
             return 1
         case "max" | "min" if dtype in FLOATS:
             return -math.inf if op == "max" else math.inf
-        case "max" | "min" if dtype == "bool":
-            return op == "min"
         case "max" | "min" if dtype in INTEGERS:
             bits = int(dtype.lstrip("uint"))
             low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -126,23 +124,21 @@ def identity(op: str, dtype: str) -> float | int | bool:
             raise EmitError(f"no identity of reducer {op!r} on {dtype}")
 
 
-def filled(ctx: Context, expr: TileExpr, piece: Piece, dim: int, value: float | int | bool) -> Piece:
-    """`piece` with `value` in the lanes that padding added to dimension `dim` of `expr`."""
+def filled(ctx: Context, expr: TileExpr, piece: Piece, dim: int, value: float | int | bool, dtype: str) -> Piece:
+    """`piece`, which is `expr` as `dtype`, with `value` in the lanes that padding added to dimension `dim`."""
     shape = ctx.shape(expr)
     if not ctx.padding.is_padded(shape[dim]) or (value == 0 and ctx.padding.zero_filled(expr, dim)):
         return piece
-    dtype = ctx.dtype(expr)
     keep = f"{inside(ctx, shape[dim])}{subscript(len(shape), dim)}"
     return Piece(call("tl.where", keep, piece.doc, strong(literal_piece(value, dtype), dtype)))
 
 
 def _reduce(ctx: Context, expr: Reduce) -> Piece:
     dtype = ctx.dtype(expr.arg)
-    piece = filled(ctx, expr.arg, emit(ctx, expr.arg), expr.dim, identity(expr.op, dtype))
-    if dtype in ("float16", "bfloat16"):
-        piece = cast(piece, "float32")
-    elif dtype == "bool":
-        piece = cast(piece, "int32")
+    wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
+    piece = emit(ctx, expr.arg)
+    piece = piece if wide == dtype else cast(piece, wide)
+    piece = filled(ctx, expr.arg, piece, expr.dim, identity(expr.op, wide), wide)
     if expr.op == "prod":
         result = Piece(call("tl.reduce", piece.doc, str(expr.dim), ctx.helper("_product")))
     else:
@@ -154,11 +150,11 @@ def _reduce(ctx: Context, expr: Reduce) -> Piece:
 
 def _dot(ctx: Context, expr: Dot) -> Piece:
     rank = len(ctx.shape(expr.a))
-    left = filled(ctx, expr.a, emit(ctx, expr.a), rank - 1, 0)
-    right = filled(ctx, expr.b, emit(ctx, expr.b), rank - 2, 0)
+    dtype = ctx.dtype(expr.a)
+    left = filled(ctx, expr.a, emit(ctx, expr.a), rank - 1, 0, dtype)
+    right = filled(ctx, expr.b, emit(ctx, expr.b), rank - 2, 0, dtype)
     m, k, n = ctx.padding.dot_extents(expr)
     acc = None if expr.acc is None or _is_zero(expr.acc) else emit(ctx, expr.acc)
-    dtype = ctx.dtype(expr.a)
     if 1 in (m, k, n):
         return _small_dot(left, right, dtype, rank, k, acc)
     args: list[Doc] = [left.doc, right.doc]

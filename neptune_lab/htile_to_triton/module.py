@@ -104,7 +104,7 @@ def _write_kernel(out: _Writer, function: str, kernel: Kernel, ctx: Context) -> 
 def _write_launcher(out: _Writer, program: Program, entry: str, sources: list[KernelSource]) -> None:
     names = Names({entry, *(source.name for source in sources)})
     arguments = {name: names.fresh(name) for name in program.inputs}
-    out.plain(f"def {entry}({', '.join(arguments.values())}):", f'    """{_signature(program)}"""')
+    out.plain(f"def {entry}({', '.join(arguments.values())}):", *_signature(program))
     device = f"{arguments[program.inputs[0]]}.device"
     for kernel, source in zip(program.kernels, sources, strict=True):
         for name in source.arguments:
@@ -130,9 +130,20 @@ def _allocation(tensor: Tensor, name: str, device: str) -> str:
     return f"    {name} = torch.empty({shape}, dtype=torch.{tensor.dtype}, device={device})"
 
 
-def _signature(program: Program) -> str:
-    def described(names: tuple[str, ...]) -> str:
-        tensors = [program.tensor(name) for name in names]
-        return ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in tensors)
+def _signature(program: Program) -> list[str]:
+    """The launcher's docstring: what goes in and what comes out."""
 
-    return f"{described(program.inputs)} -> {described(program.outputs)}; contiguous tensors on one device."
+    def described(names: tuple[str, ...]) -> list[str]:
+        tensors = [program.tensor(name) for name in names]
+        return [f"        {t.name}: {t.dtype}{list(t.shape)}" for t in tensors]
+
+    return [
+        '    """Contiguous tensors on one device.',
+        "",
+        "    Args:",
+        *described(program.inputs),
+        "",
+        "    Returns:",
+        *described(program.outputs),
+        '    """',
+    ]

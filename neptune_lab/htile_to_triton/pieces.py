@@ -65,6 +65,8 @@ def strong(piece: Piece, dtype: str) -> Doc:
 
 def full(shape: tuple[int, ...], value: float | int | bool, dtype: str) -> Doc:
     """A tile of one value."""
+    if dtype == "bfloat16" and value != 0:  # the interpreter knows no other constant of bfloat16
+        return seq(full(shape, value, "float32"), ".to(tl.bfloat16)")
     extents = f"[{', '.join(map(str, shape))}]"
     return call("tl.full", extents, literal_text(value, dtype), triton_dtype(dtype))
 

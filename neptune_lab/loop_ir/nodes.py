@@ -11,10 +11,11 @@ and fused around it, and "which tag does this read see" is a question about bind
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-# -- expressions --------------------------------------------------------------------------------------------------
+# -- expressions --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Cast:
 
 Expr: TypeAlias = Const | Var | Load | Previous | Op | Cast
 
-# -- statements -----------------------------------------------------------------------------------------------------
+# -- statements ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class Program:
         raise KeyError(name)
 
 
-# -- small builders -----------------------------------------------------------------------------------------------------
+# -- small builders ----------------------------------------------------------------------------------------
 
 
 def const(value: int) -> Const:
@@ -239,21 +240,21 @@ def rebuild(expr: Expr, args: tuple[Expr, ...]) -> Expr:
             return Cast(dtype, args[0])
 
 
-def walk(expr: Expr):
+def walk(expr: Expr) -> Iterator[Expr]:
     """Every node of an expression, operands first."""
     for child in children(expr):
         yield from walk(child)
     yield expr
 
 
-def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
+def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     """Variables replaced by expressions, all at once."""
     if isinstance(expr, Var):
         return values.get(expr.name, expr)
     return rebuild(expr, tuple(substitute(child, values) for child in children(expr)))
 
 
-def transform(expr: Expr, rule) -> Expr:
+def transform(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
     """Bottom-up rewrite: `rule(node)` gives the node's replacement (the node itself for no change)."""
     return rule(rebuild(expr, tuple(transform(child, rule) for child in children(expr))))
 
@@ -268,7 +269,7 @@ def loads(expr: Expr) -> list[Load | Previous]:
     return [node for node in walk(expr) if isinstance(node, Load | Previous)]
 
 
-def map_store(store: Store, rule) -> Store:
+def map_store(store: Store, rule: Callable[[Expr], Expr]) -> Store:
     """A store with every expression rewritten by `rule` (expression to expression)."""
     return Store(store.buffer, tuple(rule(i) for i in store.indices), rule(store.value))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, mul, rebuild, children
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, children, mul, rebuild
 
 
 def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
@@ -32,7 +32,7 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
                 case "floordiv" if y[0] == y[1] and y[0] > 0:
                     return x[0] // y[0], x[1] // y[0]
                 case "floormod" if y[0] == y[1] and y[0] > 0:
-                    return (x if 0 <= x[0] and x[1] < y[0] else (0, y[0] - 1))
+                    return x if x[0] >= 0 and x[1] < y[0] else (0, y[0] - 1)
                 case "max":
                     return max(x[0], y[0]), max(x[1], y[1])
                 case "min":
@@ -55,12 +55,12 @@ def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:
         case Op("floordiv", (a, Const(k))) if isinstance(k, int) and k > 0:
             whole, rest = _multiples(a, k)
             range_ = bounds(rest, extents)
-            if range_ is not None and 0 <= range_[0] and range_[1] < k:
+            if range_ is not None and range_[0] >= 0 and range_[1] < k:
                 return whole
         case Op("floormod", (a, Const(k))) if isinstance(k, int) and k > 0:
             _, rest = _multiples(a, k)
             range_ = bounds(rest, extents)
-            if range_ is not None and 0 <= range_[0] and range_[1] < k:
+            if range_ is not None and range_[0] >= 0 and range_[1] < k:
                 return rest
     return expr
 

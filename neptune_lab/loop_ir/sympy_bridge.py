@@ -86,7 +86,11 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
             return symbols[node]
         match node:
             case Const(value):
-                return sympy.nsimplify(value, rational=True) if math.isfinite(value) else sympy.oo * (1 if value > 0 else -1)
+                return (
+                    sympy.nsimplify(value, rational=True)
+                    if math.isfinite(value)
+                    else sympy.oo * (1 if value > 0 else -1)
+                )
             case Load(buffer, _):
                 return symbol(node, buffer)
             case Cast(dtype, arg) if "float" in dtype:
@@ -127,10 +131,10 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
             result = Op(op, (result, term))
         return result
 
-    def convert(e: sympy.Expr) -> Expr:
+    def convert(e: sympy.Basic) -> Expr:
         if isinstance(e, sympy.Symbol | sympy.Dummy):
             return values[e]
-        if e.is_number:
+        if isinstance(e, sympy.Expr) and e.is_number:
             return number(e)
         if isinstance(e, sympy.Add):
             plus = [a for a in e.args if not a.could_extract_minus_sign()]

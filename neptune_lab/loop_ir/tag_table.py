@@ -129,6 +129,8 @@ class TagTable:
         cells = [cell for row in self.rows for cell in row.cells if cell is not None]
         used = {cell.sign for cell in cells} | ({"right"} if any(cell.right for cell in cells) else set())
         notes = [f"{SIGNS[sign]} {text}" for sign, text in LEGEND.items() if sign in used]
+        if any(cell.should_be is not None and not cell.right for cell in cells):
+            notes.append("≠ what the unscheduled program has there")
         return notes + ([f"{self.hidden} more rows are not shown"] if self.hidden else [])
 
 
@@ -311,7 +313,7 @@ def _close(a: Number, b: Number, tolerance: float, scale: float) -> bool:
     return (isnan(a) and isnan(b)) or isclose(a, b, rel_tol=tolerance, abs_tol=tolerance * scale)
 
 
-# -- texts ----------------------------------------------------------------------------------------------------
+# -- texts -------------------------------------------------------------------------------------------------
 
 
 def _name(row: Row) -> str:

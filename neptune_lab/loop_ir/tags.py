@@ -93,7 +93,7 @@ def _executions(stmt: Stmt) -> int:
     return 1 if isinstance(stmt, Block) else stmt.extent * sum(_executions(s) for s in stmt.body)
 
 
-# -- running ----------------------------------------------------------------------------------------------------
+# -- running -----------------------------------------------------------------------------------------------
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,

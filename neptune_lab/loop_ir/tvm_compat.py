@@ -5,6 +5,9 @@ Nothing outside this module (and the operators' tensor expressions) names a TVM 
 which buffers carry tags) does not travel: `from_tvm` takes it over by name from the program that went out.
 """
 
+# TVM's own annotations are narrower than what it takes.
+# pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import re
@@ -63,13 +66,29 @@ _BINARY = {
 _BINARY_NAMES = {cls.__name__: name for name, cls in _BINARY.items()}
 _CALLS: dict[str, Callable[..., Any]] = {
     name: getattr(tirx, name)
-    for name in "exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf floor ceil abs pow".split()
+    for name in [
+        "exp",
+        "exp2",
+        "log",
+        "log2",
+        "sqrt",
+        "rsqrt",
+        "tanh",
+        "sigmoid",
+        "sin",
+        "cos",
+        "erf",
+        "floor",
+        "ceil",
+        "abs",
+        "pow",
+    ]
 }
 _CALL_ALIASES = {"fabs": "abs", "if_then_else": "select"}
 _THREAD_BINDING = 1  # IterVar kind of a thread axis
 
 
-# -- out: loop-scalar IR to TensorIR -----------------------------------------------------------------------------------
+# -- out: loop-scalar IR to TensorIR -----------------------------------------------------------------------
 
 
 class _Out:
@@ -92,7 +111,9 @@ class _Out:
                 return tirx.BufferLoad(self.buffers[buffer], [self.expr(i, env) for i in indices])
             case Previous(buffer, (tag, *rest), initial):
                 t = self.expr(tag, env)
-                read = tirx.BufferLoad(self.buffers[buffer], [tirx.Sub(t, tirx.const(1, "int32"))] + [self.expr(i, env) for i in rest])
+                read = tirx.BufferLoad(
+                    self.buffers[buffer], [tirx.Sub(t, tirx.const(1, "int32"))] + [self.expr(i, env) for i in rest]
+                )
                 return tirx.if_then_else(tirx.GT(t, tirx.const(0, "int32")), read, self.expr(initial, env))
             case Op("not", (a,)):
                 return tirx.Not(self.expr(a, env))
@@ -175,9 +196,7 @@ class _Out:
         if not expose:
             params = list(self.program.params)
         root = SBlock([], [], [], "root", self.body(self.program.body, {}), None, [self.buffers[n] for n in inside])
-        func = tirx.PrimFunc(
-            [self.buffers[n] for n in params], SBlockRealize([], tirx.const(True, "bool"), root)
-        )
+        func = tirx.PrimFunc([self.buffers[n] for n in params], SBlockRealize([], tirx.const(True, "bool"), root))
         return func.with_attr({"tirx.noalias": True, "global_symbol": "main"})
 
 
@@ -191,7 +210,7 @@ def tvmscript(program: Program) -> str:
     return to_tvm(program).script()
 
 
-# -- in: TensorIR to loop-scalar IR -------------------------------------------------------------------------------------
+# -- in: TensorIR to loop-scalar IR ------------------------------------------------------------------------
 
 
 def _loop_name(name: str) -> str:
@@ -395,7 +414,7 @@ def from_te(name: str, inputs: list[Any], outputs: list[Any]) -> Program:
     return replace(program, body=tuple(own(s) for s in program.body))
 
 
-# -- TVM's schedule and backend --------------------------------------------------------------------------------------------
+# -- TVM's schedule and backend ----------------------------------------------------------------------------
 
 
 class TvmRefusal(NeptuneError):
@@ -409,7 +428,9 @@ def _first_line(error: BaseException) -> str:
             return line.removeprefix("Error message:").strip()
     for line in lines:
         if line.startswith("ScheduleError:"):
-            return line.removeprefix("ScheduleError:").strip().removeprefix("An error occurred in the schedule primitive ")
+            return (
+                line.removeprefix("ScheduleError:").strip().removeprefix("An error occurred in the schedule primitive ")
+            )
     return lines[-1] if lines else type(error).__name__
 
 

@@ -14,10 +14,10 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import (
     Block,
+    Const,
     Expr,
     Loop,
     Op,
-    Const,
     Program,
     Stmt,
     Var,
@@ -34,7 +34,8 @@ def loop_ref(ref: str) -> tuple[str, str]:
     block, dot, loop = ref.partition(".")
     if not dot or not block or not loop:
         raise ScheduleError(
-            f"{ref!r} does not name a loop", help='write "block.loop", for example "s_max.j", as Schedule.loops lists them'
+            f"{ref!r} does not name a loop",
+            help='write "block.loop", for example "s_max.j", as Schedule.loops lists them',
         )
     return block, loop
 

@@ -7,6 +7,7 @@ that are not fused yet, so nobody reads a stale tag; the last one to be fused ta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
@@ -18,6 +19,7 @@ from neptune_lab.loop_ir.nodes import (
     Load,
     Previous,
     Program,
+    Stmt,
     Var,
     loads,
     map_store,
@@ -179,8 +181,6 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
             kept.insert(0, source_name)
             continue
         copy_name, copy_buffer = fresh(program, f"{source_name}_rolled"), fresh(program, f"{source.writes}_rolled")
-        if copy_name == copy_buffer:
-            pass
         path, _, _ = tree.find_block(program, source_name)
 
         def renamed(b: Block, copy_name: str = copy_name, copy_buffer: str = copy_buffer) -> Block:
@@ -188,6 +188,7 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
 
         nest = program.body[path[0]]
         copy = _only(nest, source_name, renamed)
+        assert copy is not None
         program = with_buffers(program, replace(program.buffer(source.writes), name=copy_buffer))
         program = tree.edit(program, path[:1], lambda stmt, copy=copy: (stmt, copy))
         for reader in readers & set(consumers):
@@ -196,7 +197,7 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
     return Reorganised(program, tuple(kept), tuple(inlined))
 
 
-def _only(stmt, name: str, change):
+def _only(stmt: Stmt, name: str, change: Callable[[Block], Block]) -> Stmt | None:
     """The nest of one block out of a statement, its loops unshared."""
     if isinstance(stmt, Block):
         return change(stmt) if stmt.name == name else None

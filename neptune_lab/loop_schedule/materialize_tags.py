@@ -1,4 +1,4 @@
-"""materialize_tags: a reduction keeps its value after every tag, in a scan buffer (paper, 3.1 and Algorithm 1, l. 9)."""
+"""materialize_tags: a reduction keeps its value after every tag, in a scan buffer (paper, Algorithm 1, line 9)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from neptune_lab.loop_ir.nodes import (
     loads,
     map_store,
     transform,
-    variables,
     with_buffers,
 )
 from neptune_lab.loop_schedule.fusion import linear
@@ -46,7 +45,7 @@ def tag_of(block: Block, loop: str) -> Expr | None:
 
 def rolling_loop(program: Program, name: str) -> tuple[Iter, str]:
     """The one reduce (or, once tagged, tag) iteration of block `name` and the loop that it runs along."""
-    _, block, loops = tree.find_block(program, name)
+    _, block, _ = tree.find_block(program, name)
     wanted = [it for it in block.iters if it.kind == "reduce"]
     if block.role == "scan":
         wanted = block.iters[:1]
@@ -89,7 +88,9 @@ def materialize(program: Program, name: str) -> Program:
     last = loops[depth].extent - 1
 
     def own(e: Expr) -> Expr:
-        return Previous(e.buffer, (Var(it.name), *e.indices), initial) if _of(e, block.writes) else e
+        if isinstance(e, Load) and e.buffer == block.writes:
+            return Previous(e.buffer, (Var(it.name), *e.indices), initial)
+        return e
 
     scan = replace(
         block,
@@ -108,12 +109,16 @@ def materialize(program: Program, name: str) -> Program:
         if b.name in inside:
             tag = tag_of(b, loop)
             if tag is None:
-                raise ScheduleError(f"block {b.name!r} reads {block.writes!r} but does not run along {loop!r}", node=b.name)
+                raise ScheduleError(
+                    f"block {b.name!r} reads {block.writes!r} but does not run along {loop!r}", node=b.name
+                )
         else:
             tag = Const(last)
 
         def retag(e: Expr) -> Expr:
-            return Load(e.buffer, (tag, *e.indices)) if _of(e, block.writes) else e
+            if isinstance(e, Load) and e.buffer == block.writes:
+                return Load(e.buffer, (tag, *e.indices))
+            return e
 
         return replace(b, body=map_store(b.body, lambda e: transform(e, retag)))
 
@@ -121,12 +126,8 @@ def materialize(program: Program, name: str) -> Program:
     return with_buffers(program, replace(buffer, shape=(last + 1, *buffer.shape), tagged=True))
 
 
-def _of(e: Expr, buffer: str) -> bool:
-    return isinstance(e, Load) and e.buffer == buffer
-
-
 def materialize_tags(program: Program, *, block: str) -> Outcome:
-    """The primitive: see `materialize`."""
+    """A reduction keeps its value after every tag, in a scan buffer; readers name the tag that they read."""
     _, found, _ = tree.find_block(program, block)
     if is_tagged(program, found.writes):
         raise ScheduleError(f"block {block!r} has its tags materialised already", node=block)
@@ -134,8 +135,3 @@ def materialize_tags(program: Program, *, block: str) -> Outcome:
     program = materialize(program, block)
     note = f"{found.writes} keeps its value after every iteration of {loop}: readers name the tag they read."
     return plain("materialize_tags", program, note)
-
-
-def used_loops(block: Block) -> set[str]:
-    """Loop variables that the block's iterations are bound to."""
-    return set().union(*(variables(it.binding) for it in block.iters)) if block.iters else set()

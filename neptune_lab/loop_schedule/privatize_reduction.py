@@ -19,7 +19,6 @@ from neptune_lab.loop_ir.nodes import (
     Store,
     Var,
     add,
-    map_store,
     mul,
     substitute,
     variables,
@@ -76,7 +75,7 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
 
     `outside`: the global block gets loops of its own throughout; otherwise it shares those around and with `loop`.
     """
-    path, block, loops = tree.find_block(program, name)
+    _, block, loops = tree.find_block(program, name)
     reduction = match_reduction(block)
     depth = next(n for n, found in enumerate(loops) if found.var == loop)
     it, step, rest = rolled_iter(block, loop)
@@ -115,7 +114,9 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
             x
             for i in block.iters
             for x in (
-                (Iter(tag, whole, "spatial", Var(loop)), Iter(inner, step, "reduce", rest)) if i.name == it.name else (i,)
+                (Iter(tag, whole, "spatial", Var(loop)), Iter(inner, step, "reduce", rest))
+                if i.name == it.name
+                else (i,)
             )
         ),
         Store(local_buffer, own.indices, Op(OPERATORS[reduction.reducer], (own, substitute(reduction.term, env)))),
@@ -154,7 +155,9 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
     )
     if not outside:
         own_vars = set().union(*(variables(i.binding) for i in iters))
-        combined = replace(combined, predicates=tuple(p for p in combined.predicates if not _along(p, it, own_vars, loop)))
+        combined = replace(
+            combined, predicates=tuple(p for p in combined.predicates if not _along(p, it, own_vars, loop))
+        )
     shape = (*buffer.shape[:axis], whole, *buffer.shape[axis:])
     program = with_buffers(program, Buffer(local_buffer, shape, buffer.dtype))
     program = tree.replace_block(program, name, local)
@@ -168,7 +171,7 @@ def _along(predicate: Expr, it: Iter, own: set[str], loop: str) -> bool:
 
 
 def privatize_reduction(program: Program, *, loop: str) -> Outcome:
-    """The primitive: privatises the block of `loop` ("block.loop") along it; the global part gets its own nest."""
+    """The reduction of "block.loop" split along that loop: a local part a tile, a global part in a nest of its own."""
     name, var = loop_ref(loop)
     tree.find_loop(program, name, var)
     made = privatize(program, name, var, "local", outside=True)
@@ -182,6 +185,3 @@ def privatize_reduction(program: Program, *, loop: str) -> Outcome:
     program = tree.edit(made.program, path[:1], lambda stmt: (stmt, made.global_stmt))  # type: ignore[arg-type]
     note = f"{name} is split along {var}: {made.local} folds each tile, {name} folds the tiles."
     return plain("privatize_reduction", program, note, (made.local,))
-
-
-__all__ = ["Private", "fresh", "map_store", "privatize", "privatize_reduction", "rolled_iter"]

@@ -135,16 +135,16 @@ def _points(program: Program, term: RepairTerm, producer: str) -> tuple[tuple[fl
     found = []
     for guard in term.reachable_guards(producer, reducer):
         point = float(guard.point)
-        if point in (float("inf"), float("-inf")):
-            if not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
-                continue
+        infinite = point in (float("inf"), float("-inf"))
+        if infinite and not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
+            continue
         if guard.final_repair:
             raise RepairError(
-                f"{producer!r} can end at {guard.point}, where h is singular and the term is not: the loop would have to "
-                "repair once more after it ends",
+                f"{producer!r} can end at {guard.point}, where h is singular and the term is not: the loop would have "
+                "to repair once more after it ends",
                 step="guard",
                 expression=text(term.h),
-                help=f"keep {producer!r} away from {guard.point} in the definition, for example by adding a small constant",
+                help=f"keep {producer!r} away from {guard.point} in the definition, for example with a small constant",
             )
         found.append((point, float(guard.stand_in)))
     return tuple(found)

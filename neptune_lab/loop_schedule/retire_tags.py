@@ -17,7 +17,6 @@ from neptune_lab.loop_ir.nodes import (
     Store,
     loads,
     map_store,
-    substitute,
     transform,
     variables,
     walk,
@@ -29,7 +28,7 @@ from neptune_lab.loop_schedule.privatize_reduction import fresh
 
 
 def retire_tags(program: Program, *, block: str) -> Outcome:
-    """The primitive: `X⟨t⟩` becomes X_1 (current) and `X⟨t-1⟩` becomes X_0 (previous).
+    """A scan buffer becomes a previous and a current value: `X⟨t-1⟩` is X_0 and `X⟨t⟩` is X_1.
 
     before ⇒ after:
         for t:                            X_0[i] = initial
@@ -38,7 +37,7 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
                                               … X_0[i], X_1[i] …
                                               X_0[i] = X_1[i]
     """
-    path, scan, loops = tree.find_block(program, block)
+    _, scan, loops = tree.find_block(program, block)
     name = scan.writes
     if not is_tagged(program, name):
         raise ScheduleError(
@@ -96,13 +95,11 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
     indices = scan.body.indices[1:]
 
     def copy(label: str, target: str, value: Expr, role: str) -> Block:
-        return Block(
-            fresh(program, label), iters, Store(target, indices, value), None, predicates, scan.origin, role
-        )
+        return Block(fresh(program, label), iters, Store(target, indices, value), None, predicates, scan.origin, role)
 
     start_block = copy(f"{block}_start", previous, start, "initial")
     next_block = copy(f"{block}_next", previous, Load(current, indices), "retire")
-    loop_path, found_loop, _ = tree.find_loop(program, block, loop)
+    loop_path, _, _ = tree.find_loop(program, block, loop)
     program = tree.append_to_loop(program, loop_path, (tree.nest(inner, next_block),))
     program = tree.insert_before(program, loop_path, (tree.nest(inner, start_block),))
     note = (
@@ -124,6 +121,3 @@ def _indices(value: Expr) -> list[Expr]:
 
 def _reads(b: Block, buffer: str) -> bool:
     return any(r.buffer == buffer for r in loads(b.body.value))
-
-
-__all__ = ["retire_tags", "substitute"]

@@ -17,7 +17,7 @@ from neptune_lab.loop_schedule.repairing import Repair, apply_h, guard_reads, so
 def check_target(program: Program, block: str, loop: str) -> None:
     """Formal statement: `block` is a reduction, and `loop` does not enclose it."""
     name, _ = loop_ref(loop)
-    target, found, _ = tree.find_loop(program, name, loop_ref(loop)[1])
+    target, _, _ = tree.find_loop(program, *loop_ref(loop))
     _, consumer, _ = tree.find_block(program, block)
     match_reduction(consumer)
     if under(program, block, target):
@@ -29,7 +29,8 @@ def check_target(program: Program, block: str, loop: str) -> None:
     order = [b.name for b in tree.blocks(program)]
     if order.index(block) < order.index(name):
         raise ScheduleError(
-            f"block {block!r} comes before loop {loop!r}; it can only be fused under a loop of an earlier nest", node=block
+            f"block {block!r} comes before loop {loop!r}; it can only be fused under a loop of an earlier nest",
+            node=block,
         )
 
 
@@ -42,8 +43,8 @@ def fuse_producers(program: Program, block: str, loop: str, producers: tuple[str
             above = upstream(program, producer, loop)
             if above.producers:
                 raise ScheduleError(
-                    f"block {block!r} depends on {producer!r}, which depends on {', '.join(above.producers)} and is not "
-                    f"under {loop!r} yet",
+                    f"block {block!r} depends on {producer!r}, which depends on {', '.join(above.producers)} and is "
+                    f"not under {loop!r} yet",
                     node=producer,
                     help=f"apply rolling_update({producer!r}, {loop!r}) first",
                 )
@@ -66,7 +67,7 @@ def privatize_here(program: Program, name: str, var: str) -> tuple[Program, str]
 
 
 def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto") -> Outcome:
-    """The primitive, in the paper's four steps, each a phase.
+    """A reduction fused under a loop of the reductions that it depends on, and repaired; four phases.
 
     before ⇒ after (T the rolling loop):
         for t: R[i] = R[i] (fr) …                   for t: R⟨t⟩[i] = R⟨t-1⟩[i] (fr) …
@@ -100,7 +101,7 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
         if reads(program, b, buffer)
     )
     note = (
-        f"{block} now runs inside loop {var}, reading {', '.join(buffers)} before it is complete: the numbers are wrong."
+        f"{block} now runs inside loop {var} and reads {', '.join(buffers)} too early: the numbers are wrong."
         if buffers
         else f"{block} now runs inside loop {var}. It reads no reduction that this loop leaves incomplete."
     )
@@ -124,7 +125,13 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
 
 
 def apply_repair(
-    program: Program, block: str, local: str, var: str, producers: tuple[str, ...], kept: tuple[str, ...], repair: Repair
+    program: Program,
+    block: str,
+    local: str,
+    var: str,
+    producers: tuple[str, ...],
+    kept: tuple[str, ...],
+    repair: Repair,
 ) -> Program:
     """Tags on the producers, guards on the readers, h on the carried value (Algorithm 1, lines 7 to 11)."""
     starts: dict[str, Const] = {}
@@ -149,7 +156,9 @@ def apply_repair(
 
     carried = match_reduction(consumer).carried
     return tree.replace_block(
-        program, block, with_repair(consumer, apply_h(consumer, carried, repair, previous, current, program, starts=True))
+        program,
+        block,
+        with_repair(consumer, apply_h(consumer, carried, repair, previous, current, program, starts=True)),
     )
 
 

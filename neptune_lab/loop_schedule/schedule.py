@@ -14,6 +14,8 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.render import to_text
 from neptune_lab.loop_ir.run import Agreement, compare, run
+from neptune_lab.loop_ir.tag_table import TagTable, table
+from neptune_lab.loop_ir.tags import record
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives import get
 
@@ -91,7 +93,7 @@ class Schedule:
         self._undone: list[Step] = []
         self._checked: dict[Program, Agreement] = {}
 
-    # -- what it is ----------------------------------------------------------------------------------------------
+    # -- what it is -----------------------------------------------------------------------------------------
 
     @property
     def definition(self) -> Program:
@@ -138,7 +140,7 @@ class Schedule:
     def __repr__(self) -> str:
         return f"<Schedule of {self.operator.name}, {len(self._applied)} steps>\n{self}"
 
-    # -- steps as data -------------------------------------------------------------------------------------------------
+    # -- steps as data --------------------------------------------------------------------------------------
 
     def apply(self, step: Step) -> tuple[str, ...]:
         """Applies one step; the names it made (loops, blocks)."""
@@ -206,7 +208,7 @@ class Schedule:
         other._applied = list(self._applied)
         return other
 
-    # -- numbers ----------------------------------------------------------------------------------------------------------
+    # -- numbers --------------------------------------------------------------------------------------------
 
     def check(self, seed: int = 0, tolerance: float = 1e-9) -> Agreement:
         """Whether the scheduled program equals the unscheduled one: both run natively in float64 on random inputs."""
@@ -222,7 +224,35 @@ class Schedule:
         """Runs the program natively as it is now, intermediate buffers and all."""
         return run(self.program, inputs)
 
-    # -- the standard primitives (TVM's) -------------------------------------------------------------------------------------
+    def tag_table(
+        self,
+        rolling: str,
+        *,
+        phase: str | None = None,
+        inputs: dict[str, np.ndarray] | None = None,
+        where: dict[str, int] | None = None,
+    ) -> TagTable:
+        """Every value at every iteration of the loop `rolling`, with what each read saw; for small programs.
+
+        Args:
+            rolling: the loop's name, "j" or "j0".
+            phase: a phase of the last step, such as "naive"; default: the program as it is now.
+            inputs: arrays by input name; default: random ones.
+            where: spatial iterations to show, such as {"i": 0}.
+        """
+        program = self.program
+        if phase is not None:
+            found = {p.key: p.program for p in self.phases}
+            if phase not in found:
+                raise ScheduleError(
+                    f"the last step has no phase {phase!r}", help=tree.nearest(phase, list(found), "phases")
+                )
+            program = found[phase]
+        arrays = self.operator.random_inputs(0) if inputs is None else inputs
+        reference = record(self.definition, arrays)
+        return table(record(program, arrays), reference, rolling=rolling, where=where)
+
+    # -- the standard primitives (TVM's) --------------------------------------------------------------------
 
     def split(self, loop: str, factors: Iterable[int | None], names: Iterable[str] | None = None) -> tuple[str, ...]:
         """`loop` becomes nested loops of these extents, at most one None (worked out): the new loops."""
@@ -278,7 +308,7 @@ class Schedule:
         """A note on a loop; num_warps and num_stages on a kernel's outermost loop reach the launch."""
         self.apply(Step.of("annotate", loop=loop, key=key, value=value))
 
-    # -- ours -------------------------------------------------------------------------------------------------------------------
+    # -- ours -----------------------------------------------------------------------------------------------
 
     def privatize_reduction(self, loop: str) -> str:
         """The reduction of "block.loop" split along it into a local and a global one (B.2); the local block."""

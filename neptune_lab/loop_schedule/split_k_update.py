@@ -8,7 +8,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, map_store, substitute, transform
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
-from neptune_lab.loop_schedule.fusion import align, fuse_under, loop_ref, under
+from neptune_lab.loop_schedule.fusion import align, loop_ref, under
 from neptune_lab.loop_schedule.maps import reorganise, roll, upstream
 from neptune_lab.loop_schedule.materialize_tags import tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
@@ -101,13 +101,11 @@ def read_local(program: Program, name: str, half: Halves, var: str) -> Program:
             return Load(half.local, tuple(substitute(i, {**values, half.tag: tag}) for i in half.read.indices))
         return e
 
-    return tree.replace_block(
-        program, name, replace(block, body=map_store(block.body, lambda e: transform(e, rule)))
-    )
+    return tree.replace_block(program, name, replace(block, body=map_store(block.body, lambda e: transform(e, rule))))
 
 
 def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto") -> Outcome:
-    """The primitive, in four phases.
+    """A reduction split into local ones in parallel and one that combines and repairs them; four phases.
 
     before ⇒ after (t the split):
         R[i] = R[i] (fr) …              for t: R_local[i, t] = R_local[i, t] (fr) …
@@ -133,8 +131,8 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
             inner = upstream(program, producer, loop)
             if inner.producers:
                 raise ScheduleError(
-                    f"block {block!r} depends on {producer!r}, which depends on {', '.join(inner.producers)} and is not "
-                    f"split along {loop!r} yet",
+                    f"block {block!r} depends on {producer!r}, which depends on {', '.join(inner.producers)} and is "
+                    f"not split along {loop!r} yet",
                     node=producer,
                     help=f"apply split_k_update({producer!r}, {loop!r}) first",
                 )
@@ -175,7 +173,9 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
         _, reading, _ = tree.find_block(program, reader)
         program = tree.replace_block(program, reader, guard_reads(reading, repair, program))
     program = tree.replace_block(program, block, _combined(program, block, found, repair))
-    note = f"{block} repairs each split's value from {names} to {', '.join(h.whole for h in found)} as it combines them."
+    note = (
+        f"{block} repairs each split's value from {names} to {', '.join(h.whole for h in found)} as it combines them."
+    )
     phases.append(Phase("repaired", "repaired program", note, program))
     return Outcome(program, tuple(phases), (local,))
 

@@ -24,7 +24,9 @@ def _tvm(program: Program, primitive: str, node: str, action: Callable[[Any], An
     try:
         return tree.rename_loops(restore_unit_loops(apply(program, action)))
     except TvmRefusal as error:
-        raise ScheduleError(f"{primitive} on {node!r}: TVM refuses: {error.reason}", node=node.partition(".")[0]) from error
+        raise ScheduleError(
+            f"{primitive} on {node!r}: TVM refuses: {error.reason}", node=node.partition(".")[0]
+        ) from error
 
 
 def _at(schedule: Any, program: Program, ref: str) -> Any:
@@ -56,7 +58,7 @@ def rename_loop(program: Program, path: tree.Path, new: str) -> Program:
 def _rename(program: Program, block: str, old: str, new: str) -> Program:
     if old == new:
         return program
-    path, _, loops = tree.find_loop(program, block, old)
+    path, _, _ = tree.find_loop(program, block, old)
     if any(loop.var == new for loop in tree.find_block(program, block)[2]):
         raise ScheduleError(f"block {block!r} already has a loop {new!r} around it", node=block)
     return rename_loop(program, path, new)
@@ -99,7 +101,9 @@ def split(program: Program, *, loop: str, factors: list[int | None], names: list
         result = rename_loop(result, made[0][: depth + n + 1], name)
     refs = tuple(f"{block}.{name}" for name in wanted)
     extents = [tree.find_loop(result, block, n)[1].extent for n in wanted]
-    return plain("split", result, f"{var} is now {' × '.join(f'{n} ({e})' for n, e in zip(wanted, extents, strict=True))}.", refs)
+    return plain(
+        "split", result, f"{var} is now {' × '.join(f'{n} ({e})' for n, e in zip(wanted, extents, strict=True))}.", refs
+    )
 
 
 def reorder(program: Program, *, block: str, loops: list[str]) -> Outcome:
@@ -140,14 +144,18 @@ def bind(program: Program, *, loop: str, thread: str) -> Outcome:
     # Formal statement: the loop carries nothing, i.e. no reduction folds along it and no scan walks its tags along it.
     # TVM's own check asks for more (an affine binding for every block), which tails of privatised reductions fail.
     for inner in tree.blocks_under(found):
-        carried = [i for i in inner.iters if i.kind == "reduce"] + (list(inner.iters[:1]) if inner.role == "scan" else [])
+        carried = [i for i in inner.iters if i.kind == "reduce"] + (
+            list(inner.iters[:1]) if inner.role == "scan" else []
+        )
         if any(var in variables(i.binding) for i in carried):
             raise ScheduleError(
                 f"loop {loop!r} cannot run in parallel: {inner.name!r} carries a value from one iteration to the next",
                 node=inner.name,
                 help="bind an outer loop, or make the reduction private along this one with split_k_update",
             )
-    taken = [x.var for x in (*around, found) if x.kind == thread] + [x.var for x in _loops_in(found) if x.kind == thread]
+    taken = [x.var for x in (*around, found) if x.kind == thread] + [
+        x.var for x in _loops_in(found) if x.kind == thread
+    ]
     if taken:
         raise ScheduleError(f"{thread} is taken by loop {taken[0]!r} of the same nest", node=block)
     result = tree.map_loops(program, path, lambda x: replace(x, kind=thread))
@@ -169,7 +177,9 @@ def compute_at(program: Program, *, block: str, loop: str) -> Outcome:
 def reverse_compute_at(program: Program, *, block: str, loop: str) -> Outcome:
     """A consumer moved under a loop of its producers."""
     tree.find_block(program, block)
-    result = _tvm(program, "reverse_compute_at", block, lambda s: s.reverse_compute_at(s.get_sblock(block), _at(s, program, loop)))
+    result = _tvm(
+        program, "reverse_compute_at", block, lambda s: s.reverse_compute_at(s.get_sblock(block), _at(s, program, loop))
+    )
     return plain("reverse_compute_at", result, f"{block} is computed inside {loop}.")
 
 
@@ -186,7 +196,9 @@ def cache_read(program: Program, *, block: str, buffer: str, scope: str = "share
     reads = list(dict.fromkeys(r.buffer for r in loads(reader.body.value) if r.buffer != reader.writes))
     if buffer not in reads:
         raise ScheduleError(
-            f"block {block!r} does not read {buffer!r}", node=block, help=tree.nearest(buffer, reads, "buffers it reads")
+            f"block {block!r} does not read {buffer!r}",
+            node=block,
+            help=tree.nearest(buffer, reads, "buffers it reads"),
         )
     before = {b.name for b in tree.blocks(program)}
     result = _tvm(program, "cache_read", block, lambda s: s.cache_read(s.get_sblock(block), reads.index(buffer), scope))
@@ -216,7 +228,9 @@ def set_scope(program: Program, *, block: str, scope: str) -> Outcome:
         raise ScheduleError(f"scope={scope!r} is not a memory scope", help=f"one of {', '.join(SCOPES)}")
     _, found, _ = tree.find_block(program, block)
     if found.writes in program.params and scope != "global":
-        raise ScheduleError(f"block {block!r} writes {found.writes!r}, an output, which is in global memory", node=block)
+        raise ScheduleError(
+            f"block {block!r} writes {found.writes!r}, an output, which is in global memory", node=block
+        )
     result = replace(
         program, buffers=tuple(replace(b, scope=scope) if b.name == found.writes else b for b in program.buffers)
     )
@@ -228,7 +242,10 @@ def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
     _, found, _ = tree.find_block(program, block)
     _, var = loop_ref(loop)
     result = _tvm(
-        program, "decompose_reduction", block, lambda s: s.decompose_reduction(s.get_sblock(block), _at(s, program, f"{block}.{var}"))
+        program,
+        "decompose_reduction",
+        block,
+        lambda s: s.decompose_reduction(s.get_sblock(block), _at(s, program, f"{block}.{var}")),
     )
     start, update = f"{block}_init", f"{block}_update"
 
@@ -240,7 +257,9 @@ def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
         return b
 
     result = tree.map_blocks(result, change)
-    return plain("decompose_reduction", result, f"{found.writes} gets its start value before {var}.", (f"{block}_start",))
+    return plain(
+        "decompose_reduction", result, f"{found.writes} gets its start value before {var}.", (f"{block}_start",)
+    )
 
 
 def annotate(program: Program, *, loop: str, key: str, value: str | int = 1) -> Outcome:

@@ -5,9 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import Access, Cast as TileCast
-from neptune_lab.htile.nodes import Dot, Elementwise, Literal, Permute, Reduce, Scalar, TileExpr
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Previous, Program, Var, substitute, variables, walk
+from neptune_lab.htile.nodes import Access, Dot, Elementwise, Literal, Permute, Reduce, Scalar, TileExpr
+from neptune_lab.htile.nodes import Cast as TileCast
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Previous,
+    Program,
+    Var,
+    substitute,
+    variables,
+    walk,
+)
 from neptune_lab.loop_ir.reduction import IDENTITIES, REDUCERS
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify

@@ -7,8 +7,7 @@ blocks stay loops, and every block with the loops that only it is in becomes one
 from __future__ import annotations
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import For, GridAxis, Int, Kernel, Slice, Store, Tensor, TileExpr
-from neptune_lab.htile.nodes import Access, Elementwise, NewAxis
+from neptune_lab.htile.nodes import Access, Dot, Elementwise, For, GridAxis, Int, Kernel, Slice, Store, Tensor, TileExpr
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.nodes import Stmt as TileStmt
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stmt, substitute, variables
@@ -148,8 +147,8 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
     value = store_value(program, block, nest, spatial, tuple(folded), outer_fold)
     if size > MAX_TILE and not _is_dot(value):
         raise TileError(
-            f"block {block.name!r} would compute a tile of {size} elements ({' × '.join(f'{v} {inner[v]}' for v in inner)}); "
-            f"at most {MAX_TILE} fit",
+            f"block {block.name!r} would compute a tile of {size} elements "
+            f"({' × '.join(f'{v} {inner[v]}' for v in inner)}); at most {MAX_TILE} fit",
             node=block.name,
             help="split its loops and move the outer parts out, or bind them to the grid",
         )
@@ -158,8 +157,6 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
 
 
 def _is_dot(value: TileExpr) -> bool:
-    from neptune_lab.htile.nodes import Dot
-
     return isinstance(value, Dot) or (isinstance(value, Elementwise) and any(_is_dot(a) for a in value.args))
 
 
@@ -192,6 +189,3 @@ def _store_mask(
         test = Converter(program, nest).tile(predicate, spatial)
         mask = test if mask is None else Elementwise("and", (mask, test), "bool")
     return mask
-
-
-__all__ = ["NewAxis", "tileable", "translate"]

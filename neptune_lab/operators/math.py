@@ -282,7 +282,7 @@ def _help(error: DefinitionError) -> str | None:
     return error.help
 
 
-# -- how an operation is done ----------------------------------------------------------------------------------------
+# -- how an operation is done ------------------------------------------------------------------------------
 
 
 def _kind(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neptune_lab.runtime.arrays import call_on_arrays
 from neptune_lab.runtime.device import DeviceFacts, device_facts, interpreting
 from neptune_lab.runtime.load import LoadedKernel, cache_directory, load
 from neptune_lab.runtime.spec import KernelSpec, TensorSpec
@@ -12,6 +13,7 @@ __all__ = [
     "LoadedKernel",
     "TensorSpec",
     "cache_directory",
+    "call_on_arrays",
     "device_facts",
     "interpreting",
     "load",

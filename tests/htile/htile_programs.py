@@ -98,10 +98,14 @@ def softmax(rows: int = 10, cols: int = 77, block: int = 4, dtype: str = F32) ->
         e = np.exp(a["x"] - a["x"].max(1, keepdims=True))
         return {"out": e / e.sum(1, keepdims=True)}
 
-    return Case(Program("softmax", tensors, ("x",), ("out",), (kernel,)), {"x": randn(0, rows, cols, dtype=dtype)}, reference)
+    return Case(
+        Program("softmax", tensors, ("x",), ("out",), (kernel,)), {"x": randn(0, rows, cols, dtype=dtype)}, reference
+    )
 
 
-def matmul(m: int = 40, k: int = 50, n: int = 24, blocks: tuple[int, int, int] = (16, 16, 16), dtype: str = F16) -> Case:
+def matmul(
+    m: int = 40, k: int = 50, n: int = 24, blocks: tuple[int, int, int] = (16, 16, 16), dtype: str = F16
+) -> Case:
     """a @ b.T in tiles that do not divide; the product goes through a tile of its own."""
     i, j, p = tile("i0", blocks[0], "i1"), tile("j0", blocks[1], "j1"), tile("p0", blocks[2], "p1")
     tensors = (
@@ -162,7 +166,12 @@ def attention(q_len: int = 200, kv_len: int = 77, head_dim: int = 64, block_q: i
     loop = (
         Store("s4", at("score", *row, j), scaled, "score"),
         Store("s5", at("s_max_prev", *row), at("s_max", *row), "s_max_prev"),
-        Store("s6", at("s_max", *row), op("max", at("s_max", *row), Reduce("max", masked("score", float("-inf")), 1)), "s_max"),
+        Store(
+            "s6",
+            at("s_max", *row),
+            op("max", at("s_max", *row), Reduce("max", masked("score", float("-inf")), 1)),
+            "s_max",
+        ),
         Store("s7", at("p", *row, j), op("exp", op("sub", at("score", *row, j), at("s_max", *row, NEW))), "p"),
         Store(
             "s8",
@@ -171,7 +180,9 @@ def attention(q_len: int = 200, kv_len: int = 77, head_dim: int = 64, block_q: i
             "s_sum",
         ),
         Store("s9", at("pv", *row, d), Dot(Cast(masked("p", 0.0), F16), at("v", b, h, j, d)), "pv"),
-        Store("s10", at("acc", *row, d), op("add", op("mul", at("acc", *row, d), repair_new), at("pv", *row, d)), "acc"),
+        Store(
+            "s10", at("acc", *row, d), op("add", op("mul", at("acc", *row, d), repair_new), at("pv", *row, d)), "acc"
+        ),
     )
     body = (
         Store("s1", at("s_max", *row), lit(float("-inf")), "s_max_init"),
@@ -279,7 +290,8 @@ def causal_rows(n: int = 40, block: int = 16) -> Case:
     )
 
     def step(node: str, part: Slice, mask: TileExpr) -> tuple[Store, Store]:
-        update = op("add", at("acc", i), Reduce("sum", at("t", i, part), 1))
+        inside = op("lt", Iota((NEW, part)), lit(n, "int32"), dtype="bool")
+        update = op("add", at("acc", i), Reduce("sum", op("where", inside, at("t", i, part), lit(0.0)), 1))
         return (
             Store(f"{node}a", at("t", i, part), op("where", mask, at("x", NEW, part), lit(0.0)), "t"),
             Store(f"{node}b", at("acc", i), update, "acc"),
@@ -295,7 +307,13 @@ def causal_rows(n: int = 40, block: int = 16) -> Case:
         For("l2", "j2", Name("i0"), Arith("+", Name("i0"), Int(1)), step("q", dj, below(dj)), "acc"),
         Store("s2", at("out", i), at("acc", i), "out"),
     )
-    program = Program("causal_rows", tensors, ("x",), ("out",), (Kernel("k", "causal_rows", (GridAxis("i0", ceil_div(n, block)),), body),))
+    program = Program(
+        "causal_rows",
+        tensors,
+        ("x",),
+        ("out",),
+        (Kernel("k", "causal_rows", (GridAxis("i0", ceil_div(n, block)),), body),),
+    )
     return Case(program, {"x": randn(9, n)}, lambda a: {"out": np.cumsum(a["x"])})
 
 

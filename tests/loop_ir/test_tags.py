@@ -214,6 +214,7 @@ xsum[0]     1            2            2.368        3.368
             ≠ 0.01832    ≠ 0.1537     ≠ 0.2034     ≠ 1.203
 ! read too early: the value it depends on changes later
 ✓ as in the unscheduled program after the same part of the data
+≠ what the unscheduled program has there
 """
 
 

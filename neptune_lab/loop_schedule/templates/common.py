@@ -46,6 +46,8 @@ def _one_kernel(program: Program, buffer: str) -> bool:
     touching = [
         n
         for n, nest in enumerate(program.body)
-        if any(b.writes == buffer or any(r.buffer == buffer for r in loads(b.body.value)) for b in tree.blocks_under(nest))
+        if any(
+            b.writes == buffer or any(r.buffer == buffer for r in loads(b.body.value)) for b in tree.blocks_under(nest)
+        )
     ]
     return len(touching) == 1
