@@ -27,7 +27,14 @@ class Seq:
     parts: tuple[Doc, ...]
 
 
-Doc: TypeAlias = str | Bracketed | Seq
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """`inner`, which gets round brackets where nothing inside it breaks well enough."""
+
+    inner: Doc
+
+
+Doc: TypeAlias = str | Bracketed | Seq | Loose
 
 
 def seq(*parts: Doc) -> Doc:
@@ -49,6 +56,8 @@ def flat(doc: Doc) -> str:
             return head + ", ".join(flat(item) for item in items) + tail
         case Seq(parts=parts):
             return "".join(flat(part) for part in parts)
+        case Loose(inner=inner):
+            return flat(inner)
         case _:
             assert_never(doc)
 
@@ -80,25 +89,35 @@ def _lines(doc: Doc, width: int) -> list[str]:
             return [*out, tail]
         case Seq(parts=parts):
             return _break_seq(parts, width)
+        case Loose(inner=inner):
+            out = _lines(inner, width)
+            return out if max(map(len, out)) <= width else _wrapped(inner, width)
         case _:
             assert_never(doc)
 
 
+def _wrapped(doc: Doc, width: int) -> list[str]:
+    return ["(", *(INDENT + line for line in _lines(doc, width - len(INDENT))), ")"]
+
+
 def _break_seq(parts: tuple[Doc, ...], width: int) -> list[str]:
-    # Break the longest part alone, if that is enough; otherwise every part that does not fit.
+    # Break the longest part alone, if that is enough; then every part; then put loose parts in brackets.
     longest = max(range(len(parts)), key=lambda n: len(flat(parts[n])))
     best = _join(parts, {longest}, width)
     if max(map(len, best)) <= width:
         return best
     broken = {n for n, part in enumerate(parts) if not isinstance(part, str)}
-    return _join(parts, broken, width)
+    all_broken = _join(parts, broken, width)
+    loose = {n for n, part in enumerate(parts) if isinstance(part, Loose)}
+    if not loose or max(map(len, all_broken)) <= width:
+        return all_broken
+    return _join(parts, loose, width, wrap=True)
 
 
-def _join(parts: tuple[Doc, ...], broken: set[int], width: int) -> list[str]:
+def _join(parts: tuple[Doc, ...], broken: set[int], width: int, *, wrap: bool = False) -> list[str]:
     out = [""]
     for n, part in enumerate(parts):
-        # A broken part has at least one line; asking for width 0 opens its outermost brackets.
-        inner = _opened(part, width) if n in broken else [flat(part)]
+        inner = [flat(part)] if n not in broken else _wrapped(part, width) if wrap else _opened(part, width)
         out[-1] += inner[0]
         out += inner[1:]
     return out
@@ -114,5 +133,7 @@ def _opened(doc: Doc, width: int) -> list[str]:
             return [*out, tail]
         case Seq(parts=parts):
             return _break_seq(parts, width // 2)
+        case Loose(inner=inner):
+            return _opened(inner, width)
         case _:
             return [flat(doc)]

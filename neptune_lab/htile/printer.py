@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from neptune_lab.htile.layout import Doc, call, lines, seq
+from neptune_lab.htile.layout import Doc, Loose, call, lines, seq
 from neptune_lab.htile.nodes import (
     Access,
     Arith,
@@ -118,7 +118,7 @@ def _body(body: tuple[Stmt, ...], indent: str) -> list[Line]:
 
 
 def _store(store: Store) -> Doc:
-    assignment = seq(flat_access(store.target), " = ", expr_doc(store.value))
+    assignment = seq(flat_access(store.target), " = ", Loose(expr_doc(store.value)))
     return assignment if store.mask is None else seq(assignment, "  where ", expr_doc(store.mask))
 
 

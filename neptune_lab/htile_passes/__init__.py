@@ -20,12 +20,14 @@ from neptune_lab.htile_passes.fold_dot_accumulate import fold_dot_accumulate
 from neptune_lab.htile_passes.fold_initial_values import fold_initial_values
 from neptune_lab.htile_passes.hoist_invariant_loads import hoist_invariant_loads
 from neptune_lab.htile_passes.keep_stored_tiles import keep_stored_tiles
+from neptune_lab.htile_passes.share_common_tiles import share_common_tiles
 
 PASSES: Mapping[str, Callable[[Program], Program]] = MappingProxyType(
     {
         "keep_stored_tiles": keep_stored_tiles,
         "fold_initial_values": fold_initial_values,
         "fold_dot_accumulate": fold_dot_accumulate,
+        "share_common_tiles": share_common_tiles,
         "hoist_invariant_loads": hoist_invariant_loads,
         "drop_dead_tiles": drop_dead_tiles,
     }
@@ -47,4 +49,5 @@ __all__ = [
     "hoist_invariant_loads",
     "keep_stored_tiles",
     "run",
+    "share_common_tiles",
 ]

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from neptune_lab.errors import EmitError, TileError
 from neptune_lab.htile.bounds import loop_interval
-from neptune_lab.htile.layout import Doc, call, flat, seq
+from neptune_lab.htile.layout import Doc, Loose, call, flat, seq
 from neptune_lab.htile.nodes import Access, Cast, For, Kernel, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads, stores
@@ -129,7 +129,7 @@ def _store_tile(ctx: Context, stmt: Store, name: str, dtype: str) -> None:
             "expects one shape for a variable that a loop carries",
             help="give the two tiles two names",
         )
-    ctx.line(seq(f"{ctx.tiles[name]} = ", value))
+    ctx.line(seq(f"{ctx.tiles[name]} = ", Loose(value)))
     ctx.defined[name] = padded
 
 

@@ -183,7 +183,7 @@ def render(program: Program) -> tuple[Line, ...]:
         around = (*loops, *group)
         under = blocks_under(stmt)
         origin = under[0].origin if len(under) == 1 else ""
-        note = "".join(f"  # {name}" for name, _ in stmt.annotations)
+        note = "".join(f"  # {name} = {value}" for name, value in stmt.annotations)
         if stmt.kind != "serial":
             note += f"  # {stmt.kind}"
         if len(group) == 1:

@@ -6,7 +6,9 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from neptune_lab.htile.nodes import For
 from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile.nodes import Stmt as TileStmt
 from neptune_lab.htile.printer import print_program
 from neptune_lab.htile_to_triton import TritonSource
 from neptune_lab.loop_ir import render, tree
@@ -138,16 +140,22 @@ def htile_lines(tiles: TileProgram, program: Program) -> tuple[record.Line, ...]
     """An HTile program's lines, each linked to the block, or loop, that it was translated from."""
     blocks = {b.name: b for b in tree.blocks(program)}
     loops = [line.node for line in render.render(program) if line.kind == "loop"]
+    heads = {f.node_id for kernel in tiles.kernels for f in _loops(kernel.body)}
     lines = []
     for line in print_program(tiles):
         refs: tuple[str, ...] = ()
-        if line.node_id.startswith("for:"):
+        if line.node_id in heads:
             refs = _loop_refs(loops, line.node_id)
         elif line.origin in blocks:
             refs = (f"store:{line.origin}",)
         origin = blocks[line.origin].origin if line.origin in blocks else ""
         lines.append(record.Line(line.node_id, line.text, origin, line.node_id.partition(":")[0], refs))
     return tuple(lines)
+
+
+def _loops(body: tuple[TileStmt, ...]) -> list[For]:
+    found = [s for s in body if isinstance(s, For)]
+    return found + [f for s in found for f in _loops(s.body)]
 
 
 def _loop_refs(loops: list[str], node: str) -> tuple[str, ...]:

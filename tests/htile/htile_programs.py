@@ -208,7 +208,7 @@ def attention(q_len: int = 200, kv_len: int = 77, head_dim: int = 64, block_q: i
 
 
 def split_k(rows: int = 5, splits: int = 3, cols: int = 50, n: int = 12) -> Case:
-    """y[r, n] = sum_k x[r, k] * w[k, n] in two kernels: 3-D tiles summed to partial results, which the second combines."""
+    """y[r, n] = sum_k x[r, k] * w[k, n] in two kernels: 3-D tiles summed to partial results, then their sum."""
     width = ceil_div(cols, splits)
     r, s = tile("r0", 2, "r1"), Name("s")
     k, j = Slice(Arith("*", s, Int(width)), width, "k"), Slice(Int(0), n, "j")

@@ -65,7 +65,7 @@ def one_store(
     )
 
 
-I = Slice(Int(0), 11, "i")  # noqa: E741
+I = Slice(Int(0), 11, "i")
 UNARY = [
     "neg",
     "abs",

@@ -34,6 +34,13 @@ def bind_grid(sch: Schedule, block: str, *, outside: str) -> str:
     return f"{block}.{grid[-1]}"
 
 
+def launch_hints(sch: Schedule, block: str, num_warps: int | None, num_stages: int | None) -> None:
+    """Notes num_warps and num_stages, where given, on the outermost loop of the kernel of `block`."""
+    for key, value in (("num_warps", num_warps), ("num_stages", num_stages)):
+        if value is not None:
+            sch.annotate(sch.loops(block)[0], key, value)
+
+
 def keep_on_chip(sch: Schedule) -> None:
     """Every internal buffer that a single kernel touches lives on chip."""
     for block in tree.blocks(sch.program):

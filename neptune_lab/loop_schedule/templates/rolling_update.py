@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.common import bind_grid, keep_on_chip, tile_sizes
+from neptune_lab.loop_schedule.templates.common import bind_grid, keep_on_chip, launch_hints, tile_sizes
 
 
-def rolling_update(sch: Schedule, block_q: int = 64, block_kv: int = 64) -> Schedule:
+def rolling_update(
+    sch: Schedule, block_q: int = 64, block_kv: int = 64, num_warps: int | None = None, num_stages: int | None = None
+) -> Schedule:
     """One program a `block_q` rows (queries), rolling over tiles of `block_kv` columns (keys). Returns `sch`."""
     if sch.has_block("qk"):
         first, chain = "qk", ("s_max", "s_sum", "acc")
@@ -27,4 +29,5 @@ def rolling_update(sch: Schedule, block_q: int = 64, block_kv: int = 64) -> Sche
     for block in chain[chain.index("s_sum") :]:
         sch.decompose_reduction(block, f"{block}.j0")
     keep_on_chip(sch)
+    launch_hints(sch, first, num_warps, num_stages)
     return sch

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.common import bind_grid, keep_on_chip, tile_sizes
+from neptune_lab.loop_schedule.templates.common import bind_grid, keep_on_chip, launch_hints, tile_sizes
 
 
-def split_k_update(sch: Schedule, block_q: int = 64, block_kv: int = 64) -> Schedule:
+def split_k_update(
+    sch: Schedule, block_q: int = 64, block_kv: int = 64, num_warps: int | None = None, num_stages: int | None = None
+) -> Schedule:
     """Splits of `block_kv` columns (keys), each in `block_q` rows a program; then a combining kernel. Returns `sch`."""
     if sch.has_block("qk"):
         first, chain, last = "qk", ("s_max", "s_sum", "acc"), "out"
@@ -30,4 +32,5 @@ def split_k_update(sch: Schedule, block_q: int = 64, block_kv: int = 64) -> Sche
         if sch.has_block(block) and block != last:
             sch.compute_at(block, grid)
     keep_on_chip(sch)
+    launch_hints(sch, local, num_warps, num_stages)
     return sch

@@ -1,0 +1,45 @@
+"""HTile as text: the style of the paper's Figures 5 and 7, a node id a line."""
+
+from __future__ import annotations
+
+from htile_programs import CASES, F32, at, attention, lit, op, tile
+
+from neptune_lab.htile import print_program, to_text
+from neptune_lab.htile.layout import flat
+from neptune_lab.htile.nodes import Elementwise, Literal, Name, Scalar
+from neptune_lab.htile.printer import expr_doc
+from neptune_lab.htile.walk import stores
+
+
+def text(expr) -> str:
+    return flat(expr_doc(expr))
+
+
+def test_golden(golden):
+    golden("htile_attention.txt", to_text(attention().program))
+
+
+def test_lines_carry_node_ids_and_fit():
+    for make in CASES.values():
+        program = make().program
+        lines = print_program(program)
+        assert all(len(line.text) <= 110 for line in lines)
+        ids = {line.node_id for line in lines}
+        for kernel in program.kernels:
+            assert {kernel.node_id} | {store.node_id for store in stores(kernel.body)} <= ids
+            for store in stores(kernel.body):
+                assert {line.origin for line in lines if line.node_id == store.node_id} == {store.origin}
+
+
+def test_brackets_where_the_tree_needs_them():
+    x, y = at("x", tile("i0", 4, "i")), lit(2.0)
+    assert text(op("mul", op("add", x, y), y)) == "(x[i0*4:i0*4+4] + 2.0) * 2.0"
+    assert text(op("sub", x, op("sub", y, y))) == "x[i0*4:i0*4+4] - (2.0 - 2.0)"
+    assert text(op("add", op("mul", x, y), y)) == "x[i0*4:i0*4+4] * 2.0 + 2.0"
+    assert text(op("neg", op("add", y, y))) == "-(2.0 + 2.0)"
+    assert text(op("mul", op("neg", y), y)) == "-2.0 * 2.0"
+    less = Elementwise("lt", (Scalar(Name("i0")), Literal(3, "int32")), "bool")
+    assert text(Elementwise("and", (less, less), "bool")) == "i0 < 3 and i0 < 3"
+    assert text(Elementwise("eq", (less, less), "bool")) == "(i0 < 3) == (i0 < 3)"
+    assert text(Elementwise("not", (Elementwise("or", (less, less), "bool"),), "bool")) == "not (i0 < 3 or i0 < 3)"
+    assert text(op("max", x, lit(float("-inf"), F32))) == "max(x[i0*4:i0*4+4], -inf)"
