@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 INDENT = "    "
+WORTH_OPENING = 12  # characters between brackets: shorter ones stay closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,8 @@ def _lines(doc: Doc, width: int) -> list[str]:
     match doc:
         case str():
             return [doc]
-        case Bracketed(head=head, items=items, tail=tail):
-            if not items:
-                return [head + tail]
-            out = [head]
-            for item in items:
-                inner = _lines(item, width - len(INDENT) - 1)
-                out += [INDENT + line for line in inner]
-                out[-1] += ","
-            return [*out, tail]
+        case Bracketed():
+            return _an_item_a_line(doc, width)
         case Seq(parts=parts):
             return _break_seq(parts, width)
         case Loose(inner=inner):
@@ -94,6 +88,16 @@ def _lines(doc: Doc, width: int) -> list[str]:
             return out if max(map(len, out)) <= width else _wrapped(inner, width)
         case _:
             assert_never(doc)
+
+
+def _an_item_a_line(doc: Bracketed, width: int) -> list[str]:
+    if not doc.items:
+        return [doc.head + doc.tail]
+    out = [doc.head]
+    for item in doc.items:
+        out += [INDENT + line for line in _lines(item, width - len(INDENT) - 1)]
+        out[-1] += ","
+    return [*out, doc.tail]
 
 
 def _wrapped(doc: Doc, width: int) -> list[str]:
@@ -125,12 +129,8 @@ def _join(parts: tuple[Doc, ...], broken: set[int], width: int, *, wrap: bool = 
 
 def _opened(doc: Doc, width: int) -> list[str]:
     match doc:
-        case Bracketed(head=head, items=items, tail=tail) if items and len(flat(doc)) > len(head) + len(tail) + 12:
-            out = [head]
-            for item in items:
-                out += [INDENT + line for line in _lines(item, width - len(INDENT) - 1)]
-                out[-1] += ","
-            return [*out, tail]
+        case Bracketed() if len(flat(doc)) > len(doc.head) + len(doc.tail) + WORTH_OPENING:
+            return _an_item_a_line(doc, width)
         case Seq(parts=parts):
             return _break_seq(parts, width // 2)
         case Loose(inner=inner):

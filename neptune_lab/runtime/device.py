@@ -52,12 +52,12 @@ def interpreting() -> bool:
     has_gpu = torch.cuda.is_available()
     if not has_gpu and "triton" not in sys.modules:
         os.environ.setdefault("TRITON_INTERPRET", "1")
-    import triton
     import triton.language as tl
+    from triton import knobs
     from triton.runtime.interpreter import InterpretedFunction
 
     # Triton's library was decorated at import, a kernel is at its own: both must be on the same side.
-    library, kernels = isinstance(tl.sum, InterpretedFunction), bool(triton.knobs.runtime.interpret)
+    library, kernels = isinstance(tl.sum, InterpretedFunction), bool(knobs.runtime.interpret)
     if library != kernels or not (library or has_gpu):
         where = "with" if library else "without"
         wanted = "TRITON_INTERPRET=1" if kernels or not has_gpu else "no TRITON_INTERPRET"

@@ -1,0 +1,116 @@
+"""What a kernel is made of, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.errors import LaunchError, ScheduleError
+from neptune_lab.htile.nodes import Dot, Elementwise, For, Store
+from neptune_lab.htile.walk import reads, stores, subexpressions
+from neptune_lab.operators import attention
+
+
+@pytest.fixture(scope="module")
+def causal():
+    return nl.compile(attention.causal(batch=1, heads=4, seq=256, head_dim=64))
+
+
+def test_causal_attention_is_one_rolling_loop_that_stores_no_scores(causal):
+    (kernel,) = causal.htile.kernels
+    (loop,) = [s for s in kernel.body if isinstance(s, For)]
+    assert loop.var == "j0"
+    assert not [s for s in loop.body if isinstance(s, For)]
+    chip = {t.name for t in causal.htile.tensors if t.space == "chip"}
+    written = [s.target.tensor for s in stores(kernel.body)]
+    assert [t for t in written if t not in chip] == ["out"]
+    inside = {s.target.tensor for s in stores(loop.body)}
+    before = {s.target.tensor for s in kernel.body[: kernel.body.index(loop)] if isinstance(s, Store)}
+    assert {"s_max_0", "s_sum", "acc"} <= inside & before  # carried: started before the loop, updated in it
+    loads = [a.tensor for s in stores(loop.body) for a in reads(s) if a.tensor not in chip]
+    assert sorted(loads) == ["k", "v"]  # q is loaded once, before the loop
+    dots = [e for s in stores(loop.body) for e in subexpressions(s.value) if isinstance(e, Dot)]
+    assert len(dots) == 2
+    assert dots[1].acc is not None  # the accumulator, repaired, goes into the dot
+    exponentials = [
+        e for s in stores(loop.body) for e in subexpressions(s.value) if isinstance(e, Elementwise) and e.op == "exp"
+    ]
+    assert len(exponentials) == 2  # of the scores, and one repair term for sum and accumulator alike
+
+
+def test_golden_source(causal, golden):
+    golden("attention_causal.triton.py", causal.source)
+    golden("attention_causal.htile.txt", causal.htile_text)
+
+
+def test_golden_decode(golden):
+    kernel = nl.compile(attention.causal(batch=1, heads=2, q_len=1, kv_len=96, head_dim=64))
+    golden("attention_decode.triton.py", kernel.source)
+
+
+def test_names_and_text_are_deterministic():
+    make = lambda: nl.compile(attention.causal(heads=2, seq=32, head_dim=16), block_q=16, block_kv=16).source  # noqa: E731
+    assert make() == make()
+
+
+def test_export_runs_without_the_compiler(tmp_path, causal):
+    path = causal.export(tmp_path / "attn.py")
+    script = f"""
+import os, sys
+os.environ.setdefault("TRITON_INTERPRET", "1")
+for name in ("tvm", "sympy", "neptune_lab", "networkx"):
+    sys.modules[name] = None
+sys.path.insert(0, {str(tmp_path)!r})
+import torch, attn
+device = "cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda"
+q, k, v = (torch.randn(1, 4, 256, 64, dtype=torch.float16, device=device) for _ in range(3))
+out = attn.attention_causal(q, k, v)
+want = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
+print(float((out.double() - want).norm() / want.norm()))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-3
+    assert path.read_text(encoding="utf-8") == causal.source
+
+
+def test_launch_checks_name_the_argument(causal):
+    torch = pytest.importorskip("torch")
+    good = torch.zeros(1, 4, 256, 64, dtype=torch.float16)
+    with pytest.raises(LaunchError, match=r"(?s)'?k'?.*float32.*float16"):
+        causal(good, good.float(), good)
+    with pytest.raises(LaunchError, match=r"(?s)'?v'?.*\(1, 4, 128, 64\)"):
+        causal(good, good, good[:, :, :128].contiguous())
+    with pytest.raises(LaunchError, match=r"(?s)'?q'?.*contiguous"):
+        causal(good.transpose(1, 2).contiguous().transpose(1, 2), good, good)
+    with pytest.raises(LaunchError, match="3"):
+        causal(good, good)
+
+
+def test_options_reach_the_launch():
+    kernel = nl.compile(attention.causal(heads=1, seq=64, head_dim=16), block_q=32, num_warps=8, num_stages=2)
+    (launch,) = kernel.trace.kernel.launches
+    assert (launch["num_warps"], launch["num_stages"], launch["grid"]) == (8, 2, [2, 1, 1])
+    assert "num_warps=8" in kernel.source
+
+
+def test_a_kernel_keeps_its_schedule():
+    sch = nl.Schedule(attention.causal(heads=1, seq=32, head_dim=16))
+    nl.templates.rolling_update(sch, block_q=16, block_kv=16)
+    kernel = nl.compile(sch)
+    steps = kernel.schedule.steps
+    sch.undo()
+    assert kernel.schedule.steps == steps
+
+
+def test_unknown_templates_and_options():
+    op = attention.causal(heads=1, seq=32, head_dim=16)
+    with pytest.raises(ScheduleError, match="did you mean 'rolling_update'"):
+        nl.compile(op, "rolling")
+    with pytest.raises(ScheduleError, match="block_k"):
+        nl.compile(op, block_k=3)
+    with pytest.raises(ScheduleError, match="as it stands"):
+        nl.compile(nl.Schedule(op), "rolling_update")

@@ -1,0 +1,64 @@
+"""The record of a compilation: whole, linked, and readable without the compiler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.operators import attention, softmax
+from neptune_lab.trace import from_json, links, save, to_json
+
+
+@pytest.fixture(scope="module", params=["attention", "decode", "softmax"])
+def kernel(request):
+    made = {
+        "attention": lambda: nl.compile(attention.causal(heads=2, q_len=200, kv_len=77, head_dim=64)),
+        "decode": lambda: nl.compile(attention.causal(heads=2, q_len=1, kv_len=77, head_dim=64)),
+        "softmax": lambda: nl.compile(softmax.figure1(), "split_k_update"),
+    }
+    return made[request.param]()
+
+
+def test_no_link_dangles_and_every_computing_line_is_covered(kernel):
+    assert links(kernel.trace) == ()
+
+
+def test_round_trip(kernel):
+    assert from_json(to_json(kernel.trace)).kernel.source == kernel.source
+
+
+def test_every_step_is_recorded_in_order(kernel):
+    recorded = kernel.trace.steps
+    assert [s.primitive for s in recorded[1:]] == [s.primitive for s in kernel.schedule.steps]
+    assert [s.index for s in recorded] == list(range(len(recorded)))
+    assert all(s.phases for s in recorded)
+
+
+def test_a_fusion_has_its_phases_and_algebra(kernel):
+    step = next(s for s in kernel.trace.steps if s.arguments.get("block") == "s_sum" and len(s.phases) > 1)
+    assert [p.key for p in step.phases] == ["dataflow", "naive", "repair", "repaired"]
+    assert [p.wrong for p in step.phases] == [False, True, True, False]
+    assert any(e.kind == "early" for e in step.phases[1].graph.edges)
+    assert any(e.kind == "repaired" for e in step.phases[3].graph.edges)
+    derivation = step.phases[2].derivation
+    assert derivation.accepted
+    assert "t*exp(" in derivation.summary
+    assert all(s.ok and s.mathml.startswith("<math") for s in derivation.steps)
+
+
+def test_it_opens_without_the_compiler(kernel, tmp_path):
+    save(kernel.trace, tmp_path / "trace.json")
+    script = f"""
+import sys
+for name in ("tvm", "sympy", "triton", "torch", "numpy", "networkx"):
+    sys.modules[name] = None
+import neptune_lab as nl
+trace = nl.load_trace({str(tmp_path / "trace.json")!r})
+print(len(trace.steps), trace.kernel.name)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(len(kernel.trace.steps)), kernel.operator.name]
