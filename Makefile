@@ -44,10 +44,11 @@ system:  ## install graphviz and Chromium where apt-get may (the tests skip what
 	@bash scripts/system_packages.sh
 
 lab: setup  ## open the tour in JupyterLab (ARGS=--no-browser prints the address)
-	$(BIN)/jupyter lab $(ROOT) --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb $(ARGS)
+	$(BIN)/jupyter lab $(ROOT) --LabApp.news_url=None \
+	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb $(ARGS)
 
 notebooks: setup  ## run every notebook and keep its output
-	$(BIN)/jupyter execute --inplace $(ARGS) notebooks/*.ipynb
+	$(BIN)/python -m pytest tests/notebooks --update-golden $(ARGS)
 
 test: setup system check  ## everything CI runs: check, then pytest (ARGS="-k name" picks tests)
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile $(ARGS)

@@ -39,7 +39,7 @@ class Emit(StrEnum):
 Name = Annotated[str, typer.Argument(help="The operator, as `neptune-lab list` names it.", metavar="OPERATOR")]
 Template = Annotated[str | None, typer.Option(help="rolling_update or split_k_update (default: the operator's own).")]
 Size = Annotated[int | None, typer.Option(min=1)]
-Dtype = Annotated[str | None, typer.Option(help="float16, bfloat16 or float32.")]
+Dtype = Annotated[str | None, typer.Option(help="Of the inputs: float16 or float32.")]
 
 
 def _operator(name: str, sizes: dict[str, Any]) -> Any:
@@ -93,7 +93,7 @@ def compile_command(
         from neptune_lab.pipeline import compile, schedule
 
         if emit is Emit.loops:
-            text = str(schedule(op, template, **_options(block_q, block_kv)))
+            text = str(schedule(op, template, **_options(block_q, block_kv))) + "\n"
         else:
             kernel = compile(op, template, **_options(block_q, block_kv))
             if emit is Emit.htile:

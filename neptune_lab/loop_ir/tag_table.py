@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from math import isclose, isfinite, isnan
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, substitute
@@ -120,6 +120,10 @@ class TagTable:
 
     def _repr_html_(self) -> str:
         return self.to_html()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The text beside the HTML, in a notebook, and what IPython shows in a terminal."""
+        printer.text(self.to_text())
 
     def __str__(self) -> str:
         return self.to_text()
@@ -358,12 +362,12 @@ _STYLE = (
     ".nl-tags{overflow-x:auto;font-size:13px}"
     ".nl-tags table{border-collapse:collapse;color:inherit;font-family:ui-monospace,monospace}"
     ".nl-tags caption{text-align:left;padding:4px 0;font-family:sans-serif}"
-    ".nl-tags th,.nl-tags td{border:1px solid rgba(128,128,128,.4);padding:3px 8px;text-align:left;"
-    "vertical-align:top;color:currentColor;background:none}"
+    ".nl-tags table tr th,.nl-tags table tr td{border:1px solid rgba(128,128,128,.4);padding:3px 8px;"
+    "text-align:left;vertical-align:top;color:currentColor;background:none}"
     ".nl-tags tr.repair th{font-style:italic}"
-    ".nl-tags td.early{background:rgba(230,110,0,.22)}"
-    ".nl-tags td.repaired{background:rgba(0,150,90,.18)}"
-    ".nl-tags td.right{background:rgba(50,120,230,.14)}"
+    ".nl-tags table tr td.early{background-color:rgba(230,110,0,.22)}"
+    ".nl-tags table tr td.repaired{background-color:rgba(0,150,90,.18)}"
+    ".nl-tags table tr td.right{background-color:rgba(50,120,230,.14)}"
     ".nl-tags small{opacity:.85;white-space:nowrap}"
     ".nl-tags small.early{border-bottom:1px solid rgba(230,110,0,.9)}"
     ".nl-tags small.repaired{border-bottom:1px solid rgba(0,150,90,.9)}"

@@ -16,6 +16,7 @@ from neptune_lab.loop_ir.dataflow import Edge, Node, graph
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.pipeline.layout import laid_out
 from neptune_lab.repair import RepairTerm
 from neptune_lab.trace import record
 
@@ -67,7 +68,9 @@ def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
     """The dataflow graph of a program; edges say what is fused, read too early, or repaired."""
     found = graph(program)
     nest = {b.name: n for n, stmt in enumerate(program.body) for b in tree.blocks_under(stmt)}
-    repaired = {b.name for b in tree.blocks(program) if ("repair", 1) in b.annotations}
+    origins = {b.name: b.origin for b in tree.blocks(program)}
+    notes = {b.name: dict(b.annotations) for b in tree.blocks(program)}
+    repair_by = {name: str(note["repair_by"]).split(",") for name, note in notes.items() if "repair_by" in note}
     early = set() if phase is None else {(producer, reader) for reader, producer in phase.reads_early}
     nodes, edges = [], []
     for _, data in found.nodes(data=True):
@@ -78,18 +81,12 @@ def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
         kind = "plain"
         if source in nest and nest[source] == nest[target]:
             kind = "fused"
-        if target in repaired and (edge.previous or _repairs(program, source, target)):
+        if origins.get(source) in repair_by.get(target, ()):
             kind = "repaired"
         if (source, target) in early:
             kind = "early"
         edges.append(record.GraphEdge(source, target, edge.tensor, kind))
     return record.Graph(tuple(nodes), tuple(edges))
-
-
-def _repairs(program: Program, source: str, target: str) -> bool:
-    """Whether `target`, a combining block, reads the reduction `source` only to repair by it."""
-    blocks = {b.name: b for b in tree.blocks(program)}
-    return source in blocks and blocks[target].role == "global" and blocks[source].is_reduction
 
 
 def derivation_record(term: RepairTerm) -> record.Derivation:
@@ -133,7 +130,12 @@ def steps_record(schedule: Schedule) -> tuple[record.StepRecord, ...]:
         data = applied.step.as_record()
         phases = tuple(phase_record(p) for p in applied.outcome.phases)
         steps.append(record.StepRecord(n, applied.step.primitive, data["arguments"], str(applied.step), phases))
-    return tuple(steps)
+    return laid_out(tuple(steps))
+
+
+def schedule_trace(schedule: Schedule) -> record.Trace:
+    """The record of a schedule alone, before any kernel comes of it."""
+    return record.Trace(operator_record(schedule.operator), steps_record(schedule), None, versions())
 
 
 def htile_lines(tiles: TileProgram, program: Program) -> tuple[record.Line, ...]:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from xml.sax.saxutils import escape
 
 from sympy import Basic, Eq, Mul, Rational, Symbol
+from sympy.core.alphabets import greeks
 from sympy.core.function import AppliedUndef
 from sympy.printing.latex import LatexPrinter
 from sympy.printing.mathml import MathMLPresentationPrinter
@@ -29,6 +30,12 @@ class _Text(StrPrinter):
 
     def _print_Dummy(self, expr: Any) -> str:
         return expr.name
+
+    def _print_Infinity(self, expr: Any) -> str:
+        return "∞"
+
+    def _print_NegativeInfinity(self, expr: Any) -> str:
+        return "-∞"
 
     def _as_ordered_terms(self, expr: Any, order: str | None = None) -> list[Any]:
         terms = expr.as_ordered_terms(order="lex")
@@ -67,7 +74,12 @@ def _decimal(number: Any) -> str | None:
 class _Latex(LatexPrinter):
     def _print_Symbol(self, expr: Any, style: str = "plain") -> str:
         base = expr.name.rstrip("'")
-        return super()._print_Symbol(Symbol(base), style) + "'" * (len(expr.name) - len(base))
+        word = base.partition("_")[0]
+        if len(word) > 1 and word.isascii() and word.isalnum() and not word[-1].isdigit() and word not in greeks:
+            text = rf"\mathit{{{base}}}".replace("_", r"\_")  # a word, not a product of letters
+        else:
+            text = super()._print_Symbol(Symbol(base), style)
+        return text + "'" * (len(expr.name) - len(base))
 
     _print_Dummy = _print_Symbol
 
