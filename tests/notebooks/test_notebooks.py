@@ -186,7 +186,7 @@ def test_the_derivation_is_shown():
     assert "h(t, r, r') = t*exp(xmax - xmax')" in shown
     for step in ("Separate", "Invert", "Derive", "Prove Eq. 3", "Prove Eq. 4", "Guard"):
         assert f"**{step}" in shown, step
-    assert "t e^{xmax - xmax'}" in shown
+    assert r"t e^{\mathit{xmax} - \mathit{xmax}'}" in shown
     refused = shown_by(executed(TOUR), '"c - r"')
     assert "refused at step: prove Eq. 4" in refused
     assert "is not additive" in refused
