@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from neptune_widgets.explorer import explore
+    from neptune_widgets.timing import time
+
     from neptune_lab import errors, operators, repair
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import Kernel, compile
@@ -22,10 +25,12 @@ __all__ = [
     "Schedule",
     "compile",
     "errors",
+    "explore",
     "load_trace",
     "operators",
     "repair",
     "templates",
+    "time",
 ]
 
 # Where each public name lives: "module:attribute", or "module" where the name is the module itself.
@@ -34,10 +39,12 @@ _HOMES = {
     "Schedule": "neptune_lab.loop_schedule:Schedule",
     "compile": "neptune_lab.pipeline:compile",
     "errors": "neptune_lab.errors",
+    "explore": "neptune_widgets.explorer:explore",
     "load_trace": "neptune_lab.trace:load_trace",
     "operators": "neptune_lab.operators",
     "repair": "neptune_lab.repair",
     "templates": "neptune_lab.loop_schedule.templates",
+    "time": "neptune_widgets.timing:time",
 }
 
 

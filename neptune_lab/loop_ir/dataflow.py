@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads
+from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads, variables
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.tree import blocks, statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,43 @@ def writer_of(program: Program, buffer: str) -> Block | None:
     """The block that computes `buffer` (the last one, where an initial value is written by another)."""
     found = [b for b in blocks(program) if b.writes == buffer]
     return found[-1] if found else None
+
+
+def early_read(program: Program) -> tuple[str, str, str] | None:
+    """(reader, buffer, writer) where a block comes before one that writes what it reads; None where all is in order.
+
+    A previous value (role "retire") is written behind its readers on purpose: they read what the iteration before
+    wrote.
+    """
+    order = {b.name: n for n, b in enumerate(blocks(program))}
+    writers: dict[str, list[Block]] = {}
+    for block in blocks(program):
+        if block.role != "retire":
+            writers.setdefault(block.writes, []).append(block)
+    for block in blocks(program):
+        for read in loads(block.body.value):
+            for writer in writers.get(read.buffer, []):
+                if order[writer.name] > order[block.name] and read.buffer != block.writes:
+                    return block.name, read.buffer, writer.name
+    return None
+
+
+def incomplete_read(program: Program) -> tuple[str, str, str] | None:
+    """(reader, writer, loop) where a block reads a reduction inside a loop that it still folds along; None otherwise.
+
+    A scan buffer is read at a tag, so it is never incomplete.
+    """
+    around = {stmt.name: (stmt, loops) for _, stmt, loops in statements(program) if isinstance(stmt, Block)}
+    for reader, loops in around.values():
+        for read in loads(reader.body.value):
+            for writer, others in around.values():
+                if writer.writes != read.buffer or writer.name == reader.name:
+                    continue
+                shared = {a.var for a, b in zip(loops, others, strict=False) if a is b}
+                for it in writer.iters:
+                    if it.kind == "reduce" and shared & variables(it.binding):
+                        return reader.name, writer.name, min(shared & variables(it.binding))
+    return None
 
 
 def readers_of(program: Program, buffer: str) -> tuple[Block, ...]:

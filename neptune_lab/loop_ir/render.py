@@ -123,6 +123,19 @@ def _short(expr: Expr, extents: dict[str, int]) -> Expr:
     return rebuild(expr, tuple(_short(c, extents) for c in children(expr)))
 
 
+def _wrapped(expr: Expr, pad: str, tagged: frozenset[str], *, split: bool = True) -> list[str]:
+    """An arithmetic expression over lines: an operand a line, the left one split again where it is too long."""
+    level, text = _parts(expr, tagged)
+    match expr:
+        case Op("add" | "sub" | "mul" | "div" as name, (a, b)) if split or len(pad + text) > WIDTH:
+            lb, tb = _parts(b, tagged)
+            right = tb if lb > level or (lb == level and name == "add") else f"({tb})"
+            la, ta = _parts(a, tagged)
+            left = _wrapped(a, pad, tagged, split=False) if la >= level else [f"{pad}({ta})"]
+            return [*left, f"{pad}{_INFIX[name][1]} {right}"]
+    return [f"{pad}{text}"]
+
+
 def _store_text(
     store: Store, env: dict[str, Expr], extents: dict[str, int], tagged: frozenset[str], pad: str
 ) -> list[str]:
@@ -137,13 +150,9 @@ def _store_text(
     if len(text) <= WIDTH:
         return [text]
     match value:
-        case Op(name, (a, b)) if name in ("add", "sub", "mul", "div"):
-            level, operator = _INFIX[name]
-            la, ta = _parts(a, tagged)
-            lb, tb = _parts(b, tagged)
-            left = ta if la >= level else f"({ta})"
-            right = tb if lb > level or (lb == level and name == "add") else f"({tb})"
-            return [f"{pad}{target} {sign} (", f"{pad}    {left}", f"{pad}    {operator} {right})"]
+        case Op("add" | "sub" | "mul" | "div", _):
+            first, *rest = _wrapped(value, f"{pad}    ", tagged)
+            return [f"{pad}{target} {sign} (", first, *rest[:-1], f"{rest[-1]})"]
         case Op("select", args):
             lines = [f"{pad}{target} {sign} where("]
             lines += [f"{pad}    {expression(x, tagged)}{',' if n < 2 else ')'}" for n, x in enumerate(args)]

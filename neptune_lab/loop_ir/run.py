@@ -88,15 +88,16 @@ class Agreement:
 
 
 def compare(program: Program, reference: Program, inputs: dict[str, np.ndarray], tolerance: float = 1e-9) -> Agreement:
-    """Runs both in float64 on the same inputs and compares every output; NaNs must stand in the same places."""
+    """Runs both in float64 on the same inputs and compares every output; NaNs and infinities must stand in the
+    same places."""
     ours, theirs = run(as_float64(program), inputs), run(as_float64(reference), inputs)
     errors = []
     for name in reference.outputs:
         a, b = ours[name].astype("float64"), theirs[name].astype("float64")
-        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        finite = np.isfinite(b)
+        if not np.array_equal(np.isfinite(a), finite) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
             errors.append((name, float("inf")))
             continue
-        finite = np.isfinite(b)
         scale = float(np.linalg.norm(b[finite])) or 1.0
         errors.append((name, float(np.linalg.norm(a[finite] - b[finite])) / scale))
     worst = max(error for _, error in errors)

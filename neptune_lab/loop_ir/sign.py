@@ -6,8 +6,8 @@ The algebra's assumptions come from here (a maximum of absolute values, a sum of
 from __future__ import annotations
 
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program
-from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, loads
+from neptune_lab.loop_ir.reduction import reducer_of
 
 
 def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
@@ -18,10 +18,9 @@ def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
     if reducer is None:
         return None, block.body.value
     value = block.body.value
-    if block.is_reduction and block.init is not None and block.role == "":
-        return reducer, match_reduction(block).term
     assert isinstance(value, Op)
-    return reducer, value.args[1]
+    left, right = value.args
+    return reducer, right if any(r.buffer == buffer for r in loads(left)) else left
 
 
 def is_nonnegative(program: Program, expr: Expr) -> bool:

@@ -183,7 +183,9 @@ class _Out:
         elif stmt.kind != "serial":
             kind = tirx.ForKind.THREAD_BINDING
             thread = IterVar(None, tirx.Var(stmt.kind, "int32"), _THREAD_BINDING, stmt.kind)
-        return For(var, tirx.const(0, "int32"), tirx.const(stmt.extent, "int32"), kind, body, thread)
+        return For(
+            var, tirx.const(0, "int32"), tirx.const(stmt.extent, "int32"), kind, body, thread, dict(stmt.annotations)
+        )
 
     def body(self, body: tuple[Stmt, ...], env: dict[str, Any]) -> Any:
         stmts = [self.stmt(s, env) for s in body]
@@ -247,6 +249,8 @@ class _In:
 
     def expr(self, e: Any, env: dict[Any, Expr]) -> Expr:
         kind = type(e).__name__
+        if kind == "Mul" and type(e.b).__name__ == "FloatImm" and float(e.b.value) == -1:
+            return Op("neg", (self.expr(e.a, env),))
         if kind in _BINARY_NAMES:
             return Op(_BINARY_NAMES[kind], (self.expr(e.a, env), self.expr(e.b, env)))
         if kind == "IntImm":
@@ -282,7 +286,7 @@ class _In:
             ):
                 return Previous(buffer, (tag, *rest), b)
         match c, a:
-            case Op("eq", (x, Const() as point)), Const() if x == b and isinstance(x, Load | Previous):
+            case Op("eq", (x, Const() as point)), Const() if x == b and _is_guarded(x):
                 return Op("guard", (x, point, a))
         return Op("select", (c, a, b))
 
@@ -329,15 +333,23 @@ class _In:
             name = _unique(_loop_name(str(s.loop_var.name)), taken)
             extent = int(s.extent)
             body = self.stmt(s.body, {**env, s.loop_var: Var(name)}, taken | {name})
-            loop = Loop(name, extent, body, _kind(s))
+            loop = Loop(name, extent, body, _kind(s), _notes(s))
             return (loop,)
         raise DefinitionError(f"the statement {kind} is not one the compiler takes")
+
+
+def _is_guarded(x: Expr) -> bool:
+    return isinstance(x, Load | Previous) or (isinstance(x, Op) and x.name == "guard")
 
 
 def _kind(loop: Any) -> str:
     if loop.thread_binding is not None:
         return str(loop.thread_binding.thread_tag)
     return "parallel" if int(loop.kind) == int(tirx.ForKind.PARALLEL) else "serial"
+
+
+def _notes(loop: Any) -> tuple[tuple[str, str | int], ...]:
+    return tuple((str(k), str(v) if isinstance(v, str) else int(v)) for k, v in loop.annotations.items())
 
 
 def _conjuncts(predicate: Expr) -> tuple[Expr, ...]:
@@ -452,10 +464,10 @@ def _compiled(program: Program) -> Any:
 
 
 def _unbind(stmt: Stmt) -> Stmt:
-    """Thread axes run as plain loops on a CPU."""
+    """Thread axes run as plain loops on a CPU, and notes on loops say nothing there."""
     if isinstance(stmt, Block):
         return stmt
-    return replace(stmt, kind="serial", body=tuple(_unbind(s) for s in stmt.body))
+    return replace(stmt, kind="serial", annotations=(), body=tuple(_unbind(s) for s in stmt.body))
 
 
 def run_native(program: Program, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

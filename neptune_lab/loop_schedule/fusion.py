@@ -8,10 +8,12 @@ fresh loop of its own.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dataflow import early_read
 from neptune_lab.loop_ir.nodes import (
     Block,
     Const,
@@ -27,6 +29,8 @@ from neptune_lab.loop_ir.nodes import (
     substitute,
     variables,
 )
+from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.simplify import bounds, simplify
 
 
 def loop_ref(ref: str) -> tuple[str, str]:
@@ -142,7 +146,8 @@ def fuse_under(program: Program, name: str, target_ref: str) -> Program:
     missing = [found.var for found in (*around, loop) if found.extent > 1 and found.var not in bound]
     if missing and block.is_reduction:
         raise ScheduleError(
-            f"block {name!r} cannot be fused under {target_ref}: nothing in it runs along loop {missing[-1]!r}",
+            f"block {name!r} cannot be fused under {target_ref}: no tensor that it shares with the blocks there "
+            f"runs along loop {missing[-1]!r}",
             node=name,
             help="choose a loop that runs over a dimension that the block and the blocks there both use",
         )
@@ -151,6 +156,78 @@ def fuse_under(program: Program, name: str, target_ref: str) -> Program:
     program = tree.remove(program, name)
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
     return tree.append_to_loop(program, target, (tree.nest(list(aligned.inner), moved),))
+
+
+def names_under(program: Program, target_ref: str) -> frozenset[str]:
+    """Names of the blocks inside the target loop."""
+    _, loop, _ = tree.find_loop(program, *loop_ref(target_ref))
+    return frozenset(b.name for b in tree.blocks_under(loop))
+
+
+def check_reads(program: Program, names: Collection[str], target_ref: str) -> None:
+    """The blocks `names`, just moved under the target loop, find there what they read; ScheduleError otherwise.
+
+    Formal statement: every block comes after the writers of what it reads; and where, for a read X[p] of one of
+    `names`, a writer X[q] stands under the target too, p is inside what it has written by then: dimension by
+    dimension, p and q take the same steps along the target and the loops around it, and p's range inside the target
+    is within q's.  So the only reads that come too early are of reductions at their own element, which is what a
+    repair mends.
+    """
+    _, loop, around = tree.find_loop(program, *loop_ref(target_ref))
+    outer = [found.var for found in (*around, loop)]
+    if early := early_read(program):
+        reader, buffer, late = early
+        moved = late in names
+        raise ScheduleError(
+            f"block {reader!r} would read {buffer!r} before {late!r} writes it"
+            + (f", once {late!r} is under {target_ref}" if moved else f", once it is under {target_ref}"),
+            node=reader,
+            help=f"choose a loop that comes before {reader!r}"
+            if moved
+            else f"fuse {late!r} under {target_ref} first if it is a reduction, or inline it if it is elementwise",
+        )
+    inside = names_under(program, target_ref)
+    places = {stmt.name: loops for _, stmt, loops in tree.statements(program) if isinstance(stmt, Block)}
+    for name in names:
+        _, block, _ = tree.find_block(program, name)
+        for read in dict.fromkeys(loads(block.body.value)):
+            writers = [b for b in tree.blocks(program) if b.writes == read.buffer and b.name != name]
+            for writer in writers:
+                if writer.name not in inside or read.indices == ():
+                    continue
+                wanted = _places(read.indices, block, places[name])
+                written = _places(writer.body.indices, writer, places[writer.name])
+                extents = {x.var: x.extent for x in (*places[name], *places[writer.name])}
+                if not all(_within(p, q, outer, extents) for p, q in zip(wanted, written, strict=True)):
+                    raise ScheduleError(
+                        f"block {name!r} under {target_ref} would read {_shown(read.buffer, wanted)}, but what is "
+                        f"written there by then is {_shown(read.buffer, written)}",
+                        node=name,
+                        help=f"fuse at a loop where {read.buffer!r} is complete, or read it at the element that "
+                        f"{writer.name!r} is computing",
+                    )
+
+
+def _places(indices: tuple[Expr, ...], block: Block, loops: tuple[Loop, ...]) -> tuple[Expr, ...]:
+    env = {it.name: it.binding for it in block.iters}
+    extents = {found.var: found.extent for found in loops}
+    return tuple(simplify(substitute(i, env), extents) for i in indices)
+
+
+def _shown(buffer: str, indices: tuple[Expr, ...]) -> str:
+    return f"{buffer}[{', '.join(expression(i) for i in indices)}]"
+
+
+def _within(wanted: Expr, written: Expr, outer: list[str], extents: dict[str, int]) -> bool:
+    if wanted == written:
+        return True
+    for var in outer:
+        a, b = linear(wanted, var), linear(written, var)
+        if a is None or b is None or a[0] != b[0]:
+            return False
+        wanted, written = a[1], b[1]
+    p, q = bounds(wanted, extents), bounds(written, extents)
+    return p is not None and q is not None and q[0] <= p[0] and p[1] <= q[1]
 
 
 def linear(expr: Expr, var: str) -> tuple[int, Expr] | None:

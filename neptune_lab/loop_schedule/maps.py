@@ -65,6 +65,15 @@ def upstream(program: Program, name: str, target_ref: str) -> Upstream:
             source = writer_of(program, buffer)
             if source is None or source.name == block.name:
                 continue
+            if source.role in ("current", "retire"):
+                if under(program, source.name, target):
+                    raise ScheduleError(
+                        f"block {block.name!r} reads {buffer!r}, whose tags are retired: only its previous and current "
+                        "value are left",
+                        node=block.name,
+                        help="apply retire_tags after the last rolling_update",
+                    )
+                continue
             if reducer_of(source) is not None:
                 if rolls(program, source, target, loop):
                     producers[source.name] = None
@@ -127,11 +136,16 @@ def redirect(program: Program, consumer: str, old: str, new: str) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class Reorganised:
-    """After reorganisation: the maps kept as rolled blocks (by the names they have now), and those inlined."""
+    """After reorganisation: the maps kept as rolled blocks (by the names they have now), and those inlined.
+
+    `sound` is the program before the consumer was pointed at maps that roll already, from where on it reads stale
+    tags until it is fused as well: the last program that equals the definition.
+    """
 
     program: Program
     kept: tuple[str, ...]
     inlined: tuple[str, ...]
+    sound: Program
 
 
 def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ...], policy: str) -> Reorganised:
@@ -144,6 +158,7 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
     kept: list[str] = []
     inlined: list[str] = []
+    sound: Program | None = None
     for source_name in reversed(maps):
         source = tree.find_block(program, source_name)[1]
         consumers = [name, *kept]
@@ -160,6 +175,7 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
             None,
         )
         if twin is not None and policy != "inline":
+            sound = sound or program
             for reader in readers & set(consumers):
                 program = redirect(program, reader, source.writes, twin.writes)
             program = drop_dead(program, source_name)
@@ -194,7 +210,7 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
         for reader in readers & set(consumers):
             program = redirect(program, reader, source.writes, copy_buffer)
         kept.insert(0, copy_name)
-    return Reorganised(program, tuple(kept), tuple(inlined))
+    return Reorganised(program, tuple(kept), tuple(inlined), sound or program)
 
 
 def _only(stmt: Stmt, name: str, change: Callable[[Block], Block]) -> Stmt | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
@@ -24,6 +25,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_schedule.fusion import linear
 from neptune_lab.loop_schedule.outcome import Outcome, plain
+from neptune_lab.loop_schedule.privatize_reduction import check_no_empty_tile
 
 
 def is_tagged(program: Program, buffer: str) -> bool:
@@ -84,6 +86,7 @@ def materialize(program: Program, name: str) -> Program:
         )
     depth = next(n for n, found in enumerate(loops) if found.var == loop)
     around = path[: depth + 1]
+    check_no_empty_tile(block, it, loops, loop)
     initial, buffer = block.init.value, program.buffer(block.writes)
     last = loops[depth].extent - 1
 
@@ -126,11 +129,32 @@ def materialize(program: Program, name: str) -> Program:
     return with_buffers(program, replace(buffer, shape=(last + 1, *buffer.shape), tagged=True))
 
 
+def check_tag_order(program: Program) -> None:
+    """Formal statement: every scan meets its tags in order, i.e. along the loops around it, outermost first, the steps
+    of its tag do not grow.  TVM does not see that a scan reads the tag before.
+    """
+    for _, stmt, loops in tree.statements(program):
+        if not isinstance(stmt, Block) or stmt.role != "scan":
+            continue
+        tag = stmt.iters[0].binding
+        found = [(loop.var, linear(tag, loop.var)) for loop in loops if loop.extent > 1]
+        steps = [(var, split[0]) for var, split in found if split is not None and split[0] != 0]
+        for (outer, a), (inner, b) in pairwise(steps):
+            if a < b:
+                raise ScheduleError(
+                    f"with loop {outer!r} outside {inner!r}, block {stmt.name!r} would meet its tags out of order",
+                    node=stmt.name,
+                    help="retire_tags first, or keep the loops of the tag in order",
+                )
+
+
 def materialize_tags(program: Program, *, block: str) -> Outcome:
     """A reduction keeps its value after every tag, in a scan buffer; readers name the tag that they read."""
     _, found, _ = tree.find_block(program, block)
     if is_tagged(program, found.writes):
-        raise ScheduleError(f"block {block!r} has its tags materialised already", node=block)
+        raise ScheduleError(
+            f"block {block!r} has its tags materialised already", node=block, help="retire_tags keeps two of them"
+        )
     _, loop = rolling_loop(program, block)
     program = materialize(program, block)
     note = f"{found.writes} keeps its value after every iteration of {loop}: readers name the tag they read."

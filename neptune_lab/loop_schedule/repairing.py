@@ -114,6 +114,7 @@ def solve_repair(
             f"refused at step {error.step!r}: {error.reason}",
             program,
             wrong=True,
+            reads_early=phases[-1].reads_early,
             refusal=(error.step, error.expression, error.reason),
         )
         raise RepairRefused(
@@ -124,7 +125,8 @@ def solve_repair(
         ) from error
     note = f"f is {repair.term.reducer}, g is read off {local}; h takes what {block} holds from one value of "
     note += f"{', '.join(buffers)} to another."
-    return repair, Phase("repair", "repair function", note, program, derivation=repair.term, wrong=True)
+    early = phases[-1].reads_early
+    return repair, Phase("repair", "repair function", note, program, repair.term, wrong=True, reads_early=early)
 
 
 def _points(program: Program, term: RepairTerm, producer: str) -> tuple[tuple[float, float], ...]:
@@ -206,10 +208,20 @@ def apply_h(
     return write(term.h, values, dtype)
 
 
-def with_repair(block: Block, h: Expr) -> Block:
+def is_repaired(block: Block) -> bool:
+    """Whether the block carries a repair term already: it was fused and made private by an earlier rolling update."""
+    return ("repair", 1) in block.annotations
+
+
+def repair_notes(block: Block, program: Program, repair: Repair) -> tuple[tuple[str, str | int], ...]:
+    """The block's annotations with two more: it repairs, and the stages of the definition that it repairs by."""
+    stages = {w.origin for p in repair.reads if (w := writer_of(program, p)) is not None}
+    kept = tuple((k, v) for k, v in block.annotations if k not in ("repair", "repair_by"))
+    return (*kept, ("repair", 1), ("repair_by", ",".join(sorted(stages))))
+
+
+def with_repair(block: Block, h: Expr, notes: tuple[tuple[str, str | int], ...]) -> Block:
     """The block with `h` in place of its read of itself (Eq. 7)."""
     reduction = match_reduction(block)
     value = Op(OPERATORS[reduction.reducer], (h, reduction.term))
-    note = ("repair", 1)
-    annotations = block.annotations if note in block.annotations else (*block.annotations, note)
-    return replace(block, body=Store(block.body.buffer, block.body.indices, value), annotations=annotations)
+    return replace(block, body=Store(block.body.buffer, block.body.indices, value), annotations=notes)

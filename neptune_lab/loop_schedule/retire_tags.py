@@ -84,7 +84,7 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
     outside_reads = [b for b in tree.blocks(program) if b.name not in under and _reads(b, name)]
     program = tree.map_blocks(program, reader)
     program = with_buffers(
-        program, Buffer(current, buffer.shape[1:], buffer.dtype), Buffer(previous, buffer.shape[1:], buffer.dtype)
+        program, *(Buffer(n, buffer.shape[1:], buffer.dtype, buffer.scope) for n in (current, previous))
     )
     program = tree.drop_unused_buffers(program)
     # the loops that the copies need: those inside the rolling loop which the scan's own elements run along

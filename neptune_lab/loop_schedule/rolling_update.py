@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Previous, Program, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Previous, Program, transform, walk
 from neptune_lab.loop_ir.reduction import match_reduction
-from neptune_lab.loop_schedule.fusion import fuse_under, loop_ref, under
+from neptune_lab.loop_schedule.fusion import check_reads, fuse_under, loop_ref, names_under, under
 from neptune_lab.loop_schedule.maps import Reorganised, reorganise, roll, upstream
 from neptune_lab.loop_schedule.materialize_tags import materialize, tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.privatize_reduction import privatize
-from neptune_lab.loop_schedule.repairing import Repair, apply_h, guard_reads, solve_repair, with_repair
+from neptune_lab.loop_schedule.repairing import (
+    Repair,
+    apply_h,
+    guard_reads,
+    is_repaired,
+    repair_notes,
+    solve_repair,
+    with_repair,
+)
 
 
 def check_target(program: Program, block: str, loop: str) -> None:
@@ -19,18 +29,29 @@ def check_target(program: Program, block: str, loop: str) -> None:
     name, _ = loop_ref(loop)
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
     _, consumer, _ = tree.find_block(program, block)
-    match_reduction(consumer)
     if under(program, block, target):
         raise ScheduleError(
             f"loop {loop!r} encloses block {block!r} already: there is nothing to fuse",
             node=block,
             help="name a loop of a block that comes before it",
         )
+    match_reduction(consumer)
     order = [b.name for b in tree.blocks(program)]
     if order.index(block) < order.index(name):
         raise ScheduleError(
             f"block {block!r} comes before loop {loop!r}; it can only be fused under a loop of an earlier nest",
             node=block,
+        )
+
+
+def check_serial(program: Program, loop: str) -> None:
+    """Formal statement: the rolling loop runs in order, since its iterations hand values on."""
+    _, found, _ = tree.find_loop(program, *loop_ref(loop))
+    if found.kind != "serial":
+        raise ScheduleError(
+            f"loop {loop!r} is bound to {found.kind}: its iterations run in parallel and cannot carry a value",
+            node=loop_ref(loop)[0],
+            help="roll over a loop that is not bound, or use split_k_update, whose splits are parallel",
         )
 
 
@@ -50,7 +71,7 @@ def fuse_producers(program: Program, block: str, loop: str, producers: tuple[str
                 )
             program = fuse_under(program, producer, loop)
         _, found, _ = tree.find_block(program, producer)
-        if found.role != "scan":
+        if found.role != "scan" and not is_repaired(found):
             program = privatize_here(program, producer, var)[0]
     return program
 
@@ -80,12 +101,14 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
     """
     check_target(program, block, loop)
     _, var = loop_ref(loop)
+    check_serial(program, loop)
 
     # Step 1: dataflow reorganisation.
     above = upstream(program, block, loop)
     done = reorganise(program, block, loop, above.maps, maps)
     program = done.program
-    phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), program)]
+    phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), done.sound)]
+    there = names_under(program, loop)
 
     # Step 2: naive fusion. The program is wrong from here until the repair.
     program = fuse_producers(program, block, loop, above.producers)
@@ -94,6 +117,9 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
     program = fuse_under(program, block, loop)
     program, local = privatize_here(program, block, var)
     buffers = tuple(tree.find_block(program, p)[1].writes for p in above.producers)
+    for reader in (*done.kept, local):
+        program = read_tag(program, reader, buffers, var)
+    check_reads(program, sorted(names_under(program, loop) - there), loop)
     early = tuple(
         (b, p)
         for b in (*done.kept, local)
@@ -119,7 +145,8 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
 
     # Step 4: tags and repair.
     program = apply_repair(program, block, local, var, above.producers, done.kept, repair)
-    note = f"{block} repairs what it carries before it adds the new tile; {', '.join(buffers)} keep every tag."
+    note = f"{block} repairs what it carries before it adds the new tile; "
+    note += f"{', '.join(buffers)} {'keep' if len(buffers) > 1 else 'keeps'} every tag."
     phases.append(Phase("repaired", "repaired program", note, program))
     return Outcome(program, tuple(phases), () if local == block else (local,))
 
@@ -158,8 +185,26 @@ def apply_repair(
     return tree.replace_block(
         program,
         block,
-        with_repair(consumer, apply_h(consumer, carried, repair, previous, current, program, starts=True)),
+        with_repair(
+            consumer,
+            apply_h(consumer, carried, repair, previous, current, program, starts=True),
+            repair_notes(consumer, program, repair),
+        ),
     )
+
+
+def read_tag(program: Program, name: str, buffers: tuple[str, ...], var: str) -> Program:
+    """Block `name` reads scan buffers at its own tag, where it read the last one while it stood behind the loop."""
+    _, block, _ = tree.find_block(program, name)
+    tag = tag_of(block, var)
+
+    def rule(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.buffer in buffers and program.buffer(e.buffer).tagged and tag is not None:
+            return Load(e.buffer, (tag, *e.indices[1:]))
+        return e
+
+    body = replace(block.body, value=transform(block.body.value, rule))
+    return program if body == block.body else tree.replace_block(program, name, replace(block, body=body))
 
 
 def reads(program: Program, name: str, buffer: str) -> bool:

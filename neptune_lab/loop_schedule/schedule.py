@@ -40,7 +40,21 @@ class Step:
         return Step(primitive, tuple((k, _frozen(v)) for k, v in arguments.items()))
 
     def __str__(self) -> str:
-        return f"{self.primitive}({', '.join(f'{k}={_python(v)}' for k, v in self.arguments)})"
+        """The call that makes this step, as one writes it: `tile('qk', i=64, j=64)`."""
+        parts: list[str] = []
+        for key, value in self.arguments:
+            if (self.primitive, key) in _SPREAD:
+                named = _is_mapping(value)
+                parts += [f"{x[0]}={_python(x[1])}" if named else _python(x) for x in value]
+            elif key in ("block", "loop"):
+                parts.append(_python(value))
+            else:
+                parts.append(f"{key}={_python(value)}")
+        return f"{self.primitive}({', '.join(parts)})"
+
+
+# Arguments that a method of Schedule takes one by one.
+_SPREAD = (("reorder", "loops"), ("fuse", "loops"), ("tile", "tiles"))
 
 
 def _frozen(value: Any) -> Any:
@@ -135,7 +149,7 @@ class Schedule:
         return tuple(f"{block}.{loop.var}" for loop in loops)
 
     def __str__(self) -> str:
-        return to_text(self.program)
+        return to_text(self.program).rstrip("\n")
 
     def __repr__(self) -> str:
         return f"<Schedule of {self.operator.name}, {len(self._applied)} steps>\n{self}"
@@ -289,7 +303,7 @@ class Schedule:
         self.apply(Step.of("inline", block=block))
 
     def cache_read(self, block: str, buffer: str, scope: str = "shared") -> str:
-        """`block` reads `buffer` through a copy; the copy's block."""
+        """`block`, and later readers of `buffer`, read a copy; the copy's block."""
         return self.apply(Step.of("cache_read", block=block, buffer=buffer, scope=scope))[0]
 
     def cache_write(self, block: str, scope: str = "local") -> str:

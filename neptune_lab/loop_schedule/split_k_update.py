@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, map_store, substitute, transform
+from neptune_lab.loop_ir.dataflow import writer_of
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, map_store, substitute, transform, walk
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
-from neptune_lab.loop_schedule.fusion import align, loop_ref, under
+from neptune_lab.loop_schedule.fusion import align, check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.maps import reorganise, roll, upstream
 from neptune_lab.loop_schedule.materialize_tags import tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.privatize_reduction import Private, privatize
-from neptune_lab.loop_schedule.repairing import Repair, apply_h, guard_reads, solve_repair
+from neptune_lab.loop_schedule.repairing import Repair, apply_h, guard_reads, repair_notes, solve_repair
 from neptune_lab.loop_schedule.rolling_update import check_target, dataflow_note, reads
 
 
@@ -49,8 +50,6 @@ def halves(program: Program, name: str, loop: str) -> Halves | None:
 
 
 def _loads(expr: Expr) -> list[Load]:
-    from neptune_lab.loop_ir.nodes import walk
-
     return [e for e in walk(expr) if isinstance(e, Load)]
 
 
@@ -80,6 +79,12 @@ def fuse_and_privatize(program: Program, name: str, loop: str) -> tuple[Program,
 
 def _private(program: Program, name: str, var: str, loop: str) -> Private:
     made = privatize(program, name, var, "local", outside=True)
+    if made.global_stmt is None and tree.find_block(program, name)[1].role == "global":
+        raise ScheduleError(
+            f"loop {loop!r} combines the splits of {name!r}; it is not the loop over splits",
+            node=name,
+            help="name the loop of its local half, as Schedule.loops lists it",
+        )
     if made.global_stmt is None:
         raise ScheduleError(
             f"loop {loop!r} walks the reduction of {name!r} one element a step: each split would hold one element",
@@ -120,10 +125,12 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
     """
     check_target(program, block, loop)
     _, var = loop_ref(loop)
+    asked = loop
     above = upstream(program, block, loop)
     done = reorganise(program, block, loop, above.maps, maps)
     program = done.program
-    phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), program)]
+    phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), done.sound)]
+    there = names_under(program, loop)
 
     found: list[Halves] = []
     for producer in above.producers:
@@ -132,7 +139,7 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
             if inner.producers:
                 raise ScheduleError(
                     f"block {block!r} depends on {producer!r}, which depends on {', '.join(inner.producers)} and is "
-                    f"not split along {loop!r} yet",
+                    f"not split along {asked!r} yet",
                     node=producer,
                     help=f"apply split_k_update({producer!r}, {loop!r}) first",
                 )
@@ -149,11 +156,12 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
     program, local = fuse_and_privatize(program, block, loop)
     for half in found:
         program = read_local(program, local, half, var)
+    check_reads(program, sorted(names_under(program, loop) - there), loop)
     early = tuple(
-        (b, p)
+        (b, writer.name)
         for b in (*done.kept, local)
-        for p, half in zip(above.producers, found, strict=True)
-        if reads(program, b, half.local)
+        for half in found
+        if reads(program, b, half.local) and (writer := writer_of(program, half.local)) is not None
     )
     names = ", ".join(h.local for h in found)
     note = (
@@ -167,7 +175,7 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
         return Outcome(program, tuple(phases), (local,))
 
     axes: dict[str, int | None] = {half.local: half.axis for half in found}
-    repair, solved = solve_repair(program, "split_k_update", block, loop, local, axes, done.kept, tuple(phases))
+    repair, solved = solve_repair(program, "split_k_update", block, asked, local, axes, done.kept, tuple(phases))
     phases.append(solved)
     for reader in (*done.kept, local):
         _, reading, _ = tree.find_block(program, reader)
@@ -199,5 +207,5 @@ def _combined(program: Program, name: str, found: list[Halves], repair: Repair) 
     return replace(
         block,
         body=Store(block.body.buffer, block.body.indices, value),
-        annotations=(*block.annotations, ("repair", 1)),
+        annotations=repair_notes(block, program, repair),
     )

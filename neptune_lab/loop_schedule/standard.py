@@ -11,9 +11,11 @@ from typing import Any
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dataflow import early_read, incomplete_read, readers_of
 from neptune_lab.loop_ir.nodes import Block, Loop, Program, Stmt, Var, loads, substitute, variables
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
 from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops
+from neptune_lab.loop_schedule.materialize_tags import check_tag_order
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -22,11 +24,41 @@ SCOPES = ("global", "shared", "local")
 
 def _tvm(program: Program, primitive: str, node: str, action: Callable[[Any], Any]) -> Program:
     try:
-        return tree.rename_loops(restore_unit_loops(apply(program, action)))
+        result = tree.rename_loops(restore_unit_loops(apply(program, action)))
     except TvmRefusal as error:
         raise ScheduleError(
             f"{primitive} on {node!r}: TVM refuses: {error.reason}", node=node.partition(".")[0]
         ) from error
+    # TVM moves a producer behind its consumers where these stand before the target loop.
+    early = early_read(result)
+    if early is not None and early_read(program) is None:
+        reader, buffer, writer = early
+        raise ScheduleError(
+            f"{primitive} on {node!r}: {reader!r} would read {buffer!r} before {writer!r} writes it",
+            node=node.partition(".")[0],
+        )
+    # TVM takes a reduction for complete inside a loop that it folds along, where an inner loop has one iteration.
+    incomplete = incomplete_read(result)
+    if incomplete is not None:
+        reader, writer, var = incomplete
+        raise ScheduleError(
+            f"{primitive} on {node!r}: {reader!r} would read {writer!r} inside loop {var!r}, which {writer!r} still "
+            "folds along",
+            node=node.partition(".")[0],
+            help=f"use rolling_update or split_k_update to fuse across {writer!r}",
+        )
+    check_tag_order(result)
+    return result
+
+
+def _free(program: Program, name: str, block: str) -> None:
+    """TVM names a copy after buffer and scope, and two copies of one name would be taken for each other."""
+    if name in {b.name for b in program.buffers} | {b.name for b in tree.blocks(program)}:
+        raise ScheduleError(
+            f"there is a block or buffer {name!r} already, which the copy for {block!r} would be called",
+            node=block,
+            help="make the copy in another scope",
+        )
 
 
 def _at(schedule: Any, program: Program, ref: str) -> Any:
@@ -115,6 +147,8 @@ def reorder(program: Program, *, block: str, loops: list[str]) -> Outcome:
 
 def fuse(program: Program, *, block: str, loops: list[str], name: str | None = None) -> Outcome:
     """Nested loops made one, called `name` (default: their names joined)."""
+    if len(loops) < 2:
+        raise ScheduleError(f"fuse on {block!r} takes two loops or more, got {loops}", node=block)
     new = name or "".join(loops)
     path, _, _ = tree.find_loop(program, block, loops[0])
     refs = [f"{block}.{var}" for var in loops]
@@ -141,13 +175,15 @@ def bind(program: Program, *, loop: str, thread: str) -> Outcome:
         raise ScheduleError(f"thread={thread!r} is not a grid axis", help=f"one of {', '.join(THREADS)}")
     block, var = loop_ref(loop)
     path, found, around = tree.find_loop(program, block, var)
-    # Formal statement: the loop carries nothing, i.e. no reduction folds along it and no scan walks its tags along it.
+    # Formal statement: the loop carries nothing, i.e. no reduction folds along it, no scan walks its tags along it, and
+    # no current value becomes the previous one along it.
     # TVM's own check asks for more (an affine binding for every block), which tails of privatised reductions fail.
     for inner in tree.blocks_under(found):
         carried = [i for i in inner.iters if i.kind == "reduce"] + (
             list(inner.iters[:1]) if inner.role == "scan" else []
         )
-        if any(var in variables(i.binding) for i in carried):
+        handed_on = inner.role == "retire" and not any(var in variables(i.binding) for i in inner.iters)
+        if handed_on or any(var in variables(i.binding) for i in carried):
             raise ScheduleError(
                 f"loop {loop!r} cannot run in parallel: {inner.name!r} carries a value from one iteration to the next",
                 node=inner.name,
@@ -185,13 +221,17 @@ def reverse_compute_at(program: Program, *, block: str, loop: str) -> Outcome:
 
 def inline(program: Program, *, block: str) -> Outcome:
     """An elementwise block written into its consumers."""
-    tree.find_block(program, block)
+    _, found, _ = tree.find_block(program, block)
+    if found.role in ("scan", "current", "retire", "initial"):
+        raise ScheduleError(
+            f"block {block!r} carries a value from one iteration to the next: it cannot be inlined", node=block
+        )
     result = _tvm(program, "inline", block, lambda s: s.compute_inline(s.get_sblock(block)))
     return plain("inline", result, f"{block} is written into its consumers.")
 
 
 def cache_read(program: Program, *, block: str, buffer: str, scope: str = "shared") -> Outcome:
-    """`block` reads `buffer` through a copy in `scope`, made by a new block."""
+    """`block`, and every later reader of `buffer`, reads a copy in `scope`, made by a new block."""
     _, reader, _ = tree.find_block(program, block)
     reads = list(dict.fromkeys(r.buffer for r in loads(reader.body.value) if r.buffer != reader.writes))
     if buffer not in reads:
@@ -200,16 +240,21 @@ def cache_read(program: Program, *, block: str, buffer: str, scope: str = "share
             node=block,
             help=tree.nearest(buffer, reads, "buffers it reads"),
         )
+    _free(program, f"{buffer}_{scope}", block)
     before = {b.name for b in tree.blocks(program)}
     result = _tvm(program, "cache_read", block, lambda s: s.cache_read(s.get_sblock(block), reads.index(buffer), scope))
     result = _adopt(result, before, reader.origin, "cache")
     made = tuple(b.name for b in tree.blocks(result) if b.name not in before)
-    return plain("cache_read", result, f"{block} reads {buffer} through a copy in {scope} memory.", made)
+    copy = tree.find_block(result, made[0])[1].writes
+    readers = ", ".join(b.name for b in readers_of(result, copy))
+    note = f"{buffer} is copied to {scope} memory; the copy is read by {readers}."
+    return plain("cache_read", result, note, made)
 
 
 def cache_write(program: Program, *, block: str, scope: str = "local") -> Outcome:
     """`block` writes to a copy in `scope`, which a new block stores to the buffer."""
     _, writer, _ = tree.find_block(program, block)
+    _free(program, f"{writer.writes}_{scope}", block)
     before = {b.name for b in tree.blocks(program)}
     result = _tvm(program, "cache_write", block, lambda s: s.cache_write(s.get_sblock(block), 0, scope))
     result = _adopt(result, before, writer.origin, "cache")
@@ -223,7 +268,11 @@ def _adopt(program: Program, known: set[str], origin: str, role: str) -> Program
 
 
 def set_scope(program: Program, *, block: str, scope: str) -> Outcome:
-    """The buffer that `block` writes lives in `scope`: "shared" and "local" are on chip."""
+    """The buffer that `block` writes lives in `scope`: "shared" and "local" are on chip.
+
+    Triton places on-chip tiles by itself, so the two mean the same there. A buffer left in global memory is written
+    there only if another kernel, or the caller, reads it.
+    """
     if scope not in SCOPES:
         raise ScheduleError(f"scope={scope!r} is not a memory scope", help=f"one of {', '.join(SCOPES)}")
     _, found, _ = tree.find_block(program, block)

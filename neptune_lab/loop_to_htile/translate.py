@@ -6,11 +6,13 @@ blocks stay loops, and every block with the loops that only it is in becomes one
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, For, GridAxis, Int, Kernel, Slice, Store, Tensor, TileExpr
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.nodes import Stmt as TileStmt
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stmt, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stmt, loads, substitute, variables
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks_under
@@ -27,6 +29,7 @@ def translate(program: Program) -> TileProgram:
     Raises:
         TileError: an access that is no tile, tags that were not retired, a tile that is too large.
     """
+    _check_on_chip(program)
     names: list[str] = []
     kernels = []
     for n, nest in enumerate(program.body):
@@ -41,6 +44,25 @@ def _space(program: Program, name: str):
     if name in program.params:
         return "input"
     return "chip" if program.buffer(name).scope in ("shared", "local") else "global"
+
+
+def _check_on_chip(program: Program) -> None:
+    """Formal statement: a buffer on chip is touched by one kernel, since its values end with the kernel."""
+    touched: dict[str, str] = {}
+    for nest in program.body:
+        here: dict[str, str] = {}
+        for block in blocks_under(nest):
+            for name in dict.fromkeys((block.writes, *(r.buffer for r in loads(block.body.value)))):
+                here.setdefault(name, block.name)
+        for name, block in here.items():
+            if name in touched and _space(program, name) == "chip":
+                raise TileError(
+                    f"buffer {name!r} is kept on chip ({program.buffer(name).scope}), but blocks {touched[name]!r} and "
+                    f"{block!r} of different kernels touch it",
+                    node=block,
+                    help=f'set_scope({touched[name]!r}, "global"), or move both blocks into one nest',
+                )
+            touched.setdefault(name, block)
 
 
 def _kernel_name(program: Program, nest: Stmt, n: int, taken: list[str]) -> str:
@@ -95,7 +117,8 @@ def _statement(program: Program, stmt: Stmt, extents: dict[str, int], path: tupl
     inner = tileable(stmt)
     if inner is not None:
         block, loops = inner
-        return (_store(program, block, {x.var: x.extent for x in loops}, extents),)
+        block = _without_unit_loops(block, loops)
+        return (_store(program, block, {x.var: x.extent for x in loops if x.extent > 1}, extents),)
     assert isinstance(stmt, Loop)
     if stmt.kind in GRID:
         first = blocks_under(stmt)[0].name
@@ -108,6 +131,16 @@ def _statement(program: Program, stmt: Stmt, extents: dict[str, int], path: tupl
     body = tuple(s for x in stmt.body for s in _statement(program, x, {**extents, stmt.var: stmt.extent}, path))
     first = blocks_under(stmt)[0]
     return (For(f"for:{'.'.join(path)}@{first.name}", stmt.var, Int(0), Int(stmt.extent), body, first.name),)
+
+
+def _without_unit_loops(block: Block, loops: tuple[Loop, ...]) -> Block:
+    """A loop of one iteration is no dimension of a tile: TVM drops some of them, so all blocks do without."""
+    env = {x.var: Const(0) for x in loops if x.extent == 1}
+    return replace(
+        block,
+        iters=tuple(replace(it, binding=substitute(it.binding, env)) for it in block.iters),
+        predicates=tuple(substitute(p, env) for p in block.predicates),
+    )
 
 
 def tileable(stmt: Stmt) -> tuple[Block, tuple[Loop, ...]] | None:

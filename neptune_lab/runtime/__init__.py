@@ -6,15 +6,24 @@ from neptune_lab.runtime.arrays import call_on_arrays
 from neptune_lab.runtime.device import DeviceFacts, device_facts, interpreting
 from neptune_lab.runtime.load import LoadedKernel, cache_directory, load
 from neptune_lab.runtime.spec import KernelSpec, TensorSpec
+from neptune_lab.runtime.timing import Ceiling, Measured, Resources, ceiling, has_gpu, measure, resources, time_loaded
 
 __all__ = [
+    "Ceiling",
     "DeviceFacts",
     "KernelSpec",
     "LoadedKernel",
+    "Measured",
+    "Resources",
     "TensorSpec",
     "cache_directory",
     "call_on_arrays",
+    "ceiling",
     "device_facts",
+    "has_gpu",
     "interpreting",
     "load",
+    "measure",
+    "resources",
+    "time_loaded",
 ]

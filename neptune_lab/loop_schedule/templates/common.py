@@ -9,12 +9,15 @@ from neptune_lab.loop_schedule.schedule import Schedule
 
 
 def tile_sizes(sch: Schedule, block: str, **wanted: int) -> dict[str, int]:
-    """Tile sizes for the loops of `block` that it has, none larger than its loop; loops of one iteration stay whole."""
+    """Tile sizes for the loops of `block` that it has, none larger than its loop.
+
+    Rows of one iteration stay whole; columns are always tiled, since their outer loop is the one to fuse under.
+    """
     sizes = {}
     for var, size in wanted.items():
         if f"{block}.{var}" in sch.loops(block):
             extent = tree.find_loop(sch.program, block, var)[1].extent
-            if extent > 1:
+            if extent > 1 or var == "j":
                 sizes[var] = min(size, extent)
     return sizes
 

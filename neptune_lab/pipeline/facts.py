@@ -1,0 +1,155 @@
+"""Plain facts about loop programs, for editors and for timing: blocks, loops, sizes, work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, prod
+
+import numpy as np
+
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, Stmt, Var, loads, walk
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFacts:
+    """A block: what it reads (other than itself) and writes, and the loops around it as (name, extent, kind).
+
+    Blocks that share their outermost loops share as many first elements of `nest`.
+    """
+
+    name: str
+    role: str
+    reduces: bool
+    reads: tuple[str, ...]
+    writes: str
+    loops: tuple[tuple[str, int, str], ...]
+    nest: tuple[int, ...]
+
+
+def block_facts(program: Program) -> tuple[BlockFacts, ...]:
+    """Every block, in program order."""
+    found = []
+    for path, stmt, loops in tree.statements(program):
+        if isinstance(stmt, Block):
+            reads = dict.fromkeys(r.buffer for r in loads(stmt.body.value) if r.buffer != stmt.writes)
+            around = tuple((loop.var, loop.extent, loop.kind) for loop in loops)
+            found.append(
+                BlockFacts(stmt.name, stmt.role, stmt.is_reduction, tuple(reads), stmt.writes, around, path[:-1])
+            )
+    return tuple(found)
+
+
+def loop_names(program: Program) -> tuple[str, ...]:
+    """The names of all loops, each once, in program order."""
+    return tuple(dict.fromkeys(s.var for _, s, _ in tree.statements(program) if isinstance(s, Loop)))
+
+
+def stores(program: Program) -> int:
+    """How many stores a run makes, predicates aside: the work of recording or running it."""
+
+    def count(stmt: Stmt) -> int:
+        return 1 if isinstance(stmt, Block) else stmt.extent * sum(count(s) for s in stmt.body)
+
+    return sum(count(stmt) for stmt in program.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a kernel has to do at least.
+
+    Args:
+        flops: floating-point operations of the definition; where it masks scores, of the unmasked share alone (the
+            usual way to count causal attention).
+        bytes: every input and output once, and every intermediate in global memory written and read once.
+        unmasked: that share.
+    """
+
+    flops: float
+    bytes: float
+    unmasked: float = 1.0
+
+
+def work(definition: Program, scheduled: Program | None = None) -> Work:
+    """The work of a definition, with the memory traffic of a schedule of it (default: all intermediates on chip)."""
+    blocks = tree.blocks(definition)
+    masked, share = 0, 1.0
+    for block in blocks:
+        for node in walk(block.body.value):
+            if isinstance(node, Op) and node.name == "select" and node.args[2] == Const(-inf, "float32"):
+                masked, share = prod(i.extent for i in block.iters), share * _share(block, node.args[0])
+    flops = 0.0
+    for block in blocks:
+        runs = prod(i.extent for i in block.iters)
+        flops += runs * _operations(block.body.value) * (share if masked and runs >= masked else 1.0)
+    traffic = sum(_bytes(definition, name) for name in definition.params)
+    if scheduled is not None:
+        between = [b.name for b in scheduled.buffers if b.scope == "global" and b.name not in scheduled.params]
+        traffic += 2 * sum(_bytes(scheduled, name) for name in between)
+    return Work(flops, float(traffic), share)
+
+
+def _bytes(program: Program, name: str) -> int:
+    buffer = program.buffer(name)
+    bits = "".join(c for c in buffer.dtype if c.isdigit()) or "8"
+    return prod(buffer.shape) * int(bits) // 8
+
+
+def _operations(expr: Expr) -> int:
+    """Operations on values; indices, conditions and casts do not count."""
+    match expr:
+        case Op("select", (_, yes, no)):
+            return _operations(yes) + _operations(no)
+        case Op(_, args):
+            return 1 + sum(_operations(a) for a in args)
+        case Cast(_, arg):
+            return _operations(arg)
+    return 0
+
+
+_COMPARE = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "floordiv": np.floor_divide,
+    "floormod": np.mod,
+    "max": np.maximum,
+    "min": np.minimum,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+}
+_SAMPLES = 1 << 15
+
+
+def _share(block: Block, condition: Expr) -> float:
+    """The share of the block's iterations for which a condition on them holds, from a fixed sample; 1 where it reads
+    tensors or uses what is not known here."""
+    rng = np.random.default_rng(0)
+    points = {i.name: rng.integers(0, i.extent, _SAMPLES) for i in block.iters}
+
+    def value(expr: Expr) -> np.ndarray:
+        match expr:
+            case Var(name):
+                return points[name]
+            case Const(number, _):
+                return np.asarray(number)
+            case Cast(_, arg):
+                return value(arg)
+            case Op(name, args):
+                return _COMPARE[name](*(value(a) for a in args))
+        raise KeyError(expr)
+
+    try:
+        return float(np.mean(np.broadcast_to(value(condition), _SAMPLES)))
+    except KeyError:
+        return 1.0
+
+
+__all__ = ["BlockFacts", "Work", "block_facts", "loop_names", "stores", "work"]

@@ -1,0 +1,141 @@
+"""Kernels timed: by a runner on the GPU at hand, or, without one, estimated and checked; never one for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from neptune_lab.errors import NeptuneError
+from neptune_lab.pipeline.facts import Work, work
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.runtime import Ceiling, Measured, Resources, ceiling, device_facts, has_gpu, time_loaded
+
+# Operations up to which Triton's interpreter answers within a second or two.
+INTERPRETED_FLOPS = 5e7
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel's figures; `measured` is None in an estimate.
+
+    Args:
+        name: for people.
+        work: what the kernel has to do.
+        measured: times on a GPU.
+        resources: registers and shared memory of its launches.
+        ceiling: the device's, or an example's.
+        estimate_us: the roofline's time.
+        note: what else to know, such as the interpreter's check.
+    """
+
+    name: str
+    work: Work
+    measured: Measured | None = None
+    resources: tuple[Resources, ...] = ()
+    ceiling: Ceiling | None = None
+    note: str = ""
+
+    @property
+    def estimate_us(self) -> float | None:
+        """The least time that the ceilings allow."""
+        return None if self.ceiling is None else self.ceiling.seconds(self.work.flops, self.work.bytes) * 1e6
+
+    @property
+    def roofline(self) -> float | None:
+        """The share of the roofline that was reached."""
+        return None if self.measured is None or self.estimate_us is None else self.estimate_us / self.measured.us
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long to measure."""
+
+    warmup: int = 10
+    repetitions: int = 100
+    flush_l2: bool = True
+    cancel: Callable[[], bool] | None = field(default=None, compare=False)
+    progress: Callable[[float], None] | None = field(default=None, compare=False)
+
+
+class Runner(Protocol):
+    """Where kernels are timed: the GPU at hand; later a measurement bundle, or workers elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """For people, such as "NVIDIA H200"."""
+        ...
+
+    def time(self, name: str, kernel: Kernel, limits: Limits) -> Row:
+        """Figures of one kernel; MeasureError or LaunchError where there can be none."""
+        ...
+
+
+class LocalGpu:
+    """The CUDA device at hand.
+
+    Args:
+        device: its index.
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        self.device = device
+
+    @property
+    def name(self) -> str:
+        """The GPU's name."""
+        return device_facts().name
+
+    def time(self, name: str, kernel: Kernel, limits: Limits) -> Row:
+        """Times launches on random inputs that are on the GPU already."""
+        measured, taken = time_loaded(
+            kernel._loaded,
+            tuple(kernel.operator.random_inputs(0).values()),
+            device=self.device,
+            warmup=limits.warmup,
+            repetitions=limits.repetitions,
+            flush_l2=limits.flush_l2,
+            cancel=limits.cancel,
+            progress=limits.progress,
+        )
+        todo = work(kernel.operator.program, kernel.program)
+        return Row(name, todo, measured, taken, ceiling(measured.device))
+
+
+class NoGpu:
+    """Nothing to measure on: the roofline's estimate, and whether the kernel is right in Triton's interpreter.
+
+    Args:
+        smaller: gives a kernel of the same steps at sizes that the interpreter takes, and what it is, or None.
+    """
+
+    name = "no GPU here"
+
+    def __init__(self, smaller: Callable[[Kernel], tuple[Kernel, str] | None] | None = None) -> None:
+        self._smaller = smaller
+
+    def time(self, name: str, kernel: Kernel, limits: Limits) -> Row:
+        """An estimate for an H200, marked as one."""
+        todo = work(kernel.operator.program, kernel.program)
+        if todo.flops <= INTERPRETED_FLOPS:
+            note = interpreted(kernel)
+        elif self._smaller and (found := self._smaller(kernel)):
+            note = f"{interpreted(found[0])}; {found[1]}"
+        else:
+            note = f"not run in the interpreter: {todo.flops / 1e9:.3g} GFLOP"
+        return Row(name, todo, None, (), ceiling(), note)
+
+
+def interpreted(kernel: Kernel) -> str:
+    """What Triton's interpreter says about the kernel's numbers, in a sentence."""
+    try:
+        error = kernel.error()
+    except NeptuneError as refusal:
+        return f"not run in the interpreter: {refusal.reason}"
+    verdict = "right" if error <= 1e-2 else "WRONG"
+    return f"{verdict} in Triton's interpreter: relative error {error:.1e}"
+
+
+def local(smaller: Callable[[Kernel], tuple[Kernel, str] | None] | None = None) -> Runner:
+    """The runner for this machine; `smaller` as in `NoGpu`."""
+    return LocalGpu() if has_gpu() else NoGpu(smaller)

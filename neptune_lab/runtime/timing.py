@@ -1,0 +1,234 @@
+"""How long a launch takes on the GPU: CUDA events, cold L2, medians; and the ceilings to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.errors import MeasureError
+from neptune_lab.runtime.load import LoadedKernel
+
+_CHUNK = 10
+# Written over before each run, so that nothing is left in L2: several times the largest one there is.
+_FLUSH_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What a device could do at best: `assumed` says where the two figures come from."""
+
+    device: str
+    tflops: float
+    gbps: float
+    assumed: str
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """The roofline's time: the slower of computing and moving."""
+        return max(flops / (self.tflops * 1e12), moved / (self.gbps * 1e9))
+
+
+_SHEET = "the vendor's datasheet, dense fp16, no sparsity"
+# By a part of the device's name; the first match counts.
+CEILINGS = (
+    Ceiling("H200", 989.0, 4800.0, _SHEET),
+    Ceiling("H100", 989.0, 3350.0, _SHEET),
+    Ceiling("A100", 312.0, 2039.0, _SHEET),
+    Ceiling("L40S", 362.0, 864.0, _SHEET),
+    Ceiling("RTX 4090", 165.0, 1008.0, _SHEET),
+)
+
+
+def ceiling(device: str | None = None) -> Ceiling | None:
+    """The ceilings of a device by its name, None where they are not known; without a name an H200's, as an example."""
+    if device is None:
+        return CEILINGS[0]
+    return next((c for c in CEILINGS if c.device in device), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Times of one launch.
+
+    Args:
+        us: the median, in microseconds.
+        low, high: the tenth and the ninetieth percentile.
+        runs: how many were timed.
+        device: the GPU's name.
+        cold: L2 was flushed before each run.
+        cancelled: fewer runs than asked for.
+    """
+
+    us: float
+    low: float
+    high: float
+    runs: int
+    device: str
+    cold: bool
+    cancelled: bool = False
+
+    def tflops(self, flops: float) -> float:
+        """Rate for this many operations a launch."""
+        return flops / self.us / 1e6
+
+    def gbps(self, moved: float) -> float:
+        """Rate for this many bytes a launch."""
+        return moved / self.us / 1e3
+
+
+def has_gpu() -> bool:
+    """Whether there is a CUDA GPU to measure on."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+def measure(
+    run: Callable[[], Any],
+    *,
+    warmup: int = 10,
+    repetitions: int = 100,
+    flush_l2: bool = True,
+    device: int | None = None,
+    cancel: Callable[[], bool] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Measured:
+    """Times `run`, which launches on the current stream, by CUDA events.
+
+    May be called from any thread: the device is set here, since CUDA's current device does not follow into threads.
+
+    Args:
+        run: launches once; its first call may compile.
+        warmup: runs that are not timed, the first one aside.
+        repetitions: runs that are timed, each by itself.
+        flush_l2: overwrite more than the L2 cache before each run.
+        device: index of the GPU; the current one of this thread where None.
+        cancel: asked after every few runs; true ends the measurement, which keeps what it has.
+        progress: told the share that is done, from 0 to 1.
+
+    Raises:
+        MeasureError: no GPU here, or it was cancelled before the first timed run.
+    """
+    if not has_gpu():
+        raise MeasureError("no GPU here: nothing can be timed", help="run on a machine with a CUDA GPU")
+    if repetitions < 1 or warmup < 0:
+        raise MeasureError(f"repetitions={repetitions}, warmup={warmup}: expected at least 1 and 0")
+    import torch
+
+    with torch.cuda.device(torch.cuda.current_device() if device is None else device):
+        scratch = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda") if flush_l2 else None
+        run()
+        torch.cuda.synchronize()
+        if not (cancel and cancel()):
+            for _ in range(warmup):
+                run()
+        times: list[float] = []
+        cancelled = False
+        while len(times) < repetitions:
+            if cancel and cancel():
+                cancelled = True
+                break
+            times += _chunk(torch, run, scratch, min(_CHUNK, repetitions - len(times)))
+            if progress:
+                progress(len(times) / repetitions)
+        name = torch.cuda.get_device_name()
+    if not times:
+        raise MeasureError("the measurement was cancelled before its first run")
+    times.sort()
+    low, median, high = (_quantile(times, q) * 1e3 for q in (0.1, 0.5, 0.9))
+    return Measured(median, low, high, len(times), name, flush_l2, cancelled)
+
+
+def _chunk(torch: Any, run: Callable[[], Any], scratch: Any, count: int) -> list[float]:
+    """Milliseconds of `count` runs; the host waits once, at the end."""
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+    for start, end in events:
+        if scratch is not None:
+            scratch.zero_()
+        start.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
+
+
+def _quantile(ordered: list[float], q: float) -> float:
+    """Between the two nearest of sorted values."""
+    place = q * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a compiled kernel takes: registers a thread, spilled ones, bytes of shared memory a program, warps."""
+
+    kernel: str
+    registers: int | None
+    spills: int | None
+    shared: int | None
+    warps: int | None
+
+
+def resources(module: ModuleType) -> tuple[Resources, ...]:
+    """Of every kernel of a generated module that was launched in this process; empty in the interpreter."""
+    found = []
+    for name, function in vars(module).items():
+        caches = getattr(function, "device_caches", None)  # a triton.JITFunction of Triton 3.x
+        if not isinstance(caches, dict):
+            continue
+        for cache in caches.values():
+            for compiled in (cache[0] if isinstance(cache, tuple) else cache).values():
+                metadata = getattr(compiled, "metadata", None)
+                found.append(
+                    Resources(
+                        name,
+                        getattr(compiled, "n_regs", None),
+                        getattr(compiled, "n_spills", None),
+                        getattr(metadata, "shared", None),
+                        getattr(metadata, "num_warps", None),
+                    )
+                )
+    return tuple(found)
+
+
+def time_loaded(
+    kernel: LoadedKernel,
+    arrays: Sequence[np.ndarray],
+    *,
+    device: int = 0,
+    warmup: int = 10,
+    repetitions: int = 100,
+    flush_l2: bool = True,
+    cancel: Callable[[], bool] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> tuple[Measured, tuple[Resources, ...]]:
+    """Times a loaded kernel on inputs copied to the GPU once, and says what its compiled launches take.
+
+    Raises:
+        MeasureError: no GPU here, the process interprets kernels, or it was cancelled before the first timed run.
+    """
+    if not has_gpu():
+        raise MeasureError("no GPU here: nothing can be timed", help="run on a machine with a CUDA GPU")
+    if kernel.interpreter:
+        raise MeasureError("Triton's interpreter is on: its times say nothing", help="start without TRITON_INTERPRET=1")
+    import torch
+
+    with torch.cuda.device(device):
+        tensors = [torch.from_numpy(np.ascontiguousarray(a)).cuda() for a in arrays]
+        measured = measure(
+            lambda: kernel(*tensors),
+            warmup=warmup,
+            repetitions=repetitions,
+            flush_l2=flush_l2,
+            device=device,
+            cancel=cancel,
+            progress=progress,
+        )
+    return measured, resources(kernel.module)

@@ -1,0 +1,109 @@
+"""Index arithmetic: shorter, and still the same number everywhere."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, walk
+from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_schedule.fusion import linear
+
+PYTHON = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "floormod": lambda a, b: a % b,
+    "max": max,
+    "min": min,
+    "neg": lambda a: -a,
+}
+NAMES = ("a", "b", "c")
+EXTENTS = st.fixed_dictionaries({name: st.integers(1, 5) for name in NAMES})
+LEAVES = st.sampled_from([Var(n) for n in NAMES]) | st.integers(-4, 12).map(Const)
+
+
+def _bigger(part: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    def op(name: str, *args: Expr) -> Expr:
+        return Op(name, args)
+
+    positive = st.integers(1, 6).map(Const)
+    return (
+        st.builds(op, st.sampled_from(["add", "add", "sub", "max", "min"]), part, part)
+        | st.builds(op, st.just("mul"), part, st.integers(-3, 6).map(Const))
+        | st.builds(op, st.just("mul"), st.integers(-3, 6).map(Const), part)
+        | st.builds(op, st.sampled_from(["floordiv", "floormod"]), part, positive)
+        | st.builds(op, st.just("neg"), part)
+    )
+
+
+INDICES = st.recursive(LEAVES, _bigger, max_leaves=8)
+
+
+def evaluate(expr: Expr, env: dict[str, int]) -> int:
+    match expr:
+        case Const(value):
+            return int(value)
+        case Var(name):
+            return env[name]
+        case Op(name, args):
+            return PYTHON[name](*(evaluate(a, env) for a in args))
+    raise AssertionError(expr)
+
+
+def points(extents: dict[str, int]) -> list[dict[str, int]]:
+    return [dict(zip(NAMES, v, strict=True)) for v in itertools.product(*(range(extents[n]) for n in NAMES))]
+
+
+@given(INDICES, EXTENTS)
+def test_simplify_keeps_every_value_and_never_grows(expr: Expr, extents: dict[str, int]):
+    short = simplify(expr, extents)
+    assert len(list(walk(short))) <= len(list(walk(expr)))
+    for env in points(extents):
+        assert evaluate(short, env) == evaluate(expr, env)
+
+
+@given(INDICES, EXTENTS)
+def test_bounds_hold_everywhere(expr: Expr, extents: dict[str, int]):
+    found = bounds(expr, extents)
+    assert found is not None
+    values = [evaluate(expr, env) for env in points(extents)]
+    assert found[0] <= min(values)
+    assert max(values) <= found[1]
+
+
+@given(INDICES, st.sampled_from(NAMES))
+def test_linear_is_a_times_the_variable_and_a_rest(expr: Expr, var: str):
+    found = linear(expr, var)
+    if found is None:
+        return
+    a, rest = found
+    assert Var(var) not in set(walk(rest))
+    for env in points({"a": 3, "b": 3, "c": 3}):
+        assert evaluate(expr, env) == a * env[var] + evaluate(rest, env)
+
+
+def index(j0: str = "a", j1: str = "b", size: int = 4) -> Expr:
+    return Op("add", (Op("mul", (Var(j0), Const(size))), Var(j1)))
+
+
+def test_a_tiled_index_splits_again():
+    extents = {"a": 8, "b": 4}
+    assert simplify(Op("floordiv", (index(), Const(4))), extents) == Var("a")
+    assert simplify(Op("floormod", (index(), Const(4))), extents) == Var("b")
+
+
+def test_a_tile_that_is_too_wide_does_not():
+    extents = {"a": 8, "b": 5}
+    kept = Op("floordiv", (index(), Const(4)))
+    assert simplify(kept, extents) == kept
+
+
+def test_bounds_are_exact_where_every_variable_occurs_once():
+    assert bounds(index(), {"a": 8, "b": 4}) == (0, 31)
+    assert bounds(Op("floormod", (index(), Const(8))), {"a": 8, "b": 4}) == (0, 7)
+    assert bounds(Op("sub", (Const(3), Var("b"))), {"b": 4}) == (0, 3)
+    assert bounds(Var("unknown"), {}) is None

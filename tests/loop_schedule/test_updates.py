@@ -1,0 +1,427 @@
+"""rolling_update and split_k_update: the phases they record, their numbers, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import small_operators as small
+from tvm import te
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.run import compare
+from neptune_lab.loop_schedule import PRIMITIVES, Phase, Schedule
+from neptune_lab.loop_schedule.repairing import RepairRefused
+from neptune_lab.loop_schedule.templates import TEMPLATES
+from neptune_lab.operators import attention, softmax
+
+BOTH = pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+
+
+def apply(sch: Schedule, update: str, *chain: str, tile: int = 2, maps: str = "auto") -> Schedule:
+    """`sch` with the reduction r split by `tile` and every block of `chain` fused under its outer loop."""
+    sch.split("r.j", (None, tile))
+    for block in chain:
+        first = "r_local" if sch.has_block("r_local") else "r"
+        getattr(sch, update)(block, f"{first}.j0", maps=maps)
+    return sch
+
+
+def assert_phases_hold(sch: Schedule, seed: int = 0) -> None:
+    """Every phase of our primitives, run: equal to the definition, unless it says that it is meant to be wrong."""
+    assert sch.check(seed)
+    for applied in sch.history:
+        if not PRIMITIVES[applied.step.primitive].ours:
+            continue
+        for phase in applied.outcome.phases:
+            agreement = compare(phase.program, sch.definition, sch.operator.random_inputs(seed))
+            assert agreement.equal is not phase.wrong, f"{applied.step}, phase {phase.key}: {agreement}"
+
+
+# -- the record ------------------------------------------------------------------------------------
+
+
+def summary(phases: tuple[Phase, ...]) -> list[tuple[str, str, bool]]:
+    return [(p.key, p.title, p.wrong) for p in phases]
+
+
+def test_rolling_update_records_four_phases():
+    sch = Schedule(softmax.figure1())
+    sch.rolling_update("s_sum", "s_max.j")
+    assert summary(sch.phases) == [
+        ("dataflow", "dataflow reorganisation", False),
+        ("naive", "naive fusion", True),
+        ("repair", "repair function", True),
+        ("repaired", "repaired program", False),
+    ]
+    dataflow, naive, repair, repaired = sch.phases
+    assert dataflow.note == "s_sum depends on s_max; s_exp inlined."
+    assert naive.reads_early == (("s_sum", "s_max"),)
+    assert repair.program is naive.program
+    assert repair.derivation is not None
+    assert repair.derivation.as_record()["h"] == "t*exp(xmax - xmax')"
+    assert repaired.program is sch.program
+    assert [p.key for p in sch.phases if p.derivation is not None] == ["repair"]
+    assert all(p.refusal is None for p in sch.phases)
+
+
+def test_split_k_update_records_four_phases():
+    sch = Schedule(softmax.figure1())
+    sch.split("s_max.j", (None, 2))
+    assert sch.split_k_update("s_sum", "s_max.j0") == ("s_sum_local",)
+    assert [(p.key, p.wrong) for p in sch.phases] == [
+        ("dataflow", False),
+        ("naive", True),
+        ("repair", True),
+        ("repaired", False),
+    ]
+    (reader, _), *rest = sch.phases[1].reads_early
+    assert (reader, rest) == ("s_sum_local", [])
+    assert sch.phases[-1].note == "s_sum repairs each split's value from xmax_local to xmax as it combines them."
+
+
+def test_maps_kept_or_inlined_as_asked():
+    kept, inlined = Schedule(softmax.figure1()), Schedule(softmax.figure1())
+    kept.rolling_update("s_sum", "s_max.j", maps="keep")
+    inlined.rolling_update("s_sum", "s_max.j", maps="inline")
+    assert kept.blocks == ("s_max", "s_exp", "s_sum")
+    assert kept.phases[1].reads_early == (("s_exp", "s_max"),)
+    assert inlined.blocks == ("s_max", "s_sum")
+    assert "xexp" not in [b.name for b in inlined.program.buffers]
+    assert kept.check()
+    assert inlined.check()
+
+
+def test_where_nothing_rolls_nothing_is_repaired():
+    sch = Schedule(attention.global_(1, 1, q_len=4, kv_len=4, head_dim=2))
+    sch.tile("qk", i=2, j=2)
+    sch.reverse_compute_at("score", "qk.j0")
+    sch.rolling_update("s_max", "qk.j0")
+    assert [(p.key, p.wrong) for p in sch.phases] == [("dataflow", False), ("naive", False), ("repaired", False)]
+    assert_phases_hold(sch)
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("tile", [1, 2, 3, 4, 6])
+def test_figure1_at_every_tile(update: str, tile: int):
+    if (update, tile) == ("split_k_update", 1):
+        tile = 5  # splits of one element are no splits
+    sch = Schedule(softmax.figure1(rows=3, cols=7))
+    sch.split("s_max.j", (None, tile))
+    getattr(sch, update)("s_sum", "s_max.j0")
+    assert_phases_hold(sch)
+    assert sch.check(seed=1)
+
+
+@BOTH
+@pytest.mark.parametrize("factors", [(None, 7), (None, 9), (1, None)])
+def test_one_tile(update: str, factors: tuple[int | None, int | None]):
+    """A rolling loop of one iteration: nothing is ever repaired, and the numbers hold."""
+    sch = Schedule(softmax.figure1(rows=3, cols=7))
+    sch.split("s_max.j", factors)
+    getattr(sch, update)("s_sum", "s_max.j0")
+    assert sch.check()
+
+
+def window(b, h, q, kv):
+    return (q >= kv) & (q - kv <= 2)
+
+
+def late_keys(b, h, q, kv):
+    return kv >= 5
+
+
+def seen_by_none(b, h, q, kv):
+    return (kv >= 5) & (q != 1)
+
+
+MASKS = {"none": None, "window": window, "late_keys": late_keys, "seen_by_none": seen_by_none}
+
+
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("q_len", "kv_len"), [(4, 8), (5, 7)])
+def test_attention_with_masks(template: str, mask: str, q_len: int, kv_len: int):
+    """Rows that are masked throughout their first tiles (late_keys), and a row without any key (NaN as defined)."""
+    sch = Schedule(attention.general(1, 1, q_len, kv_len, 3, mask_mod=MASKS[mask]))
+    TEMPLATES[template](sch, block_q=2, block_kv=2)
+    for seed in (0, 1):
+        assert sch.check(seed=seed)
+
+
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "block_q", "block_kv"),
+    [(4, 6, 2, 3), (5, 7, 2, 3), (1, 7, 4, 2), (3, 1, 2, 2), (4, 3, 64, 64), (1, 1, 1, 1)],
+)
+def test_attention_at_many_sizes(template: str, q_len: int, kv_len: int, block_q: int, block_kv: int):
+    sch = Schedule(attention.general(2, 2, q_len, kv_len, 2))
+    TEMPLATES[template](sch, block_q=block_q, block_kv=block_kv)
+    assert sch.check()
+
+
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+def test_every_phase_of_attention(template: str):
+    sch = Schedule(attention.causal(1, 1, q_len=4, kv_len=5, head_dim=2))
+    TEMPLATES[template](sch, block_q=2, block_kv=2)
+    assert_phases_hold(sch)
+
+
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+def test_figure1_templates(template: str):
+    for rows, cols in [(4, 8), (5, 7)]:
+        sch = Schedule(softmax.figure1(rows, cols))
+        TEMPLATES[template](sch, block_q=2, block_kv=3)
+        assert_phases_hold(sch)
+
+
+CHAINS: dict[str, tuple[Callable[[], small.Definition], tuple[str, ...]]] = {
+    "L2 norm": (small.l2_norm, ("o",)),
+    "RMS then max": (small.rms_max, ("o",)),
+    "e and r read again later": (small.late_reader, ("s",)),
+    "two sums share a map": (small.two_sums, ("s", "q")),
+    "two sums read r themselves": (small.two_direct_sums, ("s", "q")),
+    "normalised before use": (small.weighted, ("s", "o")),
+    "two producers": (small.two_producers, ("s", "o")),
+    "the map is an output": (small.exponential_output, ("s",)),
+    "c - 2 r with max": (lambda: small.pair(lambda c, r: c - r * 2.0, "max"), ("o",)),
+    "c + r with min": (lambda: small.pair(lambda c, r: c + r, "min"), ("o",)),
+    "c / r, r a sum of squares": (lambda: small.pair(lambda c, r: c / r, first="sum", of=lambda c: c * c), ("o",)),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains(update: str, name: str):
+    definition, chain = CHAINS[name]
+    assert_phases_hold(apply(small.schedule(definition()), update, *chain))
+
+
+@BOTH
+@pytest.mark.parametrize("maps", ["inline", "keep"])
+@pytest.mark.parametrize("name", ["e and r read again later", "two sums share a map", "normalised before use"])
+def test_later_readers_see_final_values_under_every_policy(update: str, name: str, maps: str):
+    definition, chain = CHAINS[name]
+    assert apply(small.schedule(definition()), update, *chain, maps=maps).check()
+
+
+@BOTH
+def test_l2_norm_with_leading_zeros(update: str):
+    """The naive term is 0/0 there; the definition is finite, and so is the repaired program."""
+    sch = apply(small.schedule(small.l2_norm(m=6), small.leading_zeros), update, "o")
+    reference = sch.run(**sch.operator.random_inputs(0))["o"]
+    assert (reference >= 1).all()
+    for seed in range(3):
+        assert sch.check(seed=seed)
+    assert "guard(" in str(sch)
+
+
+def test_rolling_over_an_unsplit_loop_with_leading_zeros():
+    sch = small.schedule(small.l2_norm(m=6), small.leading_zeros)
+    sch.rolling_update("o", "r.j")
+    assert sch.check()
+
+
+def test_a_later_reader_sees_the_last_tag_and_then_the_current_value():
+    sch = apply(small.schedule(small.late_reader()), "rolling_update", "s")
+    assert "r⟨2⟩[i]" in str(sch)
+    assert "e_rolled" in str(sch)
+    sch.retire_tags("r")
+    assert "⟨" not in str(sch)
+    assert sch.check()
+
+
+def test_the_last_consumer_takes_the_copy_away():
+    sch = apply(small.schedule(small.two_sums()), "rolling_update", "s")
+    assert "e_rolled" in sch.blocks
+    sch.rolling_update("q", "r.j0")
+    assert "e_rolled" not in sch.blocks
+    assert sch.blocks.count("e") == 1
+
+
+def test_a_second_direct_reader_rolls_with_its_own_tag():
+    sch = apply(small.schedule(small.two_direct_sums()), "rolling_update", "s", "q")
+    assert "q_tile[i, j0] += exp((x[i, j0 * 2 + j1] - r⟨j0⟩[i]) * 2)" in str(sch)
+
+
+def test_two_producers_are_repaired_at_once():
+    sch = apply(small.schedule(small.two_producers()), "rolling_update", "s", "o")
+    term = sch.phases[2].derivation
+    assert term is not None
+    assert sorted(term.previous) == ["r", "s"]
+    assert sch.phases[1].reads_early == (("o_tile", "r"), ("o_tile", "s"))
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def assert_refused(sch: Schedule, action: Callable[[], object], match: str) -> ScheduleError:
+    """The action raises ScheduleError with a help, and the schedule is what it was, the same objects."""
+    program, steps, text = sch.program, sch.steps, str(sch)
+    with pytest.raises(ScheduleError, match=match) as caught:
+        action()
+    assert sch.program is program
+    assert sch.steps == steps
+    assert str(sch) == text
+    return caught.value
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("block", "loop", "match"),
+    [
+        ("s_exp", "s_max.j", "'s_exp' is not a reduction"),
+        ("s_max", "s_max.j", "loop 's_max.j' encloses block 's_max' already"),
+        ("s_max", "s_sum.j", "block 's_max' comes before loop 's_sum.j'"),
+        ("s_sun", "s_max.j", "there is no block 's_sun'[^?]*did you mean 's_sum'"),
+        ("s_sum", "s_max.jj", "block 's_max' has no loop 'jj' around it[^?]*did you mean 'j'"),
+        ("s_sum", "s_max", "'s_max' does not name a loop"),
+        (
+            "s_sum",
+            "s_max.i",
+            "no tensor that it shares with the blocks there runs along loop 'i'|does not reduce along loop 'i'",
+        ),
+    ],
+)
+def test_targets_that_cannot_be(update: str, block: str, loop: str, match: str):
+    sch = Schedule(softmax.figure1())
+    assert_refused(sch, lambda: getattr(sch, update)(block, loop), match)
+
+
+@BOTH
+def test_unknown_policy_for_maps(update: str):
+    sch = Schedule(softmax.figure1())
+    assert_refused(sch, lambda: getattr(sch, update)("s_sum", "s_max.j", maps="some"), "maps='some' is not a policy")
+
+
+@BOTH
+def test_a_producer_that_is_not_fused_yet(update: str):
+    """The middle reduction of a chain of three needs its own update first."""
+    x = small.matrix()
+    r = small.fold("max", "r", 3, 5, lambda i, j: x[i, j])
+    s = small.fold("sum", "s", 3, 5, lambda i, j: te.exp(x[i, j] - r[i]))
+    o = small.fold("sum", "o", 3, 5, lambda i, j: te.exp(x[i, j] - r[i]) / s[i])
+    sch = small.schedule(([x], [o]))
+    sch.split("r.j", (None, 2))
+    error = assert_refused(sch, lambda: getattr(sch, update)("o", "r.j0"), "'o' depends on 's', which depends on r")
+    assert error.help is not None
+    assert f"apply {update}('s'" in error.help
+
+
+UNPROVABLE: dict[str, tuple[Callable[[], small.Definition], str, str]] = {
+    "mean and variance": (small.mean_variance, "prove Eq. 4", "not additive"),
+    "c - r with sum": (lambda: small.pair(lambda c, r: c - r), "prove Eq. 4", "not additive"),
+    "c * r with max": (lambda: small.pair(lambda c, r: c * r, "max"), "prove Eq. 4", "not monotone"),
+    "erf(c - r)": (lambda: small.pair(lambda c, r: te.erf(c - r)), "invert", "erf has no known inverse"),
+    "a condition on r": (
+        lambda: small.pair(lambda c, r: te.if_then_else(c > r, c, r)),
+        "read",
+        "uses a reduction result inside",
+    ),
+    "c * r, r may end at 0": (lambda: small.pair(lambda c, r: c * r), "guard", "can end at 0"),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", UNPROVABLE)
+def test_terms_without_a_repair(update: str, name: str):
+    definition, step, why = UNPROVABLE[name]
+    sch = small.schedule(definition())
+    sch.split("r.j", (None, 2))
+    error = assert_refused(
+        sch, lambda: getattr(sch, update)("o", "r.j0"), f"{update}.*no repair term, step '{step}' failed.*{why}"
+    )
+    assert isinstance(error, RepairRefused)
+    assert error.node == "o"
+    assert error.help
+    assert [p.key for p in error.phases] == ["dataflow", "naive", "repair"]
+    refusal = error.phases[-1].refusal
+    assert refusal is not None
+    assert refusal[0] == step
+    assert why in refusal[2]
+    assert error.phases[-1].derivation is None
+    assert [p.wrong for p in error.phases] == [False, True, True]
+
+
+@BOTH
+def test_r_must_be_read_at_the_element_that_the_loop_computes(update: str):
+    for index in (lambda i, j: 3 - i, lambda i, j: 0, lambda i, j: j):
+        sch = small.schedule(small.elsewhere(index))
+        sch.split("r.j", (None, 2))
+        assert_refused(
+            sch, lambda sch=sch: getattr(sch, update)("o", "r.j0"), r"would read r.*, but what is written there by then"
+        )
+
+
+def test_a_map_under_the_loop_must_be_read_where_it_is_written():
+    sch = small.schedule(small.mirrored())
+    sch.split("c.j", (None, 2))
+    sch.rolling_update("r", "c.j0")
+    assert_refused(sch, lambda: sch.rolling_update("o", "c.j0"), r"would read c\[i, 3 - \(j0 \* 2 \+ j1\)\]")
+
+
+@BOTH
+def test_an_input_of_the_sum_that_is_computed_later(update: str):
+    sch = small.schedule(small.late_weight())
+    sch.split("r.j", (None, 2))
+    assert_refused(sch, lambda: getattr(sch, update)("o", "r.j0"), "would read 'w' before 'w' writes it")
+    sch.inline("w")
+    getattr(sch, update)("o", "r.j0")
+    assert sch.check()
+
+
+@BOTH
+def test_a_loop_of_a_map_that_reads_the_producer(update: str):
+    """Under s_exp.j the max would be computed behind the exponential that reads it."""
+    sch = Schedule(softmax.figure1())
+    sch.split("s_exp.j", (None, 2))
+    assert_refused(sch, lambda: getattr(sch, update)("s_sum", "s_exp.j0", maps="inline"), "would read 'xmax")
+
+
+def test_the_rolling_loop_is_not_parallel():
+    sch = small.schedule(small.scaled_first())
+    sch.split("c.j", (None, 2))
+    sch.bind("c.j0", "blockIdx.x")
+    assert_refused(sch, lambda: sch.rolling_update("r", "c.j0"), "'c.j0' is bound to blockIdx.x")
+    sch.split_k_update("r", "c.j0")
+    sch.split_k_update("o", "c.j0")
+    assert sch.check()
+
+
+def test_tags_are_retired_last():
+    sch = Schedule(softmax.figure1())
+    sch.materialize_tags("s_max")
+    sch.retire_tags("s_max")
+    assert_refused(sch, lambda: sch.rolling_update("s_sum", "s_max.j"), "'xmax_1', whose tags are retired")
+
+
+def test_the_start_value_is_taken_out_last():
+    sch = Schedule(softmax.figure1())
+    sch.decompose_reduction("s_sum", "s_sum.j")
+    error = assert_refused(sch, lambda: sch.rolling_update("s_sum", "s_max.j"), "'s_sum' has no constant start value")
+    assert error.help == "apply the primitive before decompose_reduction takes the start value out"
+
+
+def test_an_output_keeps_no_tags_but_can_be_split():
+    rolling = small.schedule(small.maximum_output())
+    assert_refused(rolling, lambda: rolling.rolling_update("s", "r.j"), "'r' writes the output 'r'")
+    assert apply(small.schedule(small.maximum_output()), "split_k_update", "s").check()
+
+
+@BOTH
+def test_tiles_past_the_end(update: str):
+    sch = Schedule(softmax.figure1(cols=4))
+    sch.split("s_max.j", (4, 2))
+    assert_refused(
+        sch, lambda: getattr(sch, update)("s_sum", "s_max.j0"), "some iterations of loop 'j0' hold no element"
+    )
+
+
+def test_splits_of_one_element_or_along_the_wrong_nest():
+    sch = Schedule(softmax.figure1(cols=4))
+    assert_refused(sch, lambda: sch.split_k_update("s_sum", "s_max.j"), "each split would hold one element")
+    sch = apply(small.schedule(small.two_sums()), "split_k_update", "s")
+    assert_refused(sch, lambda: sch.split_k_update("q", "r.j0"), "loop 'r.j0' combines the splits of 'r'")

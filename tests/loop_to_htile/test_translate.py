@@ -1,0 +1,244 @@
+"""Whole programs in HTile: readable, verified, and with the numbers of the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small_operators as small  # pyright: ignore[reportMissingImports]
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile.interpret import interpret
+from neptune_lab.htile.nodes import Dot, Elementwise, For, Kernel, Reduce, Store
+from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile.printer import to_text
+from neptune_lab.htile.verify import verify
+from neptune_lab.htile.walk import stores, subexpressions
+from neptune_lab.loop_ir.run import as_float64, run
+from neptune_lab.loop_ir.tree import blocks, find_block
+from neptune_lab.loop_schedule import Schedule
+from neptune_lab.loop_schedule.templates import TEMPLATES
+from neptune_lab.loop_to_htile import translate
+from neptune_lab.operators import attention, softmax
+
+EACH = pytest.mark.parametrize("template", TEMPLATES)
+
+
+def scheduled(template: str, op, block_q: int = 2, block_kv: int = 2) -> Schedule:
+    return TEMPLATES[template](Schedule(op), block_q=block_q, block_kv=block_kv)
+
+
+def all_stores(program: TileProgram) -> list[Store]:
+    return [s for k in program.kernels for s in stores(k.body)]
+
+
+def assert_right(sch: Schedule, *seeds: int) -> TileProgram:
+    """The program in HTile, verified, gives the definition's outputs in float64."""
+    tiles = translate(sch.program)
+    verify(tiles)
+    for seed in seeds or (0,):
+        inputs = sch.operator.random_inputs(seed)
+        found = interpret(tiles, inputs, dtype="float64")
+        expected = run(as_float64(sch.definition), inputs)
+        for name in sch.definition.outputs:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12)
+    return tiles
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+@EACH
+def test_golden_tiles(template: str, golden: Callable[[str, str], None]):
+    op = attention.causal(batch=1, heads=1, q_len=4, kv_len=4, head_dim=2)
+    golden(f"loop_to_htile_{template}.txt", to_text(translate(scheduled(template, op).program)))
+
+
+def test_golden_tiles_of_figure_1(golden: Callable[[str, str], None]):
+    golden("loop_to_htile_figure1.txt", to_text(translate(scheduled("rolling_update", softmax.figure1(4, 6)).program)))
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+@EACH
+@pytest.mark.parametrize(("rows", "cols", "block"), [(4, 8, 2), (3, 7, 2), (5, 5, 4), (1, 6, 4), (2, 3, 64)])
+def test_figure_1(template: str, rows: int, cols: int, block: int):
+    assert_right(scheduled(template, softmax.figure1(rows, cols), block, block), 0, 1)
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "block_q", "block_kv"),
+    [(4, 8, 2, 4), (5, 7, 2, 4), (5, 7, 4, 2), (1, 9, 4, 4), (3, 3, 16, 16)],
+)
+def test_attention(template: str, q_len: int, kv_len: int, block_q: int, block_kv: int):
+    op = attention.causal(2, 2, q_len=q_len, kv_len=kv_len, head_dim=3)
+    assert_right(scheduled(template, op, block_q, block_kv))
+
+
+def late_keys(b, h, q, kv):
+    return (kv >= 5) & (q != 1)
+
+
+def soft(score, b, h, q, kv):
+    from neptune_lab.operators.math import tanh
+
+    return tanh(score) - (q - kv) * 0.5
+
+
+@EACH
+def test_masks_and_score_mods(template: str):
+    """The first tiles of every row are masked throughout, and row 1 sees nothing: NaN, as defined."""
+    op = attention.general(1, 1, 3, 7, 2, score_mod=soft, mask_mod=late_keys)
+    tiles = assert_right(scheduled(template, op), 0, 1)
+    out = interpret(tiles, op.random_inputs(0), dtype="float64")["out"]
+    assert np.isnan(out[0, 0]).any(axis=1).tolist() == [False, True, False]
+
+
+# -- shape of the result ---------------------------------------------------------------------------
+
+
+@EACH
+def test_every_block_is_a_tile_store_with_its_name(template: str):
+    sch = scheduled(template, attention.global_(1, 1, q_len=4, kv_len=4, head_dim=2))
+    tiles = translate(sch.program)
+    names = [b.name for b in blocks(sch.program)]
+    assert [s.origin for s in all_stores(tiles)] == names
+    assert [s.node_id for s in all_stores(tiles)] == [f"tile:{n}" for n in names]
+
+
+def test_rolling_update_is_one_kernel_with_one_loop_and_split_k_two():
+    op = attention.global_(1, 1, q_len=4, kv_len=4, head_dim=2)
+    (one,) = translate(scheduled("rolling_update", op).program).kernels
+    assert one.name == "attention_global"
+    loops = [s for s in one.body if isinstance(s, For)]
+    assert len(loops) == 1
+    assert not any(isinstance(s, For) for s in loops[0].body)
+    first, second = translate(scheduled("split_k_update", op).program).kernels
+    assert (first.name, second.name) == ("attention_global_local", "attention_global_combine")
+    assert first.grid[0].var == "j0"
+
+
+def test_scores_stay_on_chip_and_multiply_as_dots():
+    tiles = translate(scheduled("rolling_update", attention.global_(1, 1, q_len=4, kv_len=4, head_dim=2)).program)
+    spaces = {t.name: t.space for t in tiles.tensors}
+    assert {n for n, s in spaces.items() if s != "chip"} == {"q", "k", "v", "out"}
+    dots = {s.origin for s in all_stores(tiles) if any(isinstance(e, Dot) for e in subexpressions(s.value))}
+    assert dots == {"qk", "acc_tile"}
+
+
+@pytest.mark.parametrize(("cols", "masked"), [(6, False), (7, True)])
+def test_folds_are_masked_only_where_sizes_do_not_divide(cols: int, masked: bool):
+    tiles = translate(scheduled("rolling_update", softmax.figure1(4, cols), 2, 3).program)
+    folds = [e for s in all_stores(tiles) for e in subexpressions(s.value) if isinstance(e, Reduce)]
+    assert len(folds) == 2
+    for e in folds:
+        assert (isinstance(e.arg, Elementwise) and e.arg.op == "where") is masked
+
+
+def test_launch_hints_come_from_the_outermost_loop():
+    sch = scheduled("rolling_update", softmax.figure1(4, 6))
+    sch.annotate("s_max.i0", "num_warps", 2)
+    sch.annotate("s_max.i0", "num_stages", 5)
+    (kernel,) = translate(sch.program).kernels
+    assert isinstance(kernel, Kernel)
+    assert (kernel.num_warps, kernel.num_stages) == (2, 5)
+
+
+@pytest.mark.parametrize("definition", [small.l2_norm, small.weighted, small.two_sums, small.two_producers])
+def test_other_chains(definition: Callable[..., small.Definition]):
+    sch = small.schedule(definition(n=5, m=7))
+    sch.tile("r", i=2, j=3)
+    for block in ("s", "q", "o"):
+        if sch.has_block(block) and f"{block}.j" in sch.loops(block):
+            sch.rolling_update(block, "r.j0")
+    for name in [b.name for b in sch.program.buffers if b.tagged]:
+        sch.retire_tags(name)
+    for block in ("s", "q", "o"):
+        if sch.has_block(block) and find_block(sch.program, block)[1].init is not None:
+            sch.decompose_reduction(block, f"{block}.j0")
+    sch.bind("r.i0", "blockIdx.x")
+    assert_right(sch)
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def test_tags_that_were_not_retired():
+    sch = Schedule(softmax.figure1(4, 6))
+    sch.tile("s_max", i=2, j=3)
+    sch.rolling_update("s_sum", "s_max.j0")
+    with pytest.raises(TileError, match=r"'s_max' reads a previous tag of 'xmax'") as caught:
+        translate(sch.program)
+    assert caught.value.help == "apply retire_tags to the block that writes it"
+
+
+def test_a_reader_of_tags_that_were_not_retired():
+    sch = Schedule(softmax.figure1(4, 6))
+    sch.materialize_tags("s_max")
+    readers = replace(sch.program, body=sch.program.body[1:])
+    with pytest.raises(TileError, match="'s_exp' reads the scan buffer 'xmax', one value a tag"):
+        translate(readers)
+
+
+def test_a_start_value_inside_the_loop():
+    sch = Schedule(softmax.figure1(4, 6))
+    sch.tile("s_max", i=2, j=3)
+    sch.rolling_update("s_sum", "s_max.j0")
+    sch.retire_tags("s_max")
+    with pytest.raises(TileError, match="'s_sum' carries a value over loops outside its tile") as caught:
+        translate(sch.program)
+    assert caught.value.help is not None
+    assert "decompose_reduction('s_sum', loop)" in caught.value.help
+
+
+def test_gaps_in_the_grid():
+    sch = Schedule(softmax.figure1(4, 6))
+    sch.bind("s_exp.i", "blockIdx.y")
+    with pytest.raises(TileError, match=r"leaves blockIdx\.x free below a used grid axis") as caught:
+        translate(sch.program)
+    assert caught.value.help == "bind a loop to blockIdx.x"
+
+
+def test_a_grid_axis_inside_other_work():
+    sch = scheduled("rolling_update", softmax.figure1(4, 6))
+    sch.bind("s_max_start.i1", "blockIdx.y")
+    with pytest.raises(TileError, match=r"loop 'i1' is bound to blockIdx.y inside other work"):
+        translate(sch.program)
+
+
+def test_a_buffer_on_chip_that_two_kernels_touch():
+    sch = Schedule(softmax.figure1(4, 6))
+    sch.set_scope("s_exp", "shared")
+    match = r"'xexp' is kept on chip \(shared\), but blocks 's_exp' and 's_sum' of different kernels touch it"
+    with pytest.raises(TileError, match=match) as caught:
+        translate(sch.program)
+    assert caught.value.help == "set_scope('s_exp', \"global\"), or move both blocks into one nest"
+    sch.set_scope("s_exp", "global")
+    assert_right(sch)
+
+
+def test_a_diagonal():
+    x = small.matrix(n=4, m=4)
+    y = small.compute((4,), lambda i: x[i, i], name="y")
+    sch = small.schedule(([x], [y]))
+    with pytest.raises(TileError, match=r"the access x\[i, i\] uses inner loop 'i' twice") as caught:
+        translate(sch.program)
+    assert caught.value.node == "y"
+
+
+def test_a_step_of_two():
+    x = small.matrix(n=4, m=8)
+    y = small.compute((4, 4), lambda i, j: x[i, j * 2], name="y")
+    with pytest.raises(TileError, match=r"uses inner loop j in j \* 2, which is not one loop with step 1"):
+        translate(small.operator(([x], [y])).program)
+
+
+def test_a_tile_that_is_too_large():
+    x = small.matrix(n=2048, m=1024)
+    y = small.compute((2048, 1024), lambda i, j: x[i, j] + 1.0, name="y")
+    with pytest.raises(TileError, match="'y' would compute a tile of 2097152 elements"):
+        translate(small.operator(([x], [y])).program)

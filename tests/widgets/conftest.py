@@ -1,0 +1,59 @@
+"""An explorer without a browser: what it sends is kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.operators import attention, softmax
+
+
+class Page:
+    """The page's end of the wire."""
+
+    def __init__(self, explorer):
+        self.explorer = explorer
+        self.sent = []
+        self.seq = 0
+        explorer.send = lambda message, *_: self.sent.append(message)
+
+    @property
+    def payload(self):
+        return json.loads(self.explorer.payload)
+
+    @property
+    def steps(self):
+        return [{k: s[k] for k in ("primitive", "arguments")} for s in self.payload["editor"]["steps"]]
+
+    @property
+    def triton(self):
+        return self.payload["trace"]["kernel"]["source"]
+
+    def post(self, kind, **fields):
+        """Sends a message as the front end does; its number."""
+        self.seq += 1
+        self.explorer._handle_custom_msg({"kind": kind, "seq": self.seq, **fields}, [])
+        return self.seq
+
+    def ask(self, kind, **fields):
+        """The one answer to a message."""
+        seq = self.post(kind, **fields)
+        (answer,) = [m for m in self.sent if m["seq"] == seq]
+        return answer
+
+
+@pytest.fixture
+def softmax_page():
+    return Page(nl.explore(nl.compile(softmax.figure1(4, 8), block_q=2, block_kv=4)))
+
+
+@pytest.fixture
+def attention_page():
+    return Page(nl.explore(nl.compile(attention.causal(batch=1, heads=2, seq=128, head_dim=16))))
+
+
+@pytest.fixture
+def page_of():
+    return lambda what: Page(nl.explore(what))

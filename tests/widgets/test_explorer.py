@@ -1,0 +1,318 @@
+"""The Python half of the explorer, spoken to as the page speaks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.errors import ScheduleError, TraceError
+from neptune_lab.operators import attention, softmax
+from neptune_lab.trace import from_json, save, to_json
+
+
+def test_an_edit_gives_another_kernel_and_comes_back_by_undo(attention_page):
+    page = attention_page
+    first, steps = page.triton, page.steps
+    steps[0]["arguments"]["tiles"]["i"] = 32
+    answer = page.ask("edit", steps=steps)
+    assert answer["kind"] == "edited"
+    assert answer["payload"] == page.explorer.payload
+    assert "tl.arange(0, 32)" in page.triton != first
+    assert page.explorer.kernel.source == page.triton
+    assert dict(page.explorer.schedule.steps[0].arguments)["tiles"] == (("i", 32), ("j", 64))
+    assert page.payload["editor"]["undo"] == 1
+
+    assert page.ask("undo")["kind"] == "edited"
+    assert page.triton == first
+    assert (page.payload["editor"]["undo"], page.payload["editor"]["redo"]) == (0, 1)
+    assert page.ask("redo")["kind"] == "edited"
+    assert "tl.arange(0, 32)" in page.triton
+    refused = page.ask("redo")
+    assert (refused["kind"], refused["error"]["message"]) == ("refused", "there is no edit to redo")
+
+
+def test_an_edit_clears_what_could_be_redone(softmax_page):
+    page = softmax_page
+    page.ask("edit", steps=page.steps[:3])
+    page.ask("undo")
+    page.ask("edit", steps=page.steps[:2])
+    assert page.payload["editor"]["redo"] == 0
+    assert page.ask("undo")["kind"] == "edited"
+    assert len(page.steps) == 9
+
+
+def test_a_refused_edit_says_where_and_leaves_all_as_it_was(softmax_page):
+    page = softmax_page
+    shown, steps = page.explorer.payload, page.steps
+    steps[2]["arguments"]["block"] = "s_summ"
+    answer = page.ask("edit", steps=steps)
+    assert answer["kind"] == "refused"
+    assert answer["payload"] == shown == page.explorer.payload
+    error = answer["error"]
+    assert (error["step"], error["line"]) == (2, None)
+    assert "s_summ" in error["message"]
+    assert "did you mean 's_sum'" in error["help"]
+    assert len(page.explorer.schedule.steps) == 9
+    assert page.payload["editor"]["undo"] == 0
+
+
+def test_a_refused_primitive_names_its_node(softmax_page):
+    page = softmax_page
+    steps = [*page.steps, {"primitive": "bind", "arguments": {"loop": "s_max.j0", "thread": "blockIdx.y"}}]
+    error = page.ask("edit", steps=steps)["error"]
+    assert error["step"] == 9
+    assert error["node"]
+    assert error["help"]
+
+
+def test_text_is_the_same_schedule(softmax_page):
+    page = softmax_page
+    text = page.explorer.to_python()
+    assert "".join(f"{s['text']}\n" for s in page.payload["editor"]["steps"]) == text
+    shorter = "".join(line for line in text.splitlines(keepends=True) if "set_scope" not in line)
+    assert page.ask("edit_text", text=shorter)["kind"] == "edited"
+    assert page.explorer.to_python() == shorter
+    assert page.ask("edit_text", text="nl.templates.rolling_update(sch, block_q=4)")["kind"] == "edited"
+    assert "i=4" in page.explorer.to_python()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "step", "message"),
+    [
+        ('sch.tile("s_max", i=2, j=4)\n\nsch.inlin("s_exp")', 3, 1, None, "no primitive"),
+        ('sch.tile("s_max", i=2, j=4)\n# here\nsch.inline("s_expo")', 3, None, 1, "no block 's_expo'"),
+        ('sch.inline("s_exp")\nnl.templates.rolling_update(sch, block_qq=1)', 2, 1, None, "does not take"),
+        ('sch.inline("nothing")\nnl.templates.rolling_update(sch)', 1, None, 0, "no block"),
+        ("import os; os.remove('x')", 1, 1, None, "only schedule calls"),
+    ],
+)
+def test_errors_in_text_stand_at_their_line(softmax_page, text, line, column, step, message):
+    answer = softmax_page.ask("edit_text", text=text)
+    assert answer["kind"] == "refused"
+    error = answer["error"]
+    assert (error["line"], error["column"], error["step"]) == (line, column, step)
+    assert message in error["message"]
+
+
+def test_text_is_never_executed(softmax_page, tmp_path):
+    target = tmp_path / "made"
+    for text in (
+        f"open({str(target)!r}, 'w')",
+        f"sch.inline(open({str(target)!r}, 'w'))",
+        f"sch.inline((lambda: open({str(target)!r}, 'w'))())",
+        f"sch.operator.build.__globals__['open']({str(target)!r}, 'w')",
+    ):
+        assert softmax_page.ask("edit_text", text=text)["kind"] == "refused"
+    assert not target.exists()
+
+
+def test_half_a_schedule_stands_without_a_kernel(attention_page):
+    page = attention_page
+    answer = page.ask("edit_text", text='sch.tile("qk", i=64)')
+    assert answer["kind"] == "edited"
+    assert page.payload["trace"]["kernel"] is None
+    assert page.payload["kernel_error"]["node"] == "qk"
+    assert page.payload["kernel_error"]["help"]
+    assert page.explorer.kernel is None
+    timing = page.ask("time", against=[])
+    assert timing["state"] == "none"
+    assert timing["note"]
+
+
+def test_of_edits_that_come_together_the_last_one_counts(softmax_page):
+    page = softmax_page
+    steps = page.steps
+
+    async def hurry():
+        page.post("edit", steps=steps[:1])
+        page.post("check")
+        page.post("choices", steps=steps, index=0, primitive="tile")
+        page.post("edit", steps=steps[:2])
+        last = page.post("edit", steps=steps[:3])
+        assert page.sent == []
+        await asyncio.sleep(0.2)
+        return last
+
+    last = asyncio.run(hurry())
+    assert [(m["kind"], m["seq"]) for m in page.sent] == [("choices", 3), ("edited", last)]
+    assert len(page.steps) == 3
+
+
+def test_choices_of_a_step_and_of_a_new_one(softmax_page):
+    page = softmax_page
+    answer = page.ask("choices", steps=page.steps, index=0, primitive="tile")
+    found = {p["name"]: p for p in answer["parameters"]}
+    assert found["tiles"]["value"] == {"i": 2, "j": 4}
+    assert found["tiles"]["choices"]["j"] == [1, 2, 4, 8]
+    new = page.ask("choices", steps=page.steps, index=9, primitive="annotate")
+    arguments = {p["name"]: p["value"] for p in new["parameters"]}
+    steps = [*page.steps, {"primitive": "annotate", "arguments": arguments}]
+    assert page.ask("edit", steps=steps)["kind"] == "edited"
+    nowhere = page.ask("choices", steps=page.steps, index=0, primitive="retire_tags")
+    assert nowhere["message"]
+    broken = page.ask(
+        "choices", steps=[{"primitive": "inline", "arguments": {"block": "x"}}], index=1, primitive="tile"
+    )
+    assert (broken["parameters"], "no block" in broken["message"]) == ([], True)
+
+
+def test_tag_tables_on_the_persons_own_numbers(softmax_page):
+    page = softmax_page
+    values = [[float(8 * i + j) for j in range(8)] for i in range(4)]
+    naive = next(
+        f"{n}.{p['key']}"
+        for n, s in enumerate(page.payload["trace"]["steps"])
+        for p in s["phases"]
+        if p["key"] == "naive"
+    )
+    step, phase = naive.split(".")
+    answer = page.ask("tags", step=int(step), phase=phase, rolling="j0", inputs={"inp": values})
+    assert (answer["kind"], answer["key"]) == ("tags", naive)
+    table = answer["table"]
+    assert table["rolling"] == "j0"
+    signs = {c["sign"] for r in table["rows"] for c in r["cells"] if c}
+    assert "!" in signs
+    assert any(r["state"] == "early" for row in table["rows"] for c in row["cells"] if c for r in c["reads"])
+    assert any(c["right"] is False for row in table["rows"] for c in row["cells"] if c)
+    cell = next(c for row in table["rows"] if row["buffer"] == "xmax" for c in row["cells"] if c)
+    assert cell["value"] in {"3", "7"}
+    # the repaired program is right in its last column
+    last = page.ask("tags", step=9, phase="set_scope", rolling="no_such_loop", inputs={"inp": values})["table"]
+    assert last["rolling"] == "j0"
+    assert any(r["kind"] == "repair" for r in last["rows"])
+    assert all(c["right"] is not False for r in last["rows"] for c in r["cells"] if c)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"inp": [[1.0]]}, "shape"),
+        ({}, "no values for input 'inp'"),
+        ({"inp": "__import__('os')"}, "not an array of numbers"),
+        ([1], "by name"),
+    ],
+)
+def test_bad_inputs_are_refused(softmax_page, inputs, message):
+    answer = softmax_page.ask("tags", step=1, phase="tile", rolling="j0", inputs=inputs)
+    assert answer["kind"] == "tags_error"
+    assert message in answer["message"]
+
+
+def test_tables_of_small_programs_come_with_the_payload_and_large_ones_say_why_not(page_of):
+    small = page_of(nl.compile(softmax.figure1(), block_q=1, block_kv=2)).payload
+    assert set(small["tags"]["tables"]) == {
+        f"{s['index']}.{p['key']}" for s in small["trace"]["steps"] for p in s["phases"]
+    }
+    assert small["tags_note"] == ""
+    large = page_of(nl.compile(attention.causal(batch=1, heads=4, seq=1024, head_dim=64)))
+    assert large.payload["tags"] is None
+    assert "attention.causal(batch=1, heads=1, q_len=8, kv_len=8, head_dim=4)" in large.payload["tags_note"]
+    answer = large.ask("tags", step=1, phase="tile", rolling="j0")
+    assert answer["kind"] == "tags_error"
+
+
+def test_the_check_runs_natively_or_at_smaller_sizes_or_says_that_it_did_not(page_of):
+    small = page_of(softmax.figure1(4, 8)).ask("check")
+    assert (small["kind"], small["ok"]) == ("checked", True)
+    assert "the same steps" not in small["text"]
+    large = page_of(attention.causal(batch=2, heads=32, seq=2080, head_dim=128)).ask("check")
+    assert large["ok"] is True
+    assert "the same steps at batch=1, heads=2, q_len=160, kv_len=160, head_dim=16" in large["text"]
+
+    def bias(score, b, h, q, kv):
+        return score + (q - kv) * 0.5
+
+    own = page_of(attention.general(1, 32, 2048, 2048, 64, score_mod=bias)).ask("check")
+    assert own["ok"] is None
+    assert "not checked natively" in own["text"]
+
+
+def test_unknown_and_broken_messages_are_answered(softmax_page):
+    page = softmax_page
+    assert page.ask("dance")["kind"] == "failed"
+    assert page.ask("edit")["kind"] == "failed"
+    assert page.ask("edit", steps="no list")["kind"] == "failed"
+    assert page.ask("edit", steps=[3])["kind"] == "refused"
+    assert page.ask("tags", step=99, phase="x", rolling="j0")["kind"] == "tags_error"
+    page.explorer._handle_custom_msg("no object", [])
+    assert len(page.explorer.schedule.steps) == 9
+
+
+def test_explore_takes_all_that_can_be_shown(tmp_path):
+    operator = softmax.figure1(4, 8)
+    kernel = nl.compile(operator)
+    assert nl.explore(operator).kernel.source == kernel.source
+    assert nl.explore(kernel).kernel is kernel
+    schedule = nl.Schedule(operator)
+    explorer = nl.explore(schedule)
+    assert explorer.schedule.steps == ()
+    schedule.split("s_max.j", (None, 2))
+    assert explorer.schedule.steps == ()
+    save(kernel.trace, tmp_path / "trace.json")
+    for what in (kernel.trace, tmp_path / "trace.json", str(tmp_path / "trace.json")):
+        shown = json.loads(nl.explore(what).payload)
+        assert (shown["live"], shown["editor"]) == (False, None)
+        assert shown["trace"]["kernel"]["source"] == kernel.source
+    with pytest.raises(ScheduleError, match="saved record"):
+        nl.explore(kernel.trace).schedule
+    with pytest.raises(ScheduleError, match="explore takes"):
+        nl.explore(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_payload_holds_the_record_and_stays_small():
+    kernel = nl.compile(attention.causal(batch=1, heads=32, seq=2048, head_dim=128))
+    text = nl.explore(kernel).payload
+    assert len(text.encode()) < 400_000
+    shown = json.loads(text)
+    assert from_json(json.dumps(shown["trace"])) == from_json(to_json(kernel.trace))
+    assert {"check", "tags", "tags_note", "editor", "device", "live", "kernel_error"} <= shown.keys()
+    kinds = {p["kind"] for q in shown["editor"]["primitives"] for p in q["parameters"]}
+    assert kinds == {"block", "loop", "loops", "buffer", "factors", "tiles", "choice", "int", "text"}
+
+
+def test_the_view_is_saved_and_opened_as_data(softmax_page, tmp_path):
+    explorer = softmax_page.explorer
+    explorer.view = {"step": 3, "phase": "naive", "panes": {"code": "triton"}, "sizes": {"rail": 0.2}}
+    path = explorer.save_view(tmp_path / "view.json")
+    explorer.view = {}
+    explorer.open_view(path)
+    assert explorer.view == {"step": 3, "phase": "naive", "panes": {"code": "triton"}, "sizes": {"rail": 0.2}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('touch made')",
+        '{"format": "something else"}',
+        '{"format": "neptune_lab view", "version": 99, "view": {}}',
+        '{"format": "neptune_lab view", "version": 1, "view": [1]}',
+        '{"format": "neptune_lab view", "version": 1, "view": {"panes": ' + "[" * 50 + "]" * 50 + "}}",
+        '{"format": "neptune_lab view", "version": 1, "view": {"step": NaN}}',
+        "[" * 100_000,
+        "x" * 300_000,
+    ],
+)
+def test_a_hostile_view_is_refused(softmax_page, tmp_path, text):
+    path = tmp_path / "view.json"
+    path.write_text(text)
+    with pytest.raises(TraceError):
+        softmax_page.explorer.open_view(path)
+    assert softmax_page.explorer.view == {}
+
+
+def test_parts_of_a_view_that_are_not_known_are_left_out(softmax_page, tmp_path):
+    path = tmp_path / "view.json"
+    path.write_text('{"format": "neptune_lab view", "version": 1, "view": {"step": 1, "onload": "alert(1)"}}')
+    softmax_page.explorer.open_view(path)
+    assert softmax_page.explorer.view == {"step": 1}
+
+
+@pytest.mark.parametrize("text", ["__import__('os')", '{"schema": 1, "__reduce__": ["os.system", "ls"]}', "[]"])
+def test_a_hostile_record_is_refused(tmp_path, text):
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    with pytest.raises(TraceError):
+        nl.explore(path)

@@ -1,0 +1,109 @@
+"""Schedules as text: read with Python's parser, never run."""
+
+from __future__ import annotations
+
+import keyword
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from neptune_widgets.schedule_text import ScheduleTextError, parse, to_text
+
+import neptune_lab as nl
+from neptune_lab.loop_schedule import PRIMITIVES, Step
+from neptune_lab.operators import softmax
+
+NAMES = st.text("abij_01", min_size=1, max_size=5).filter(lambda n: n.isidentifier() and not keyword.iskeyword(n))
+LOOPS = st.builds("{}.{}".format, NAMES, NAMES)
+SIZES = st.integers(1, 4096)
+VALUES = {
+    "block": NAMES,
+    "loop": LOOPS,
+    "loops": st.lists(NAMES, min_size=1, max_size=4),
+    "buffer": NAMES,
+    "factors": st.lists(st.none() | SIZES, min_size=2, max_size=3),
+    "tiles": st.dictionaries(NAMES, SIZES, min_size=1, max_size=4),
+    "names": st.lists(NAMES, min_size=2, max_size=3),
+    "value": SIZES | st.text(max_size=5),
+}
+
+
+@st.composite
+def steps(draw):
+    primitive = draw(st.sampled_from(sorted(PRIMITIVES)))
+    arguments = {}
+    for name, _, required in PRIMITIVES[primitive].parameters:
+        if required or draw(st.booleans()):
+            arguments[name] = draw(VALUES.get(name, st.text(max_size=8)))
+    return Step.of(primitive, **arguments)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(steps(), max_size=5))
+def test_steps_come_back_from_their_text(made):
+    assert [p.step for p in parse(to_text(made))] == made
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ('sch.split("s_max.j", (None, 2))', Step.of("split", loop="s_max.j", factors=[None, 2])),
+        ('sch.tile("qk", i=128, j=64)', Step.of("tile", block="qk", tiles={"i": 128, "j": 64})),
+        ("sch.tile(block='qk', tiles={'i': 8})", Step.of("tile", block="qk", tiles={"i": 8})),
+        ('sch.reorder("qk", "i0", "j0")', Step.of("reorder", block="qk", loops=["i0", "j0"])),
+        ("sch.reorder(block='qk', loops=['i0', 'j0'])", Step.of("reorder", block="qk", loops=["i0", "j0"])),
+        ('sch.fuse("qk", "b", "h", name="bh")', Step.of("fuse", block="qk", loops=["b", "h"], name="bh")),
+        ("sch.rolling_update(loop='s_max.j', block='s_sum')", Step.of("rolling_update", block="s_sum", loop="s_max.j")),
+        ('# first\n\nsch.inline("p")  # and last', Step.of("inline", block="p")),
+    ],
+)
+def test_forms_that_people_write(text, step):
+    (found,) = parse(text)
+    assert found.step == step
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message"),
+    [
+        ("import os", 1, 1, "only schedule calls"),
+        ('sch.inline("p")\nx = 1', 2, 1, "only schedule calls"),
+        ("__import__('os').system('ls')", 1, 1, "not a schedule call"),
+        ('sch.tile("qk", i=__import__("os").getpid())', 1, 18, "not a plain value"),
+        ('sch.inline("p" + "q")', 1, 12, "not a plain value"),
+        ("sch.inline(*['p'])", 1, 12, "without \\*"),
+        ("sch.inline(**{'block': 'p'})", 1, 14, "without \\*\\*"),
+        ('sch.inlin("p")', 1, 1, "did you mean inline"),
+        ('sch.bind("qk.i", tread="x")', 1, 18, "did you mean thread"),
+        ('sch.bind("qk.i")', 1, 1, "needs the argument 'thread'"),
+        ('sch.bind("qk.i", "blockIdx.x", "y")', 1, 1, "2 arguments by position"),
+        ('sch.bind("qk.i", "blockIdx.x", loop="qk.j")', 1, 1, "twice"),
+        ("sch.inline(b'p')", 1, 1, "bytes"),
+        ('sch.inline("p"', 1, 11, "not Python"),
+        ("nl.templates.roling_update(sch)", 1, 1, "did you mean rolling_update"),
+        ("nl.templates.rolling_update(sch)", 1, 1, "cannot be used here"),
+        ("\0", 1, 1, "not Python|cannot be read"),
+        ("(" * 5000, 1, None, "not Python|cannot be read"),
+        ("x" * 200_000, 1, 1, "too long"),
+    ],
+)
+def test_refusals_name_the_place(text, line, column, message):
+    with pytest.raises(ScheduleTextError, match=message) as refused:
+        parse(text)
+    assert refused.value.line == line
+    assert column is None or refused.value.column == column
+
+
+def test_templates_stand_for_their_steps():
+    operator = softmax.figure1(4, 8)
+    whole = nl.compile(operator, block_q=2, block_kv=4).schedule.steps
+
+    def expand(before, name, options):
+        return nl.templates.TEMPLATES[name](nl.Schedule(operator), **options).steps
+
+    found = parse("\nnl.templates.rolling_update(sch, block_q=2, block_kv=4)", expand)
+    assert tuple(p.step for p in found) == whole
+    assert {p.line for p in found} == {2}
+    with pytest.raises(ScheduleTextError, match="block_q, block_kv"):
+        parse("templates.rolling_update(sch, blocks=2)", expand)
+    with pytest.raises(ScheduleTextError, match="takes sch first"):
+        parse("nl.templates.rolling_update(block_q=2)", expand)

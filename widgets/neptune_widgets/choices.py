@@ -1,0 +1,219 @@
+"""Legal arguments: what each parameter of a step can be, tried on the program before the step.
+
+Candidates come from the program (its blocks, loops, buffers, extents); what is offered was applied and not refused,
+all other arguments being as they are. A new step gets a first set of arguments that goes through.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_widgets.session import normal
+
+if TYPE_CHECKING:
+    from neptune_lab import Schedule
+    from neptune_lab.loop_schedule import Primitive
+    from neptune_lab.pipeline.facts import BlockFacts
+
+# The kind of each parameter that its name does not tell; "loop" is "block.loop".
+_KINDS = {
+    "block": "block",
+    "loop": "loop",
+    "loops": "loops",
+    "buffer": "buffer",
+    "factors": "factors",
+    "tiles": "tiles",
+    "thread": "choice",
+    "scope": "choice",
+    "maps": "choice",
+    "key": "choice",
+    "value": "int",
+}
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "thread": ("blockIdx.x", "blockIdx.y", "blockIdx.z"),
+    "scope": ("local", "shared", "global"),
+    "key": ("num_warps", "num_stages"),
+    "value": (1, 2, 3, 4, 8, 16),
+    "maps": ("auto", "inline", "keep"),
+}
+# Seconds that trying may take: what was not tried by then is not offered.
+PATIENCE = 1.0
+_TRIALS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a primitive as the editor shows it; `choices` are None where anything may be written."""
+
+    name: str
+    kind: str
+    required: bool
+    choices: Any = None
+    value: Any = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As the page takes it."""
+        return {n: getattr(self, n) for n in ("name", "kind", "required", "choices", "value")}
+
+
+def parameters(primitive: Primitive) -> tuple[Parameter, ...]:
+    """A primitive's parameters, without choices."""
+    return tuple(Parameter(name, _kind(name), required) for name, _, required in primitive.parameters)
+
+
+def _kind(name: str) -> str:
+    return _KINDS.get(name, "text")
+
+
+def choices(schedule: Schedule, primitive: str, now: Mapping[str, Any] | None = None) -> tuple[Parameter, ...]:
+    """The parameters of a step to come after `schedule`, each with its legal values.
+
+    Args:
+        schedule: the schedule before the step.
+        primitive: its name.
+        now: the step's arguments where it is there already; a new step gets a suggestion.
+    """
+    from neptune_lab.loop_schedule import PRIMITIVES
+
+    if primitive not in PRIMITIVES:
+        raise ScheduleError(f"there is no primitive {primitive!r}", help=f"one of {', '.join(PRIMITIVES)}")
+    found = _Search(schedule, PRIMITIVES[primitive])
+    values = dict(now or {})
+    if not values or not found.legal(values):
+        block = {"block": values["block"]} if "block" in values else {}
+        values = found.suggestion(values) or found.suggestion(block) or values
+    return tuple(found.parameter(name, required, values) for name, _, required in PRIMITIVES[primitive].parameters)
+
+
+@dataclass
+class _Search:
+    """Trials on one program; each set of arguments is tried once."""
+
+    schedule: Schedule
+    primitive: Primitive
+    tried: dict[Any, bool] = field(default_factory=dict)
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        from neptune_lab.pipeline.facts import block_facts
+
+        self.end = time.monotonic() + PATIENCE
+        self.blocks: dict[str, BlockFacts] = {b.name: b for b in block_facts(self.schedule.program)}
+
+    def legal(self, values: Mapping[str, Any]) -> bool:
+        """Whether the step goes through with these arguments; False for what there was no time to try."""
+        step = normal(self.primitive.name, values)
+        if step not in self.tried:
+            if len(self.tried) >= _TRIALS or time.monotonic() > self.end:
+                return False
+            try:
+                self.schedule.copy().apply(step)
+                self.tried[step] = True
+            except NeptuneError:
+                self.tried[step] = False
+        return self.tried[step]
+
+    def suggestion(self, known: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The first arguments that go through, with as many of the known ones as there are."""
+        required = [name for name, _, needed in self.primitive.parameters if needed]
+        for values in self._combinations(required, {}, known):
+            if self.legal(values):
+                return values
+        return None
+
+    def _combinations(
+        self, names: list[str], values: dict[str, Any], known: Mapping[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        if not names:
+            yield values
+            return
+        name, *rest = names
+        several = [known[name]] if name in known else self.candidates(name, values)
+        for value in several:
+            yield from self._combinations(rest, {**values, name: value}, known)
+
+    def parameter(self, name: str, required: bool, values: Mapping[str, Any]) -> Parameter:
+        """One parameter with the values that it can have, the others being as they are."""
+        kind, value = _kind(name), values.get(name)
+        if kind == "text":
+            return Parameter(name, kind, required, None, value)
+        if kind == "tiles":
+            return Parameter(name, kind, required, self._tiles(values), value)
+        if kind == "loops":
+            block = self.blocks.get(values.get("block", ""))
+            return Parameter(name, kind, required, [v for v, _, _ in block.loops] if block else [], value)
+        options = [c for c in self.candidates(name, values) if self.legal({**values, name: c})]
+        if value is not None and value not in options and self.legal(values):
+            options.insert(0, value)
+        return Parameter(name, kind, required, options, value)
+
+    def candidates(self, name: str, values: Mapping[str, Any]) -> list[Any]:
+        """What a parameter might be, before anything is tried."""
+        block = self.blocks.get(values.get("block", ""))
+        match _kind(name):
+            case "block":
+                return list(self.blocks)
+            case "loop":
+                if block and self.primitive.name == "decompose_reduction":
+                    return [f"{block.name}.{var}" for var, _, _ in block.loops]
+                return self._every_loop()
+            case "buffer":
+                return list(block.reads) if block else []
+            case "factors":
+                return [[None, size] for size in self._sizes(self._extent(values.get("loop", "")))]
+            case "tiles" if block:
+                serial = sorted((x for x in block.loops if x[2] == "serial"), key=lambda x: -x[1])
+                return [{var: min(extent, 64)} for var, extent, _ in serial]
+            case "loops" if block:
+                return self._loops([v for v, _, _ in block.loops])
+            case _:
+                return list(_FIXED.get(name, ()))
+
+    def _every_loop(self) -> list[str]:
+        """Each loop once, by the first block that is in it."""
+        found: dict[tuple[int, ...], str] = {}
+        for b in self.blocks.values():
+            for depth, (var, _, _) in enumerate(b.loops, 1):
+                found.setdefault(b.nest[:depth], f"{b.name}.{var}")
+        return list(found.values())
+
+    def _extent(self, loop: str) -> int:
+        block, _, var = loop.partition(".")
+        around = self.blocks[block].loops if block in self.blocks else ()
+        return next((extent for v, extent, _ in around if v == var), 0)
+
+    def _loops(self, around: list[str]) -> list[list[str]]:
+        """For fuse two neighbours, for reorder two loops the other way round."""
+        if self.primitive.name == "fuse":
+            return [list(pair) for pair in pairwise(around)]
+        return [[b, a] for a, b in combinations(around, 2)]
+
+    def _tiles(self, values: Mapping[str, Any]) -> dict[str, list[int]]:
+        """For each loop of the block the sizes that go through, the other loops' sizes being as they are."""
+        block, now = self.blocks.get(values.get("block", "")), dict(values.get("tiles") or {})
+        found: dict[str, list[int]] = {}
+        for var, extent, _ in block.loops if block else ():
+            options = self._sizes(extent)
+            # Where the smallest and the largest tile go through, so do those between: the guard is the same.
+            if not all(self.legal({**values, "tiles": {**now, var: s}}) for s in (options[0], options[-1])):
+                options = [s for s in options if self.legal({**values, "tiles": {**now, var: s}})]
+            if var in now and now[var] not in options and self.legal(values):
+                options = sorted([*options, now[var]])
+            if options:
+                found[var] = options
+        return found
+
+    @staticmethod
+    def _sizes(extent: int) -> list[int]:
+        """Powers of two up to the extent, and its divisors where they are few; ascending."""
+        powers = [1 << n for n in range(extent.bit_length()) if 1 << n <= extent]
+        divisors = [n for n in range(1, extent + 1) if extent % n == 0] if extent <= 4096 else []
+        return sorted({*powers, *(divisors if len(divisors) <= 12 else ())})
+
+
+__all__ = ["Parameter", "choices", "parameters"]

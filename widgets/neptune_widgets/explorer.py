@@ -1,0 +1,183 @@
+"""The explorer: one widget over a schedule, a kernel or a saved record. widgets/PROTOCOL.md is its interface."""
+
+from __future__ import annotations
+
+import asyncio
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import traitlets
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.trace import Trace, load_trace
+from neptune_widgets import checks, page, payload, static_view, views
+from neptune_widgets.messages import Messages
+from neptune_widgets.session import Session
+
+if TYPE_CHECKING:
+    from neptune_lab import Kernel, Schedule
+    from neptune_lab.operators import Operator
+
+# Seconds in which edits that come one after the other count as one.
+_SETTLE = 0.01
+_EDITS = ("edit", "edit_text")
+
+
+class Explorer(anywidget.AnyWidget):
+    """Steps, phases, graphs, algebra, tag tables, HTile and Triton of one compilation, and its schedule to edit.
+
+    Made by `nl.explore(…)`. After edits, `schedule` and `kernel` are the edited ones, and `to_python()` the code.
+    """
+
+    _esm = page.BUNDLE if page.BUNDLE.is_file() else page.bundle_text()
+    _css = page.STYLE if page.STYLE.is_file() else ""
+    payload = traitlets.Unicode("", help="what is shown, as JSON").tag(sync=True)
+    view = traitlets.Dict(help="what the person chose to see").tag(sync=True)
+
+    def __init__(self, what: Session | Trace, **traits: Any) -> None:
+        self._session = what if isinstance(what, Session) else None
+        self._saved = what if isinstance(what, Trace) else None
+        text = payload.saved(what) if isinstance(what, Trace) else payload.live(what)
+        super().__init__(payload=text, **traits)
+        self._queue: list[dict[str, Any]] = []
+        self._messages = None if self._session is None else Messages(self._session, lambda m: self.send(m), self._show)
+        self.on_msg(self._received)
+
+    # -- what it holds --------------------------------------------------------------------------------------
+
+    @property
+    def trace(self) -> Trace:
+        """The record that is shown."""
+        return self._saved if self._saved is not None else self._live.trace
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule as edited: a copy, so that what one does with it does not reach the widget."""
+        return self._live.schedule.copy()
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel of the schedule; None where none comes of it yet."""
+        return self._live.kernel
+
+    @property
+    def _live(self) -> Session:
+        if self._session is None:
+            raise ScheduleError("this is a saved record: there is no schedule behind it", help="explore the operator")
+        return self._session
+
+    def to_python(self) -> str:
+        """The schedule as calls on `sch`, to paste into a cell after `sch = nl.Schedule(op)`."""
+        return self._live.schedule.to_python()
+
+    def check(self) -> str:
+        """Runs the numeric check; what it says."""
+        return checks.check(self._live.schedule)[1]
+
+    # -- files ----------------------------------------------------------------------------------------------
+
+    def save_view(self, path: str | PathLike[str]) -> Path:
+        """Writes what is chosen (step, panes, selection and so on) as JSON; the file's path."""
+        return views.save(self.view, Path(path))
+
+    def open_view(self, path: str | PathLike[str]) -> None:
+        """Chooses what `save_view` wrote; the file is read as data, and checked."""
+        self.view = views.load(Path(path))
+
+    def export_html(self, path: str | PathLike[str] | None = None) -> str:
+        """The whole explorer as one page that opens from disk with no network and no Python; its text.
+
+        Args:
+            path: where to write it, if anywhere.
+        """
+        text = payload.saved(self.trace) if self._session is None else payload.static(self._session)
+        made = page.page(self.trace, text, views.checked(self.view))
+        if path is not None:
+            Path(path).write_text(made, encoding="utf-8")
+        return made
+
+    # -- how it is displayed --------------------------------------------------------------------------------
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The widget, and beside it HTML without script and plain text, for readers that know no widgets."""
+        found = super()._repr_mimebundle_(**kwargs)
+        if found is None:
+            return None
+        data, metadata = found
+        return {**data, "text/html": static_view.html(self.trace), "text/plain": static_view.text(self.trace)}, metadata
+
+    def _ipython_display_(self) -> None:
+        """Two outputs in a notebook: the widget, and the static view, which a running page hides.
+
+        JupyterLab shows an error in place of a widget whose kernel is gone, and no other form of the same output.
+        """
+        from IPython.display import display
+
+        bundle = self._repr_mimebundle_()
+        if bundle is None:
+            return
+        data, metadata = bundle
+        html = data.pop("text/html")
+        display({**data, "text/plain": f"Explorer: {self.trace.operator.title}"}, metadata=metadata, raw=True)
+        display({"text/html": html, "text/plain": ""}, raw=True)
+
+    # -- messages -------------------------------------------------------------------------------------------
+
+    def _show(self, text: str) -> None:
+        self.payload = text
+
+    def _received(self, _widget: object, content: object, _buffers: object) -> None:
+        """A message from the page. In a notebook it waits for those that came with it: of edits the last counts."""
+        if self._messages is None or not isinstance(content, dict) or "kind" not in content:
+            return
+        if content["kind"] == "cancel":
+            self._messages.cancel()
+            return
+        self._queue.append(content)
+        try:
+            asyncio.get_running_loop().call_later(_SETTLE, self._answer)
+        except RuntimeError:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Answers what came, superseded edits and checks aside."""
+        assert self._messages is not None
+        queue, self._queue = self._queue, []
+        for n, content in enumerate(queue):
+            superseded = content["kind"] in (*_EDITS, "check") and any(c["kind"] in _EDITS for c in queue[n + 1 :])
+            if not superseded:
+                self._messages.answer(content)
+
+    def close(self) -> None:
+        """Closes the widget, and ends a measurement that runs."""
+        messages: Messages | None = getattr(self, "_messages", None)
+        if messages is not None:
+            messages.cancel()
+        super().close()
+
+
+def explore(what: Operator | Schedule | Kernel | Trace | str | PathLike[str]) -> Explorer:
+    """An explorer, to be displayed in a notebook.
+
+    Args:
+        what: an operator (compiled by its own template), a schedule as it stands, a kernel, a record, or the path of
+            a saved record.
+    """
+    if isinstance(what, str | PathLike):
+        return Explorer(load_trace(Path(what)))
+    if isinstance(what, Trace):
+        return Explorer(what)
+    from neptune_lab import Kernel, Schedule, compile
+    from neptune_lab.operators import Operator
+
+    if isinstance(what, Operator):
+        what = compile(what)
+    if isinstance(what, Kernel):
+        return Explorer(Session(what.schedule, what))
+    if isinstance(what, Schedule):
+        return Explorer(Session(what))
+    raise ScheduleError(
+        f"explore takes an operator, a schedule, a kernel, a trace or a path, this is {type(what).__name__}"
+    )

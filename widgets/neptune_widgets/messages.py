@@ -1,0 +1,159 @@
+"""Answers to the page: edits, choices, tag tables, checks, timings, as widgets/PROTOCOL.md says."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_widgets import checks, choices, page, payload, tags
+from neptune_widgets.session import Refusal, Refused, Session
+
+Send = Callable[[dict[str, Any]], None]
+Message = dict[str, Any]
+
+_log = logging.getLogger(__name__)
+
+
+class Messages:
+    """The Python half of the conversation.
+
+    Args:
+        session: what is explored.
+        send: sends an answer to the page; timings send from a thread of their own.
+        show: sets the payload.
+    """
+
+    def __init__(self, session: Session, send: Send, show: Callable[[str], None]) -> None:
+        self.session = session
+        self._send = send
+        self._show = show
+        self._shown: str | None = None
+        self._cancel = threading.Event()
+        self._timing: threading.Thread | None = None
+        self._handlers: dict[str, Callable[[Message], Message | None]] = {
+            "edit": lambda m: self._edited(lambda: self.session.edit(_list(m, "steps"))),
+            "edit_text": lambda m: self._edited(lambda: self.session.edit_text(str(m["text"]))),
+            "undo": lambda m: self._edited(self.session.undo),
+            "redo": lambda m: self._edited(self.session.redo),
+            "choices": self._choices,
+            "tags": self._tags,
+            "check": self._check,
+            "export": self._export,
+            "time": self._time,
+        }
+
+    def answer(self, message: Message) -> None:
+        """Answers one message; whatever happens, the page hears of it."""
+        seq, kind = message.get("seq"), message.get("kind")
+        found: Message | None
+        try:
+            found = self._handlers.get(str(kind), self._unknown)(message)
+        except (KeyError, TypeError, NeptuneError) as error:
+            found = {"kind": "failed", "message": f"{kind}: {error}"}
+        except Exception as error:  # noqa: BLE001  # a page that waits for ever helps nobody; the log has the rest
+            _log.exception("answering %r failed", kind)
+            found = {"kind": "failed", "message": f"{kind}: {type(error).__name__}: {error}"}
+        if found is not None:
+            self._send({**found, "seq": seq})
+
+    def _unknown(self, message: Message) -> Message:
+        return {"kind": "failed", "message": f"no message {message.get('kind')!r} is known"}
+
+    def cancel(self) -> None:
+        """Ends a timing that runs; it answers that it was cancelled."""
+        self._cancel.set()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Waits for a timing to end."""
+        if self._timing is not None:
+            self._timing.join(seconds)
+
+    # -- answers --------------------------------------------------------------------------------------------
+
+    def _edited(self, change: Callable[[], None]) -> Message:
+        try:
+            change()
+        except Refused as refused:
+            text = payload.live(self.session) if self._shown is None else self._shown
+            return {"kind": "refused", "error": refused.refusal.as_json(), "payload": text}
+        self._shown = payload.live(self.session)
+        self._show(self._shown)
+        return {"kind": "edited", "payload": self._shown}
+
+    def _choices(self, message: Message) -> Message:
+        steps, index, primitive = _list(message, "steps"), int(message["index"]), str(message["primitive"])
+        now = None
+        if index < len(steps) and steps[index].get("primitive") == primitive:
+            now = steps[index].get("arguments")
+        try:
+            found = choices.choices(self.session.before(steps, index), primitive, now)
+        except Refused as refused:
+            return {"kind": "choices", "parameters": [], "message": refused.refusal.message}
+        except ScheduleError as error:
+            return {"kind": "choices", "parameters": [], "message": error.reason}
+        answer: Message = {"kind": "choices", "parameters": [p.as_json() for p in found]}
+        if any(p.required and p.choices == [] for p in found):
+            answer["message"] = f"{primitive} goes nowhere here"
+        return answer
+
+    def _tags(self, message: Message) -> Message:
+        step, phase = int(message["step"]), str(message["phase"])
+        try:
+            if note := tags.too_large(self.session.schedule):
+                raise ScheduleError(note)
+            operator = self.session.operator
+            given = message.get("inputs")
+            inputs = tags.default_inputs(operator) if given is None else tags.read_inputs(operator, given)
+            table = tags.table(self.session.schedule, step, phase, message.get("rolling"), inputs)
+        except NeptuneError as error:
+            return {"kind": "tags_error", "message": str(error)}
+        return {"kind": "tags", "key": f"{step}.{phase}", "table": table}
+
+    def _check(self, _: Message) -> Message:
+        ok, text = checks.check(self.session.schedule)
+        return {"kind": "checked", "ok": ok, "text": text}
+
+    def _export(self, _: Message) -> Message:
+        return {"kind": "exported", "html": page.page(self.session.trace, payload.static(self.session))}
+
+    # -- timing ---------------------------------------------------------------------------------------------
+
+    def _time(self, message: Message) -> Message | None:
+        """Times in a thread, so that a cancel is heard; a new measurement ends the one before."""
+        from neptune_widgets.timing import Job, run_jobs
+
+        seq = message.get("seq")
+        self.cancel()
+        self.wait()
+        self._cancel.clear()
+        if self.session.kernel is None:
+            refusal = self.session.kernel_error or Refusal("there is no kernel")
+            return {"kind": "timing", "state": "none", "progress": 0, "rows": [], "note": refusal.message}
+        jobs = [Job("this schedule", self.session.kernel)]
+        for n, other in enumerate(message.get("against") or [], 1):
+            name = str(other.get("name") or f"schedule {n}")
+            try:
+                jobs.append(Job(name, self.session.other(_list(other, "steps"))))
+            except NeptuneError as error:
+                jobs.append(Job(name, None, error.reason))
+
+        def work() -> None:
+            for state in run_jobs(jobs, cancel=self._cancel.is_set, progress=report):
+                self._send({"kind": "timing", "seq": seq, **state})
+
+        def report(state: Message) -> None:
+            self._send({"kind": "timing", "seq": seq, **state})
+
+        self._timing = threading.Thread(target=work, name="neptune-timing", daemon=True)
+        self._timing.start()
+        return None
+
+
+def _list(message: Message, name: str) -> list[Any]:
+    value = message[name]
+    if not isinstance(value, list):
+        raise TypeError(f"{name} is {type(value).__name__}, a list was expected")
+    return value

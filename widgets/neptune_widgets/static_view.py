@@ -1,0 +1,100 @@
+"""The explorer without script: one fragment of HTML for GitHub, nbviewer, and notebooks that were opened again.
+
+Nothing in it needs its style: headings, lists, folds and preformatted text read well where styles are stripped.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from neptune_lab.trace import Derivation, Line, Trace
+
+_STYLE = (
+    ".neptune-static{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:1100px;color-scheme:light dark}"
+    ".neptune-static h3{font-size:15px;font-weight:600;margin:4px 0}"
+    ".neptune-static p{margin:2px 0 8px;opacity:.8}"
+    ".neptune-static details{border-top:1px solid rgba(128,128,128,.3);padding:5px 0}"
+    ".neptune-static summary{cursor:pointer;font-weight:600}"
+    ".neptune-static ol{margin:6px 0;padding-left:28px}.neptune-static li{margin:1px 0}"
+    ".neptune-static pre{font:12px/1.55 ui-monospace,monospace;overflow-x:auto;margin:6px 0;padding:8px 12px;"
+    "background:rgba(128,128,128,.09);border-radius:6px;color:inherit;white-space:pre}"
+    ".neptune-static code{font:12px ui-monospace,monospace;background:none;color:inherit}"
+)
+
+
+def html(trace: Trace, note: str = "") -> str:
+    """The whole compilation as HTML without script.
+
+    Args:
+        trace: what is shown.
+        note: a line under the title, such as the result of the check.
+    """
+    operator = trace.operator
+    tensors = ", ".join(f"{t.name} {t.dtype}[{' × '.join(map(str, t.shape))}]" for t in operator.inputs)
+    outputs = ", ".join(f"{t.name} {t.dtype}[{' × '.join(map(str, t.shape))}]" for t in operator.outputs)
+    parts = [
+        f'<div class="neptune-static"><style>{_STYLE}</style>',
+        f"<h3>{escape(operator.title)}</h3><p>{escape(tensors)} → {escape(outputs)}{_note(note)}</p>",
+        _fold("Definition", _code(operator.definition)),
+        _fold(f"Schedule: {len(trace.steps) - 1} steps", _steps(trace), unfolded=True),
+        *_derivations(trace),
+        _fold("Loop program", _code(trace.program)),
+    ]
+    if trace.kernel is not None:
+        parts.append(_fold("HTile", _code(trace.kernel.emitted)))
+        parts.append(_fold("Triton", f"<pre>{escape(trace.kernel.source)}</pre>"))
+    versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
+    return "".join([*parts, f"<p><small>neptune_lab; {escape(versions)}</small></p></div>"])
+
+
+def text(trace: Trace) -> str:
+    """The same in a few lines."""
+    steps = "\n".join(f"  {s.index:>2}  {s.summary}" for s in trace.steps)
+    kernel = "" if trace.kernel is None else f"\n{len(trace.kernel.source.splitlines())} lines of Triton"
+    return f"Explorer: {trace.operator.title}\n{steps}{kernel}"
+
+
+def _note(note: str) -> str:
+    return f"<br>{escape(note)}" if note else ""
+
+
+def _fold(title: str, body: str, *, unfolded: bool = False) -> str:
+    return f"<details{' open' if unfolded else ''}><summary>{escape(title)}</summary>{body}</details>"
+
+
+def _code(lines: tuple[Line, ...]) -> str:
+    return f"<pre>{escape(chr(10).join(line.text for line in lines))}</pre>"
+
+
+def _steps(trace: Trace) -> str:
+    items = []
+    for step in trace.steps[1:]:
+        phases = ""
+        if len(step.phases) > 1:
+            notes = "".join(
+                f"<li>{escape(p.title)}{' (wrong on purpose)' if p.wrong else ''}: {escape(p.note)}</li>"
+                for p in step.phases
+            )
+            phases = f'<ol type="a">{notes}</ol>'
+        error = f"<br>refused: {escape(step.error)}" if step.error else ""
+        items.append(f"<li><code>{escape(step.summary)}</code>{error}{phases}</li>")
+    return f"<ol>{''.join(items)}</ol>"
+
+
+def _derivations(trace: Trace) -> list[str]:
+    found = []
+    for step in trace.steps:
+        for phase in step.phases:
+            if phase.derivation is not None:
+                found.append(_fold(f"Derivation: {step.summary}", _derivation(phase.derivation)))
+    return found
+
+
+def _derivation(derivation: Derivation) -> str:
+    """The algebra as text; a sign tells a step that held from one that was refused."""
+    lines = [derivation.summary]
+    for step in derivation.steps:
+        first, *rest = step.text.splitlines() or [""]
+        lines.append(f"{'✓' if step.ok else '✗'} {step.title}: {first}")
+        lines += [f"    {line}" for line in rest]
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"

@@ -1,0 +1,183 @@
+"""Tag tables for the page: which programs are small enough, on which inputs, by which loop, and as JSON."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_widgets.session import prefix
+
+if TYPE_CHECKING:
+    from neptune_lab import Schedule
+    from neptune_lab.operators import Operator
+
+# Stores up to which a program is recorded in plain Python when asked, about a second; and up to which all phases
+# together are recorded beforehand.
+LARGEST = 20_000
+BEFOREHAND = 4_000
+
+_SIGNS = {"": "", "right": "✓", "early": "!", "repaired": "↻"}
+Inputs = dict[str, np.ndarray]
+
+
+def size(schedule: Schedule) -> int:
+    """Stores of the largest program that a table of the schedule records."""
+    from neptune_lab.pipeline.facts import stores
+
+    return max(stores(schedule.definition), *(stores(a.outcome.program) for a in schedule.history), 0)
+
+
+def too_large(schedule: Schedule) -> str:
+    """Why there is no tag table, with what would have one; "" where there is."""
+    found = size(schedule)
+    if found <= LARGEST:
+        return ""
+    from neptune_widgets.checks import small_enough
+
+    smaller = small_enough(schedule.operator)
+    advice = f"; {smaller} is small enough" if smaller else ""
+    return f"No tag tables: a run makes {found:,} stores, tables are made up to {LARGEST:,}{advice}."
+
+
+def default_inputs(operator: Operator) -> Inputs:
+    """Random inputs of two decimals, so that what is shown is what was computed with."""
+    return {name: np.round(a.astype(np.float64), 2).astype(a.dtype) for name, a in operator.random_inputs(0).items()}
+
+
+def read_inputs(operator: Operator, given: Any) -> Inputs:
+    """Inputs as the page sends them, `{name: nested lists}`; ScheduleError where they are not the operator's."""
+    if not isinstance(given, dict):
+        raise ScheduleError("inputs are given by name, as nested lists of numbers")
+    arrays: Inputs = {}
+    for spec in operator.inputs:
+        if spec.name not in given:
+            raise ScheduleError(f"there are no values for input {spec.name!r}")
+        try:
+            array = np.asarray(given[spec.name], dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ScheduleError(f"input {spec.name!r} is not an array of numbers: {error}") from error
+        if array.shape != spec.shape:
+            raise ScheduleError(f"input {spec.name!r} has shape {array.shape}, expected {spec.shape}")
+        with np.errstate(over="ignore"):
+            arrays[spec.name] = array.astype(spec.dtype)
+    return arrays
+
+
+def inputs_json(operator: Operator, arrays: Inputs) -> list[dict[str, Any]]:
+    """Inputs for the page."""
+    return [
+        {"name": s.name, "shape": list(s.shape), "dtype": s.dtype, "values": _nested(arrays[s.name])}
+        for s in operator.inputs
+    ]
+
+
+def _nested(array: np.ndarray) -> Any:
+    if array.ndim:
+        return [_nested(part) for part in array]
+    value = float(array)
+    return float(f"{value:.7g}") if isfinite(value) else str(value)
+
+
+def rolling_loops(schedule: Schedule) -> list[str]:
+    """Loops that a table can have as columns, over all phases; the one that fits the end best comes first."""
+    from neptune_lab.pipeline.facts import loop_names
+
+    names = [*loop_names(schedule.program)]
+    for applied in schedule.history:
+        names += loop_names(applied.before)
+    best = best_loop(schedule)
+    return list(dict.fromkeys([best, *names] if best else names))
+
+
+def best_loop(schedule: Schedule, phase: str | None = None) -> str | None:
+    """The loop that the schedule rolls over, or the first that a reduction runs along."""
+    from neptune_lab.pipeline.facts import block_facts, loop_names
+
+    program = next((p.program for p in schedule.phases if p.key == phase), schedule.program)
+    present = loop_names(program)
+    for step in reversed(schedule.steps):
+        loop = dict(step.arguments).get("loop")
+        if step.primitive in ("rolling_update", "split_k_update", "privatize_reduction") and isinstance(loop, str):
+            var = loop.partition(".")[2]
+            if var in present:
+                return var
+    for block in block_facts(program):
+        if block.reduces and block.loops:
+            return block.loops[-1][0]
+    return present[0] if present else None
+
+
+def table(schedule: Schedule, step: int, phase: str, rolling: str | None, inputs: Inputs) -> dict[str, Any]:
+    """The table of one phase of a schedule's step, as JSON.
+
+    Args:
+        step: as in the trace, where step 0 is the definition.
+        phase: its key.
+        rolling: the columns' loop; the best one where the program has none of that name.
+    """
+    from neptune_lab.pipeline.facts import loop_names
+
+    if found := too_large(schedule):
+        raise ScheduleError(found)
+    until = prefix(schedule, step)
+    program = next((p.program for p in until.phases if p.key == phase), until.program)
+    if not rolling or rolling not in loop_names(program):
+        rolling = best_loop(until, phase)
+    if rolling is None:
+        raise ScheduleError("this program has no loop to be columns")
+    made = until.tag_table(rolling, phase=phase if step else None, inputs=inputs)
+    note = f"{made.hidden} more rows are not shown" if made.hidden else ""
+    rows = [
+        {"label": r.label, "kind": r.kind, "buffer": r.buffer, "block": r.block, "cells": _cells(r.cells, rolling)}
+        for r in made.rows
+    ]
+    return {"title": made.title, "rolling": rolling, "columns": list(made.columns), "rows": rows, "note": note}
+
+
+def _cells(cells: tuple[Any, ...], rolling: str) -> list[dict[str, Any] | None]:
+    last = max((dict(c.tag)[rolling] for c in cells if c is not None and rolling in dict(c.tag)), default=None)
+    return [None if c is None else _cell(c, dict(c.tag).get(rolling) in (None, last)) for c in cells]
+
+
+def _cell(cell: Any, complete: bool) -> dict[str, Any]:
+    """A cell; a repaired value is compared where it is complete, since on the way it stands relative to its own tag,
+    and the unscheduled program's to the final one."""
+    compared = cell.should_be is not None and (complete or cell.right or cell.sign != "repaired")
+    return {
+        "value": _number(cell.value),
+        "tag": ", ".join(f"{var}={at}" for var, at in cell.tag),
+        "sign": _SIGNS[cell.sign],
+        "reads": [{"text": r.text, "state": r.state} for r in cell.reads],
+        "should_be": _number(cell.should_be) if compared else None,
+        "right": cell.right if compared else None,
+    }
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND) -> dict[str, Any]:
+    """The tables of all phases, where together they make at most `most` stores; otherwise none."""
+    steps = [(n, p.key, a.step.primitive) for n, a in enumerate(schedule.history, 1) for p in a.outcome.phases]
+    phases = [(0, "definition", ""), *steps]
+    if size(schedule) * len(phases) > most:
+        return {}
+    found: dict[str, Any] = {}
+    last = None
+    for step, phase, primitive in phases:
+        try:
+            if primitive not in _SAME_VALUES or last is None:
+                last = table(schedule, step, phase, None, inputs)
+        except NeptuneError:
+            last = None  # a phase that cannot be run shows no table, and says why when it is asked for
+            continue
+        found[f"{step}.{phase}"] = last
+    return found
+
+
+# Steps after which every value and every loop is what it was.
+_SAME_VALUES = ("annotate", "bind", "set_scope")

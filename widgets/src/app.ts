@@ -1,0 +1,270 @@
+// The explorer: one view, every pane a function of it and of the record.
+
+import type { Context, Message, Pane } from "./context";
+import { debounce, h } from "./dom";
+import { footer, header, helpOverlay, showUpper } from "./header";
+import { frame } from "./layout_panes";
+import { indexLinks, relate } from "./links";
+import { codePane } from "./panes/code";
+import { derivationPane } from "./panes/derivation";
+import { programPane } from "./panes/program";
+import { railPane } from "./panes/rail";
+import { tagsPane } from "./panes/tags";
+import { upperPane } from "./panes/upper";
+import { type Payload, readTrace, stopName } from "./record";
+import { type Action, EMPTY, type Slot, type View, readView, reduce, stopOf } from "./state";
+import style from "./style.css";
+import { TagStore } from "./tagstore";
+
+/** What of anywidget's model is used. */
+export interface Model {
+  get(name: string): unknown;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  send(content: unknown): void;
+  on(name: string, f: (...args: never[]) => void): void;
+  off(name: string, f?: (...args: never[]) => void): void;
+}
+
+/** Numbers of messages: one row a model, since several views may share one. */
+const counters = new WeakMap<object, { n: number }>();
+let uids = 0;
+
+export function parsePayload(payload: unknown): Payload {
+  const data = (typeof payload === "string" ? JSON.parse(payload) : payload) as Payload | null;
+  if (typeof data !== "object" || data === null || !("trace" in data)) throw new Error("this payload has no record");
+  return { ...data, check: data.check ?? null, tags: data.tags ?? null, tags_note: data.tags_note ?? "", editor: data.editor ?? null, device: data.device ?? "", live: data.live ?? false };
+}
+
+export function explorer(el: HTMLElement, given: unknown, model: Model | null, firstView: unknown): () => void {
+  const root = h("div", { class: "nx", tabindex: -1, role: "region", "aria-label": "compiler explorer", "data-lm-suppress-shortcuts": "true" });
+  const payload = parsePayload(given);
+  const doc = readTrace(payload.trace);
+  const view = readView(firstView, EMPTY);
+  const stop = stopOf(view, doc);
+  view.step = stop.step;
+  view.phase = stop.phase;
+  const index = indexLinks(doc);
+  const listeners: ((m: Message) => void)[] = [];
+  const polite = h("div", { class: "vh", role: "status", "aria-live": "polite" });
+  let lastText = typeof given === "string" ? given : "";
+  let drawing = false;
+  let again = false;
+
+  const ctx: Context = {
+    payload,
+    doc,
+    index,
+    view,
+    stop,
+    related: relate(doc, index, view.selection, stop),
+    source: "",
+    uid: `nx${++uids}`,
+    live: payload.live && model !== null,
+    tags: undefined as unknown as TagStore,
+    root,
+    dispatch(action: Action, source = "") {
+      const before = ctx.view;
+      const next = reduce(before, action, ctx.doc);
+      if (next === before) return;
+      setView(next, source);
+    },
+    send(message) {
+      if (!model || !ctx.live) return 0;
+      const counter = counters.get(model) ?? { n: 0 };
+      counters.set(model, counter);
+      const seq = ++counter.n;
+      model.send({ ...message, seq });
+      return seq;
+    },
+    onAnswer: (f) => void listeners.push(f),
+    setPayload,
+    announce(text) {
+      polite.textContent = "";
+      polite.textContent = text;
+    },
+    refresh: () => update(),
+  };
+  ctx.tags = new TagStore(ctx);
+
+  function setView(next: View, source: string): void {
+    const before = ctx.view;
+    ctx.view = next;
+    ctx.source = source;
+    place(before);
+    update();
+    sync();
+  }
+  /** The stop and what is lit, from the view. */
+  function place(before: View): void {
+    const was = ctx.stop;
+    ctx.stop = stopOf(ctx.view, ctx.doc);
+    if (was !== ctx.stop || before.selection !== ctx.view.selection) ctx.related = relate(ctx.doc, ctx.index, ctx.view.selection, ctx.stop);
+    if (was !== ctx.stop) {
+      if (ctx.source === "") ctx.source = "step";
+      const s = ctx.stop;
+      ctx.announce(`${stopName(s)}${s.wrong ? ", wrong on purpose" : ""}${s.error ? ", refused" : ""}${s.note ? `. ${s.note}` : ""}`);
+    }
+  }
+  const sync = debounce(() => {
+    model?.set("view", ctx.view);
+    model?.save_changes();
+  }, 200);
+
+  function setPayload(next: unknown): void {
+    if (typeof next === "string") {
+      if (next === lastText) return;
+      lastText = next;
+    }
+    const fresh = parsePayload(next);
+    const record = readTrace(fresh.trace);
+    const before = ctx.stop;
+    ctx.payload = fresh;
+    ctx.doc = record;
+    ctx.index = indexLinks(record);
+    ctx.live = fresh.live && model !== null;
+    ctx.tags.reset();
+    if (!record.byKey.has(before.key)) {
+      const loops = record.stops.filter((s) => s.kind === "loops");
+      const kernel = before.kind !== "loops" && record.stops.find((s) => s.kind === before.kind);
+      const to = kernel || loops.find((s) => s.step === before.step) || loops[loops.length - 1]!;
+      ctx.view = { ...ctx.view, step: to.step, phase: to.phase };
+    }
+    ctx.stop = stopOf(ctx.view, record);
+    ctx.related = relate(record, ctx.index, ctx.view.selection, ctx.stop);
+    ctx.source = "step";
+    update();
+    sync();
+    askCheck();
+  }
+
+  let checking = 0;
+  function askCheck(): void {
+    if (ctx.live && ctx.payload.check === null) checking = ctx.send({ kind: "check" });
+  }
+
+  const style_ = h("style", {}, style);
+  const help = helpOverlay(ctx);
+  const head = header(ctx, () => void help.toggle());
+  const rail = railPane(ctx);
+  const panes: Record<Slot, Pane> = { rail, program: programPane(ctx), tags: tagsPane(ctx), graph: upperPane(ctx), derivation: derivationPane(ctx), code: codePane(ctx) };
+  const body = frame(ctx, panes);
+  const foot = footer(ctx);
+  root.append(head.el, body.el, foot.el, help.el, polite);
+
+  function update(): void {
+    // A pane that asks for more while it draws is served after.
+    if (drawing) {
+      again = true;
+      return;
+    }
+    drawing = true;
+    do {
+      again = false;
+      head.update();
+      if (ctx.payload.tags === null) panes.tags.el.classList.add("slim");
+      else panes.tags.el.classList.remove("slim");
+      body.update();
+      for (const [slot, pane] of Object.entries(panes)) if (slot === "rail" || !pane.el.hidden) pane.update();
+      foot.update();
+    } while (again);
+    drawing = false;
+  }
+
+  root.addEventListener("keydown", (e) => {
+    const target = e.composedPath()[0] as Element;
+    const typing = target.matches?.("input:not([type=checkbox]), textarea, select, [contenteditable=true]") || target.closest?.(".cm-editor");
+    if (typing) {
+      e.stopPropagation();
+      if (e.key === "Escape") root.focus();
+      return;
+    }
+    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    const step = (by: "first" | "back" | "next" | "last") => ctx.dispatch({ type: "move", by }, "step");
+    const columns = () => Number(root.querySelector<HTMLInputElement>(".scrub input")?.max ?? 0);
+    const actions: Record<string, () => void> = {
+      ArrowLeft: () => step("back"),
+      ArrowRight: () => step("next"),
+      Home: () => step("first"),
+      End: () => step("last"),
+      j: () => ctx.dispatch({ type: "iteration", to: ctx.view.iteration - 1 }),
+      k: () => ctx.dispatch({ type: "iteration", to: Math.min(ctx.view.iteration + 1, columns()) }),
+      "/": () => rail.focusSearch(),
+      d: () => ctx.dispatch(ctx.view.compare ? { type: "compareOff" } : { type: "compare" }),
+      e: () => { if (ctx.payload.editor) showUpper(ctx, "schedule"); },
+      "?": () => void help.toggle(),
+      Escape: () => {
+        if (help.toggle(false) || head.close()) return;
+        if (ctx.view.selection.length) ctx.dispatch({ type: "clear" });
+        else ctx.dispatch({ type: "compareOff" });
+      },
+    };
+    const act = actions[e.key.length === 1 ? e.key.toLowerCase() : e.key];
+    if (!act) return;
+    e.preventDefault();
+    e.stopPropagation();
+    act();
+  });
+
+  // Themes: JupyterLab, VS Code and marimo each say it their way; else the system does.
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  function theme(): void {
+    const b = document.body;
+    const all = `${b.className} ${document.documentElement.className}`;
+    const said = b.dataset.jpThemeLight ?? b.dataset.theme ?? document.documentElement.dataset.theme;
+    const dark =
+      said === "false" || said === "dark" ? true : said === "true" || said === "light" ? false
+      : /\bvscode-(dark|high-contrast)\b/.test(all) && !/high-contrast-light/.test(all) ? true
+      : /\bvscode-light\b/.test(all) ? false
+      : /(^|\s)dark(\s|$)/.test(all) ? true
+      : system.matches;
+    root.classList.toggle("dark", dark);
+  }
+  theme();
+  system.addEventListener("change", theme);
+  const themes = new MutationObserver(theme);
+  for (const t of [document.body, document.documentElement]) themes.observe(t, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-theme"] });
+
+  const onMessage = (m: Message) => {
+    if (!m || typeof m !== "object") return;
+    if (m.kind === "checked" || (m.kind === "failed" && m.seq === checking)) {
+      if (m.seq === checking) {
+        ctx.payload = { ...ctx.payload, check: m.kind === "checked" ? { ok: m.ok as boolean | null, text: String(m.text) } : { ok: null, text: String(m.message) } };
+        head.update();
+      }
+      return;
+    }
+    if (ctx.tags.answer(m)) return update();
+    for (const f of listeners) f(m);
+  };
+  const onPayload = () => setPayload(model!.get("payload"));
+  const onView = () => {
+    const theirs = model!.get("view");
+    if (JSON.stringify(theirs) === JSON.stringify(ctx.view)) return;
+    const next = readView(theirs, ctx.view);
+    if (JSON.stringify(next) !== JSON.stringify(ctx.view)) setView(next, "");
+  };
+  model?.on("msg:custom", onMessage as never);
+  model?.on("change:payload", onPayload as never);
+  model?.on("change:view", onView as never);
+
+  el.append(style_, root);
+  update();
+  askCheck();
+  // The static view that stands beside the widget in a saved notebook is not needed while this runs.
+  const outputs = el.closest(".jp-OutputArea")?.querySelectorAll<HTMLElement>(".neptune-static") ?? [];
+  for (const s of outputs) s.hidden = true;
+
+  return () => {
+    sync.flush();
+    model?.off("msg:custom", onMessage as never);
+    model?.off("change:payload", onPayload as never);
+    model?.off("change:view", onView as never);
+    system.removeEventListener("change", theme);
+    themes.disconnect();
+    body.destroy();
+    for (const p of Object.values(panes)) p.destroy?.();
+    style_.remove();
+    root.remove();
+  };
+}

@@ -1,0 +1,39 @@
+// What every pane sees: the record, the view, and ways to change the one and to ask Python.
+
+import type { Index, Related } from "./links";
+import type { Doc, Payload, Stop } from "./record";
+import type { TagStore } from "./tagstore";
+import type { Action, View } from "./state";
+
+export interface Message {
+  kind: string;
+  seq: number;
+  [key: string]: unknown;
+}
+export interface Context {
+  payload: Payload;
+  doc: Doc;
+  index: Index;
+  view: View;
+  stop: Stop;
+  related: Related;
+  /** Where the last selection was made: that pane does not scroll. */
+  source: string;
+  uid: string;
+  live: boolean;
+  tags: TagStore;
+  dispatch(action: Action, source?: string): void;
+  /** Sends a message; its number. 0 where Python is not there. */
+  send(message: { kind: string; [key: string]: unknown }): number;
+  onAnswer(f: (message: Message) => void): void;
+  setPayload(payload: unknown): void;
+  announce(text: string): void;
+  /** Draws again whatever changed besides the view. */
+  refresh(): void;
+  root: HTMLElement;
+}
+export interface Pane {
+  el: HTMLElement;
+  update(): void;
+  destroy?(): void;
+}

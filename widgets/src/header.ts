@@ -1,0 +1,179 @@
+// The line on top: what is shown, whether it is right, and what can be done; the footer with keys and versions; the help.
+
+import type { Context } from "./context";
+import { download, h } from "./dom";
+import { slotLabel } from "./layout_panes";
+import { SLOTS } from "./state";
+
+export interface Bar {
+  el: HTMLElement;
+  update(): void;
+  close(): boolean;
+}
+
+export function header(ctx: Context, help: () => void): Bar {
+  const name = h("b", { class: "name" });
+  const shape = h("span", { class: "chip" });
+  const check = h("span", { class: "chip check", role: "status" });
+  const device = h("span", { class: "chip" });
+  const button = (text: string, title: string, f: () => void, extra = "") => h("button", { type: "button", class: extra, title, onclick: f }, text);
+  const compare = button("Compare", "compare any two phases (D)", () => ctx.dispatch(ctx.view.compare ? { type: "compareOff" } : { type: "compare" }));
+  const edit = button("Edit schedule", "edit the schedule (E)", () => showUpper(ctx, "schedule"));
+  const time = button("Time", "time the kernel", () => showUpper(ctx, "timing"));
+  const save = button("Save view", "download what is shown now, as JSON", () => download(`${ctx.doc.trace.operator.name}-view.json`, JSON.stringify(ctx.view, null, 1), "application/json"));
+  const file = h("input", { type: "file", accept: "application/json,.json", class: "vh", tabindex: -1, "aria-label": "view to open", onchange: () => void open() });
+  const openView = button("Open view", "open a saved view", () => file.click());
+  const exported = button("Export", "one page with everything, as a file", () => exportPage(), "p");
+  const question = button("?", "keys and help", help, "round");
+  question.setAttribute("aria-label", "help");
+
+  const boxes = new Map(SLOTS.map((s) => [s, h("input", { type: "checkbox", onchange: () => (ctx.dispatch({ type: "toggle", slot: s }), sync()) })]));
+  const sync = () => { for (const [s, b] of boxes) b.checked = !ctx.view.hidden.includes(s); };
+  const list = h("div", { class: "menu", role: "group", "aria-label": "panes shown" }, ...SLOTS.map((s) => h("label", {}, boxes.get(s)!, ` ${slotLabel(s)}`)));
+  list.hidden = true;
+  const panes = button("Panes", "show and hide panes", () => toggle(list.hidden === true));
+  panes.setAttribute("aria-expanded", "false");
+  const toggle = (on: boolean) => {
+    list.hidden = !on;
+    panes.setAttribute("aria-expanded", String(on));
+  };
+  const holder = h("span", { class: "holder" }, panes, list);
+  holder.addEventListener("focusout", (e) => { if (e.relatedTarget && !holder.contains(e.relatedTarget as Node)) toggle(false); });
+  ctx.root.addEventListener("pointerdown", (e) => { if (!list.hidden && !e.composedPath().includes(holder)) toggle(false); });
+
+  async function open(): Promise<void> {
+    const chosen = file.files?.[0];
+    file.value = "";
+    if (!chosen) return;
+    try {
+      ctx.dispatch({ type: "load", view: JSON.parse(await chosen.text()) });
+      ctx.announce("view opened");
+    } catch {
+      ctx.announce("this file is not a saved view");
+      exported.title = "this file is not a saved view";
+    }
+  }
+  let exporting = 0;
+  function exportPage(): void {
+    exporting = ctx.send({ kind: "export" });
+    exported.textContent = "Exporting …";
+  }
+  ctx.onAnswer((m) => {
+    if (m.seq !== exporting || !exporting) return;
+    exporting = 0;
+    exported.textContent = "Export";
+    if (m.kind === "exported") download(`${ctx.doc.trace.operator.name}.html`, String(m.html), "text/html");
+    ctx.announce(m.kind === "exported" ? "exported" : String(m.message ?? "the export failed"));
+  });
+
+  const el = h(
+    "header",
+    {},
+    name,
+    shape,
+    check,
+    device,
+    h("span", { class: "sp" }),
+    h("span", { class: "do", role: "group", "aria-label": "actions" }, compare, edit, time, holder, save, openView, file, exported, question),
+  );
+  return {
+    el,
+    close: () => {
+      const was = !list.hidden;
+      toggle(false);
+      if (was) panes.focus();
+      return was;
+    },
+    update() {
+      const { doc, payload, live, view } = ctx;
+      const { operator } = doc.trace;
+      name.textContent = operator.name;
+      name.title = operator.title;
+      const first = operator.inputs[0];
+      shape.hidden = !first;
+      if (first) shape.textContent = `${first.shape.join(" × ") || "scalar"} · ${first.dtype}`;
+      shape.title = [...operator.inputs, ...operator.outputs].map((t) => `${t.name}: ${t.shape.join(" × ")} ${t.dtype}`).join("\n");
+      const c = payload.check;
+      const wrong = payload.kernel_error;
+      check.className = `chip check ${c?.ok === true ? "ok" : c?.ok === false || wrong ? "bad" : ""}`;
+      check.textContent = c ? `${c.ok === null ? "–" : c.ok ? "✓" : "✗"} ${c.text}` : live ? "… checking" : "not checked";
+      if (wrong) check.textContent += " · ✗ no kernel";
+      check.title = [c ? `numeric check: ${c.text}` : "", wrong ? `no kernel: ${wrong.message}${wrong.help ? `\ntry: ${wrong.help}` : ""}` : ""].filter(Boolean).join("\n");
+      device.textContent = payload.device;
+      device.hidden = !payload.device;
+      compare.setAttribute("aria-pressed", String(view.compare !== null));
+      edit.hidden = payload.editor === null;
+      edit.setAttribute("aria-pressed", String(view.panes.graph === "schedule"));
+      time.hidden = exported.hidden = !live;
+      sync();
+    },
+  };
+}
+
+/** Brings the schedule or the timing up, or the graph back. */
+export function showUpper(ctx: Context, tab: "schedule" | "timing"): void {
+  const on = ctx.view.panes.graph === tab && !ctx.view.hidden.includes("graph");
+  if (ctx.view.hidden.includes("graph")) ctx.dispatch({ type: "toggle", slot: "graph" });
+  ctx.dispatch({ type: "tab", slot: "narrow", tab: "graph" });
+  ctx.dispatch({ type: "tab", slot: "graph", tab: on ? "graph" : tab });
+}
+
+const KEYS: [string[], string][] = [
+  [["←", "→"], "phase"],
+  [["J", "K"], "iteration"],
+  [["/"], "search"],
+  [["D"], "compare"],
+  [["E"], "schedule"],
+  [["?"], "help"],
+];
+const MORE: [string[], string][] = [
+  [["Home", "End"], "first and last phase"],
+  [["↑", "↓"], "lines, steps or nodes, in the pane that has the focus"],
+  [["Enter"], "select the line or node: its relatives light up in every pane; with Shift, add to the selection"],
+  [["Esc"], "clear the selection, leave a comparison, close this"],
+  [["Ctrl Z"], "undo, in the schedule editor; with Shift, redo"],
+];
+const keyEl = ([keys, text]: [string[], string]) => h("span", {}, ...keys.flatMap((k) => [h("kbd", {}, k), " "]), text);
+
+export function footer(ctx: Context): { el: HTMLElement; update(): void } {
+  const versions = h("span", { class: "versions" });
+  const el = h("footer", {}, ...KEYS.map(keyEl), h("span", { class: "sp" }), versions);
+  return {
+    el,
+    update() {
+      const v = ctx.doc.trace.versions;
+      const main = ["apache-tvm", "triton", "sympy"].filter((k) => v[k]);
+      versions.textContent = main.map((k) => `${k} ${v[k]}`).join(" · ");
+      versions.title = Object.entries(v).map(([k, x]) => `${k} ${x}`).join("\n");
+    },
+  };
+}
+
+export function helpOverlay(ctx: Context): { el: HTMLElement; toggle(on?: boolean): boolean } {
+  const facts = h("div", { class: "facts" });
+  const close = h("button", { type: "button", class: "small end", onclick: () => toggle(false) }, "Close");
+  const box = h(
+    "div",
+    { class: "help", role: "dialog", "aria-label": "help" },
+    h("div", { class: "helphead" }, h("b", {}, "Keys"), close),
+    h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(([k, t]) => h("p", {}, h("span", {}, ...k.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, t)))),
+    h("b", {}, "Signs"),
+    h("p", { class: "signs" }, "+ added  ~ changed  − removed  ! read too early, or wrong on purpose  ↻ repaired  ✓ holds  ✗ refused  ≠ what it should be"),
+    facts,
+  );
+  box.hidden = true;
+  let back: HTMLElement | null = null;
+  function toggle(on = box.hidden === true): boolean {
+    const was = !box.hidden;
+    if (on === was) return was;
+    box.hidden = !on;
+    if (on) {
+      back = (ctx.root.getRootNode() as Document | ShadowRoot).activeElement as HTMLElement | null;
+      const { command, versions } = ctx.doc.trace;
+      facts.replaceChildren(h("b", {}, "Made by"), h("p", {}, Object.entries(versions).map(([k, v]) => `${k} ${v}`).join(" · ")), ...(command ? [h("code", {}, command)] : []));
+      close.focus();
+    } else back?.focus();
+    return was;
+  }
+  return { el: box, toggle };
+}

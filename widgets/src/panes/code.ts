@@ -1,0 +1,86 @@
+// The end of the line: Triton, HTile and the definition, linked to whatever is selected.
+
+import type { Context, Pane } from "../context";
+import { h } from "../dom";
+import { Listing } from "../listing";
+import type { Doc, Line } from "../record";
+import { tabs } from "../tabs";
+
+export function codePane(ctx: Context): Pane {
+  const names = ["triton", "htile", "definition"] as const;
+  type Name = (typeof names)[number];
+  const label: Record<Name, string> = { triton: "Triton", htile: "HTile", definition: "Definition" };
+  const bar = tabs(ctx, "code", "Kernel code", names.map((id) => ({ id, label: label[id] })));
+  const listings = new Map(names.map((n) => [n, new Listing(ctx, n, label[n])]));
+  const linked = h("span", { class: "dim" });
+  const copied = h("button", { type: "button", class: "small", onclick: () => void copy() }, "Copy");
+  bar.extra.append(linked, copied);
+  const body = h("div", { class: "body", role: "tabpanel" });
+  const empty = h("p", { class: "note" }, "No kernel was emitted for this schedule.");
+  const el = h("section", { class: "pane", "aria-label": "kernel code" }, bar.el, body);
+  const drawn = new Map<Name, Doc>();
+  let now: Name = "triton";
+  let lit: unknown = null;
+  let shown = "";
+
+  const lines = (name: Name): Line[] => ({ triton: ctx.doc.triton, htile: ctx.doc.htile, definition: ctx.doc.definition })[name];
+
+  async function copy(): Promise<void> {
+    const text = now === "triton" ? (ctx.doc.trace.kernel?.source ?? "") : lines(now).map((l) => l.text).join("\n");
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // Without permission: a selected text area, as before there was a clipboard.
+      const area = h("textarea", { class: "vh" });
+      area.value = text;
+      ctx.root.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    copied.textContent = "Copied";
+    ctx.announce(`${label[now]} copied`);
+    setTimeout(() => (copied.textContent = "Copy"), 1500);
+  }
+
+  return {
+    el,
+    update() {
+      const { view, doc, related, stop } = ctx;
+      const wanted = view.panes.code as Name;
+      now = names.includes(wanted) ? wanted : doc.triton.length || ctx.payload.kernel_error ? "triton" : "definition";
+      bar.update(now);
+      const listing = listings.get(now)!;
+      if (drawn.get(now) !== doc) {
+        listing.show(lines(now).map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same", weight: now === "triton" ? (doc.source[n]?.nodes.length ?? 0) : 0 })));
+        drawn.set(now, doc);
+        lit = null;
+      }
+      const key = `${now}|${view.search}`;
+      const wrong = ctx.payload.kernel_error;
+      empty.textContent = wrong ? `✗ No kernel comes of this schedule yet: ${wrong.message}${wrong.help ? ` Try: ${wrong.help}` : ""}` : "No kernel was emitted for this schedule.";
+      const want = lines(now).length ? listing.el : empty;
+      if (body.firstChild !== want) body.replaceChildren(want);
+      if (lit !== related || shown !== key) {
+        const set = { triton: related.triton, htile: related.htile, definition: related.definition }[now];
+        listing.light(set, ctx.source !== now && (lit !== related || !shown.startsWith(`${now}|`)) && ctx.source !== "step");
+        lit = related;
+        shown = key;
+      }
+      const numbers = stop.kind === "loops" && !related.empty ? stop.lines.flatMap((l, n) => (related.loops.has(l.node) ? [n + 1] : [])) : [];
+      linked.textContent = numbers.length ? `linked to loops ${ranges(numbers)}` : "";
+    },
+  };
+}
+
+/** "3–5, 8" */
+export function ranges(numbers: number[]): string {
+  const out: [number, number][] = [];
+  for (const n of numbers) {
+    const last = out[out.length - 1];
+    if (last && last[1] === n - 1) last[1] = n;
+    else out.push([n, n]);
+  }
+  const text = out.slice(0, 4).map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`)).join(", ");
+  return out.length > 4 ? `${text} …` : text;
+}

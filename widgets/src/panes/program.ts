@@ -1,0 +1,168 @@
+// The program at the stop: changed lines marked, a diff with what was removed, and two stops side by side.
+
+import type { Context, Pane } from "../context";
+import { changedSpans, diffLines } from "../diff";
+import { h } from "../dom";
+import { blockOf } from "../links";
+import { Listing, type Shown } from "../listing";
+import { type Doc, type Line, type Stop, stopBefore, stopName } from "../record";
+import { compared } from "../state";
+import { repairSpan } from "../tokens";
+import { tabs } from "../tabs";
+
+/** The repair term of a line: only in a block that carries its own buffer on. */
+function repairOf(line: Line, stop: Stop): [number, number] | null {
+  if (stop.kind !== "loops" || line.kind !== "store" || stop.wrong) return null;
+  const block = blockOf(line.node);
+  if (!block) return null;
+  const first = stop.lines.find((l) => l.node === line.node)!;
+  const buffer = /^\s*([\p{L}_][\p{L}\p{N}_]*)/u.exec(first.text)?.[1];
+  return buffer && line.text.includes(`* ${buffer}`) ? repairSpan(line.text, buffer) : null;
+}
+
+/** The stop's lines with what changed since `before`; removed ones too where `removed` is wanted. */
+export function marked(stop: Stop, before: Stop | null, removed: boolean): Shown[] {
+  const one = (line: Line, number: number): Shown => ({ node: line.node, text: line.text, number, op: "same", repair: repairOf(line, stop) });
+  if (!before) return stop.lines.map((l, n) => one(l, n + 1));
+  const shown: Shown[] = [];
+  for (const row of diffLines(before.lines, stop.lines)) {
+    const old = row.left === null ? null : before.lines[row.left]!;
+    if (row.right === null) {
+      if (removed) shown.push({ node: old!.node, text: old!.text, number: null, op: "del" });
+      continue;
+    }
+    const line = stop.lines[row.right]!;
+    if (removed && row.op === "change") shown.push({ node: old!.node, text: old!.text, number: null, op: "del" });
+    const spans = row.op === "change" ? changedSpans(old!.text, line.text) : [];
+    shown.push({ ...one(line, row.right + 1), op: row.op, spans });
+  }
+  return shown;
+}
+
+/** Both sides of a comparison, with gaps so that what is the same stands side by side. */
+export function sideBySide(left: Stop, right: Stop): { left: Shown[]; right: Shown[]; changed: number } {
+  const gap: Shown = { node: "", text: "", number: null, op: "same", gap: true };
+  const out = { left: [] as Shown[], right: [] as Shown[], changed: 0 };
+  for (const { op, left: l, right: r } of diffLines(left.lines, right.lines)) {
+    if (op !== "same") out.changed++;
+    const a = l === null ? null : left.lines[l]!;
+    const b = r === null ? null : right.lines[r]!;
+    const spans = (now: Line, other: Line | null) => (op === "change" && other ? changedSpans(other.text, now.text) : []);
+    out.left.push(a ? { node: a.node, text: a.text, number: l! + 1, op: op === "change" ? "change" : op, spans: spans(a, b) } : gap);
+    out.right.push(b ? { node: b.node, text: b.text, number: r! + 1, op, spans: spans(b, a), repair: repairOf(b, right) } : gap);
+  }
+  return out;
+}
+
+export function programPane(ctx: Context): Pane {
+  const listing = new Listing(ctx, "program", "program");
+  const definition = new Listing(ctx, "defn", "definition");
+  const scroller = h("div", { class: "cmp" });
+  const left = new Listing(ctx, "cmpl", "left", scroller);
+  const right = new Listing(ctx, "cmpr", "right", scroller);
+  scroller.append(left.el, right.el);
+  const about = h("span", { class: "dim" });
+  const diff = h("button", { type: "button", class: "small", onclick: () => ctx.dispatch({ type: "tab", slot: "diff", tab: ctx.view.panes.diff === "on" ? "off" : "on" }) }, "Diff");
+  const bar = tabs(ctx, "program", "Program", [
+    { id: "loops", label: "Loops" },
+    { id: "definition", label: "Definition" },
+  ]);
+  bar.extra.append(about, diff);
+  const note = h("p", { class: "note" });
+  const choose = h("div", { class: "choose" });
+  const body = h("div", { class: "body", role: "tabpanel" });
+  const el = h("section", { class: "pane first", "aria-label": "program" }, bar.el, choose, note, body);
+  let drawn = "";
+  let drawnDoc: Doc | null = null;
+  let stopDrawn: Stop | null = null;
+  let lit: unknown = null;
+  let searched = "";
+  let chooserFor: Doc | null = null;
+
+  const select = (side: "left" | "right") => {
+    const s = h("select", { "aria-label": `${side} side`, onchange: () => ctx.dispatch({ type: "compare", [side]: s.value }) });
+    return s;
+  };
+  const leftSelect = select("left");
+  const rightSelect = select("right");
+  const count = h("span", { class: "dim" });
+  choose.append(
+    h("label", {}, "compare ", leftSelect),
+    h("label", {}, "with ", rightSelect),
+    h("button", { type: "button", class: "small", title: "swap the sides", "aria-label": "swap the sides", onclick: () => { const c = compared(ctx.view, ctx.doc); if (c) ctx.dispatch({ type: "compare", left: c.right.key, right: c.left.key }); } }, "⇄"),
+    count,
+    h("button", { type: "button", class: "small end", "aria-label": "close the comparison", onclick: () => ctx.dispatch({ type: "compareOff" }) }, "✕"),
+  );
+
+  return {
+    el,
+    update() {
+      const { view, stop, doc } = ctx;
+      const pair = compared(view, doc);
+      const tab = pair ? "compare" : view.panes.program === "definition" ? "definition" : "loops";
+      bar.rename("loops", stop.kind === "loops" ? "Loops" : stop.kind === "htile" ? "HTile" : "Triton");
+      bar.update(tab === "compare" ? "loops" : tab);
+      choose.hidden = !pair;
+      const before = stopBefore(doc, stop);
+      diff.setAttribute("aria-pressed", String(view.panes.diff === "on"));
+      diff.hidden = tab !== "loops" || !before;
+      about.textContent = tab === "loops" && before ? `changed since ${before.letter || before.title} ${before.letter ? `· ${before.title}` : ""}`.trim() : "";
+      if (pair) {
+        if (chooserFor !== doc) {
+          for (const s of [leftSelect, rightSelect]) {
+            s.replaceChildren(
+              h("option", { value: "" }, s === leftSelect ? "the stop before" : "the current stop"),
+              ...doc.stops.map((x) => h("option", { value: x.key }, stopName(x))),
+            );
+          }
+          chooserFor = doc;
+        }
+        leftSelect.value = view.compare!.left;
+        rightSelect.value = view.compare!.right;
+      }
+      note.replaceChildren();
+      if (!pair && stop.error) note.append(h("b", { class: "bad" }, "✗ refused: "), stop.error);
+      else if (!pair && tab === "loops" && stop.note) {
+        if (stop.wrong) note.append(h("b", { class: "bad" }, "! wrong on purpose "), "· ");
+        note.append(stop.note);
+      }
+      note.hidden = !note.childNodes.length;
+
+      const key = `${tab}|${stop.key}|${view.panes.diff}|${pair?.left.key}|${pair?.right.key}`;
+      const redraw = key !== drawn || drawnDoc !== doc;
+      if (redraw) {
+        if (pair) {
+          const rows = sideBySide(pair.left, pair.right);
+          left.show(rows.left);
+          right.show(rows.right);
+          left.label(stopName(pair.left));
+          right.label(stopName(pair.right));
+          count.textContent = rows.changed ? `${rows.changed} ${rows.changed === 1 ? "line differs" : "lines differ"}` : "the same";
+          body.replaceChildren(scroller);
+        } else if (tab === "definition") {
+          definition.show(doc.definition.map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same" })));
+          body.replaceChildren(definition.el);
+        } else {
+          body.replaceChildren(listing.el);
+          listing.label(`${stop.kind === "loops" ? "loop program" : stop.kind === "htile" ? "HTile program" : "Triton source"}, ${stopName(stop)}`);
+          listing.show(marked(stop, before, view.panes.diff === "on"));
+          if (stopDrawn !== stop) listing.revealFirstChange();
+        }
+        drawn = key;
+        drawnDoc = doc;
+        stopDrawn = stop;
+      }
+      if (redraw || lit !== ctx.related || searched !== view.search) {
+        const scroll = lit !== ctx.related && ctx.source !== "program" && ctx.source !== "step";
+        const set = (s: Stop) => (s.kind === "loops" ? ctx.related.loops : s.kind === "htile" ? ctx.related.htile : ctx.related.triton);
+        if (pair) {
+          left.light(set(pair.left), scroll && ctx.source !== "cmpl" && ctx.source !== "cmpr");
+          right.light(set(pair.right), scroll && ctx.source !== "cmpl" && ctx.source !== "cmpr");
+        } else if (tab === "definition") definition.light(ctx.related.definition, scroll && ctx.source !== "defn");
+        else listing.light(set(stop), scroll);
+        lit = ctx.related;
+        searched = view.search;
+      }
+    },
+  };
+}

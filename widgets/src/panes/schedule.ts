@@ -1,0 +1,389 @@
+// The schedule as cards and as text, one list of steps behind both; each change is sent, and newer ones win.
+
+import type { Context, Message } from "../context";
+import { debounce, h } from "../dom";
+import { type EditAction, type Edits, answered, asked, change, started, wire } from "../edits";
+import { type EditError, type Parameter, type StepEdit, callText } from "../record";
+import { type TextEditor, textEditor } from "../texteditor";
+
+const WAIT = 250;
+
+/** What a control's text stands for: a number, None, a list, or the text itself. */
+export function readValue(kind: string, text: string): unknown {
+  const t = text.trim();
+  if (t === "") return undefined;
+  if (kind === "int") return /^-?\d+$/.test(t) ? Number(t) : t;
+  if (kind === "factors") {
+    const json = t.replace(/\bNone\b/g, "null").replace(/^\(/, "[").replace(/,?\s*\)$/, "]").replaceAll("'", '"');
+    for (const one of [json, `[${json}]`, `{${json.replace(/([\p{L}_][\p{L}\p{N}_]*)\s*[=:]/gu, '"$1":')}}`]) {
+      try {
+        const value: unknown = JSON.parse(one);
+        if (typeof value === "object" && value !== null) return value;
+      } catch {
+        // The next reading.
+      }
+    }
+    return t;
+  }
+  if (/^[[{]/.test(t)) {
+    try {
+      return JSON.parse(t);
+    } catch {
+      return t;
+    }
+  }
+  return t;
+}
+
+/** A value as a control shows it; `readValue` reads it back. */
+export function showValue(value: unknown): string {
+  if (value === undefined) return "";
+  if (value === null) return "None";
+  if (typeof value === "string") return value;
+  if (Array.isArray(value) && value.every((v) => v === null || typeof v !== "object")) return value.map(showValue).join(", ");
+  if (typeof value === "object" && !Array.isArray(value)) return Object.entries(value as object).map(([k, v]) => `${k}=${showValue(v)}`).join(", ");
+  return JSON.stringify(value);
+}
+
+export interface ScheduleView {
+  el: HTMLElement;
+  tools: HTMLElement;
+  update(): void;
+  destroy(): void;
+}
+
+export function scheduleView(ctx: Context): ScheduleView {
+  let edits: Edits = started(ctx.payload.editor?.steps ?? []);
+  let from: unknown = null;
+  let text: TextEditor | null = null;
+  let textError: EditError | null = null;
+  const open = new Set<number>();
+  /** Controls asked for: by step number, for the step list they were asked with. */
+  let choices = new Map<string, Parameter[]>();
+  const choiceSeq = new Map<number, string>();
+  let draft: { index: number; primitive: string; args: Record<string, unknown>; seq: number; parameters: Parameter[] | null; message: string } | null = null;
+
+  const undo = h("button", { type: "button", class: "small", "aria-label": "undo", title: "undo (Ctrl+Z)", onclick: () => ask("undo") }, "↶ Undo");
+  const redo = h("button", { type: "button", class: "small", "aria-label": "redo", title: "redo (Ctrl+Shift+Z)", onclick: () => ask("redo") }, "↷ Redo");
+  const asCards = h("button", { type: "button", class: "small", onclick: () => ctx.dispatch({ type: "tab", slot: "editor", tab: "cards" }) }, "Cards");
+  const asText = h("button", { type: "button", class: "small", onclick: () => ctx.dispatch({ type: "tab", slot: "editor", tab: "text" }) }, "Text");
+  const busy = h("span", { class: "busysign", role: "status" });
+  const tools = h("span", { class: "tools" }, busy, h("span", { class: "seg", role: "group", "aria-label": "edit as" }, asCards, asText), undo, redo);
+  const error = h("div", { class: "error", role: "alert" });
+  const list = h("ol", { class: "cards", "aria-label": "steps of the schedule" });
+  const textBox = h("div", { class: "textbox" });
+  const el = h("div", { class: "schedule" }, error, list, textBox);
+
+  const primitives = () => ctx.payload.editor?.primitives ?? [];
+  const primitive = (name: string) => primitives().find((p) => p.name === name);
+
+  function ask(kind: "undo" | "redo"): void {
+    sendEdit.cancel();
+    sendText.cancel();
+    if (kind === "undo" && edits.error) {
+      // A refused edit changed nothing behind the page: taking it back is showing the last good steps again.
+      edits = started(ctx.payload.editor?.steps ?? []);
+      choices = new Map();
+      cards();
+      text?.set(asLines(edits.steps));
+      ctx.announce("the refused edit was taken back");
+      return;
+    }
+    edits = asked(edits, ctx.send({ kind }));
+    marks();
+  }
+  const sendEdit = debounce(() => {
+    edits = asked(edits, ctx.send({ kind: "edit", steps: wire(edits.steps) }));
+    marks();
+  }, WAIT);
+  const sendText = debounce((value: string) => {
+    edits = asked(edits, ctx.send({ kind: "edit_text", text: value }));
+    marks();
+  }, WAIT);
+
+  function act(action: EditAction, redraw: boolean): void {
+    const steps = change(edits.steps, action);
+    if (steps === edits.steps) return;
+    // What was asked before is superseded at once, though the question itself waits a moment.
+    edits = { ...edits, steps, seq: -1, busy: true, error: null };
+    if (action.type !== "set") {
+      choices = new Map();
+      const was = [...open];
+      open.clear();
+      for (const n of was) {
+        if (action.type === "insert") open.add(n >= action.index ? n + 1 : n);
+        else if (action.type === "remove" && n !== action.index) open.add(n > action.index ? n - 1 : n);
+        else if (action.type === "move") open.add(n === action.from ? action.to : n > action.from && n <= action.to ? n - 1 : n < action.from && n >= action.to ? n + 1 : n);
+      }
+    }
+    sendEdit();
+    if (redraw) cards();
+    marks();
+  }
+
+  function askChoices(index: number, name: string): number {
+    const seq = ctx.send({ kind: "choices", steps: wire(edits.steps), index, primitive: name });
+    return seq;
+  }
+
+  function control(p: Parameter, value: unknown, label: string, set: (v: unknown) => void): HTMLElement {
+    const given = value !== undefined && value !== null;
+    if (p.kind === "tiles" && p.choices && !Array.isArray(p.choices)) return tiles(p.choices, value, label, set);
+    if (p.kind === "loops" && Array.isArray(p.choices)) return sequence(p.choices as string[], value, label, set);
+    if (Array.isArray(p.choices) && p.choices.length && p.kind !== "text") {
+      const values = p.choices.map((c) => JSON.stringify(c));
+      const now = given ? JSON.stringify(value) : "";
+      const options = p.choices.map((c, n) => h("option", { value: values[n]! }, showValue(c)));
+      if (!given || !p.required) options.unshift(h("option", { value: "" }, p.required ? "choose …" : "as by default"));
+      if (given && !values.includes(now)) options.unshift(h("option", { value: now }, `${showValue(value)} (not legal here)`));
+      const s = h("select", { "aria-label": label, onchange: () => set(s.value === "" ? undefined : (JSON.parse(s.value) as unknown)) }, ...options);
+      s.value = now;
+      return s;
+    }
+    const field = h("input", {
+      type: p.kind === "int" ? "number" : "text",
+      value: showValue(value),
+      placeholder: p.required ? p.kind : "as by default",
+      "aria-label": label,
+      spellcheck: "false",
+      oninput: () => set(readValue(Array.isArray(value) || (typeof value === "object" && value !== null) ? "factors" : p.kind, field.value)),
+    });
+    return field;
+  }
+
+  /** A size for each loop; a loop without one is not tiled. */
+  function tiles(sizes: Record<string, unknown[]>, value: unknown, label: string, set: (v: unknown) => void): HTMLElement {
+    const now = { ...((typeof value === "object" && value !== null ? value : {}) as Record<string, number>) };
+    const names = [...new Set([...Object.keys(now), ...Object.keys(sizes)])];
+    return h(
+      "span",
+      { class: "many" },
+      ...names.map((name) => {
+        const options = [...new Set([...(name in now ? [now[name]!] : []), ...((sizes[name] ?? []) as number[])])].sort((a, b) => a - b);
+        const s = h("select", { "aria-label": `${label}: ${name}`, onchange: () => { s.value ? (now[name] = Number(s.value)) : delete now[name]; set({ ...now }); } }, h("option", { value: "" }, "–"), ...options.map((o) => h("option", { value: o }, String(o))));
+        s.value = name in now ? String(now[name]) : "";
+        return h("label", {}, `${name} `, s);
+      }),
+    );
+  }
+
+  /** Loops in an order: a choice for each place, and one more to add. */
+  function sequence(names: string[], value: unknown, label: string, set: (v: unknown) => void): HTMLElement {
+    const now = Array.isArray(value) ? value.map(String) : [];
+    const box = h("span", { class: "many" });
+    const draw = () =>
+      box.replaceChildren(
+        ...[...now, ""].slice(0, Math.max(names.length, now.length)).map((chosen, n) => {
+          const s = h("select", { "aria-label": `${label}: place ${n + 1}`, onchange: () => { s.value ? (now[n] = s.value) : now.splice(n, 1); set([...now]); draw(); } }, h("option", { value: "" }, "–"), ...[...new Set([...(chosen ? [chosen] : []), ...names])].map((x) => h("option", { value: x }, x)));
+          s.value = chosen;
+          return s;
+        }),
+      );
+    draw();
+    return box;
+  }
+
+  function controls(parameters: Parameter[], args: Record<string, unknown>, step: string, set: (name: string, v: unknown) => void): HTMLElement {
+    const known = new Set(parameters.map((p) => p.name));
+    const extra = Object.keys(args).filter((k) => !known.has(k)).map((name): Parameter => ({ name, kind: "text", required: false, choices: null }));
+    return h(
+      "div",
+      { class: "controls" },
+      ...[...parameters, ...extra].flatMap((p) => [h("span", { class: "pn" }, p.name, p.required ? "" : h("small", {}, " optional")), control(p, args[p.name], `${p.name} of ${step}`, (v) => set(p.name, v))]),
+    );
+  }
+
+  function card(step: StepEdit, n: number): HTMLElement {
+    const id = primitive(step.primitive);
+    const last = edits.steps.length - 1;
+    const call = h("code", {}, callText(step.primitive, step.arguments));
+    const mini = (label: string, name: string, off: boolean, f: () => void) => h("button", { type: "button", class: "mini", title: name, "aria-label": `${name}: step ${n + 1}, ${step.primitive}`, disabled: off, onclick: f }, label);
+    const holder = h("div", { class: "unfolded" });
+    const toggle = h("button", { type: "button", class: "call", "aria-expanded": String(open.has(n)), onclick: () => { open.has(n) ? open.delete(n) : open.add(n); unfold(); toggle.setAttribute("aria-expanded", String(open.has(n))); } }, h("i", {}, String(n + 1)), call, id?.ours ? h("span", { class: "chip tiny" }, "ours") : null);
+    const li = h(
+      "li",
+      { class: "card", draggable: "true", "data-n": n },
+      h("div", { class: "line" }, h("span", { class: "grip", "aria-hidden": "true" }, "⠿"), toggle, mini("↑", "move up", n === 0, () => move(n, n - 1)), mini("↓", "move down", n === last, () => move(n, n + 1)), mini("+", "insert a step after", false, () => startDraft(n + 1)), mini("✕", "remove", false, () => act({ type: "remove", index: n }, true))),
+      holder,
+      h("div", { class: "cardbad" }),
+    );
+    function unfold(): void {
+      holder.replaceChildren();
+      if (!open.has(n)) return;
+      const key = `${n}|${step.primitive}`;
+      const legal = choices.get(key);
+      if (!legal) choiceSeq.set(askChoices(n, step.primitive), key);
+      holder.append(
+        id?.summary ? h("p", { class: "what" }, id.summary) : "",
+        controls(legal ?? id?.parameters ?? [], edits.steps[n]?.arguments ?? step.arguments, step.primitive, (name, v) => {
+          act({ type: "set", index: n, name, value: v }, false);
+          call.textContent = callText(step.primitive, edits.steps[n]!.arguments);
+        }),
+      );
+    }
+    unfold();
+    li.addEventListener("dragstart", (e) => {
+      if ((e.target as Element) !== li) return;
+      e.dataTransfer?.setData("text/x-neptune-step", String(n));
+      if (e.dataTransfer) e.dataTransfer.effectAllowed = "move";
+      dragged = n;
+    });
+    li.addEventListener("dragover", (e) => { if (dragged !== null && dragged !== n) { e.preventDefault(); li.classList.add(dragged < n ? "dropafter" : "dropbefore"); } });
+    li.addEventListener("dragleave", () => li.classList.remove("dropafter", "dropbefore"));
+    li.addEventListener("dragend", () => (dragged = null));
+    li.addEventListener("drop", (e) => { e.preventDefault(); if (dragged !== null) move(dragged, n); dragged = null; });
+    return li;
+  }
+  let dragged: number | null = null;
+  function move(a: number, b: number): void {
+    act({ type: "move", from: a, to: b }, true);
+    ctx.announce(`step ${a + 1} is now step ${b + 1}`);
+    (list.querySelector(`[data-n="${b}"] .call`) as HTMLElement | null)?.focus();
+  }
+
+  function startDraft(index: number): void {
+    draft = { index, primitive: "", args: {}, seq: -1, parameters: null, message: "" };
+    cards();
+    (list.querySelector(".draft select") as HTMLElement | null)?.focus();
+  }
+  function draftCard(): HTMLElement {
+    const d = draft!;
+    const pick = h("select", { "aria-label": "primitive to insert", onchange: () => { d.primitive = pick.value; d.args = {}; d.parameters = null; if (pick.value) d.seq = askChoices(d.index, pick.value); cards(); (list.querySelector(".draft select") as HTMLElement | null)?.focus(); } },
+      h("option", { value: "" }, "insert which primitive?"), ...primitives().map((p) => h("option", { value: p.name }, p.ours ? `${p.name} · ours` : p.name)));
+    pick.value = d.primitive;
+    const known = primitive(d.primitive);
+    const parameters = d.parameters ?? known?.parameters ?? [];
+    const go = h("button", { type: "button", class: "small p", disabled: !d.primitive, onclick: () => { draft = null; open.add(d.index); act({ type: "insert", index: d.index, step: { primitive: d.primitive, arguments: d.args } }, true); } }, "Insert");
+    return h("li", { class: "card draft" }, h("div", { class: "line" }, pick, go, h("button", { type: "button", class: "small", onclick: () => { draft = null; cards(); } }, "Cancel")),
+      known ? h("div", { class: "unfolded" }, h("p", { class: "what" }, known.summary), d.message ? h("p", { class: "what bad" }, `✗ ${d.message}`) : null, controls(parameters, d.args, d.primitive, (name, v) => { v === undefined ? delete d.args[name] : (d.args[name] = v); })) : null);
+  }
+
+  function cards(): void {
+    const top = el.scrollTop;
+    const items = edits.steps.map(card);
+    if (draft) items.splice(Math.min(draft.index, items.length), 0, draftCard());
+    const empty = !edits.steps.length && !draft ? [h("li", { class: "note" }, "No steps yet: the program is as it was defined.")] : [];
+    const add = draft ? [] : [h("li", { class: "addline" }, h("button", { type: "button", class: "small", onclick: () => startDraft(edits.steps.length) }, "+ Add a step"))];
+    list.replaceChildren(...empty, ...items, ...add);
+    el.scrollTop = top;
+    marks();
+  }
+
+  /** Where the error stands, and whether an answer is awaited. */
+  function marks(): void {
+    const e = edits.error;
+    busy.textContent = edits.busy ? "compiling …" : "";
+    tools.classList.toggle("busy", edits.busy);
+    undo.disabled = !edits.error && ctx.payload.editor?.undo === 0;
+    redo.disabled = Boolean(edits.error) || ctx.payload.editor?.redo === 0;
+    const at = e && typeof e.step === "number" ? e.step : -1;
+    const atCard = e !== null && at >= 0 && list.querySelector(`[data-n="${at}"]`) !== null && mode() === "cards";
+    error.replaceChildren();
+    const atLine = e !== null && mode() === "text" && (typeof e.line === "number" || at >= 0);
+    error.hidden = e === null || atCard || atLine;
+    if (e && !error.hidden) error.append(...errorLines(e));
+    for (const li of list.querySelectorAll<HTMLElement>(".card[data-n]")) {
+      const bad = atCard && li.dataset.n === String(at);
+      li.classList.toggle("bad", bad);
+      li.querySelector(".cardbad")!.replaceChildren(...(bad ? [h("div", { role: "alert" }, ...errorLines(e!))] : []));
+    }
+    text?.mark(e ?? textError);
+  }
+  const errorLines = (e: EditError): Node[] => [h("p", {}, h("b", {}, "✗ "), e.message), ...(e.help ? [h("p", { class: "help" }, h("b", {}, "try: "), e.help)] : [])];
+  const mode = () => (ctx.view.panes.editor === "text" ? "text" : "cards");
+  const asLines = (steps: StepEdit[]) => steps.map((s) => s.text?.trim() || `sch.${s.primitive}(${Object.entries(s.arguments).map(([k, v]) => `${k}=${python(v)}`).join(", ")})`).join("\n");
+
+  function onAnswer(m: Message): void {
+    if (m.kind === "choices") {
+      const parameters = m.parameters as Parameter[];
+      if (draft && m.seq === draft.seq) {
+        draft.parameters = parameters;
+        draft.message = String(m.message ?? "");
+        for (const p of parameters) if (p.value !== undefined && p.value !== null && !(p.name in draft.args)) draft.args[p.name] = p.value;
+        cards();
+        (list.querySelector(".draft .p") as HTMLElement | null)?.focus();
+      }
+      const key = choiceSeq.get(m.seq);
+      choiceSeq.delete(m.seq);
+      if (key) {
+        choices.set(key, parameters);
+        const n = Number(key.split("|")[0]);
+        const old = list.querySelector(`[data-n="${n}"]`);
+        const focus = old?.contains(active()) ? (active() as HTMLElement).getAttribute("aria-label") : null;
+        if (old && edits.steps[n] && !(active() instanceof HTMLInputElement && focus)) {
+          const fresh = card(edits.steps[n]!, n);
+          old.replaceWith(fresh);
+          if (focus) fresh.querySelector<HTMLElement>(`[aria-label="${CSS.escape(focus)}"]`)?.focus();
+          marks();
+        }
+      }
+      return;
+    }
+    if (m.kind === "failed" && m.seq === edits.seq) {
+      edits = answered(edits, m.seq, null, { message: String(m.message) })!;
+      marks();
+      return;
+    }
+    if (m.kind !== "edited" && m.kind !== "refused") return;
+    const next = answered(edits, m.seq, null, m.kind === "refused" ? (m.error as EditError) : null);
+    if (!next) return;
+    edits = next;
+    if (m.kind === "edited") {
+      textError = null;
+      choices = new Map();
+      ctx.announce("recompiled");
+    } else ctx.announce(`refused: ${(m.error as EditError).message}`);
+    if (m.payload) ctx.setPayload(m.payload);
+    update();
+    marks();
+  }
+  const active = () => (el.getRootNode() as Document | ShadowRoot).activeElement;
+  ctx.onAnswer(onAnswer);
+
+  el.addEventListener("keydown", (e) => {
+    if ((e.ctrlKey || e.metaKey) && e.key.toLowerCase() === "z" && !(e.target as Element).closest(".cm-editor")) {
+      e.preventDefault();
+      e.stopPropagation();
+      ask(e.shiftKey ? "redo" : "undo");
+    }
+  });
+
+  function update(): void {
+    const editor = ctx.payload.editor;
+    if (!editor) return;
+    asCards.setAttribute("aria-pressed", String(mode() === "cards"));
+    asText.setAttribute("aria-pressed", String(mode() === "text"));
+    list.hidden = mode() !== "cards";
+    textBox.hidden = mode() !== "text";
+    // A new payload brings its own steps, unless something newer is on its way or a refused edit waits to be mended.
+    if (from !== editor && !(edits.busy || edits.error)) {
+      from = editor;
+      const same = JSON.stringify(wire(editor.steps)) === JSON.stringify(wire(edits.steps));
+      edits = { ...edits, steps: editor.steps };
+      if (!same || !list.childNodes.length) cards();
+      if (text && !text.focused()) text.set(asLines(edits.steps));
+    }
+    if (mode() === "text") {
+      if (!text) {
+        text = textEditor(textBox, asLines(edits.steps), (value) => {
+          edits = { ...edits, seq: -1, busy: true, error: null };
+          marks();
+          sendText(value);
+        });
+        text.mark(edits.error);
+      }
+    } else if (text && !text.focused()) text.set(asLines(edits.steps));
+    marks();
+  }
+
+  return { el, tools, update, destroy: () => (sendEdit.cancel(), sendText.cancel(), text?.destroy()) };
+}
+
+function python(v: unknown): string {
+  if (v === null) return "None";
+  if (v === true) return "True";
+  if (v === false) return "False";
+  if (Array.isArray(v)) return `[${v.map(python).join(", ")}]`;
+  if (typeof v === "object") return `{${Object.entries(v as object).map(([k, x]) => `'${k}': ${python(x)}`).join(", ")}}`;
+  return typeof v === "string" ? `'${v.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'` : String(v);
+}

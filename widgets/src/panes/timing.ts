@@ -1,0 +1,76 @@
+// Timing on the device behind Python: progress, a row a kernel, cancel.
+
+import type { Context, Message } from "../context";
+import { h } from "../dom";
+import type { TimingRow } from "../record";
+
+export interface TimingView {
+  el: HTMLElement;
+  tools: HTMLElement;
+  update(): void;
+}
+
+const number = (x: number | null | undefined, digits = 3): string => (typeof x === "number" && Number.isFinite(x) ? Number(x.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }) : "–");
+
+export function timingView(ctx: Context): TimingView {
+  let seq = 0;
+  let state = "";
+  const run = h("button", { type: "button", class: "small p", onclick: () => start() }, "Run");
+  const cancel = h("button", { type: "button", class: "small", disabled: true, onclick: () => ctx.send({ kind: "cancel" }) }, "Cancel");
+  const tools = h("span", { class: "tools" }, run, cancel);
+  const bar = h("progress", { max: 1, value: 0, "aria-label": "progress of the timing" });
+  const says = h("span", { class: "dim", role: "status" });
+  const progress = h("div", { class: "progress" }, bar, says);
+  const table = h("div", { class: "timetable" });
+  const note = h("p", { class: "note" });
+  const el = h("div", { class: "timing" }, progress, table, note);
+  progress.hidden = true;
+  note.textContent = "Latency with its spread, TFLOP/s and bandwidth, on the device named above.";
+
+  function start(): void {
+    seq = ctx.send({ kind: "time", against: [] });
+    set("running", 0);
+    table.replaceChildren();
+    note.textContent = "";
+  }
+  function set(to: string, done: number): void {
+    state = to;
+    progress.hidden = to === "none" || to === "";
+    bar.value = done;
+    says.textContent = { running: `running, ${Math.round(done * 100)} %`, done: "done", cancelled: "cancelled: what was measured stays" }[to] ?? "";
+    cancel.disabled = to !== "running";
+    run.disabled = to === "running";
+    run.textContent = to === "done" || to === "cancelled" ? "Run again" : "Run";
+  }
+  ctx.onAnswer((m: Message) => {
+    if (m.kind !== "timing" || m.seq !== seq) return;
+    if (m.state === "none") set("none", 0);
+    const progress = typeof m.progress === "number" ? m.progress : m.state === "done" ? 1 : 0;
+    set(String(m.state), Math.min(Math.max(progress, 0), 1));
+    const rows = (m.rows as TimingRow[] | undefined) ?? [];
+    const best = Math.min(...rows.map((r) => r.us ?? Infinity));
+    table.replaceChildren(
+      ...(rows.length
+        ? [
+            h(
+              "table",
+              { class: "times" },
+              h("thead", {}, h("tr", {}, ...["", "µs", "± µs", "TFLOP/s", "GB/s", "roofline", "registers", "shared", "note"].map((t) => h("th", { scope: "col" }, t)))),
+              h("tbody", {}, ...rows.map((r) => h("tr", { class: rows.length > 1 && r.us === best ? "best" : "" }, h("th", { scope: "row" }, r.name, rows.length > 1 && r.us === best ? h("span", { class: "s ok" }, " fastest") : null), h("td", {}, number(r.us, 4)), h("td", {}, number(r.spread, 2)), h("td", {}, number(r.tflops)), h("td", {}, number(r.gbps)), h("td", {}, typeof r.roofline === "number" ? `${Math.round(r.roofline * 100)} %` : "–"), h("td", {}, number(r.registers)), h("td", {}, typeof r.shared === "number" ? `${number(r.shared / 1024)} KiB` : "–"), h("td", { class: "w" }, r.estimate ? h("b", {}, "≈ estimate") : null, r.estimate && r.note ? " · " : "", r.note ?? "")))),
+            ),
+          ]
+        : []),
+    );
+    note.textContent = String(m.note ?? "");
+    if (m.state !== "running") ctx.announce(`timing ${String(m.state)}`);
+  });
+
+  return {
+    el,
+    tools,
+    update() {
+      run.hidden = cancel.hidden = !ctx.live;
+      if (!ctx.live && !state) note.textContent = "Timing needs Python behind the page.";
+    },
+  };
+}

@@ -1,0 +1,346 @@
+// The record (neptune_lab.trace) and the payload around it, as PROTOCOL.md and trace/record.py say.
+
+export interface Line {
+  node: string;
+  text: string;
+  origin: string;
+  kind: string;
+  refs: string[];
+}
+export interface Tensor {
+  name: string;
+  shape: number[];
+  dtype: string;
+}
+export interface GraphNode {
+  id: string;
+  label: string;
+  kind: "input" | "map" | "reduce" | "output";
+  detail: string;
+  role: string;
+  x: number | null;
+  y: number | null;
+  width: number | null;
+  height: number | null;
+}
+export type EdgeKind = "plain" | "fused" | "repaired" | "early";
+export interface GraphEdge {
+  source: string;
+  target: string;
+  tensor: string;
+  kind: EdgeKind;
+  points: [number, number][];
+}
+export interface Graph {
+  nodes: GraphNode[];
+  edges: GraphEdge[];
+  width: number | null;
+  height: number | null;
+}
+export interface DerivationStep {
+  title: string;
+  text: string;
+  latex: string;
+  mathml: string;
+  ok: boolean;
+}
+export interface Derivation {
+  reducer: string;
+  term: string;
+  steps: DerivationStep[];
+  accepted: boolean;
+  summary: string;
+}
+interface RawPhase {
+  key: string;
+  title: string;
+  note: string;
+  program: number[];
+  graph: Graph;
+  derivation: Derivation | null;
+  wrong: boolean;
+}
+interface RawStep {
+  index: number;
+  primitive: string;
+  arguments: Record<string, unknown>;
+  summary: string;
+  phases: RawPhase[];
+  error: string | null;
+}
+export interface SourceLine {
+  number: number;
+  text: string;
+  nodes: string[];
+  blocks: string[];
+  definition: string[];
+}
+export interface RawTrace {
+  operator: {
+    name: string;
+    title: string;
+    params: Record<string, unknown>;
+    inputs: Tensor[];
+    outputs: Tensor[];
+    source: string;
+    definition: number[];
+  };
+  steps: RawStep[];
+  kernel: {
+    name: string;
+    htile: number[];
+    passes: { name: string; lines: number[] }[];
+    source: string;
+    triton: SourceLine[];
+    launches: Record<string, unknown>[];
+  } | null;
+  versions: Record<string, string>;
+  command: string | null;
+  schema: number;
+  lines: [string, string, string, string, string[]][];
+}
+
+export interface Read {
+  text: string;
+  state: string;
+}
+export interface Cell {
+  value: string;
+  tag: string;
+  sign: string;
+  reads: Read[];
+  should_be: string | null;
+  right: boolean | null;
+}
+export interface Row {
+  label: string;
+  kind: "value" | "repair";
+  buffer: string;
+  block: string;
+  cells: (Cell | null)[];
+}
+export interface Table {
+  title: string;
+  rolling: string;
+  columns: string[];
+  rows: Row[];
+  note: string;
+}
+export type Values = number | Values[];
+export interface TagInput {
+  name: string;
+  shape: number[];
+  dtype: string;
+  values: Values;
+}
+export interface Parameter {
+  name: string;
+  kind: string;
+  required: boolean;
+  choices: unknown[] | Record<string, unknown[]> | null;
+  value?: unknown;
+}
+export interface StepEdit {
+  primitive: string;
+  arguments: Record<string, unknown>;
+  text?: string;
+}
+export interface EditError {
+  message: string;
+  help?: string | null;
+  step?: number | null;
+  line?: number | null;
+  column?: number | null;
+  node?: string | null;
+}
+export interface Primitive {
+  name: string;
+  ours: boolean;
+  summary: string;
+  parameters: Parameter[];
+}
+export interface Editor {
+  steps: StepEdit[];
+  primitives: Primitive[];
+  templates: string[];
+  undo?: number;
+  redo?: number;
+}
+export interface Payload {
+  trace: RawTrace;
+  check: { ok: boolean | null; text: string } | null;
+  kernel_error?: EditError | null;
+  tags: { inputs: TagInput[]; rolling: string[]; tables: Record<string, Table> } | null;
+  tags_note: string;
+  editor: Editor | null;
+  device: string;
+  live: boolean;
+}
+export interface TimingRow {
+  name: string;
+  us: number | null;
+  spread: number | null;
+  tflops: number | null;
+  gbps: number | null;
+  roofline?: number | null;
+  registers?: number | null;
+  shared?: number | null;
+  estimate?: boolean;
+  note: string;
+}
+
+/** A place to stop at: a phase of a step, the HTile program after a pass, or the Triton source. */
+export interface Stop {
+  key: string;
+  step: number;
+  phase: string;
+  kind: "loops" | "htile" | "triton";
+  letter: string;
+  title: string;
+  note: string;
+  lines: Line[];
+  graph: Graph | null;
+  derivation: Derivation | null;
+  wrong: boolean;
+  error: string | null;
+  /** Nothing differs from the stop before: not the text, and there is no algebra to read. */
+  quiet: boolean;
+}
+export interface StepEntry {
+  index: number;
+  call: string;
+  stops: Stop[];
+  error: string | null;
+}
+export interface Doc {
+  trace: RawTrace;
+  definition: Line[];
+  steps: StepEntry[];
+  stops: Stop[];
+  byKey: Map<string, Stop>;
+  htile: Line[];
+  triton: Line[];
+  source: SourceLine[];
+  /** The last loop program, which HTile's refs name. */
+  program: Line[];
+}
+
+export const SCHEMA = 1;
+
+const sameText = (a: Line[], b: Line[]): boolean => a.length === b.length && a.every((x, i) => x.text === b[i]!.text);
+
+/** `tile(block='s_max', …)`, shortened to what tells steps apart. */
+export function callText(primitive: string, args: Record<string, unknown>): string {
+  const show = (v: unknown): string => {
+    if (v === null) return "None";
+    if (typeof v === "string") return v;
+    if (typeof v === "boolean") return v ? "True" : "False";
+    if (Array.isArray(v)) return `(${v.map(show).join(", ")})`;
+    if (typeof v === "object") return Object.entries(v as object).map(([k, x]) => `${k}=${show(x)}`).join(", ");
+    return String(v);
+  };
+  return `${primitive}(${Object.values(args).map(show).join(", ")})`;
+}
+
+/** The payload's record, its pooled lines in place, as a list of stops. */
+export function readTrace(trace: RawTrace): Doc {
+  if (!trace || trace.schema !== SCHEMA)
+    throw new Error(`the record has schema ${String(trace?.schema)}, this page reads schema ${SCHEMA}`);
+  const pool: Line[] = trace.lines.map(([node, text, origin, kind, refs]) => ({ node, text, origin, kind, refs }));
+  const lines = (at: number[]): Line[] =>
+    at.map((n) => {
+      const line = pool[n];
+      if (!line) throw new Error(`the record names line ${n}, and has ${pool.length}`);
+      return line;
+    });
+  const definition = lines(trace.operator.definition);
+  const stops: Stop[] = [];
+  let before: Line[] | null = null;
+  let graph: Graph | null = null;
+  const steps: StepEntry[] = trace.steps.map((s) => {
+    const here: Stop[] = s.phases.map((p, n) => {
+      const program = lines(p.program);
+      const stop: Stop = {
+        key: `${s.index}.${p.key}`,
+        step: s.index,
+        phase: p.key,
+        kind: "loops",
+        letter: s.phases.length > 1 ? String.fromCharCode(97 + n) : "",
+        title: p.title,
+        note: p.note,
+        lines: program,
+        graph: p.graph,
+        derivation: p.derivation,
+        wrong: p.wrong,
+        error: n === s.phases.length - 1 ? s.error : null,
+        quiet: before !== null && s.error === null && p.derivation === null && !p.wrong && sameText(before, program),
+      };
+      before = program;
+      graph = p.graph;
+      return stop;
+    });
+    if (!here.length) {
+      here.push({
+        key: `${s.index}.${s.error ? "refused" : s.primitive}`,
+        step: s.index,
+        phase: s.error ? "refused" : s.primitive,
+        kind: "loops",
+        letter: "",
+        title: s.error ? "refused" : s.primitive,
+        note: "",
+        lines: before ?? definition,
+        graph,
+        derivation: null,
+        wrong: false,
+        error: s.error,
+        quiet: s.error === null,
+      });
+    }
+    stops.push(...here);
+    const call = s.primitive === "definition" ? "definition" : callText(s.primitive, s.arguments);
+    return { index: s.index, call, stops: here, error: s.error };
+  });
+  let program = definition;
+  for (const s of steps) if (s.error === null && s.stops.length) program = s.stops[s.stops.length - 1]!.lines;
+
+  const k = trace.kernel;
+  let htile: Line[] = [];
+  let triton: Line[] = [];
+  if (k) {
+    const stages = [{ name: "translated", lines: k.htile }, ...k.passes];
+    let last: Line[] | null = null;
+    stages.forEach((p, n) => {
+      const now = lines(p.lines);
+      stops.push(kernelStop(`htile.${n}`, "htile", p.name.replaceAll("_", " "), now, last !== null && sameText(last, now)));
+      last = htile = now;
+    });
+    triton = k.triton.map((t) => ({ node: `triton:${t.number}`, text: t.text, origin: "", kind: "triton", refs: t.nodes }));
+    stops.push(kernelStop("triton", "triton", k.launches.length === 1 ? "1 kernel" : `${k.launches.length} kernels`, triton, false));
+  }
+  if (!stops.length) {
+    const empty = kernelStop("definition", "htile", "definition", definition, false);
+    stops.push({ ...empty, kind: "loops", step: 0, key: "0.definition", phase: "definition" });
+    steps.push({ index: 0, call: "definition", stops: [...stops], error: null });
+  }
+  const source = k?.triton ?? [];
+  return { trace, definition, steps, stops, byKey: new Map(stops.map((s) => [s.key, s])), htile, triton, source, program };
+}
+
+function kernelStop(key: string, kind: "htile" | "triton", title: string, lines: Line[], quiet: boolean): Stop {
+  const note = kind === "triton" ? "The Triton source." : key === "htile.0" ? "HTile IR as translated from the loops." : `HTile IR after ${title}.`;
+  return { key, step: -1, phase: key, kind, letter: "", title, note, lines, graph: null, derivation: null, wrong: false, error: null, quiet };
+}
+
+/** How a stop is called in a sentence: "3 b · naive fusion". */
+export function stopName(stop: Stop): string {
+  if (stop.kind === "triton") return "Triton";
+  if (stop.kind === "htile") return `HTile · ${stop.title}`;
+  return `${stop.step}${stop.letter ? ` ${stop.letter}` : ""} · ${stop.title}`;
+}
+
+/** The stop before in the same stage; the first HTile program and Triton have none to compare with. */
+export function stopBefore(doc: Doc, stop: Stop): Stop | null {
+  const at = doc.stops.indexOf(stop);
+  const before = at > 0 ? doc.stops[at - 1]! : null;
+  return before && before.kind === stop.kind ? before : null;
+}
