@@ -26,7 +26,7 @@ help:  ## show this list
 setup: $(STAMP)  ## make .venv and install the pinned dependencies (skipped when up to date)
 
 # An existing .venv is used as it is; whatever it lacks is installed into it.
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml scripts/jupyterlab.json
 	@test -n "$(TORCH)" || { echo "error: no line \"torch==…\" in pyproject.toml" >&2; exit 1; }
 	@test -x $(BIN)/python || { \
 	  command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) found: install Python 3.11 or later, or say make PYTHON=/path/to/python3" >&2; exit 1; }; \
@@ -38,14 +38,14 @@ $(STAMP): pyproject.toml
 	$(PIP) install "$(TORCH)"
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(VENV)/torch-constraint.txt
 	$(PIP) install --constraint $(VENV)/torch-constraint.txt --editable ".[widgets,dev]"
+	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp scripts/jupyterlab.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $(STAMP)
 
 system:  ## install graphviz and Chromium where apt-get may (the tests skip what they lack)
 	@bash scripts/system_packages.sh
 
 lab: setup  ## open the tour in JupyterLab (ARGS=--no-browser prints the address)
-	$(BIN)/jupyter lab $(ROOT) --LabApp.news_url=None \
-	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb $(ARGS)
+	$(BIN)/jupyter lab $(ROOT) --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb $(ARGS)
 
 notebooks: setup  ## run every notebook and keep its output
 	$(BIN)/python -m pytest tests/notebooks --update-golden $(ARGS)

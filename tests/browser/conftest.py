@@ -77,7 +77,7 @@ def lab(tmp_path_factory) -> Iterator[Lab]:
         port = probe.getsockname()[1]
     settings = tmp_path_factory.mktemp("settings")
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
-    command += [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}", "--LabApp.news_url=None"]
+    command += [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"]
     command += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--ServerApp.port_retries=0"]
     command += [f"--LabServerApp.workspaces_dir={settings}", f"--LabServerApp.user_settings_dir={settings}"]
     log = (settings / "log").open("w")

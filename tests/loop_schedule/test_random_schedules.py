@@ -44,7 +44,7 @@ def draw_step(rng: random.Random, sch: Schedule) -> Callable[[], object]:
     read = [r.buffer for r in loads(find_block(sch.program, block)[1].body.value)] or ["nothing"]
     maps = rng.choice(["auto", "auto", "keep", "inline"])
     size = rng.randint(1, 3)
-    (name,) = rng.choices(list(WEIGHTS), WEIGHTS.values())
+    (name,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
     return {
         "rolling_update": lambda: sch.rolling_update(other, loop, maps),
         "split_k_update": lambda: sch.split_k_update(other, loop, maps),

@@ -125,8 +125,8 @@ export class Listing {
       const el = document.createElement("div");
       el.className = `ln ${line.gap ? "gap" : line.op}${line.node && line.op !== "del" ? " has" : ""}`;
       el.id = `${this.ctx.uid}-${this.name}-${n}`;
-      el.setAttribute("role", "option");
-      el.setAttribute("aria-selected", "false");
+      if (line.gap) el.setAttribute("aria-hidden", "true");
+      else el.setAttribute("role", "option");
       const number = document.createElement("i");
       number.textContent = line.number === null ? "" : String(line.number);
       const sign = document.createElement("u");
@@ -156,7 +156,7 @@ export class Listing {
       el.classList.toggle("lit", on);
       el.classList.toggle("own", own);
       el.classList.toggle("hit", hit !== null && !line.gap && hit(line.text));
-      el.setAttribute("aria-selected", on ? "true" : "false");
+      if (!line.gap) el.setAttribute("aria-selected", on ? "true" : "false");
       const rank = own ? -1 : (line.weight ?? 0);
       if (on && rank < best) (first = el), (best = rank);
     }

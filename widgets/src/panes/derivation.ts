@@ -22,7 +22,7 @@ function rowsOf(step: DerivationStep): { label: string; math: Element | null; te
   });
 }
 
-function stepEl(step: DerivationStep, index: number, total: number): HTMLElement {
+function stepEl(step: DerivationStep): HTMLElement {
   const colon = step.title.indexOf(":");
   const [name, rest] = colon > 0 ? [step.title.slice(0, colon), step.title.slice(colon + 1).trim()] : [step.title, ""];
   const rows = rowsOf(step);
@@ -32,7 +32,7 @@ function stepEl(step: DerivationStep, index: number, total: number): HTMLElement
   return h(
     "details",
     { class: `step${step.ok ? "" : " refused"}`, ...(step.ok ? {} : { open: true }) },
-    h("summary", { "aria-label": `step ${index + 1} of ${total}: ${step.title}, ${step.ok ? "holds" : "refused"}` }, h("span", { class: "n" }, name), h("span", { class: "f" }, result), sign),
+    h("summary", {}, h("span", { class: "n" }, name), h("span", { class: "f" }, result), sign),
     rest ? h("p", { class: "what" }, rest) : null,
     h(
       "div",
@@ -48,7 +48,7 @@ export function derivationEl(d: Derivation): HTMLElement {
     { class: "der" },
     h("p", { class: "sum" }, h("span", { class: d.accepted ? "s ok" : "s bad" }, d.accepted ? "✓ " : "✗ "), d.accepted ? h("code", {}, d.summary) : d.summary),
     h("p", { class: "g" }, "reducer ", h("code", {}, d.reducer), " of ", h("code", {}, d.term)),
-    ...d.steps.map((s, n) => stepEl(s, n, d.steps.length)),
+    ...d.steps.map(stepEl),
   );
 }
 

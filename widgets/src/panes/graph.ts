@@ -94,6 +94,7 @@ export function graphView(ctx: Context): GraphView {
     const oldEdges = before && new Map(before.edges.map((e) => [`${e.source}→${e.target}→${e.tensor}`, e.kind]));
     let low = layout.height;
     const lanes = new Map<string, number>();
+    const signs: SVGTextElement[] = [];
     const edges = graph.edges.flatMap((edge) => {
       const from = boxes.get(edge.source);
       const to = boxes.get(edge.target);
@@ -117,8 +118,10 @@ export function graphView(ctx: Context): GraphView {
         svg("title", {}, `${edge.target} reads ${edge.tensor} of ${edge.source}: ${word}`),
         svg("path", { class: "line", d }),
         svg("path", { class: "tip", d: `M${tip[0]} L${x.toFixed(1)},${y.toFixed(1)} L${tip[1]}` }),
-        sign ? svg("text", { class: "t", x: middle[0]!, y: middle[1]! - 5, "text-anchor": "middle" }, `${sign} ${word}`) : null,
       );
+      // Its words where there is room, else its sign; above the nodes, so that it can always be read.
+      const room = Math.max(Math.abs(from.x - to.x) - (from.width + to.width) / 2, Math.abs(from.y - to.y) - (from.height + to.height) / 2 + 30);
+      if (sign) signs.push(svg("text", { class: `t sign ${edge.kind}`, x: middle[0]!, y: middle[1]! + (room > 100 ? -5 : 4), "text-anchor": "middle" }, room > 100 ? `${sign} ${word}` : sign));
       return [{ el: g, edge }];
     });
     graph.nodes.forEach((n, at) => {
@@ -133,14 +136,16 @@ export function graphView(ctx: Context): GraphView {
           role: "button",
           tabindex: at ? -1 : 0,
           "aria-pressed": "false",
-          "aria-label": `${n.label}, ${n.kind}${detail ? `, ${detail}` : ""}${fresh ? ", new in this phase" : ""}`,
+          "aria-label": `${n.label} ${detail}${fresh ? " + new in this phase" : ""}, ${n.kind}`,
         },
-        svg("title", {}, [n.label, detail, n.role, fresh ? "new in this phase" : ""].filter(Boolean).join("\n")),
         svg("rect", { width: b.width, height: b.height, rx: n.kind === "input" ? b.height / 2.6 : 6 }),
         svg("text", { x: b.width / 2, y: detail ? b.height / 2 - 2 : b.height / 2 + 4, "text-anchor": "middle" }, n.label),
+        " ",
         detail ? svg("text", { class: "t", x: b.width / 2, y: b.height / 2 + 12, "text-anchor": "middle" }, detail) : null,
+        " ",
         fresh ? svg("text", { class: "plus", x: b.width - 4, y: 11, "text-anchor": "end" }, "+") : null,
       );
+      if (n.role) g.append(svg("desc", {}, n.role));
       g.addEventListener("click", (e) => press(n.id, e.ctrlKey || e.metaKey || e.shiftKey));
       g.addEventListener("keydown", (e) => {
         const ids = graph.nodes.map((x) => x.id);
@@ -159,7 +164,7 @@ export function graphView(ctx: Context): GraphView {
     });
     const width = layout.width;
     const root = svg("svg", { viewBox: `0 0 ${width} ${low}`, class: "dataflow", role: "group", "aria-label": `dataflow: ${graph.edges.map((e) => `${e.source} to ${e.target}`).slice(0, 40).join(", ")}` });
-    root.append(svg("g", {}, ...edges.map((e) => e.el)), svg("g", {}, ...nodes.values()));
+    root.append(svg("g", {}, ...edges.map((e) => e.el)), svg("g", {}, ...nodes.values()), svg("g", { class: "signs", "aria-hidden": "true" }, ...signs));
     return { el: root, nodes, edges, width, height: low };
   }
 

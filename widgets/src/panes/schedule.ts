@@ -1,7 +1,7 @@
 // The schedule as cards and as text, one list of steps behind both; each change is sent, and newer ones win.
 
 import type { Context, Message } from "../context";
-import { debounce, h } from "../dom";
+import { debounce, h, reveal } from "../dom";
 import { type EditAction, type Edits, answered, asked, change, started, wire } from "../edits";
 import { type EditError, type Parameter, type StepEdit, callText } from "../record";
 import { type TextEditor, textEditor } from "../texteditor";
@@ -199,7 +199,7 @@ export function scheduleView(ctx: Context): ScheduleView {
     const call = h("code", {}, callText(step.primitive, step.arguments));
     const mini = (label: string, name: string, off: boolean, f: () => void) => h("button", { type: "button", class: "mini", title: name, "aria-label": `${name}: step ${n + 1}, ${step.primitive}`, disabled: off, onclick: f }, label);
     const holder = h("div", { class: "unfolded" });
-    const toggle = h("button", { type: "button", class: "call", "aria-expanded": String(open.has(n)), onclick: () => { open.has(n) ? open.delete(n) : open.add(n); unfold(); toggle.setAttribute("aria-expanded", String(open.has(n))); } }, h("i", {}, String(n + 1)), call, id?.ours ? h("span", { class: "chip tiny" }, "ours") : null);
+    const toggle = h("button", { type: "button", class: "call", "data-f": `call ${n}`, "aria-expanded": String(open.has(n)), onclick: () => { open.has(n) ? open.delete(n) : open.add(n); unfold(); toggle.setAttribute("aria-expanded", String(open.has(n))); } }, h("i", {}, String(n + 1)), call, id?.ours ? h("span", { class: "chip tiny" }, "ours") : null);
     const li = h(
       "li",
       { class: "card", draggable: "true", "data-n": n },
@@ -215,7 +215,7 @@ export function scheduleView(ctx: Context): ScheduleView {
       if (!legal) choiceSeq.set(askChoices(n, step.primitive), key);
       holder.append(
         id?.summary ? h("p", { class: "what" }, id.summary) : "",
-        controls(legal ?? id?.parameters ?? [], edits.steps[n]?.arguments ?? step.arguments, step.primitive, (name, v) => {
+        controls(legal?.length ? legal : (id?.parameters ?? []), edits.steps[n]?.arguments ?? step.arguments, step.primitive, (name, v) => {
           act({ type: "set", index: n, name, value: v }, false);
           call.textContent = callText(step.primitive, edits.steps[n]!.arguments);
         }),
@@ -245,7 +245,9 @@ export function scheduleView(ctx: Context): ScheduleView {
     draft = { index, primitive: "", args: {}, seq: -1, parameters: null, message: "" };
     cards();
     (list.querySelector(".draft select") as HTMLElement | null)?.focus();
+    showDraft();
   }
+  const showDraft = () => { const d = list.querySelector(".draft"); if (d) reveal(el, d, 12); };
   function draftCard(): HTMLElement {
     const d = draft!;
     const pick = h("select", { "aria-label": "primitive to insert", onchange: () => { d.primitive = pick.value; d.args = {}; d.parameters = null; if (pick.value) d.seq = askChoices(d.index, pick.value); cards(); (list.querySelector(".draft select") as HTMLElement | null)?.focus(); } },
@@ -260,12 +262,14 @@ export function scheduleView(ctx: Context): ScheduleView {
 
   function cards(): void {
     const top = el.scrollTop;
+    const held = hold(list);
     const items = edits.steps.map(card);
     if (draft) items.splice(Math.min(draft.index, items.length), 0, draftCard());
     const empty = !edits.steps.length && !draft ? [h("li", { class: "note" }, "No steps yet: the program is as it was defined.")] : [];
     const add = draft ? [] : [h("li", { class: "addline" }, h("button", { type: "button", class: "small", onclick: () => startDraft(edits.steps.length) }, "+ Add a step"))];
     list.replaceChildren(...empty, ...items, ...add);
     el.scrollTop = top;
+    held(list);
     marks();
   }
 
@@ -302,6 +306,7 @@ export function scheduleView(ctx: Context): ScheduleView {
         for (const p of parameters) if (p.value !== undefined && p.value !== null && !(p.name in draft.args)) draft.args[p.name] = p.value;
         cards();
         (list.querySelector(".draft .p") as HTMLElement | null)?.focus();
+        showDraft();
       }
       const key = choiceSeq.get(m.seq);
       choiceSeq.delete(m.seq);
@@ -309,11 +314,12 @@ export function scheduleView(ctx: Context): ScheduleView {
         choices.set(key, parameters);
         const n = Number(key.split("|")[0]);
         const old = list.querySelector(`[data-n="${n}"]`);
-        const focus = old?.contains(active()) ? (active() as HTMLElement).getAttribute("aria-label") : null;
-        if (old && edits.steps[n] && !(active() instanceof HTMLInputElement && focus)) {
+        // Not under someone's hands: who types goes on typing.
+        if (old && edits.steps[n] && !(active() instanceof HTMLInputElement && old.contains(active()))) {
+          const held = hold(old);
           const fresh = card(edits.steps[n]!, n);
           old.replaceWith(fresh);
-          if (focus) fresh.querySelector<HTMLElement>(`[aria-label="${CSS.escape(focus)}"]`)?.focus();
+          held(fresh);
           marks();
         }
       }
@@ -337,6 +343,13 @@ export function scheduleView(ctx: Context): ScheduleView {
     update();
     marks();
   }
+  /** Remembers what has the focus in `box`; what it returns gives the focus back to its successor. */
+  function hold(box: Element): (to: Element) => void {
+    const now = active();
+    const name = now && box.contains(now) ? (["data-f", "aria-label"].find((a) => now.hasAttribute(a)) ?? null) : null;
+    const value = name && now!.getAttribute(name);
+    return (to) => { if (name) to.querySelector<HTMLElement>(`[${name}="${CSS.escape(value!)}"]`)?.focus(); };
+  }
   const active = () => (el.getRootNode() as Document | ShadowRoot).activeElement;
   ctx.onAnswer(onAnswer);
 
@@ -358,9 +371,10 @@ export function scheduleView(ctx: Context): ScheduleView {
     // A new payload brings its own steps, unless something newer is on its way or a refused edit waits to be mended.
     if (from !== editor && !(edits.busy || edits.error)) {
       from = editor;
-      const same = JSON.stringify(wire(editor.steps)) === JSON.stringify(wire(edits.steps));
+      const same = sorted(editor.steps) === sorted(edits.steps);
       edits = { ...edits, steps: editor.steps };
       if (!same || !list.childNodes.length) cards();
+      else for (const n of open) if (edits.steps[n]) choiceSeq.set(askChoices(n, edits.steps[n]!.primitive), `${n}|${edits.steps[n]!.primitive}`);
       if (text && !text.focused()) text.set(asLines(edits.steps));
     }
     if (mode() === "text") {
@@ -378,6 +392,10 @@ export function scheduleView(ctx: Context): ScheduleView {
 
   return { el, tools, update, destroy: () => (sendEdit.cancel(), sendText.cancel(), text?.destroy()) };
 }
+
+/** Steps as text to compare, whatever the order of their arguments. */
+const sorted = (steps: StepEdit[]): string =>
+  JSON.stringify(steps.map((s) => [s.primitive, Object.entries(s.arguments).filter(([, v]) => v !== null).sort(([a], [b]) => (a < b ? -1 : 1))]));
 
 function python(v: unknown): string {
   if (v === null) return "None";

@@ -2,6 +2,7 @@
 
 import type { Context, Message } from "../context";
 import { h } from "../dom";
+import { wire } from "../edits";
 import type { TimingRow } from "../record";
 
 export interface TimingView {
@@ -10,25 +11,29 @@ export interface TimingView {
   update(): void;
 }
 
-const number = (x: number | null | undefined, digits = 3): string => (typeof x === "number" && Number.isFinite(x) ? Number(x.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }) : "–");
+const number = (x: number | null | undefined, digits = 3): string => (typeof x === "number" && Number.isFinite(x) ? x !== 0 && Math.abs(x) < 0.001 ? x.toExponential(1) : Number(x.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }) : "–");
 
 export function timingView(ctx: Context): TimingView {
   let seq = 0;
   let state = "";
+  const first = ctx.payload.editor?.steps;
+  const against = h("input", { type: "checkbox" });
+  const againstLabel = h("label", { class: "note" }, against, " beside the schedule as it was opened");
+  const differs = () => JSON.stringify(wire(first ?? [])) !== JSON.stringify(wire(ctx.payload.editor?.steps ?? []));
   const run = h("button", { type: "button", class: "small p", onclick: () => start() }, "Run");
   const cancel = h("button", { type: "button", class: "small", disabled: true, onclick: () => ctx.send({ kind: "cancel" }) }, "Cancel");
   const tools = h("span", { class: "tools" }, run, cancel);
   const bar = h("progress", { max: 1, value: 0, "aria-label": "progress of the timing" });
   const says = h("span", { class: "dim", role: "status" });
   const progress = h("div", { class: "progress" }, bar, says);
-  const table = h("div", { class: "timetable" });
+  const table = h("div", { class: "timetable", tabindex: 0, role: "group", "aria-label": "measured times" });
   const note = h("p", { class: "note" });
-  const el = h("div", { class: "timing" }, progress, table, note);
+  const el = h("div", { class: "timing" }, againstLabel, progress, table, note);
   progress.hidden = true;
   note.textContent = "Latency with its spread, TFLOP/s and bandwidth, on the device named above.";
 
   function start(): void {
-    seq = ctx.send({ kind: "time", against: [] });
+    seq = ctx.send({ kind: "time", against: against.checked && first && differs() ? [{ name: "as opened", steps: wire(first) }] : [] });
     set("running", 0);
     table.replaceChildren();
     note.textContent = "";
@@ -55,8 +60,8 @@ export function timingView(ctx: Context): TimingView {
             h(
               "table",
               { class: "times" },
-              h("thead", {}, h("tr", {}, ...["", "µs", "± µs", "TFLOP/s", "GB/s", "roofline", "registers", "shared", "note"].map((t) => h("th", { scope: "col" }, t)))),
-              h("tbody", {}, ...rows.map((r) => h("tr", { class: rows.length > 1 && r.us === best ? "best" : "" }, h("th", { scope: "row" }, r.name, rows.length > 1 && r.us === best ? h("span", { class: "s ok" }, " fastest") : null), h("td", {}, number(r.us, 4)), h("td", {}, number(r.spread, 2)), h("td", {}, number(r.tflops)), h("td", {}, number(r.gbps)), h("td", {}, typeof r.roofline === "number" ? `${Math.round(r.roofline * 100)} %` : "–"), h("td", {}, number(r.registers)), h("td", {}, typeof r.shared === "number" ? `${number(r.shared / 1024)} KiB` : "–"), h("td", { class: "w" }, r.estimate ? h("b", {}, "≈ estimate") : null, r.estimate && r.note ? " · " : "", r.note ?? "")))),
+              h("thead", {}, h("tr", {}, ...["schedule", "µs", "± µs", "TFLOP/s", "GB/s", "roofline", "registers", "shared", "note"].map((t) => h("th", { scope: "col" }, t)))),
+              h("tbody", {}, ...rows.map((r) => h("tr", { class: rows.length > 1 && r.us === best ? "best" : "" }, h("th", { scope: "row" }, r.name, rows.length > 1 && r.us === best ? h("span", { class: "s ok" }, " fastest") : null), h("td", { title: r.estimate ? "an estimate, not measured" : null }, `${r.estimate ? "≈ " : ""}${number(r.us, 4)}`), h("td", {}, number(r.spread, 2)), h("td", {}, number(r.tflops)), h("td", {}, number(r.gbps)), h("td", {}, typeof r.roofline === "number" ? `${Math.round(r.roofline * 100)} %` : "–"), h("td", {}, number(r.registers)), h("td", {}, typeof r.shared === "number" ? `${number(r.shared / 1024)} KiB` : "–"), h("td", { class: "w" }, r.estimate ? h("b", {}, "≈ estimate") : null, r.estimate && r.note ? " · " : "", r.note ?? "")))),
             ),
           ]
         : []),
@@ -69,6 +74,7 @@ export function timingView(ctx: Context): TimingView {
     el,
     tools,
     update() {
+      againstLabel.hidden = !ctx.live || !first || !differs();
       run.hidden = cancel.hidden = !ctx.live;
       if (!ctx.live && !state) note.textContent = "Timing needs Python behind the page.";
     },

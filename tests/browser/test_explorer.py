@@ -1,0 +1,229 @@
+"""The explorer in a real JupyterLab: what a person does, by mouse and by key, and what the page shows then."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+FIGURE1, ATTENTION = 0, 1
+SOON = 20_000  # milliseconds
+
+
+def open_notebook(page: Page, lab, name: str) -> None:
+    page.goto(f"{lab.address}/lab/tree/{name}?token=neptune")
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+    page.wait_for_timeout(2_000)  # an idle sign is not enough: a Run pressed at once is lost
+
+
+def run_all(page: Page) -> None:
+    page.get_by_role("menuitem", name="Run", exact=True).first.click()
+    page.get_by_text("Run All Cells", exact=True).first.click()
+    page.wait_for_selector(".nx >> nth=1", timeout=60_000)
+
+
+@pytest.fixture
+def explorers(page, lab) -> Locator:
+    """Both explorers of the notebook, drawn."""
+    open_notebook(page, lab, "01_rolling_update.ipynb")
+    run_all(page)
+    return page.locator(".nx")
+
+
+def stops(explorer: Locator) -> list[str]:
+    """The rail's entries that can be chosen, in order."""
+    return explorer.locator(".rail li[role=treeitem]:not(.group)").all_text_contents()
+
+
+def selected(explorer: Locator) -> str:
+    return explorer.locator(".rail li[aria-selected=true]").first.text_content() or ""
+
+
+def tab(explorer: Locator, name: str) -> None:
+    explorer.get_by_role("tab", name=name, exact=True).first.click()
+
+
+def lines(explorer: Locator, pane: str) -> Locator:
+    return explorer.locator(f"section[aria-label={pane!r}] .ln:not(.gap)")
+
+
+def program_text(explorer: Locator) -> str:
+    return "\n".join(lines(explorer, "program").locator("code").all_inner_texts())
+
+
+def test_every_phase_by_mouse_and_by_key(explorers):
+    explorer = explorers.nth(FIGURE1)
+    explorer.scroll_into_view_if_needed()
+    names = stops(explorer)
+    assert len(names) >= 6
+    rail = explorer.locator(".rail li[role=treeitem]:not(.group)")
+    seen = []
+    for n in range(len(names)):
+        rail.nth(n).click()
+        expect(rail.nth(n)).to_have_attribute("aria-selected", "true")
+        seen.append(selected(explorer))
+    assert seen == names
+    by_phase = dict(zip(names, range(len(names)), strict=True))
+    naive = next(n for n in names if "naive" in n)
+    assert "! wrong" in naive
+    rail.nth(by_phase[naive]).click()
+    assert "xsum[i] += xexp[i, j]" in program_text(explorer)
+    explorer.locator(".rail").get_by_role("button", name="first phase").click()
+    assert selected(explorer) == names[0]
+    explorer.locator(".rail [role=tree]").first.focus()
+    walked = [selected(explorer)]
+    for _ in names[1:]:
+        explorer.page.keyboard.press("ArrowRight")
+        walked.append(selected(explorer))
+    assert walked == names
+    explorer.page.keyboard.press("Home")
+    assert selected(explorer) == names[0]
+    explorer.page.keyboard.press("End")
+    assert selected(explorer) == names[-1]
+    explorer.page.keyboard.press("ArrowLeft")
+    assert selected(explorer) == names[-2]
+
+
+def test_a_triton_line_lights_its_loop_line(explorers):
+    explorer = explorers.nth(ATTENTION)
+    explorer.scroll_into_view_if_needed()
+    explorer.locator(".rail li", has_text="retire_tags").first.click()
+    code = reveal_code(explorer, "Triton")
+    code.locator(".ln", has_text="repair = tl.exp").first.click()
+    lit = explorer.locator("section[aria-label=program] .ln.lit code").all_inner_texts()
+    assert lit
+    assert any("s_sum" in text for text in lit)
+    assert not any("acc_tile[" in text and "+=" in text for text in lit)
+    explorer.page.keyboard.press("Escape")
+    expect(explorer.locator("section[aria-label=program] .ln.lit")).to_have_count(0)
+
+
+def reveal_code(explorer: Locator, name: str) -> Locator:
+    """The pane of emitted code, at its tab `name`; where the window is narrow it is behind a tab of its own."""
+    kernel = explorer.get_by_role("tab", name="Kernel", exact=True)
+    if kernel.count() and kernel.first.is_visible():
+        kernel.first.click()
+    tab(explorer, name)
+    return explorer.locator("section[aria-label='kernel code']")
+
+
+def test_edit_a_tile_then_an_illegal_edit_and_undo(explorers):
+    explorer = explorers.nth(ATTENTION)
+    explorer.scroll_into_view_if_needed()
+    explorer.get_by_role("button", name=re.compile("^Edit schedule")).click()
+    explorer.get_by_role("button", name="Text", exact=True).click()
+    editor = explorer.locator(".cm-content")
+    expect(editor).to_be_visible(timeout=SOON)
+    text = explorer.page.evaluate("e => e.cmTile?.view?.state.doc.toString() ?? e.innerText", editor.element_handle())
+    assert "sch.tile('qk', i=64, j=64)" in text
+    explorer.get_by_role("button", name="Cards", exact=True).click()
+    card = explorer.locator(".card", has_text="tile").first
+    card.locator("button.call").click()
+    choice = card.locator("select[aria-label*='j']").first
+    expect(choice).to_be_visible(timeout=SOON)
+    values = choice.locator("option").all_inner_texts()
+    assert "32" in values
+    assert "77" not in values  # legal choices only
+    choice.select_option(label="32")
+    code = reveal_code(explorer, "Triton")
+    expect(code.locator(".ln", has_text="j0 * 32").first).to_be_visible(timeout=SOON)
+    expect(explorer.locator(".chip.check")).to_contain_text("equals the definition", timeout=SOON)
+
+    tab_editor(explorer)
+    explorer.get_by_role("button", name="Text", exact=True).click()
+    replace_text(explorer, lambda t: t.replace("sch.retire_tags('s_max')", "sch.retire_tags('s_mix')"))
+    error = explorer.locator(".cmbad")  # it stands at its line
+    expect(error).to_contain_text("there is no block 's_mix'", timeout=SOON)
+    expect(error).to_contain_text("s_max")  # the suggestion
+    explorer.get_by_role("button", name="undo").click()
+    expect(error).to_have_count(0, timeout=SOON)
+    explorer.get_by_role("button", name="undo").click()
+    code = reveal_code(explorer, "Triton")
+    expect(code.locator(".ln", has_text="j0 * 64").first).to_be_visible(timeout=SOON)
+
+
+def tab_editor(explorer: Locator) -> None:
+    """Brings the schedule editor back to the front."""
+    schedule = explorer.get_by_role("tab", name="Schedule", exact=True)
+    if schedule.count() and schedule.first.is_visible():
+        schedule.first.click()
+
+
+def replace_text(explorer: Locator, change) -> None:
+    """The editor's text, changed as by selecting all and pasting."""
+    editor = explorer.locator(".cm-content")
+    editor.click()
+    before = "\n".join(explorer.locator(".cm-line").all_inner_texts())
+    explorer.page.keyboard.press("Control+a")
+    explorer.page.keyboard.insert_text(change(before))
+
+
+def test_the_tag_table_is_scrubbed_and_edited(explorers):
+    explorer = explorers.nth(FIGURE1)
+    explorer.scroll_into_view_if_needed()
+    explorer.locator(".rail li", has_text="repaired program").first.click()
+    tab(explorer, "Tags")
+    table = explorer.locator("table.tagtable")
+    expect(table).to_be_visible(timeout=SOON)
+    expect(table.locator("tr", has_text="repair of xsum[0]")).to_contain_text("↻")
+    where = explorer.locator("output.at")
+    first = where.inner_text()
+    explorer.locator(".rail [role=tree]").first.focus()
+    explorer.page.keyboard.press("k")
+    assert where.inner_text() != first
+    explorer.page.keyboard.press("j")
+    assert where.inner_text() == first
+    last = table.locator("tr", has_text=re.compile(r"^xsum\[0\]")).locator("td").last
+    before = last.inner_text()
+    assert "✓" in before
+    tab(explorer, "Inputs")
+    cell = explorer.locator(".matrix input").first
+    cell.fill("9")
+    cell.press("Enter")
+    explorer.get_by_role("tab", name="Tags", exact=True).last.click()
+    expect(table.locator("tr", has_text="xmax[0]").first.locator("td").last).to_contain_text("9", timeout=SOON)
+    expect(last).to_contain_text("✓")
+    assert last.inner_text() != before
+
+
+def test_exported_page_opens_from_disk(explorers, browser, tmp_path):
+    explorer = explorers.nth(FIGURE1)
+    explorer.scroll_into_view_if_needed()
+    with explorers.page.expect_download() as caught:
+        explorer.get_by_role("button", name="Export").click()
+    target = tmp_path / "explorer.html"
+    caught.value.save_as(target)
+    assert not re.search(r"""(src|href)=["']https?:""", target.read_text(encoding="utf-8"))
+    fresh = browser.new_context(offline=True).new_page()
+    fresh.goto(target.as_uri())
+    alone = fresh.locator(".nx")
+    expect(alone).to_be_visible(timeout=SOON)
+    names = stops(alone)
+    alone.locator(".rail [role=tree]").first.focus()
+    for _ in names[1:]:
+        fresh.keyboard.press("ArrowRight")
+    assert selected(alone) == names[-1]
+    fresh.context.close()
+
+
+def test_reloaded_notebook_shows_a_static_view(explorers, lab):
+    page = explorers.page
+    explorers.first.scroll_into_view_if_needed()
+    page.keyboard.press("Control+s")
+    saved = Path(lab.folder / "01_rolling_update.ipynb")
+    page.wait_for_timeout(1_500)
+    data = json.loads(saved.read_text(encoding="utf-8"))
+    shown = [o["data"] for c in data["cells"] for o in c.get("outputs", []) if "data" in o and "text/html" in o["data"]]
+    assert len(shown) == 2, "each explorer's output carries HTML of its own"
+    html = unescape("".join(shown[0]["text/html"]))
+    assert "<script" not in html
+    for expected in ("rolling_update", "xsum[i]", "exp(xmax - xmax')"):
+        assert expected in html
+    assert saved.stat().st_size < 1_500_000 * 2  # two explorers
+    page.reload()
+    page.wait_for_selector(".jp-OutputArea-output", timeout=60_000)
+    expect(page.locator(".jp-OutputArea-output", has_text="rolling_update").first).to_be_visible(timeout=SOON)
