@@ -45,6 +45,11 @@ def loop_names(program: Program) -> tuple[str, ...]:
     return tuple(dict.fromkeys(s.var for _, s, _ in tree.statements(program) if isinstance(s, Loop)))
 
 
+def extent(program: Program, block: str, loop: str) -> int:
+    """How often the loop `loop` around `block` runs; ScheduleError where there is none."""
+    return tree.find_loop(program, block, loop)[1].extent
+
+
 def stores(program: Program) -> int:
     """How many stores a run makes, predicates aside: the work of recording or running it."""
 

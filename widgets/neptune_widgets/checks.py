@@ -65,7 +65,7 @@ def reduced(schedule: Schedule) -> Schedule | None:
         if isinstance(value, int) and not isinstance(value, bool):
             # Two whole tiles and the tail that the real size has.
             wanted[name] = min(value, _SMALL.get(name, 2 * tile + value % tile))
-    smaller = _again(schedule.operator, wanted)
+    smaller = again(schedule.operator, wanted)
     if smaller is None:
         return None
     try:
@@ -77,7 +77,7 @@ def reduced(schedule: Schedule) -> Schedule | None:
 def small_enough(operator: Operator) -> str | None:
     """How one writes the operator at sizes for tag tables; None where it cannot be made again."""
     wanted = {n: min(v, _TINY[n]) for n, v in operator.params.items() if n in _TINY}
-    if not wanted or _again(operator, wanted) is None:
+    if not wanted or again(operator, wanted) is None:
         return None
     return f"{_name(operator)}({', '.join(f'{n}={v}' for n, v in wanted.items())})"
 
@@ -98,7 +98,7 @@ def _name(operator: Operator) -> str | None:
     return next((name for name in OPERATORS if name.replace(".", "_") == operator.name), None)
 
 
-def _again(operator: Operator, sizes: dict[str, Any]) -> Operator | None:
+def again(operator: Operator, sizes: dict[str, Any]) -> Operator | None:
     """The operator made anew at other sizes; None where its parameters do not tell all (a mod is a function)."""
     from neptune_lab.operators import OPERATORS
 

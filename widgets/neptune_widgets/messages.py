@@ -102,12 +102,11 @@ class Messages:
     def _tags(self, message: Message) -> Message:
         step, phase = int(message["step"]), str(message["phase"])
         try:
-            if note := tags.too_large(self.session.schedule):
-                raise ScheduleError(note)
-            operator = self.session.operator
+            schedule, note = tags.shown(self.session.schedule)
+            operator = schedule.operator
             given = message.get("inputs")
             inputs = tags.default_inputs(operator) if given is None else tags.read_inputs(operator, given)
-            table = tags.table(self.session.schedule, step, phase, message.get("rolling"), inputs)
+            table = tags.table(schedule, step, phase, message.get("rolling"), inputs, note)
         except NeptuneError as error:
             return {"kind": "tags_error", "message": str(error)}
         return {"kind": "tags", "key": f"{step}.{phase}", "table": table}

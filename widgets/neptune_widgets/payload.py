@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from neptune_lab.errors import ScheduleError
 from neptune_lab.trace import to_json
 from neptune_widgets import checks, choices, tags
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
 def live(session: Session) -> str:
     """For a page with Python behind it; the numeric check is asked for by the page, since it takes a moment."""
-    note = tags.too_large(session.schedule)
+    made, note = _tags(session, tags.BEFOREHAND)
     return _text(
         session.trace,
         {
             "check": None,
             "kernel_error": None if session.kernel_error is None else session.kernel_error.as_json(),
-            "tags": None if note else _tags(session, tags.BEFOREHAND),
+            "tags": made,
             "tags_note": note,
             "editor": editor(session),
             "device": device(),
@@ -32,8 +33,7 @@ def live(session: Session) -> str:
 
 def static(session: Session) -> str:
     """For a page on its own: checked, and with the tag tables of all phases where the program is small."""
-    note = tags.too_large(session.schedule)
-    made = None if note else _tags(session, 10 * tags.LARGEST)
+    made, note = _tags(session, 10 * tags.LARGEST)
     if made is not None and not made["tables"]:
         made, note = None, "No tag tables in this page: too many phases; open it in a notebook."
     ok, text = checks.check(session.schedule)
@@ -71,13 +71,19 @@ def _text(trace: Trace, rest: dict[str, Any]) -> str:
     return f'{{"trace":{to_json(trace)},{tail[1:]}'
 
 
-def _tags(session: Session, most: int) -> dict[str, Any]:
-    inputs = tags.default_inputs(session.operator)
-    return {
-        "inputs": tags.inputs_json(session.operator, inputs),
-        "rolling": tags.rolling_loops(session.schedule),
-        "tables": tags.tables(session.schedule, inputs, most),
+def _tags(session: Session, most: int) -> tuple[dict[str, Any] | None, str]:
+    """Inputs, loops and the tables made beforehand, and a note: what is sampled, or why there are none."""
+    try:
+        schedule, note = tags.shown(session.schedule)
+    except ScheduleError as error:
+        return None, error.reason
+    inputs = tags.default_inputs(schedule.operator)
+    made = {
+        "inputs": tags.inputs_json(schedule.operator, inputs),
+        "rolling": tags.rolling_loops(schedule),
+        "tables": tags.tables(schedule, inputs, most, note),
     }
+    return made, note
 
 
 def editor(session: Session) -> dict[str, Any]:

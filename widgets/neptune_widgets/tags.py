@@ -42,6 +42,23 @@ def too_large(schedule: Schedule) -> str:
     return f"No tag tables: a run makes {found:,} stores, tables are made up to {LARGEST:,}{advice}."
 
 
+def shown(schedule: Schedule) -> tuple[Schedule, str]:
+    """The schedule that tables are made of, and a note: itself, or a sample of it where it is too large.
+
+    Raises:
+        ScheduleError: it is too large, and there is no sample of it.
+    """
+    note = too_large(schedule)
+    if not note:
+        return schedule, ""
+    from neptune_widgets.sample import sample
+
+    found = sample(schedule)
+    if found is None:
+        raise ScheduleError(note)
+    return found[0], f"A sample: the same steps at {found[1]}. The program itself makes {size(schedule):,} stores."
+
+
 def default_inputs(operator: Operator) -> Inputs:
     """Random inputs of two decimals, so that what is shown is what was computed with."""
     return {name: np.round(a.astype(np.float64), 2).astype(a.dtype) for name, a in operator.random_inputs(0).items()}
@@ -110,18 +127,19 @@ def best_loop(schedule: Schedule, phase: str | None = None) -> str | None:
     return present[0] if present else None
 
 
-def table(schedule: Schedule, step: int, phase: str, rolling: str | None, inputs: Inputs) -> dict[str, Any]:
+def table(
+    schedule: Schedule, step: int, phase: str, rolling: str | None, inputs: Inputs, note: str = ""
+) -> dict[str, Any]:
     """The table of one phase of a schedule's step, as JSON.
 
     Args:
         step: as in the trace, where step 0 is the definition.
         phase: its key.
         rolling: the columns' loop; the best one where the program has none of that name.
+        note: what `shown` said of the schedule.
     """
     from neptune_lab.pipeline.facts import loop_names
 
-    if found := too_large(schedule):
-        raise ScheduleError(found)
     until = prefix(schedule, step)
     program = next((p.program for p in until.phases if p.key == phase), until.program)
     if not rolling or rolling not in loop_names(program):
@@ -129,7 +147,8 @@ def table(schedule: Schedule, step: int, phase: str, rolling: str | None, inputs
     if rolling is None:
         raise ScheduleError("this program has no loop to be columns")
     made = until.tag_table(rolling, phase=phase if step else None, inputs=inputs)
-    note = f"{made.hidden} more rows are not shown" if made.hidden else ""
+    hidden = f"{made.hidden} more rows are not shown." if made.hidden else ""
+    note = f"{note} {hidden}".strip()
     rows = [
         {"label": r.label, "kind": r.kind, "buffer": r.buffer, "block": r.block, "cells": _cells(r.cells, rolling)}
         for r in made.rows
@@ -160,7 +179,7 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND) -> dict[str, Any]:
+def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND, note: str = "") -> dict[str, Any]:
     """The tables of all phases, where together they make at most `most` stores; otherwise none."""
     steps = [(n, p.key, a.step.primitive) for n, a in enumerate(schedule.history, 1) for p in a.outcome.phases]
     phases = [(0, "definition", ""), *steps]
@@ -171,7 +190,7 @@ def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND) -> dict[s
     for step, phase, primitive in phases:
         try:
             if primitive not in _SAME_VALUES or last is None:
-                last = table(schedule, step, phase, None, inputs)
+                last = table(schedule, step, phase, None, inputs, note)
         except NeptuneError:
             last = None  # a phase that cannot be run shows no table, and says why when it is asked for
             continue

@@ -251,9 +251,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   el.append(style_, root);
   update();
   askCheck();
-  // The static view that stands beside the widget in a saved notebook is not needed while this runs.
-  const outputs = el.closest(".jp-OutputArea")?.querySelectorAll<HTMLElement>(".neptune-static") ?? [];
-  for (const s of outputs) s.hidden = true;
+  const restore = hideStatic(root);
 
   return () => {
     sync.flush();
@@ -262,9 +260,42 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     model?.off("change:view", onView as never);
     system.removeEventListener("change", theme);
     themes.disconnect();
+    restore();
     body.destroy();
     for (const p of Object.values(panes)) p.destroy?.();
     style_.remove();
     root.remove();
+  };
+}
+
+/** The static view beside the widget, in an output of its own that may come later, is not needed while this runs. */
+function hideStatic(root: HTMLElement): () => void {
+  const hidden: HTMLElement[] = [];
+  let watch: MutationObserver | null = null;
+  const start = () => {
+    const area = root.closest(".jp-OutputArea");
+    if (!area || watch) return;
+    const hide = () => {
+      for (const s of area.querySelectorAll<HTMLElement>(".neptune-static")) {
+        const output = s.closest<HTMLElement>(".jp-OutputArea-child") ?? s;
+        if (output.contains(root) || output.style.display === "none") continue;
+        output.style.display = "none";
+        hidden.push(output);
+      }
+    };
+    hide();
+    watch = new MutationObserver(hide);
+    watch.observe(area, { childList: true, subtree: true });
+    // The second output comes at once or never.
+    setTimeout(() => watch?.disconnect(), 10_000);
+  };
+  start();
+  // A widget may be drawn before it is put into the page.
+  requestAnimationFrame(start);
+  const later = setTimeout(start, 500);
+  return () => {
+    clearTimeout(later);
+    watch?.disconnect();
+    for (const s of hidden) s.style.display = "";
   };
 }

@@ -92,5 +92,6 @@ export function changedSpans(before: string, now: string): [number, number][] {
     }
     at += word.length;
   });
-  return spans;
+  // Brackets alone are not worth a mark.
+  return spans.filter(([a, b]) => /[\p{L}\p{N}]/u.test(now.slice(a, b)));
 }

@@ -12,6 +12,7 @@ export interface Frame {
 
 const NARROW = 980;
 const THIN = 620;
+const MIDDLE = 1240;
 const LABEL: Record<Slot, string> = { rail: "Steps", program: "Program", tags: "Tags", graph: "Graph", derivation: "Derivation", code: "Kernel" };
 const WEIGHT: Record<string, number> = { program: 1.15, tags: 1, graph: 1.15, derivation: 0.8, code: 0.95 };
 
@@ -100,10 +101,12 @@ export function frame(ctx: Context, panes: Record<Slot, Pane>): Frame {
   const watch = new ResizeObserver(([entry]) => {
     const width = entry!.contentRect.width;
     const is = width < NARROW;
+    const middle = width < MIDDLE;
     ctx.root.classList.toggle("thin", width < THIN);
-    if (is !== narrow || !ctx.root.classList.contains("sized")) {
+    if (is !== narrow || middle !== ctx.root.classList.contains("mid") || !ctx.root.classList.contains("sized")) {
       narrow = is;
       ctx.root.classList.toggle("narrow", is);
+      ctx.root.classList.toggle("mid", middle);
       ctx.root.classList.add("sized");
       ctx.refresh();
     }
@@ -129,7 +132,7 @@ export function frame(ctx: Context, panes: Record<Slot, Pane>): Frame {
         b.tabIndex = s === chosen ? 0 : -1;
       }
       strip.hidden = !narrow || !lower.length;
-      panes.rail.el.style.width = `${size("rail", narrow ? 200 : 232)}px`;
+      panes.rail.el.style.width = `${size("rail", ctx.root.classList.contains("mid") ? 204 : 232)}px`;
       left.style.flexBasis = `${view.compare ? Math.max(68, size("left", 51)) : size("left", 51)}%`;
       left.hidden = !narrow && !shown("program") && !shown("tags");
       right.hidden = !narrow && !shown("graph") && !shown("derivation") && !shown("code");

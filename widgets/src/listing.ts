@@ -163,10 +163,10 @@ export class Listing {
     if (first && scroll) reveal(this.box(), first, 48);
   }
 
-  /** Brings a line with the id, or with the text, into view. */
-  revealLine(node: string, text = ""): void {
-    const row = this.rows.find((r) => (node ? r.line.node === node && (!text || r.line.text === text) : r.line.text === text));
-    if (row) reveal(this.box(), row.el, 48);
+  /** Puts the first line that begins so on top. */
+  startAt(text: string): void {
+    const row = this.rows.find((r) => r.line.text.startsWith(text));
+    if (row) this.box().scrollTop = row.el.offsetTop - this.rows[0]!.el.offsetTop;
   }
   revealFirstChange(): void {
     const box = this.box();

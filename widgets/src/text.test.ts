@@ -51,6 +51,7 @@ describe("colours", () => {
     expect(repairSpan("exp(a[i, (j)] - b) * s[i]", "s")).toEqual([0, 18]);
     expect(repairSpan("q + repair * s[i]", "s")).toEqual([4, 10]);
     expect(repairSpan("exp(a) * sum[i]", "s")).toBeNull();
+    expect(repairSpan("s[i] = (\n  exp(a)\n  * s[i]", "s")).toEqual([11, 17]);
   });
 });
 

@@ -90,6 +90,7 @@ export function textEditor(parent: HTMLElement, text: string, changed: (text: st
         lineNumbers(),
         history(),
         drawSelection(),
+        EditorView.lineWrapping,
         highlightActiveLine(),
         keymap.of([...historyKeymap, ...defaultKeymap]),
         EditorView.contentAttributes.of({ "aria-label": "schedule as text" }),

@@ -33,12 +33,12 @@ export function tokenise(text: string): Token[] {
   return found;
 }
 
-/** Where `factor * buffer[` stands in a line: the repair term of a block that carries `buffer`. */
+/** Where the factor of `factor * buffer[` stands in a statement: the repair term of a block that carries `buffer`. */
 export function repairSpan(text: string, buffer: string): [number, number] | null {
-  const at = text.search(new RegExp(`\\* ${buffer.replace(/[^\p{L}\p{N}_]/gu, "\\$&")}(?![\\p{L}\\p{N}_])`, "u"));
+  const at = text.search(new RegExp(`\\*\\s+${buffer.replace(/[^\p{L}\p{N}_]/gu, "\\$&")}(?![\\p{L}\\p{N}_])`, "u"));
   if (at < 0) return null;
   let end = at;
-  while (end > 0 && text[end - 1] === " ") end--;
+  while (end > 0 && /\s/.test(text[end - 1]!)) end--;
   let from = end;
   if (text[from - 1] === ")" || text[from - 1] === "]") {
     let depth = 0;

@@ -22,6 +22,7 @@ export function codePane(ctx: Context): Pane {
   let now: Name = "triton";
   let lit: unknown = null;
   let shown = "";
+  let seen = false;
 
   const lines = (name: Name): Line[] => ({ triton: ctx.doc.triton, htile: ctx.doc.htile, definition: ctx.doc.definition })[name];
 
@@ -60,7 +61,12 @@ export function codePane(ctx: Context): Pane {
       const wrong = ctx.payload.kernel_error;
       empty.textContent = wrong ? `✗ No kernel comes of this schedule yet: ${wrong.message}${wrong.help ? ` Try: ${wrong.help}` : ""}` : "No kernel was emitted for this schedule.";
       const want = lines(now).length ? listing.el : empty;
-      if (body.firstChild !== want) body.replaceChildren(want);
+      if (body.firstChild !== want) {
+        body.replaceChildren(want);
+        // The imports are of no interest at first.
+        if (now === "triton" && !seen) requestAnimationFrame(() => related.empty && listing.startAt("@triton"));
+        seen ||= now === "triton";
+      }
       if (lit !== related || shown !== key) {
         const set = { triton: related.triton, htile: related.htile, definition: related.definition }[now];
         listing.light(set, ctx.source !== now && (lit !== related || !shown.startsWith(`${now}|`)) && ctx.source !== "step");

@@ -10,19 +10,36 @@ import { compared } from "../state";
 import { repairSpan } from "../tokens";
 import { tabs } from "../tabs";
 
-/** The repair term of a line: only in a block that carries its own buffer on. */
-function repairOf(line: Line, stop: Stop): [number, number] | null {
-  if (stop.kind !== "loops" || line.kind !== "store" || stop.wrong) return null;
-  const block = blockOf(line.node);
-  if (!block) return null;
-  const first = stop.lines.find((l) => l.node === line.node)!;
-  const buffer = /^\s*([\p{L}_][\p{L}\p{N}_]*)/u.exec(first.text)?.[1];
-  return buffer && line.text.includes(`* ${buffer}`) ? repairSpan(line.text, buffer) : null;
+/** The repair terms of a program, by line: only in blocks that carry their own buffer on. */
+export function repairs(stop: Stop): Map<Line, [number, number]> {
+  const found = new Map<Line, [number, number]>();
+  if (stop.kind !== "loops" || stop.wrong) return found;
+  const lines = stop.lines;
+  for (let n = 0; n < lines.length; ) {
+    const from = n;
+    const { node, kind } = lines[n]!;
+    while (n < lines.length && lines[n]!.node === node) n++;
+    if (kind !== "store" || !blockOf(node)) continue;
+    const buffer = /^\s*([\p{L}_][\p{L}\p{N}_]*)/u.exec(lines[from]!.text)?.[1];
+    const statement = lines.slice(from, n).map((l) => l.text).join("\n");
+    // What stands left of the first "=" is the buffer itself.
+    const span = buffer ? repairSpan(statement, buffer) : null;
+    if (!span) continue;
+    let start = 0;
+    for (const line of lines.slice(from, n)) {
+      const a = Math.max(span[0] - start, line.text.length - line.text.trimStart().length);
+      const b = Math.min(span[1] - start, line.text.length);
+      if (a < b) found.set(line, [a, b]);
+      start += line.text.length + 1;
+    }
+  }
+  return found;
 }
 
 /** The stop's lines with what changed since `before`; removed ones too where `removed` is wanted. */
 export function marked(stop: Stop, before: Stop | null, removed: boolean): Shown[] {
-  const one = (line: Line, number: number): Shown => ({ node: line.node, text: line.text, number, op: "same", repair: repairOf(line, stop) });
+  const terms = repairs(stop);
+  const one = (line: Line, number: number): Shown => ({ node: line.node, text: line.text, number, op: "same", repair: terms.get(line) ?? null });
   if (!before) return stop.lines.map((l, n) => one(l, n + 1));
   const shown: Shown[] = [];
   for (const row of diffLines(before.lines, stop.lines)) {
@@ -42,6 +59,7 @@ export function marked(stop: Stop, before: Stop | null, removed: boolean): Shown
 /** Both sides of a comparison, with gaps so that what is the same stands side by side. */
 export function sideBySide(left: Stop, right: Stop): { left: Shown[]; right: Shown[]; changed: number } {
   const gap: Shown = { node: "", text: "", number: null, op: "same", gap: true };
+  const terms = repairs(right);
   const out = { left: [] as Shown[], right: [] as Shown[], changed: 0 };
   for (const { op, left: l, right: r } of diffLines(left.lines, right.lines)) {
     if (op !== "same") out.changed++;
@@ -49,7 +67,7 @@ export function sideBySide(left: Stop, right: Stop): { left: Shown[]; right: Sho
     const b = r === null ? null : right.lines[r]!;
     const spans = (now: Line, other: Line | null) => (op === "change" && other ? changedSpans(other.text, now.text) : []);
     out.left.push(a ? { node: a.node, text: a.text, number: l! + 1, op: op === "change" ? "change" : op, spans: spans(a, b) } : gap);
-    out.right.push(b ? { node: b.node, text: b.text, number: r! + 1, op, spans: spans(b, a), repair: repairOf(b, right) } : gap);
+    out.right.push(b ? { node: b.node, text: b.text, number: r! + 1, op, spans: spans(b, a), repair: terms.get(b) ?? null } : gap);
   }
   return out;
 }
@@ -139,6 +157,7 @@ export function programPane(ctx: Context): Pane {
           right.label(stopName(pair.right));
           count.textContent = rows.changed ? `${rows.changed} ${rows.changed === 1 ? "line differs" : "lines differ"}` : "the same";
           body.replaceChildren(scroller);
+          right.revealFirstChange();
         } else if (tab === "definition") {
           definition.show(doc.definition.map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same" })));
           body.replaceChildren(definition.el);

@@ -199,7 +199,8 @@ export function tagsPane(ctx: Context): Pane {
           const x2 = to.left + 17;
           const y2 = small ? (small.top + small.bottom) / 2 - origin.top : to.top + 14;
           const x1 = straight ? from.left + 17 : from.right - 3;
-          const y1 = from.top + 14;
+          // From a neighbour out of the value itself, from farther off along the line under its row, which crosses no value.
+          const y1 = straight || source[1] === c - 1 ? from.top + 14 : from.bottom - 1;
           const lane = to.left + (straight ? 10 : 5);
           const down = y2 > y1 ? 1 : -1;
           const into = straight || source[1] > c ? -1 : 1;
@@ -383,6 +384,13 @@ export function tagsPane(ctx: Context): Pane {
             }
           }
           at = now;
+          // The column in view, past the names, which stay where they are.
+          const head = heads[now];
+          if (head && body.scrollWidth > body.clientWidth) {
+            const names = labels[0]?.offsetWidth ?? 0;
+            if (head.offsetLeft < body.scrollLeft + names) body.scrollLeft = head.offsetLeft - names - 8;
+            else if (head.offsetLeft + head.offsetWidth > body.scrollLeft + body.clientWidth - 20) body.scrollLeft = head.offsetLeft + head.offsetWidth - body.clientWidth + 20;
+          }
         }
       }
       if (tab === "tags" && table && lit !== ctx.related && tds.length) {

@@ -1,0 +1,68 @@
+"""Tag tables for large shapes: the same steps on the same operator at sizes that a table can hold.
+
+A table of every value of a real shape would have millions of rows. So the operator is made again with a few rows and
+columns, and the schedule's tile sizes shrink with the loops they split: as many tiles, each smaller.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab.errors import NeptuneError
+from neptune_widgets.checks import again
+
+if TYPE_CHECKING:
+    from neptune_lab import Schedule
+    from neptune_lab.loop_schedule import Step
+    from neptune_lab.operators import Operator
+
+# Sizes that a lecture hall can read.
+TINY = {"batch": 1, "heads": 1, "q_len": 4, "kv_len": 8, "head_dim": 2, "rows": 2, "cols": 8}
+
+
+def sample(schedule: Schedule) -> tuple[Schedule, str] | None:
+    """The schedule at tiny sizes, and what these are; None where the operator cannot be made again."""
+    return _sample(schedule.operator, schedule.steps)
+
+
+@lru_cache(maxsize=16)
+def _sample(operator: Operator, steps: tuple[Step, ...]) -> tuple[Schedule, str] | None:
+    from neptune_lab import Schedule
+
+    wanted = {n: min(v, TINY[n]) for n, v in operator.params.items() if n in TINY and isinstance(v, int)}
+    tiny = again(operator, wanted)
+    if tiny is None:
+        return None
+    real, small = Schedule(operator), Schedule(tiny)
+    try:
+        for step in steps:
+            small.apply(_scaled(step, real, small))
+            real.apply(step)
+    except NeptuneError:
+        return None
+    return small, ", ".join(f"{n}={v}" for n, v in wanted.items() if v != operator.params[n])
+
+
+def _scaled(step: Step, real: Schedule, small: Schedule) -> Step:
+    """The step with its sizes scaled by the loops that they split."""
+    arguments: dict[str, Any] = step.as_record()["arguments"]
+    if step.primitive == "tile":
+        block = arguments["block"]
+        tiles = {var: _size(size, f"{block}.{var}", real, small) for var, size in arguments["tiles"].items()}
+        arguments["tiles"] = tiles
+    elif step.primitive == "split":
+        arguments["factors"] = [f and _size(f, arguments["loop"], real, small) for f in arguments["factors"]]
+    else:
+        return step
+    return type(step).of(step.primitive, **arguments)
+
+
+def _size(size: int, loop: str, real: Schedule, small: Schedule) -> int:
+    from neptune_lab.pipeline.facts import extent
+
+    block, _, var = loop.partition(".")
+    tiny = extent(small.program, block, var)
+    # A tile of one element would have no inner loop, and later steps of the schedule name what that makes.
+    return max(min(2, tiny, size), ceil(size * tiny / extent(real.program, block, var)))
