@@ -14,6 +14,8 @@ GOLDEN = Path(__file__).parent / "golden"
 # Golden files are data, even where they hold Python.
 collect_ignore = ["golden"]
 
+pytest_plugins = ["front_end"]
+
 
 def _has_gpu() -> bool:
     """Is there a CUDA GPU that torch can use?  torch is asked only where the driver shows a device."""

@@ -387,9 +387,11 @@ export function tagsPane(ctx: Context): Pane {
           // The column in view, past the names, which stay where they are.
           const head = heads[now];
           if (head && body.scrollWidth > body.clientWidth) {
-            const names = labels[0]?.offsetWidth ?? 0;
-            if (head.offsetLeft < body.scrollLeft + names) body.scrollLeft = head.offsetLeft - names - 8;
-            else if (head.offsetLeft + head.offsetWidth > body.scrollLeft + body.clientWidth - 20) body.scrollLeft = head.offsetLeft + head.offsetWidth - body.clientWidth + 20;
+            const box = body.getBoundingClientRect();
+            const { left, right } = head.getBoundingClientRect();
+            const names = box.left + (labels[0]?.offsetWidth ?? 0);
+            if (left < names) body.scrollLeft -= names - left + 8;
+            else if (right > box.right - 12) body.scrollLeft += right - box.right + 12;
           }
         }
       }

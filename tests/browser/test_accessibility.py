@@ -1,0 +1,68 @@
+"""axe finds nothing serious in the exported page, light or dark, wide or narrow; and the keyboard alone is enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+import neptune_lab as nl
+
+AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> Path:
+    """Figure 1, fused, as a page on its own."""
+    schedule = nl.Schedule(nl.operators.softmax.figure1())
+    schedule.rolling_update("s_sum", "s_max.j", maps="keep")
+    schedule.retire_tags("s_max")
+    path = tmp_path_factory.mktemp("page") / "figure1.html"
+    nl.explore(schedule).export_html(path)
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 900])
+def test_axe(browser, exported, front_end_packages, scheme, width):
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.goto(exported.as_uri())
+    page.locator(".rail li", has_text="repaired program").first.click()
+    page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document.querySelector('.nx'), {resultTypes: ['violations']})")
+    serious = [
+        f"{v['id']}: {v['help']} ({v['nodes'][0]['html'][:120]})"
+        for v in found["violations"]
+        if v["impact"] in ("serious", "critical")
+    ]
+    context.close()
+    assert not serious, "\n".join(serious)
+
+
+def test_the_keyboard_alone_reaches_everything(browser, exported):
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
+    page = context.new_page()
+    page.goto(exported.as_uri())
+    page.locator(".nx").wait_for()
+    reached = set()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                """() => { const e = document.activeElement;
+                           return e.getAttribute('aria-label') || e.textContent.trim() }"""
+            )
+        )
+    for name in ("steps", "Compare", "Panes", "search all stages", "next phase", "Loops", "Tags", "Triton", "Graph"):
+        assert any(name in text for text in reached), f"{name} was not reached by Tab: {sorted(reached)}"
+    page.keyboard.press("Shift+Tab")
+    page.locator(".rail [role=tree]").first.focus()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    context.close()
