@@ -8,13 +8,18 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neptune_lab.errors import DefinitionError, NeptuneError
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
 
 app = typer.Typer(
     name="neptune-lab",
@@ -36,10 +41,53 @@ class Emit(StrEnum):
     trace = "trace"
 
 
-Name = Annotated[str, typer.Argument(help="The operator, as `neptune-lab list` names it.", metavar="OPERATOR")]
-Template = Annotated[str | None, typer.Option(help="rolling_update or split_k_update (default: the operator's own).")]
 Size = Annotated[int | None, typer.Option(min=1)]
-Dtype = Annotated[str | None, typer.Option(help="Of the inputs: float16 or float32.")]
+
+# What every command that makes an operator takes: the operator's own sizes, then the template's.
+SIZES = ("batch", "heads", "seq", "q_len", "kv_len", "head_dim", "rows", "cols")
+TILES = ("block_q", "block_kv")
+SHARED: dict[str, Any] = {
+    "operator": Annotated[
+        str, typer.Argument(help="The operator, as `neptune-lab list` names it.", metavar="OPERATOR")
+    ],
+    **dict.fromkeys(SIZES, Size),
+    "dtype": Annotated[str | None, typer.Option(help="Of the inputs: float16 or float32.")],
+    "template": Annotated[
+        str | None, typer.Option(help="rolling_update or split_k_update (default: the operator's own).")
+    ],
+    **dict.fromkeys(TILES, Size),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The operator that a command line names, and the template and options to schedule it with."""
+
+    operator: Operator
+    template: str | None
+    options: dict[str, int]
+
+
+def with_operator(command: Callable[..., None]) -> Callable[..., None]:
+    """`command(request, **its own options)` as a command that takes the shared options too."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    def run_command(**given: Any) -> None:
+        shared = {name: given.pop(name) for name in SHARED}
+        made = _operator(shared["operator"], {n: shared[n] for n in (*SIZES, "dtype")})
+        options = {n: shared[n] for n in TILES if shared[n] is not None}
+        command(Request(made, shared["template"], options), **given)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(n, kind, annotation=a, default=inspect.Parameter.empty if n == "operator" else None)
+        for n, a in SHARED.items()
+    ]
+    parameters += [p.replace(kind=kind) for p in own]
+    run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run_command.__annotations__ = {p.name: p.annotation for p in parameters}
+    run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
+    return run_command
 
 
 def _operator(name: str, sizes: dict[str, Any]) -> Any:
@@ -61,30 +109,15 @@ def _operator(name: str, sizes: dict[str, Any]) -> Any:
     return make(**given)
 
 
-def _options(block_q: int | None, block_kv: int | None) -> dict[str, int]:
-    return {k: v for k, v in {"block_q": block_q, "block_kv": block_kv}.items() if v is not None}
-
-
 @app.command("compile")
+@with_operator
 def compile_command(
-    operator: Name,
-    batch: Size = None,
-    heads: Size = None,
-    seq: Size = None,
-    q_len: Size = None,
-    kv_len: Size = None,
-    head_dim: Size = None,
-    rows: Size = None,
-    cols: Size = None,
-    dtype: Dtype = None,
-    template: Template = None,
-    block_q: Size = None,
-    block_kv: Size = None,
+    request: Request,
     emit: Annotated[Emit, typer.Option(help="Which stage to print.")] = Emit.triton,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
 ) -> None:
     """Compile an operator and print one of its stages."""
-    op = _operator(operator, _sizes(locals()))
+    op = request.operator
     if emit is Emit.definition:
         from neptune_lab.loop_ir.render import definition
 
@@ -93,9 +126,9 @@ def compile_command(
         from neptune_lab.pipeline import compile, schedule
 
         if emit is Emit.loops:
-            text = str(schedule(op, template, **_options(block_q, block_kv))) + "\n"
+            text = str(schedule(op, request.template, **request.options)) + "\n"
         else:
-            kernel = compile(op, template, **_options(block_q, block_kv))
+            kernel = compile(op, request.template, **request.options)
             if emit is Emit.htile:
                 text = kernel.htile_text
             elif emit is Emit.triton:
@@ -112,34 +145,18 @@ def compile_command(
         output.write_text(text, encoding="utf-8")
 
 
-def _sizes(local: dict[str, Any]) -> dict[str, Any]:
-    names = ("batch", "heads", "seq", "q_len", "kv_len", "head_dim", "rows", "cols", "dtype")
-    return {n: local[n] for n in names}
-
-
 @app.command()
+@with_operator
 def explain(
-    operator: Name,
-    batch: Size = None,
-    heads: Size = None,
-    seq: Size = None,
-    q_len: Size = None,
-    kv_len: Size = None,
-    head_dim: Size = None,
-    rows: Size = None,
-    cols: Size = None,
-    dtype: Dtype = None,
-    template: Template = None,
-    block_q: Size = None,
-    block_kv: Size = None,
+    request: Request,
     programs: Annotated[bool, typer.Option(help="Print the program after every phase too.")] = False,
 ) -> None:
     """Print the derivation: each fusion, its phases, and the algebra of its repair term."""
     from neptune_lab.loop_ir.render import to_text
     from neptune_lab.pipeline import schedule
 
-    op = _operator(operator, _sizes(locals()))
-    made = schedule(op, template, **_options(block_q, block_kv))
+    op = request.operator
+    made = schedule(op, request.template, **request.options)
     typer.echo(f"{op.title}\n")
     for applied in made.history:
         if not any(p.derivation for p in applied.outcome.phases) and not programs:
@@ -161,20 +178,9 @@ def _indent(text: str, pad: str) -> str:
 
 
 @app.command()
+@with_operator
 def run(
-    operator: Name,
-    batch: Size = None,
-    heads: Size = None,
-    seq: Size = None,
-    q_len: Size = None,
-    kv_len: Size = None,
-    head_dim: Size = None,
-    rows: Size = None,
-    cols: Size = None,
-    dtype: Dtype = None,
-    template: Template = None,
-    block_q: Size = None,
-    block_kv: Size = None,
+    request: Request,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     tolerance: Annotated[float, typer.Option(help="Largest relative error (Frobenius norm) that passes.")] = 1e-3,
 ) -> None:
@@ -182,9 +188,9 @@ def run(
     from neptune_lab.pipeline import compile
     from neptune_lab.runtime import device_facts
 
-    op = _operator(operator, _sizes(locals()))
+    op = request.operator
     facts = device_facts()
-    kernel = compile(op, template, **_options(block_q, block_kv))
+    kernel = compile(op, request.template, **request.options)
     error = kernel.error(seed)
     ok = error <= tolerance
     launches = ", ".join(f"{k.name}{k.grid}" for k in kernel.triton.kernels)
@@ -201,7 +207,7 @@ def list_command() -> None:
     from neptune_lab.loop_schedule.templates import TEMPLATES
     from neptune_lab.operators import OPERATORS
 
-    names = {"batch", "heads", "seq", "q_len", "kv_len", "head_dim", "rows", "cols", "dtype"}
+    names = {*SIZES, "dtype"}
     typer.echo("operators")
     for name, make in OPERATORS.items():
         options = [f"--{p.replace('_', '-')}" for p in inspect.signature(make).parameters if p in names]

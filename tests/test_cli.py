@@ -55,7 +55,7 @@ def test_templates_and_tiles(call):
 
 
 def test_explain_tells_the_derivation(call):
-    status, out, _ = call("explain", "softmax.figure1")
+    status, out, _ = call("explain", "softmax.figure1", "--cols", "200")
     assert status == 0
     for text in ("wrong on purpose", "Prove Eq. 3", "Prove Eq. 4", "h is additive in t", "equals the definition"):
         assert text in out

@@ -113,7 +113,7 @@ def solve_repair(
             "repair function",
             f"refused at step {error.step!r}: {error.reason}",
             program,
-            wrong=True,
+            wrong=phases[-1].wrong,
             reads_early=phases[-1].reads_early,
             refusal=(error.step, error.expression, error.reason),
         )
@@ -126,7 +126,9 @@ def solve_repair(
     note = f"f is {repair.term.reducer}, g is read off {local}; h takes what {block} holds from one value of "
     note += f"{', '.join(buffers)} to another."
     early = phases[-1].reads_early
-    return repair, Phase("repair", "repair function", note, program, repair.term, wrong=True, reads_early=early)
+    return repair, Phase(
+        "repair", "repair function", note, program, repair.term, wrong=phases[-1].wrong, reads_early=early
+    )
 
 
 def _points(program: Program, term: RepairTerm, producer: str) -> tuple[tuple[float, float], ...]:

@@ -126,12 +126,12 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
         for p, buffer in zip(above.producers, buffers, strict=True)
         if reads(program, b, buffer)
     )
-    note = (
-        f"{block} now runs inside loop {var} and reads {', '.join(buffers)} too early: the numbers are wrong."
-        if buffers
-        else f"{block} now runs inside loop {var}. It reads no reduction that this loop leaves incomplete."
-    )
-    phases.append(Phase("naive", "naive fusion", note, program, wrong=bool(buffers), reads_early=early))
+    wrong = bool(buffers) and tree.find_loop(program, *loop_ref(loop))[1].extent > 1
+    note = f"{block} now runs inside loop {var}. It reads no reduction that this loop leaves incomplete."
+    if buffers:
+        note = f"{block} now runs inside loop {var} and reads {', '.join(buffers)} too early: "
+        note += "the numbers are wrong." if wrong else "the loop has one iteration, so the numbers still hold."
+    phases.append(Phase("naive", "naive fusion", note, program, wrong=wrong, reads_early=early if wrong else ()))
 
     if not buffers:
         note = f"{block} carries its value from one iteration of {var} to the next; there is nothing to repair."

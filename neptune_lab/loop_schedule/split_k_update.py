@@ -164,12 +164,14 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
         if reads(program, b, half.local) and (writer := writer_of(program, half.local)) is not None
     )
     names = ", ".join(h.local for h in found)
-    note = (
-        f"{local} folds each split on its own, reading {names} instead of the whole: the numbers are wrong."
-        if found
-        else f"{local} folds each split on its own, and {block} folds the splits."
+    wrong = bool(found) and tree.find_loop(program, *loop_ref(loop))[1].extent > 1
+    note = f"{local} folds each split on its own, and {block} folds the splits."
+    if found:
+        note = f"{local} folds each split on its own, reading {names} instead of the whole: "
+        note += "the numbers are wrong." if wrong else "there is one split, so the numbers still hold."
+    phases.append(
+        Phase("naive", "naive fusion and privatisation", note, program, wrong=wrong, reads_early=early if wrong else ())
     )
-    phases.append(Phase("naive", "naive fusion and privatisation", note, program, wrong=bool(found), reads_early=early))
     if not found:
         phases.append(Phase("repaired", "split program", "There is nothing to repair.", program))
         return Outcome(program, tuple(phases), (local,))

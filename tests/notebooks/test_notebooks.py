@@ -49,7 +49,15 @@ def executed(path: Path) -> Any:
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute(env=env)
+    for cell in cells:
+        if cell.cell_type == "code":
+            cell.outputs = [out for out in cell.outputs if not is_live(out)]
     return notebook
+
+
+def is_live(out: Any) -> bool:
+    """A running widget: it is gone when the notebook is opened again, and the HTML beside it is what stays."""
+    return "application/vnd.jupyter.widget-view+json" in out.get("data", {})
 
 
 def solutions(notebook: Any) -> list[Any]:

@@ -17,7 +17,7 @@ def kernel(request):
     made = {
         "attention": lambda: nl.compile(attention.causal(heads=2, q_len=200, kv_len=77, head_dim=64)),
         "decode": lambda: nl.compile(attention.causal(heads=2, q_len=1, kv_len=77, head_dim=64)),
-        "softmax": lambda: nl.compile(softmax.figure1(), "split_k_update"),
+        "softmax": lambda: nl.compile(softmax.figure1(4, 200), "split_k_update"),
     }
     return made[request.param]()
 

@@ -201,17 +201,25 @@ def test_bad_inputs_are_refused(softmax_page, inputs, message):
     assert message in answer["message"]
 
 
-def test_tables_of_small_programs_come_with_the_payload_and_large_ones_say_why_not(page_of):
+def test_tables_of_small_programs_come_with_the_payload_and_large_ones_are_sampled(page_of):
     small = page_of(nl.compile(softmax.figure1(), block_q=1, block_kv=2)).payload
     assert set(small["tags"]["tables"]) == {
         f"{s['index']}.{p['key']}" for s in small["trace"]["steps"] for p in s["phases"]
     }
     assert small["tags_note"] == ""
     large = page_of(nl.compile(attention.causal(batch=1, heads=4, seq=1024, head_dim=64)))
-    assert large.payload["tags"] is None
-    assert "attention.causal(batch=1, heads=1, q_len=8, kv_len=8, head_dim=4)" in large.payload["tags_note"]
+    assert large.payload["tags"]["tables"] == {}
+    assert "kv_len=8" in large.payload["tags_note"]
     answer = large.ask("tags", step=1, phase="tile", rolling="j0")
-    assert answer["kind"] == "tags_error"
+    assert answer["table"]["note"].startswith("A sample: the same steps at")
+
+    def near(b, h, q, kv):
+        return q - kv <= 8
+
+    unknown = page_of(attention.general(1, 8, 512, 512, 64, mask_mod=near))
+    assert unknown.payload["tags"] is None
+    assert "a run makes" in unknown.payload["tags_note"]
+    assert unknown.ask("tags", step=0, phase="definition", rolling="j")["kind"] == "tags_error"
 
 
 def test_the_check_runs_natively_or_at_smaller_sizes_or_says_that_it_did_not(page_of):

@@ -1,0 +1,58 @@
+"""TVM's schedule and its LLVM backend, applied to loop-scalar programs."""
+
+# TVM's own annotations are narrower than what it takes.
+# pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.s_tir import Schedule as TvmSchedule
+from tvm.s_tir import ScheduleError
+
+from neptune_lab.errors import NeptuneError
+from neptune_lab.loop_ir.nodes import Block, Program, Stmt
+from neptune_lab.loop_ir.tvm_compat.inward import from_tvm
+from neptune_lab.loop_ir.tvm_compat.outward import to_tvm
+from neptune_lab.loop_ir.tvm_compat.words import first_line
+
+
+class TvmRefusal(NeptuneError):
+    """TVM's schedule refused a primitive; the message is TVM's reason, shortened."""
+
+
+def apply(program: Program, action: Callable[[Any], None]) -> Program:
+    """The program after `action` on a TVM schedule of it; TvmRefusal carries TVM's reason."""
+    schedule = TvmSchedule(tvm.IRModule({"main": to_tvm(program)}), debug_mask=0, error_render_level="detail")
+    try:
+        action(schedule)
+    except (ScheduleError, RuntimeError, TypeError, ValueError) as error:
+        raise TvmRefusal(first_line(error)) from error
+    return from_tvm(schedule.mod["main"], name=program.name, outputs=program.outputs, like=program)
+
+
+@lru_cache(maxsize=64)
+def _compiled(program: Program) -> Any:
+    unbound = replace(program, body=tuple(_unbind(s) for s in program.body))
+    module = tvm.IRModule({"main": to_tvm(unbound, expose=True)})
+    return tvm.compile(module, target=tvm.target.Target("llvm"))["main"]
+
+
+def _unbind(stmt: Stmt) -> Stmt:
+    """Thread axes run as plain loops on a CPU, and notes on loops say nothing there."""
+    if isinstance(stmt, Block):
+        return stmt
+    return replace(stmt, kind="serial", annotations=(), body=tuple(_unbind(s) for s in stmt.body))
+
+
+def run_native(program: Program, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Compiles with LLVM and runs; `arrays` has one array a buffer, in the buffer's dtype; all come back."""
+    order = [*program.params, *(b.name for b in program.buffers if b.name not in program.params)]
+    values = [tvm.runtime.tensor(np.ascontiguousarray(arrays[n])) for n in order]
+    _compiled(program)(*values)
+    return {n: v.numpy() for n, v in zip(order, values, strict=True)}

@@ -1,0 +1,246 @@
+"""TensorIR, and tensor expressions, to loop-scalar IR."""
+
+# TVM's own annotations are narrower than what it takes.
+# pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+from tvm.tirx import IterVar
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Iter,
+    Load,
+    Loop,
+    Op,
+    Previous,
+    Program,
+    Stmt,
+    Store,
+    Var,
+    add,
+    const,
+)
+from neptune_lab.loop_ir.tvm_compat.words import BINARY_NAMES, CALL_ALIASES, CALLS, first_line
+
+
+def _loop_name(name: str) -> str:
+    """TVM's names of made loops, shortened: i_0 is i0, b_h_fused is bh."""
+    name = name.removesuffix("_init")
+    if name.endswith("_fused"):
+        name = name[: -len("_fused")].replace("_", "")
+    return re.sub(r"_(\d+)$", r"\1", name)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    if name not in taken:
+        return name
+    n = 2
+    while f"{name}_{n}" in taken:
+        n += 1
+    return f"{name}_{n}"
+
+
+class _In:
+    def __init__(self, like: Program | None, tagged: set[str]) -> None:
+        self.like = {} if like is None else {b.name: b for b in all_blocks(like)}
+        self.tagged = tagged
+        self.buffers: dict[str, Buffer] = {}
+
+    def buffer(self, buf: Any) -> str:
+        name = str(buf.name)
+        if name not in self.buffers:
+            scope = str(buf.scope()) or "global"
+            self.buffers[name] = Buffer(
+                name, tuple(int(e) for e in buf.shape), str(buf.dtype), scope, name in self.tagged
+            )
+        return name
+
+    def expr(self, e: Any, env: dict[Any, Expr]) -> Expr:
+        kind = type(e).__name__
+        if kind == "Mul" and type(e.b).__name__ == "FloatImm" and float(e.b.value) == -1:
+            return Op("neg", (self.expr(e.a, env),))
+        if kind in BINARY_NAMES:
+            return Op(BINARY_NAMES[kind], (self.expr(e.a, env), self.expr(e.b, env)))
+        if kind == "IntImm":
+            dtype = str(e.ty.dtype)
+            return Const(bool(e.value) if dtype == "bool" else int(e.value), dtype)
+        if kind == "FloatImm":
+            return Const(float(e.value), str(e.ty.dtype))
+        if kind == "Var":
+            return env[e]
+        if kind in ("TensorLoad", "BufferLoad"):
+            return Load(self.buffer(e.source), tuple(self.expr(i, env) for i in e.indices))
+        if kind == "Cast":
+            return Cast(str(e.ty.dtype), self.expr(e.value, env))
+        if kind == "Not":
+            return Op("not", (self.expr(e.a, env),))
+        if kind == "Select":
+            return self.select(e.condition, e.true_value, e.false_value, env)
+        if kind == "Call":
+            name = str(e.op.name).rsplit(".", 1)[-1]
+            name = CALL_ALIASES.get(name, name)
+            if name == "select":
+                return self.select(*e.args, env)
+            if name in CALLS:
+                return Op(name, tuple(self.expr(a, env) for a in e.args))
+            raise DefinitionError(f"the call {e} is not one the compiler takes", help=f"it takes {', '.join(CALLS)}")
+        raise DefinitionError(f"the expression {e} ({kind}) is not one the compiler takes")
+
+    def select(self, cond: Any, yes: Any, no: Any, env: dict[Any, Expr]) -> Expr:
+        c, a, b = (self.expr(x, env) for x in (cond, yes, no))
+        match a, b:
+            case Load(buffer, (Op("sub", (tag, Const(1))) | Op("add", (tag, Const(-1))), *rest)), Const() if (
+                buffer in self.tagged
+            ):
+                return Previous(buffer, (tag, *rest), b)
+        match c, a:
+            case Op("eq", (x, Const() as point)), Const() if x == b and _is_guarded(x):
+                return Op("guard", (x, point, a))
+        return Op("select", (c, a, b))
+
+    def store(self, s: Any, env: dict[Any, Expr]) -> Store:
+        return Store(self.buffer(s.buffer), tuple(self.expr(i, env) for i in s.indices), self.expr(s.value, env))
+
+    def block(self, realize: Any, env: dict[Any, Expr]) -> Block:
+        b = realize.block
+        name = str(b.name_hint)
+        if type(b.body).__name__ != "BufferStore":
+            raise DefinitionError(f"block {name} holds more than one store; every stage needs to be one expression")
+        inner: dict[Any, Expr] = {}
+        iters = []
+        taken: set[str] = set()
+        for iv, value in zip(b.iter_vars, realize.iter_values, strict=True):
+            iter_name = _unique(str(iv.var.name).removeprefix("v_"), taken)
+            taken.add(iter_name)
+            inner[iv.var] = Var(iter_name)
+            kind = "reduce" if int(iv.iter_type) == IterVar.CommReduce else "spatial"
+            iters.append(Iter(iter_name, int(iv.dom.extent), kind, fold(self.expr(value, env))))
+        init = None if b.init is None else self.store(b.init, inner)
+        if init is not None and isinstance(init.value, Const):
+            init = replace(init, value=_infinite(init.value))
+        predicate = self.expr(realize.predicate, env)
+        known = self.like.get(name)
+        return Block(
+            name,
+            tuple(iters),
+            self.store(b.body, inner),
+            init,
+            _conjuncts(predicate),
+            origin=known.origin if known else "",
+            role=known.role if known else "",
+            annotations=known.annotations if known else (),
+        )
+
+    def stmt(self, s: Any, env: dict[Any, Expr], taken: set[str]) -> tuple[Stmt, ...]:
+        kind = type(s).__name__
+        if kind == "SeqStmt":
+            return tuple(x for part in s.seq for x in self.stmt(part, env, taken))
+        if kind == "SBlockRealize":
+            return (self.block(s, env),)
+        if kind == "For":
+            name = _unique(_loop_name(str(s.loop_var.name)), taken)
+            extent = int(s.extent)
+            body = self.stmt(s.body, {**env, s.loop_var: Var(name)}, taken | {name})
+            loop = Loop(name, extent, body, _kind(s), _notes(s))
+            return (loop,)
+        raise DefinitionError(f"the statement {kind} is not one the compiler takes")
+
+
+def _is_guarded(x: Expr) -> bool:
+    return isinstance(x, Load | Previous) or (isinstance(x, Op) and x.name == "guard")
+
+
+def _kind(loop: Any) -> str:
+    if loop.thread_binding is not None:
+        return str(loop.thread_binding.thread_tag)
+    return "parallel" if int(loop.kind) == int(tirx.ForKind.PARALLEL) else "serial"
+
+
+def _notes(loop: Any) -> tuple[tuple[str, str | int], ...]:
+    return tuple((str(k), str(v) if isinstance(v, str) else int(v)) for k, v in loop.annotations.items())
+
+
+def _conjuncts(predicate: Expr) -> tuple[Expr, ...]:
+    match predicate:
+        case Const(value):
+            return () if value else (predicate,)
+        case Op("and", (a, b)):
+            return _conjuncts(a) + _conjuncts(b)
+    return (predicate,)
+
+
+def _infinite(value: Const) -> Const:
+    """TVM spells the identity of max as the lowest finite number; a fully masked row needs the true one."""
+    if value.dtype.startswith("float") and abs(float(value.value)) == float(np.finfo(value.dtype).max):
+        return Const(float("inf") if value.value > 0 else float("-inf"), value.dtype)
+    return value
+
+
+def fold(expr: Expr) -> Expr:
+    """Index arithmetic with zero terms and unit factors dropped (TVM leaves them after a split of extent 1)."""
+    match expr:
+        case Op("add", (a, b)):
+            return add(fold(a), fold(b))
+        case Op("mul", (a, Const(1))) | Op("mul", (Const(1), a)):
+            return fold(a)
+        case Op("mul", (Const(0), _)) | Op("mul", (_, Const(0))):
+            return const(0)
+        case Op(name, args):
+            return Op(name, tuple(fold(a) for a in args))
+    return expr
+
+
+def all_blocks(program: Program) -> list[Block]:
+    """Every block, in program order."""
+
+    def visit(body: tuple[Stmt, ...]) -> list[Block]:
+        found: list[Block] = []
+        for stmt in body:
+            found += [stmt] if isinstance(stmt, Block) else visit(stmt.body)
+        return found
+
+    return visit(program.body)
+
+
+def from_tvm(func: Any, *, name: str, outputs: tuple[str, ...], like: Program | None = None) -> Program:
+    """A TensorIR function as a loop-scalar program; `like` lends origins, roles and tags by name."""
+    tagged = set() if like is None else {b.name for b in like.buffers if b.tagged}
+    reader = _In(like, tagged)
+    params = tuple(reader.buffer(p) for p in func.params)
+    root = func.body
+    if type(root).__name__ == "SBlockRealize" and str(root.block.name_hint) == "root":
+        for buf in root.block.alloc_buffers:
+            reader.buffer(buf)
+        root = root.block.body
+    body = reader.stmt(root, {}, set())
+    return Program(name, params, outputs, tuple(reader.buffers.values()), body)
+
+
+def from_te(name: str, inputs: list[Any], outputs: list[Any]) -> Program:
+    """Tensor expressions as a loop-scalar program: every stage a block, its own origin."""
+    if not outputs:
+        raise DefinitionError(f"operator {name} has no output")
+    try:
+        func = te.create_prim_func([*inputs, *outputs])
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise DefinitionError(f"TVM does not take the definition of {name}: {first_line(error)}") from error
+    program = from_tvm(func, name=name, outputs=tuple(str(t.op.name) for t in outputs))
+
+    def own(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Block):
+            return replace(stmt, origin=stmt.name)
+        return replace(stmt, body=tuple(own(s) for s in stmt.body))
+
+    return replace(program, body=tuple(own(s) for s in program.body))
