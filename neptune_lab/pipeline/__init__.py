@@ -2,6 +2,6 @@
 
 from neptune_lab.pipeline.compile import compile, schedule
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.record import schedule_trace, steps_record, versions
+from neptune_lab.pipeline.record import refused_step, schedule_trace, steps_record, versions
 
-__all__ = ["Kernel", "compile", "schedule", "schedule_trace", "steps_record", "versions"]
+__all__ = ["Kernel", "compile", "refused_step", "schedule", "schedule_trace", "steps_record", "versions"]

@@ -6,6 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from neptune_lab.errors import NeptuneError
 from neptune_lab.htile.nodes import For
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.nodes import Stmt as TileStmt
@@ -15,7 +16,7 @@ from neptune_lab.loop_ir import render, tree
 from neptune_lab.loop_ir.dataflow import Edge, Node, graph
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.outcome import Phase
-from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out
 from neptune_lab.repair import RepairTerm
 from neptune_lab.trace import record
@@ -136,6 +137,13 @@ def steps_record(schedule: Schedule) -> tuple[record.StepRecord, ...]:
 def schedule_trace(schedule: Schedule) -> record.Trace:
     """The record of a schedule alone, before any kernel comes of it."""
     return record.Trace(operator_record(schedule.operator), steps_record(schedule), None, versions())
+
+
+def refused_step(error: NeptuneError, step: Step, index: int) -> record.StepRecord:
+    """A step that was refused, with the phases that it reached: where the algebra refused, the last one says how."""
+    phases = tuple(phase_record(p) for p in getattr(error, "phases", ()))
+    data = step.as_record()
+    return record.StepRecord(index, step.primitive, data["arguments"], str(step), phases, str(error))
 
 
 def htile_lines(tiles: TileProgram, program: Program) -> tuple[record.Line, ...]:

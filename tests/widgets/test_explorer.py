@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,50 @@ def test_an_edit_gives_another_kernel_and_comes_back_by_undo(attention_page):
     assert (refused["kind"], refused["error"]["message"]) == ("refused", "there is no edit to redo")
 
 
+def test_a_refused_edit_is_taken_back_without_a_trace(softmax_page):
+    page = softmax_page
+    steps = page.steps
+    assert (
+        page.ask("edit", steps=[*steps[:2], {"primitive": "inline", "arguments": {"block": "nothing"}}])["kind"]
+        == "refused"
+    )
+    answer = page.ask("edit", steps=steps)
+    assert answer["kind"] == "edited"
+    assert page.payload["editor"]["undo"] == 0
+    assert all(s["error"] is None for s in page.payload["trace"]["steps"])
+
+
+def test_a_refusal_of_the_algebra_stands_at_its_step(page_of):
+    """sum of (x - mean): h is not additive, and the derivation shows where that came out."""
+
+    def build():
+        from tvm import te
+
+        from neptune_lab.loop_ir.tvm_compat import from_te
+
+        x = te.placeholder((2, 4), "float32", name="x")
+        j, k = te.reduce_axis((0, 4), name="j"), te.reduce_axis((0, 4), name="j")
+        total = te.compute((2,), lambda i: te.sum(x[i, j], axis=j), name="total")
+        off = te.compute((2, 4), lambda i, j: x[i, j] - total[i], name="off")
+        out = te.compute((2,), lambda i: te.sum(off[i, k], axis=k), name="out")
+        return from_te("centred", [x], [out])
+
+    base = softmax.figure1()
+    outputs = (replace(base.outputs[0], name="out"),)
+    operator = replace(base, name="centred", inputs=(replace(base.inputs[0], name="x"),), outputs=outputs, build=build)
+    page = page_of(nl.Schedule(operator))
+    step = {"primitive": "rolling_update", "arguments": {"block": "out", "loop": "total.j"}}
+    answer = page.ask("edit", steps=[step])
+    assert answer["kind"] == "refused"
+    assert "Eq. 4" in answer["error"]["message"]
+    refused = json.loads(answer["payload"])["trace"]["steps"][1]
+    assert [p["key"] for p in refused["phases"]] == ["dataflow", "naive", "repair"]
+    derivation = refused["phases"][-1]["derivation"]
+    assert derivation["accepted"] is False
+    assert [s["ok"] for s in derivation["steps"]] == [False]
+    assert "not additive" in derivation["steps"][0]["text"]
+
+
 def test_an_edit_clears_what_could_be_redone(softmax_page):
     page = softmax_page
     page.ask("edit", steps=page.steps[:3])
@@ -50,7 +95,11 @@ def test_a_refused_edit_says_where_and_leaves_all_as_it_was(softmax_page):
     steps[2]["arguments"]["block"] = "s_summ"
     answer = page.ask("edit", steps=steps)
     assert answer["kind"] == "refused"
-    assert answer["payload"] == shown == page.explorer.payload
+    assert shown == page.explorer.payload
+    seen = json.loads(answer["payload"])["trace"]["steps"]
+    refused = seen.pop(3)  # where it was meant to stand, after the definition and two steps
+    assert (refused["primitive"], "s_summ" in refused["error"]) == (steps[2]["primitive"], True)
+    assert [s["primitive"] for s in seen] == [s["primitive"] for s in page.payload["trace"]["steps"]]
     error = answer["error"]
     assert (error["step"], error["line"]) == (2, None)
     assert "s_summ" in error["message"]

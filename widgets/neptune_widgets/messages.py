@@ -30,7 +30,6 @@ class Messages:
         self.session = session
         self._send = send
         self._show = show
-        self._shown: str | None = None
         self._cancel = threading.Event()
         self._timing: threading.Thread | None = None
         self._handlers: dict[str, Callable[[Message], Message | None]] = {
@@ -77,11 +76,10 @@ class Messages:
         try:
             change()
         except Refused as refused:
-            text = payload.live(self.session) if self._shown is None else self._shown
-            return {"kind": "refused", "error": refused.refusal.as_json(), "payload": text}
-        self._shown = payload.live(self.session)
-        self._show(self._shown)
-        return {"kind": "edited", "payload": self._shown}
+            return {"kind": "refused", "error": refused.refusal.as_json(), "payload": payload.live(self.session)}
+        text = payload.live(self.session)
+        self._show(text)
+        return {"kind": "edited", "payload": text}
 
     def _choices(self, message: Message) -> Message:
         steps, index, primitive = _list(message, "steps"), int(message["index"]), str(message["primitive"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import NeptuneError, ScheduleError
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from neptune_lab import Kernel, Schedule
     from neptune_lab.loop_schedule import Step
     from neptune_lab.operators import Operator
-    from neptune_lab.trace import Trace
+    from neptune_lab.trace import StepRecord, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,10 @@ class Refusal:
 class Refused(Exception):
     """An edit that left everything as it was."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: Refusal, record: StepRecord | None = None) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+        self.record = record
 
 
 def refusal_of(error: NeptuneError, step: int | None = None, line: int | None = None) -> Refusal:
@@ -61,6 +62,7 @@ class Session:
     def __init__(self, schedule: Schedule, kernel: Kernel | None = None) -> None:
         self.schedule = schedule.copy()
         self.kernel, self.kernel_error = (kernel, None) if kernel is not None else compiled(self.schedule)
+        self._refused: StepRecord | None = None
         self._past: list[Schedule] = []
         self._future: list[Schedule] = []
 
@@ -71,12 +73,14 @@ class Session:
 
     @property
     def trace(self) -> Trace:
-        """The record, of the kernel where there is one."""
-        if self.kernel is not None:
-            return self.kernel.trace
+        """The record, of the kernel where there is one; a step that was refused last stands where it was meant to."""
         from neptune_lab.pipeline import schedule_trace
 
-        return schedule_trace(self.schedule)
+        made = self.kernel.trace if self.kernel is not None else schedule_trace(self.schedule)
+        if self._refused is None:
+            return made
+        at = self._refused.index
+        return replace(made, steps=(*made.steps[:at], self._refused, *made.steps[at:]))
 
     @property
     def undoable(self) -> int:
@@ -97,6 +101,7 @@ class Session:
         try:
             parsed = schedule_text.parse(text, self._expand)
         except NeptuneError as error:
+            self._refused = None
             raise Refused(refusal_of(error)) from error
         self._take([p.step for p in parsed], [p.line for p in parsed])
 
@@ -136,7 +141,15 @@ class Session:
             raise ScheduleError(refused.refusal.message, help=refused.refusal.help) from refused
 
     def _take(self, steps: list[Step], lines: Sequence[int | None]) -> None:
-        before, made = self.schedule, self._replayed(steps, lines)
+        try:
+            made = self._replayed(steps, lines)
+        except Refused as refused:
+            self._refused = refused.record
+            raise
+        if made.steps == self.schedule.steps:  # a refused edit was taken back
+            self._refused = None
+            return
+        before = self.schedule
         self._set(made)
         self._past.append(before)
         self._future.clear()
@@ -145,9 +158,12 @@ class Session:
         """All at once: where compiling breaks down, everything is as it was."""
         self.kernel, self.kernel_error = compiled(schedule)
         self.schedule = schedule
+        self._refused = None
 
     def _replayed(self, steps: list[Step], lines: Sequence[int | None]) -> Schedule:
         """A schedule of these steps; those that it shares with the present one are not run again."""
+        from neptune_lab.pipeline import refused_step
+
         same = 0
         for old, new in zip(self.schedule.steps, steps, strict=False):
             if old != new:
@@ -158,7 +174,7 @@ class Session:
             try:
                 schedule.apply(step)
             except NeptuneError as error:
-                raise Refused(refusal_of(error, n, lines[n])) from error
+                raise Refused(refusal_of(error, n, lines[n]), refused_step(error, step, n + 1)) from error
         return schedule
 
     def _expand(self, before: list[schedule_text.ParsedStep], template: str, options: dict[str, Any]) -> Iterable[Step]:

@@ -87,6 +87,8 @@ export function scheduleView(ctx: Context): ScheduleView {
       cards();
       text?.set(asLines(edits.steps));
       ctx.announce("the refused edit was taken back");
+      edits = asked(edits, ctx.send({ kind: "edit", steps: wire(edits.steps) }));
+      marks();
       return;
     }
     edits = asked(edits, ctx.send({ kind }));
