@@ -151,6 +151,12 @@ class Schedule:
     def __str__(self) -> str:
         return to_text(self.program).rstrip("\n")
 
+    def tvmscript(self) -> str:
+        """The program now in TVMScript, as TVM itself prints it: blocks, axes, reads and writes."""
+        from neptune_lab.loop_ir.tvm_compat import tvmscript
+
+        return tvmscript(self.program)
+
     def __repr__(self) -> str:
         return f"<Schedule of {self.operator.name}, {len(self._applied)} steps>\n{self}"
 

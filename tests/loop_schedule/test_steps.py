@@ -170,3 +170,12 @@ def test_templates_refuse_operators_that_they_do_not_know():
     for template in TEMPLATES.values():
         with pytest.raises(ScheduleError, match="no recipe for chain"):
             template(schedule(l2_norm()))
+
+
+def test_tvmscript_on_request():
+    sch = Schedule(softmax.figure1())
+    sch.rolling_update("s_sum", "s_max.j")
+    text = sch.tvmscript()
+    assert "@T.prim_func" in text
+    assert 'with T.sblock("s_max")' in text
+    assert "T.axis.remap" in text
