@@ -21,7 +21,7 @@ from neptune_lab.htile.nodes import (
     Tensor,
     TileExpr,
 )
-from neptune_lab.htile.walk import accesses, rewrite, rewrite_store, subexpressions
+from neptune_lab.htile.walk import accesses, region, rewrite, rewrite_store, subexpressions
 
 COSTLY = frozenset(
     {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "where", "div"}
@@ -69,7 +69,7 @@ def _rank(access: Access) -> int:
 def _strip(expr: TileExpr) -> TileExpr:
     def visit(e: TileExpr) -> TileExpr:
         if isinstance(e, Access):
-            return Access(e.tensor, tuple(i for i in e.index if not isinstance(i, NewAxis)))
+            return Access(e.tensor, region(e))
         return e
 
     return rewrite(expr, visit)

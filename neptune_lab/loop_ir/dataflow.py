@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads, variables
+from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads, reads, variables
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.tree import blocks, statements
 
@@ -104,6 +104,4 @@ def incomplete_read(program: Program) -> tuple[str, str, str] | None:
 
 def readers_of(program: Program, buffer: str) -> tuple[Block, ...]:
     """Blocks, other than its writers, that read `buffer`."""
-    return tuple(
-        b for b in blocks(program) if b.writes != buffer and any(r.buffer == buffer for r in loads(b.body.value))
-    )
+    return tuple(b for b in blocks(program) if b.writes != buffer and reads(b, buffer))

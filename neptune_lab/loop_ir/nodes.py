@@ -11,7 +11,7 @@ and fused around it, and "which tag does this read see" is a question about bind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -267,6 +267,16 @@ def variables(expr: Expr) -> set[str]:
 def loads(expr: Expr) -> list[Load | Previous]:
     """Every read, in evaluation order."""
     return [node for node in walk(expr) if isinstance(node, Load | Previous)]
+
+
+def reads(block: Block, buffer: str) -> bool:
+    """Whether the value that the block stores reads `buffer`, now or at the tag before."""
+    return any(read.buffer == buffer for read in loads(block.body.value))
+
+
+def bound_loops(iters: Iterable[Iter]) -> set[str]:
+    """Names of the loops that iterations are bound to."""
+    return set().union(*(variables(it.binding) for it in iters))
 
 
 def map_store(store: Store, rule: Callable[[Expr], Expr]) -> Store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, loads
 
 REDUCERS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
 OPERATORS = {reducer: op for op, reducer in REDUCERS.items()}
@@ -64,8 +64,6 @@ def match_reduction(block: Block) -> Reduction:
 
 
 def _reads(expr: Expr, buffer: str) -> bool:
-    from neptune_lab.loop_ir.nodes import loads
-
     return any(r.buffer == buffer for r in loads(expr))
 
 

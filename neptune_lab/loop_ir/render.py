@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import (
     Block,
     Cast,
@@ -25,8 +26,9 @@ from neptune_lab.loop_ir.nodes import (
     rebuild,
     substitute,
 )
+from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.simplify import simplify
-from neptune_lab.loop_ir.tree import blocks_under
+from neptune_lab.loop_ir.tree import blocks, blocks_under
 
 WIDTH = 92
 _INFIX = {
@@ -227,10 +229,6 @@ def to_text(program: Program) -> str:
 
 def definition(program: Program) -> tuple[Line, ...]:
     """A definition, one line a stage: `xmax[i] = max(inp[i, j] for j in range(4))`."""
-    from neptune_lab.errors import ScheduleError
-    from neptune_lab.loop_ir.reduction import match_reduction
-    from neptune_lab.loop_ir.tree import blocks
-
     result = []
     for block in blocks(program):
         target = f"{block.writes}[{_indices(block.body.indices)}]"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import sympy
 
 from neptune_lab.errors import RepairError
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, walk
 from neptune_lab.loop_ir.render import expression
 
 _FUNCTIONS = {
@@ -182,8 +182,3 @@ def _reciprocal(factor: sympy.Expr) -> bool:
     if isinstance(factor, sympy.Rational):
         return False
     return isinstance(factor, sympy.Pow) and factor.args[0] != sympy.E and factor.args[1].could_extract_minus_sign()
-
-
-def has_previous(expr: Expr) -> bool:
-    """Whether the expression reads a previous tag."""
-    return any(isinstance(node, Previous) for node in walk(expr))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads
+from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads, reads
 from neptune_lab.loop_ir.tree import blocks
 
 State: TypeAlias = Literal["final", "carried", "early", "repaired"]
@@ -130,11 +130,7 @@ def classify(program: Program, events: list[Write]) -> tuple[Write, ...]:
 
 def _continues(block: Block) -> bool:
     """Whether the block's store goes on from the element's last value."""
-    return (
-        block.is_reduction
-        or block.role in _CONTINUING
-        or any(r.buffer == block.writes for r in loads(block.body.value))
-    )
+    return block.is_reduction or block.role in _CONTINUING or reads(block, block.writes)
 
 
 def _covered(program: Program) -> set[str]:
@@ -149,7 +145,7 @@ def _covered(program: Program) -> set[str]:
 
     def users(block: Block) -> Iterator[Block]:
         for other in all_blocks:
-            if other.writes != block.writes and any(r.buffer == block.writes for r in loads(other.body.value)):
+            if other.writes != block.writes and reads(other, block.writes):
                 yield other
 
     covered = {b.name for b in all_blocks if repairs(b)}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Stmt, Var, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Stmt, Var, loads, substitute, variables
 
 Path = tuple[int, ...]
 
@@ -56,6 +56,11 @@ def find_block(program: Program, name: str) -> tuple[Path, Block, tuple[Loop, ..
 def has_block(program: Program, name: str) -> bool:
     """Whether there is a block called `name`."""
     return any(b.name == name for b in blocks(program))
+
+
+def depth_of(loops: tuple[Loop, ...], var: str) -> int:
+    """How many of `loops`, outermost first, stand around the one called `var`, which is among them."""
+    return next(n for n, found in enumerate(loops) if found.var == var)
 
 
 def find_loop(program: Program, block: str, loop: str) -> tuple[Path, Loop, tuple[Loop, ...]]:
@@ -168,8 +173,6 @@ def nest(loops: list[tuple[str, int]], block: Block) -> Stmt:
 
 def drop_unused_buffers(program: Program) -> Program:
     """The program without internal buffers that no block touches."""
-    from neptune_lab.loop_ir.nodes import loads
-
     used = set(program.params)
     for block in blocks(program):
         used.add(block.writes)

@@ -18,12 +18,14 @@ from neptune_lab.loop_ir.nodes import (
     Block,
     Const,
     Expr,
+    Iter,
     Loop,
     Op,
     Program,
     Stmt,
     Var,
     add,
+    bound_loops,
     loads,
     mul,
     substitute,
@@ -48,13 +50,9 @@ def loop_ref(ref: str) -> tuple[str, str]:
 class Alignment:
     """How a block sits under a target loop: its new iterations, the loops inside the target, and its predicates."""
 
-    iters: tuple
+    iters: tuple[Iter, ...]
     inner: tuple[tuple[str, int], ...]
     predicates: tuple[Expr, ...]
-
-    def binding(self, name: str) -> Expr:
-        """What the iteration variable `name` is bound to."""
-        return next(it.binding for it in self.iters if it.name == name)
 
 
 def _accesses(block: Block) -> list[tuple[str, int, Expr]]:
@@ -93,7 +91,7 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
         for buffer, dim, index in _accesses(block):
             if index == Var(it.name):
                 for value, loops, anchor in known.get((buffer, dim), []):
-                    if _whole(anchor, value, program.buffer(buffer).shape[dim], it.extent):
+                    if _whole(value, program.buffer(buffer).shape[dim], it.extent):
                         found = (value, loops, anchor)
                         break
             if found:
@@ -118,7 +116,7 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
     return Alignment(tuple(iters), tuple(extents.items()), tuple(predicates))
 
 
-def _whole(anchor: Block, value: Expr, size: int, extent: int) -> bool:
+def _whole(value: Expr, size: int, extent: int) -> bool:
     """The access runs along the whole dimension, so both sides mean the same positions."""
     return size == extent and bool(variables(value) or size == 1)
 
@@ -137,12 +135,11 @@ def fuse_under(program: Program, name: str, target_ref: str) -> Program:
         for i, j: B[i] += A[i, j]  ⇒       A[i, j] = …
                                            B[i] += A[i, j]
     """
-    target, loop, _ = tree.find_loop(program, *loop_ref(target_ref))
+    target, loop, around = tree.find_loop(program, *loop_ref(target_ref))
     _, block, _ = tree.find_block(program, name)
     aligned = align(program, block, target)
     moved = replace(block, iters=aligned.iters, predicates=aligned.predicates)
-    bound = set().union(*(variables(it.binding) for it in aligned.iters)) if aligned.iters else set()
-    around = tree.find_loop(program, *loop_ref(target_ref))[2]
+    bound = bound_loops(aligned.iters)
     missing = [found.var for found in (*around, loop) if found.extent > 1 and found.var not in bound]
     if missing and block.is_reduction:
         raise ScheduleError(
@@ -256,8 +253,7 @@ def restore_unit_loops(program: Program) -> Program:
     for path, block, loops in found:
         changed = block
         for depth, loop in enumerate(loops):
-            used = set().union(*(variables(i.binding) for i in changed.iters)) if changed.iters else set()
-            if loop.extent != 1 or loop.var in used:
+            if loop.extent != 1 or loop.var in bound_loops(changed.iters):
                 continue
             beside = [b for p, b, _ in found if p[: depth + 1] == path[: depth + 1] and b.name != block.name]
             changed = _along_unit(changed, loop.var, beside)

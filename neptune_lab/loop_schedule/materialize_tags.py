@@ -18,9 +18,10 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Store,
     Var,
-    loads,
     map_store,
+    reads,
     transform,
+    walk,
     with_buffers,
 )
 from neptune_lab.loop_schedule.fusion import linear
@@ -43,6 +44,12 @@ def tag_of(block: Block, loop: str) -> Expr | None:
         if split is not None and split[0] > 0:
             return Op("floordiv", (Var(it.name), Const(split[0])))
     return None
+
+
+def start_of(scan: Block) -> Const | None:
+    """What a scan block reads before its first tag; None where it does not read its own previous tag."""
+    own = (e for e in walk(scan.body.value) if isinstance(e, Previous) and e.buffer == scan.writes)
+    return next((e.initial for e in own), None)
 
 
 def rolling_loop(program: Program, name: str) -> tuple[Iter, str]:
@@ -68,7 +75,7 @@ def materialize(program: Program, name: str) -> Program:
         … X[i] …  (in the loop)   ⇒   … X⟨t⟩[i] …
         … X[i] …  (after it)      ⇒   … X⟨last⟩[i] …
     """
-    path, block, loops = tree.find_block(program, name)
+    _, block, loops = tree.find_block(program, name)
     if is_tagged(program, block.writes):
         return program
     it, loop = rolling_loop(program, name)
@@ -84,8 +91,7 @@ def materialize(program: Program, name: str) -> Program:
             node=name,
             help="add a stage that copies it to the output",
         )
-    depth = next(n for n, found in enumerate(loops) if found.var == loop)
-    around = path[: depth + 1]
+    depth = tree.depth_of(loops, loop)
     check_no_empty_tile(block, it, loops, loop)
     initial, buffer = block.init.value, program.buffer(block.writes)
     last = loops[depth].extent - 1
@@ -102,12 +108,12 @@ def materialize(program: Program, name: str) -> Program:
         init=None,
         role="scan",
     )
-    inside = {b.name for b in tree.blocks_under(loops[depth])} if around else set()
+    inside = {b.name for b in tree.blocks_under(loops[depth])}
 
     def reader(b: Block) -> Block:
         if b.name == name:
             return scan
-        if not any(r.buffer == block.writes for r in loads(b.body.value)):
+        if not reads(b, block.writes):
             return b
         if b.name in inside:
             tag = tag_of(b, loop)

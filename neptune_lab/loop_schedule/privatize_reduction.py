@@ -65,7 +65,7 @@ def check_no_empty_tile(block: Block, it: Iter, loops: tuple[Loop, ...], loop: s
 
     A tile without an element has no partial result (and a tag without one no value) to fold in.
     """
-    depth = next(n for n, found in enumerate(loops) if found.var == loop)
+    depth = tree.depth_of(loops, loop)
     first: dict[str, Expr] = {found.var: Const(0) for found in loops[depth + 1 :]}
     extents = {found.var: found.extent for found in loops[: depth + 1]}
     for predicate in block.predicates:
@@ -105,7 +105,7 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
     """
     _, block, loops = tree.find_block(program, name)
     reduction = match_reduction(block)
-    depth = next(n for n, found in enumerate(loops) if found.var == loop)
+    depth = tree.depth_of(loops, loop)
     it, step, rest = rolled_iter(block, loop)
     inside = {found.var: found.extent for found in loops[depth + 1 :]}
     outer_vars = {found.var for found in loops[:depth]}
@@ -130,14 +130,9 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
     position = {index.name: n for n, index in enumerate(block.body.indices) if isinstance(index, Var)}
     axis = max((position.get(i.name, -1) + 1 for i in spatial[:place]), default=0)
 
-    def with_tag(indices: tuple[Expr, ...], value: Expr) -> tuple[Expr, ...]:
-        return (*indices[:axis], value, *indices[axis:])
-
-    def local_indices(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return with_tag(indices, Var(tag))
-
     env: dict[str, Expr] = {it.name: add(mul(Var(tag), step), Var(inner))}
-    own = Load(local_buffer, local_indices(block.body.indices))
+    at = block.body.indices
+    own = Load(local_buffer, (*at[:axis], Var(tag), *at[axis:]))
     local = Block(
         local_name,
         tuple(
@@ -169,35 +164,29 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
         extents[tag] = whole
     iters.append(Iter(tag, whole, "reduce", Var(tag if outside else loop)))
     ordered = {v: e for v, e in inside.items() if v in extents} if not outside else extents
-    self_load = Load(block.writes, block.body.indices)
+    gone = set(inside) - set(ordered)
     combined = Block(
         name,
         tuple(iters),
         Store(
             block.writes,
             block.body.indices,
-            Op(OPERATORS[reduction.reducer], (self_load, Load(local_buffer, local_indices(block.body.indices)))),
+            Op(OPERATORS[reduction.reducer], (Load(block.writes, at), own)),
         ),
         Store(block.writes, block.body.indices, reduction.identity),
-        () if outside else tuple(p for p in block.predicates if not (variables(p) & (set(inside) - set(ordered)))),
+        () if outside else tuple(p for p in block.predicates if not variables(p) & gone and not _bounds(p, it)),
         origin=block.origin,
         role="global",
     )
-    if not outside:
-        own_vars = set().union(*(variables(i.binding) for i in iters))
-        combined = replace(
-            combined, predicates=tuple(p for p in combined.predicates if not _along(p, it, own_vars, loop))
-        )
     shape = (*buffer.shape[:axis], whole, *buffer.shape[axis:])
     program = with_buffers(program, Buffer(local_buffer, shape, buffer.dtype))
     program = tree.replace_block(program, name, local)
     return Private(program, local_name, tree.nest(list(ordered.items()), combined))
 
 
-def _along(predicate: Expr, it: Iter, own: set[str], loop: str) -> bool:
+def _bounds(predicate: Expr, it: Iter) -> bool:
     """A bound of the reduced dimension: it holds for some element of every tile, so the global block drops it."""
-    used = variables(predicate)
-    return bool(used & variables(it.binding)) and not used - variables(it.binding)
+    return bool(variables(predicate)) and variables(predicate) <= variables(it.binding)
 
 
 def privatize_reduction(program: Program, *, loop: str) -> Outcome:

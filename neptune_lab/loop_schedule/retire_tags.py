@@ -9,20 +9,20 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
-    Const,
     Expr,
     Load,
     Previous,
     Program,
     Store,
+    bound_loops,
     loads,
     map_store,
+    reads,
     transform,
     variables,
-    walk,
     with_buffers,
 )
-from neptune_lab.loop_schedule.materialize_tags import is_tagged, rolling_loop
+from neptune_lab.loop_schedule.materialize_tags import is_tagged, rolling_loop, start_of
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 from neptune_lab.loop_schedule.privatize_reduction import fresh
 
@@ -44,10 +44,10 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
             f"block {block!r} has no tags to retire", node=block, help="rolling_update or materialize_tags makes them"
         )
     tag, loop = rolling_loop(program, block)
-    depth = next(n for n, found in enumerate(loops) if found.var == loop)
+    depth = tree.depth_of(loops, loop)
     buffer = program.buffer(name)
     current, previous = fresh(program, f"{name}_1"), fresh(program, f"{name}_0")
-    start = next((e.initial for e in walk(scan.body.value) if isinstance(e, Previous) and e.buffer == name), None)
+    start = start_of(scan)
     if start is None:
         raise ScheduleError(f"block {block!r} does not read its own previous tag", node=block)
     under = {b.name for b in tree.blocks_under(loops[depth])}
@@ -77,11 +77,11 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
                 body=Store(current, b.body.indices[1:], value),
                 role="current",
             )
-        if any(r.buffer == name for r in loads(b.body.value)):
+        if reads(b, name):
             return replace(b, body=map_store(b.body, lambda e: transform(e, retag)))
         return b
 
-    outside_reads = [b for b in tree.blocks(program) if b.name not in under and _reads(b, name)]
+    outside_reads = [b for b in tree.blocks(program) if b.name not in under and reads(b, name)]
     program = tree.map_blocks(program, reader)
     program = with_buffers(
         program, *(Buffer(n, buffer.shape[1:], buffer.dtype, buffer.scope) for n in (current, previous))
@@ -89,7 +89,7 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
     program = tree.drop_unused_buffers(program)
     # the loops that the copies need: those inside the rolling loop which the scan's own elements run along
     iters = tuple(i for i in scan.iters if i.name != tag.name)
-    used = set().union(*(variables(i.binding) for i in iters)) if iters else set()
+    used = bound_loops(iters)
     inner = [(found.var, found.extent) for found in loops[depth + 1 :] if found.var in used]
     predicates = tuple(p for p in scan.predicates if loop not in variables(p))
     indices = scan.body.indices[1:]
@@ -104,20 +104,12 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
     program = tree.insert_before(program, loop_path, (tree.nest(inner, start_block),))
     note = (
         f"{name} keeps two values instead of one a tag: {previous} from the iteration before, {current} from this one; "
-        f"{previous} starts as {_text(start)}."
+        f"{previous} starts as {start.value}."
     )
     if outside_reads:
         note += f" {', '.join(b.name for b in outside_reads)} reads the last one."
     return plain("retire_tags", program, note, (start_block.name, next_block.name))
 
 
-def _text(value: Const) -> str:
-    return f"{value.value}"
-
-
 def _indices(value: Expr) -> list[Expr]:
     return [i for read in loads(value) for i in read.indices]
-
-
-def _reads(b: Block, buffer: str) -> bool:
-    return any(r.buffer == buffer for r in loads(b.body.value))

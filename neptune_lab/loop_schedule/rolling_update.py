@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Previous, Program, transform, walk
+from neptune_lab.loop_ir.nodes import Const, Expr, Load, Previous, Program, reads, transform
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_schedule.fusion import check_reads, fuse_under, loop_ref, names_under, under
 from neptune_lab.loop_schedule.maps import Reorganised, reorganise, roll, upstream
-from neptune_lab.loop_schedule.materialize_tags import materialize, tag_of
+from neptune_lab.loop_schedule.materialize_tags import materialize, start_of, tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.privatize_reduction import privatize
 from neptune_lab.loop_schedule.repairing import (
@@ -82,7 +82,7 @@ def privatize_here(program: Program, name: str, var: str) -> tuple[Program, str]
     if made.global_stmt is None:
         return program, name
     path, _, loops = tree.find_block(made.program, made.local)
-    depth = next(n for n, found in enumerate(loops) if found.var == var)
+    depth = tree.depth_of(loops, var)
     program = tree.append_to_loop(made.program, path[: depth + 1], (made.global_stmt,))
     return program, made.local
 
@@ -124,7 +124,7 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
         (b, p)
         for b in (*done.kept, local)
         for p, buffer in zip(above.producers, buffers, strict=True)
-        if reads(program, b, buffer)
+        if reads(tree.find_block(program, b)[1], buffer)
     )
     wrong = bool(buffers) and tree.find_loop(program, *loop_ref(loop))[1].extent > 1
     note = f"{block} now runs inside loop {var}. It reads no reduction that this loop leaves incomplete."
@@ -165,9 +165,9 @@ def apply_repair(
     for producer in producers:
         program = materialize(program, producer)
         _, scan, _ = tree.find_block(program, producer)
-        starts[scan.writes] = next(
-            e.initial for e in walk(scan.body.value) if isinstance(e, Previous) and e.buffer == scan.writes
-        )
+        start = start_of(scan)
+        assert start is not None
+        starts[scan.writes] = start
     for reader in (*kept, local):
         _, found, _ = tree.find_block(program, reader)
         program = tree.replace_block(program, reader, guard_reads(found, repair, program))
@@ -205,12 +205,6 @@ def read_tag(program: Program, name: str, buffers: tuple[str, ...], var: str) ->
 
     body = replace(block.body, value=transform(block.body.value, rule))
     return program if body == block.body else tree.replace_block(program, name, replace(block, body=body))
-
-
-def reads(program: Program, name: str, buffer: str) -> bool:
-    """Whether block `name` reads `buffer`."""
-    _, block, _ = tree.find_block(program, name)
-    return any(isinstance(e, Load) and e.buffer == buffer for e in walk(block.body.value))
 
 
 def dataflow_note(block: str, producers: tuple[str, ...], done: Reorganised) -> str:

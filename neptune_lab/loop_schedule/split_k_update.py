@@ -7,7 +7,20 @@ from dataclasses import dataclass, replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, map_store, substitute, transform, walk
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Expr,
+    Load,
+    Op,
+    Program,
+    Store,
+    Var,
+    map_store,
+    reads,
+    substitute,
+    transform,
+    walk,
+)
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_schedule.fusion import align, check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.maps import reorganise, roll, upstream
@@ -15,7 +28,7 @@ from neptune_lab.loop_schedule.materialize_tags import tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.privatize_reduction import Private, privatize
 from neptune_lab.loop_schedule.repairing import Repair, apply_h, guard_reads, repair_notes, solve_repair
-from neptune_lab.loop_schedule.rolling_update import check_target, dataflow_note, reads
+from neptune_lab.loop_schedule.rolling_update import check_target, dataflow_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +174,7 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
         (b, writer.name)
         for b in (*done.kept, local)
         for half in found
-        if reads(program, b, half.local) and (writer := writer_of(program, half.local)) is not None
+        if reads(tree.find_block(program, b)[1], half.local) and (writer := writer_of(program, half.local)) is not None
     )
     names = ", ".join(h.local for h in found)
     wrong = bool(found) and tree.find_loop(program, *loop_ref(loop))[1].extent > 1

@@ -87,15 +87,6 @@ def rename_loop(program: Program, path: tree.Path, new: str) -> Program:
     return tree.map_loops(program, path, change)
 
 
-def _rename(program: Program, block: str, old: str, new: str) -> Program:
-    if old == new:
-        return program
-    path, _, _ = tree.find_loop(program, block, old)
-    if any(loop.var == new for loop in tree.find_block(program, block)[2]):
-        raise ScheduleError(f"block {block!r} already has a loop {new!r} around it", node=block)
-    return rename_loop(program, path, new)
-
-
 def split(program: Program, *, loop: str, factors: list[int | None], names: list[str] | None = None) -> Outcome:
     """`for j` becomes `for j0: for j1: …` with these extents, at most one of them None (worked out).
 

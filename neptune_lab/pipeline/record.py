@@ -146,20 +146,24 @@ def refused_step(error: NeptuneError, step: Step, index: int) -> record.StepReco
     return record.StepRecord(index, step.primitive, data["arguments"], str(step), phases, str(error))
 
 
-def htile_lines(tiles: TileProgram, program: Program) -> tuple[record.Line, ...]:
-    """An HTile program's lines, each linked to the block, or loop, that it was translated from."""
-    blocks = {b.name: b for b in tree.blocks(program)}
-    loops = [line.node for line in render.render(program) if line.kind == "loop"]
+def htile_lines(tiles: TileProgram, origins: dict[str, str], loops: list[str]) -> tuple[record.Line, ...]:
+    """An HTile program's lines, each linked to the block, or loop, that it was translated from.
+
+    Args:
+        origins: the stage of the definition of each block of the loop program.
+        loops: the ids of its loop lines.
+    """
     heads = {f.node_id for kernel in tiles.kernels for f in _loops(kernel.body)}
     lines = []
     for line in print_program(tiles):
         refs: tuple[str, ...] = ()
         if line.node_id in heads:
             refs = _loop_refs(loops, line.node_id)
-        elif line.origin in blocks:
+        elif line.origin in origins:
             refs = (f"store:{line.origin}",)
-        origin = blocks[line.origin].origin if line.origin in blocks else ""
-        lines.append(record.Line(line.node_id, line.text, origin, line.node_id.partition(":")[0], refs))
+        lines.append(
+            record.Line(line.node_id, line.text, origins.get(line.origin, ""), line.node_id.partition(":")[0], refs)
+        )
     return tuple(lines)
 
 
@@ -186,9 +190,16 @@ def kernel_record(
     source: TritonSource,
 ) -> record.KernelRecord:
     """HTile before and after each pass, and Triton with its links."""
-    emitted = passes[-1][1] if passes else translated
-    by_node = {line.node: line.refs for line in htile_lines(emitted, program)}
     origins = {b.name: b.origin for b in tree.blocks(program)}
+    loops = [line.node for line in render.render(program) if line.kind == "loop"]
+    printed = htile_lines(translated, origins, loops)
+    after: list[record.PassRecord] = []
+    last, lines = translated, printed
+    for pass_name, tiles in passes:
+        if tiles is not last:  # a pass that changes nothing gives the same program back
+            last, lines = tiles, htile_lines(tiles, origins, loops)
+        after.append(record.PassRecord(pass_name, lines))
+    by_node = {line.node: line.refs for line in lines}
     computing = {line.number: line for line in source.lines}
     triton = []
     for number, text in enumerate(source.text.splitlines(), 1):
@@ -214,8 +225,8 @@ def kernel_record(
     )
     return record.KernelRecord(
         name,
-        htile_lines(translated, program),
-        tuple(record.PassRecord(n, htile_lines(p, program)) for n, p in passes),
+        printed,
+        tuple(after),
         source.text,
         tuple(triton),
         launches,

@@ -32,6 +32,7 @@ from neptune_lab.loop_ir.nodes import (
     add,
     const,
 )
+from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.tvm_compat.words import BINARY_NAMES, CALL_ALIASES, CALLS, first_line
 
 
@@ -54,7 +55,7 @@ def _unique(name: str, taken: set[str]) -> str:
 
 class _In:
     def __init__(self, like: Program | None, tagged: set[str]) -> None:
-        self.like = {} if like is None else {b.name: b for b in all_blocks(like)}
+        self.like = {} if like is None else {b.name: b for b in blocks(like)}
         self.tagged = tagged
         self.buffers: dict[str, Buffer] = {}
 
@@ -200,18 +201,6 @@ def fold(expr: Expr) -> Expr:
         case Op(name, args):
             return Op(name, tuple(fold(a) for a in args))
     return expr
-
-
-def all_blocks(program: Program) -> list[Block]:
-    """Every block, in program order."""
-
-    def visit(body: tuple[Stmt, ...]) -> list[Block]:
-        found: list[Block] = []
-        for stmt in body:
-            found += [stmt] if isinstance(stmt, Block) else visit(stmt.body)
-        return found
-
-    return visit(program.body)
 
 
 def from_tvm(func: Any, *, name: str, outputs: tuple[str, ...], like: Program | None = None) -> Program:

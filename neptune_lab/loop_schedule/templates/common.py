@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program, loads
+from neptune_lab.loop_ir.nodes import Program, reads
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.schedule import Schedule
 
@@ -56,8 +56,6 @@ def _one_kernel(program: Program, buffer: str) -> bool:
     touching = [
         n
         for n, nest in enumerate(program.body)
-        if any(
-            b.writes == buffer or any(r.buffer == buffer for r in loads(b.body.value)) for b in tree.blocks_under(nest)
-        )
+        if any(b.writes == buffer or reads(b, buffer) for b in tree.blocks_under(nest))
     ]
     return len(touching) == 1
