@@ -29,9 +29,8 @@ from neptune_lab.loop_ir.nodes import (
     Stmt,
     Store,
     Var,
-    add,
-    const,
 )
+from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.tvm_compat.words import BINARY_NAMES, CALL_ALIASES, CALLS, first_line
 
@@ -127,7 +126,7 @@ class _In:
             taken.add(iter_name)
             inner[iv.var] = Var(iter_name)
             kind = "reduce" if int(iv.iter_type) == IterVar.CommReduce else "spatial"
-            iters.append(Iter(iter_name, int(iv.dom.extent), kind, fold(self.expr(value, env))))
+            iters.append(Iter(iter_name, int(iv.dom.extent), kind, simplify(self.expr(value, env), {})))
         init = None if b.init is None else self.store(b.init, inner)
         if init is not None and isinstance(init.value, Const):
             init = replace(init, value=_infinite(init.value))
@@ -187,20 +186,6 @@ def _infinite(value: Const) -> Const:
     if value.dtype.startswith("float") and abs(float(value.value)) == float(np.finfo(value.dtype).max):
         return Const(float("inf") if value.value > 0 else float("-inf"), value.dtype)
     return value
-
-
-def fold(expr: Expr) -> Expr:
-    """Index arithmetic with zero terms and unit factors dropped (TVM leaves them after a split of extent 1)."""
-    match expr:
-        case Op("add", (a, b)):
-            return add(fold(a), fold(b))
-        case Op("mul", (a, Const(1))) | Op("mul", (Const(1), a)):
-            return fold(a)
-        case Op("mul", (Const(0), _)) | Op("mul", (_, Const(0))):
-            return const(0)
-        case Op(name, args):
-            return Op(name, tuple(fold(a) for a in args))
-    return expr
 
 
 def from_tvm(func: Any, *, name: str, outputs: tuple[str, ...], like: Program | None = None) -> Program:
