@@ -36,7 +36,8 @@ class ScheduleError(NeptuneError):
 class RepairError(NeptuneError):
     """No repair term: `step` names the step of the algebra that failed, `expression` what it failed on.
 
-    Steps, in order: "read", "separate", "invert", "derive", "prove Eq. 3", "prove Eq. 4", "guard".
+    Steps, in order: "read", "separate", "invert", "derive", "prove Eq. 3", "prove Eq. 4", "guard"; and of a vector
+    repair: "close" (no finite family), "count" (how many terms there are is not known).
     """
 
     def __init__(

@@ -33,7 +33,7 @@ def call(monkeypatch, capsys):
         ("loops", "# s_max"),
         ("htile", "kernel attention_causal  grid"),
         ("triton", "@triton.jit"),
-        ("trace", '"schema":1'),
+        ("trace", '"schema":2'),
     ],
 )
 def test_compile_emits_each_stage(call, emit, expected):
@@ -67,6 +67,18 @@ def test_run_prints_the_error(call):
     assert "relative to float64 (within 0.001)" in out
 
 
+def test_presets_compile_and_run(call):
+    small = ["--seq", "24", "--heads", "4", "--kv-heads", "2", "--head-dim", "16"]
+    status, out, _ = call("run", "gqa_pf", *small, "--dtype", "bfloat16", "--return-lse")
+    assert status == 0
+    assert "relative to float64 (within 0.008)" in out
+    status, out, _ = call("compile", "window_pf", *small, "--window", "5", "--emit", "definition")
+    assert status == 0
+    assert "k[b, h // 2, j, d]" in out
+    status, out, _ = call("compile", "s4", "--emit", "definition")
+    assert "for j in range(256)" in out
+
+
 def test_run_fails_where_the_error_is_too_large(call):
     status, out, _ = call("run", *CAUSAL, "--tolerance", "1e-9")
     assert status == 1
@@ -75,7 +87,17 @@ def test_run_fails_where_the_error_is_too_large(call):
 
 def test_list_and_env(call):
     _, out, _ = call("list")
-    for name in ("attention.causal", "softmax.figure1", "rolling_update", "split_k_update", "retire_tags", "split"):
+    for name in (
+        "attention.causal",
+        "attention.alibi",
+        "window_pf",
+        "s9",
+        "softmax.figure1",
+        "rolling_update",
+        "split_k_update",
+        "retire_tags",
+        "split",
+    ):
         assert name in out
     _, out, _ = call("env", "--json")
     assert {"versions", "device"} == set(json.loads(out))

@@ -45,7 +45,7 @@ from neptune_lab.htile.walk import arith, written
 
 Array = NDArray[Any]
 
-_OPERATORS: dict[str, Callable[..., Array]] = {
+OPERATORS: dict[str, Callable[..., Array]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -69,6 +69,7 @@ _OPERATORS: dict[str, Callable[..., Array]] = {
     "cos": np.cos,
     "erf": np.vectorize(math.erf),
     "floor": np.floor,
+    "round": np.rint,
     "ceil": np.ceil,
     "where": np.where,
     "lt": np.less,
@@ -236,7 +237,7 @@ class _Machine:
             case Literal(value=value, dtype=dtype):
                 return self.convert(np.asarray(value), dtype)
             case Elementwise(op=op, args=args, dtype=dtype):
-                return self.convert(_OPERATORS[op](*(self.eval(arg) for arg in args)), dtype)
+                return self.convert(OPERATORS[op](*(self.eval(arg) for arg in args)), dtype)
             case Cast(arg=arg, dtype=dtype):
                 return self.convert(self.eval(arg), dtype)
             case Permute(arg=arg, order=order):

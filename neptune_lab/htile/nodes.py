@@ -110,7 +110,7 @@ class Elementwise:
     """An elementwise operator on broadcast operands; the result's dtype is stated, never inferred.
 
     Operators: add sub mul div floordiv floormod max min pow neg abs exp exp2 log log2 sqrt rsqrt tanh sigmoid
-    sin cos erf floor ceil where lt le gt ge eq ne and or not.
+    sin cos erf floor ceil round (ties to even) where lt le gt ge eq ne and or not.
     """
 
     op: str
@@ -191,9 +191,15 @@ class Store:
     mask: TileExpr | None = None
 
 
+Part = Lit["", "left edge", "interior", "right edge", "visited"]
+
+
 @dataclass(frozen=True, slots=True)
 class For:
-    """A serial loop of a kernel: `for var in range(start, stop)`; `origin` names the block whose loop it was."""
+    """A serial loop of a kernel: `for var in range(start, stop)`; `origin` names the block whose loop it was.
+
+    `part` says which part of a partitioned loop this is; a part is not partitioned again.
+    """
 
     node_id: str
     var: str
@@ -201,6 +207,7 @@ class For:
     stop: IndexExpr
     body: tuple[Stmt, ...]
     origin: str
+    part: Part = ""
 
 
 Stmt: TypeAlias = Store | For

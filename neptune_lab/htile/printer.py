@@ -108,7 +108,8 @@ def _body(body: tuple[Stmt, ...], indent: str) -> list[Line]:
             case For(var=var):
                 start, stop = index_text(stmt.start), index_text(stmt.stop)
                 bounds = stop if start == "0" else f"{start}, {stop}"
-                out.append(Line(stmt.node_id, f"{indent}for {var} in range({bounds}):", stmt.origin))
+                part = f"  # {stmt.part}" if stmt.part else ""
+                out.append(Line(stmt.node_id, f"{indent}for {var} in range({bounds}):{part}", stmt.origin))
                 out += _body(stmt.body, indent + "    ")
             case Store():
                 out += [Line(stmt.node_id, text, stmt.origin) for text in lines(_store(stmt), WIDTH, indent)]

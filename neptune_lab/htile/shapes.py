@@ -33,7 +33,7 @@ DTYPES = FLOATS | INTEGERS | {"bool"}
 ARITHMETIC = frozenset({"add", "sub", "mul", "max", "min"})
 DIVISIONS = frozenset({"floordiv", "floormod"})
 FLOAT_UNARY = frozenset(
-    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "floor", "ceil"}
+    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "floor", "ceil", "round"}
 )
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LOGICAL = frozenset({"and", "or"})

@@ -4,14 +4,14 @@
 
     better = run(program)                      # all of them
     for name, rewrite in PASSES.items():       # or one by one, to record each
-        program = rewrite(program)
+        done = apply(rewrite, program)         # done.program, and done.notes where the pass proves something
 
 A pass that changes nothing returns the same object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from neptune_lab.htile.nodes import Program
@@ -20,9 +20,11 @@ from neptune_lab.htile_passes.fold_dot_accumulate import fold_dot_accumulate
 from neptune_lab.htile_passes.fold_initial_values import fold_initial_values
 from neptune_lab.htile_passes.hoist_invariant_loads import hoist_invariant_loads
 from neptune_lab.htile_passes.keep_stored_tiles import keep_stored_tiles
+from neptune_lab.htile_passes.partition_masked_loops import partition_masked_loops
+from neptune_lab.htile_passes.rewrite import Pass, Rewrite, apply
 from neptune_lab.htile_passes.share_common_tiles import share_common_tiles
 
-PASSES: Mapping[str, Callable[[Program], Program]] = MappingProxyType(
+PASSES: Mapping[str, Pass] = MappingProxyType(
     {
         "keep_stored_tiles": keep_stored_tiles,
         "fold_initial_values": fold_initial_values,
@@ -30,6 +32,7 @@ PASSES: Mapping[str, Callable[[Program], Program]] = MappingProxyType(
         "share_common_tiles": share_common_tiles,
         "hoist_invariant_loads": hoist_invariant_loads,
         "drop_dead_tiles": drop_dead_tiles,
+        "partition_masked_loops": partition_masked_loops,  # last: it copies bodies
     }
 )
 
@@ -37,17 +40,21 @@ PASSES: Mapping[str, Callable[[Program], Program]] = MappingProxyType(
 def run(program: Program) -> Program:
     """`program` after every pass, in the order of `PASSES`."""
     for rewrite in PASSES.values():
-        program = rewrite(program)
+        program = apply(rewrite, program).program
     return program
 
 
 __all__ = [
     "PASSES",
+    "Pass",
+    "Rewrite",
+    "apply",
     "drop_dead_tiles",
     "fold_dot_accumulate",
     "fold_initial_values",
     "hoist_invariant_loads",
     "keep_stored_tiles",
+    "partition_masked_loops",
     "run",
     "share_common_tiles",
 ]

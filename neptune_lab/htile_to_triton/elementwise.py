@@ -24,7 +24,14 @@ _INFIX = {
     "and": ("&", AND),
     "or": ("|", OR),
 }
-_FUNCTIONS = {"max": "tl.maximum", "min": "tl.minimum", "where": "tl.where", "tanh": "_tanh", "pow": "pow"}
+_FUNCTIONS = {
+    "max": "tl.maximum",
+    "min": "tl.minimum",
+    "where": "tl.where",
+    "tanh": "_tanh",
+    "round": "_round",
+    "pow": "pow",
+}
 # What Triton computes in float16 as it stands, without promotion and with one rounding.
 _NATIVE_HALF = frozenset({"add", "sub", "mul", "neg", "abs", "max", "min", "where"}) | COMPARISONS
 

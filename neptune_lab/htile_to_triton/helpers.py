@@ -11,6 +11,15 @@ def _tanh(x):
     return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
 '''
 
+_ROUND = '''@triton.jit
+def _round(x):
+    """The nearest whole number, ties to even: from 2**23 (2**52 in float64) on, a float has no fraction."""
+    limit = 4503599627370496.0 if x.dtype == tl.float64 else 8388608.0
+    magnitude = tl.abs(x)
+    whole = (magnitude + limit) - limit
+    return tl.where(magnitude < limit, tl.where(x < 0, -whole, whole), x)
+'''
+
 _PRODUCT = """@triton.jit
 def _product(a, b):
     return a * b
@@ -28,4 +37,4 @@ def _dot(a, b, acc):
         return tl.dot(a, b, acc=acc)
 '''
 
-HELPERS: Mapping[str, str] = MappingProxyType({"_tanh": _TANH, "_product": _PRODUCT, "_dot": _DOT})
+HELPERS: Mapping[str, str] = MappingProxyType({"_tanh": _TANH, "_round": _ROUND, "_product": _PRODUCT, "_dot": _DOT})

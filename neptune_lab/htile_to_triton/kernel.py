@@ -89,7 +89,8 @@ def _loop(ctx: Context, loop: For) -> None:
     outer_env, outer_defined = dict(ctx.env), dict(ctx.defined)
     scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
-    scope.header = Draft([f"for {name} in range({stop if start == '0' else f'{start}, {stop}'}):"], loop.origin)
+    part = f"  # {loop.part}" if loop.part else ""
+    scope.header = Draft([f"for {name} in range({stop if start == '0' else f'{start}, {stop}'}):{part}"], loop.origin)
     scope.header.used_by(loop.node_id)
     ctx.env[loop.var] = loop_interval(loop, ctx.env)
     ctx.variables[loop.var] = (name, scope.header)

@@ -56,8 +56,9 @@ class Previous:
 @dataclass(frozen=True, slots=True)
 class Op:
     """An operator on scalars: add sub mul div floordiv floormod max min pow lt le gt ge eq ne and or not neg select
-    and the functions exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf abs floor ceil; and guard(x, point,
-    stand_in), which is x, and stand_in where x sits at the singular point (`repair.guard` says why that is right)."""
+    and the functions exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf abs floor ceil round (ties to even); and
+    guard(x, point, stand_in), which is x, and stand_in where x sits at the singular point (`repair.guard` says why
+    that is right)."""
 
     name: str
     args: tuple[Expr, ...]

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, loads
 
-REDUCERS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
+REDUCERS = {"add": "sum", "max": "max", "min": "min", "mul": "prod", "or": "any", "and": "all"}
 OPERATORS = {reducer: op for op, reducer in REDUCERS.items()}
-IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}
+IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf"), "any": False, "all": True}
+
+
+def identity(reducer: str, dtype: str) -> Const:
+    """What a reducer ignores, in a dtype: max starts from -inf, and among whole numbers from the least.
+
+    >>> identity("max", "int8"), identity("all", "bool"), identity("sum", "float16")
+    (Const(value=-128, dtype='int8'), Const(value=True, dtype='bool'), Const(value=0.0, dtype='float16'))
+    """
+    if reducer in ("max", "min") and dtype.startswith(("int", "uint")):
+        limits = np.iinfo(dtype)
+        return Const(int(limits.min if reducer == "max" else limits.max), dtype)
+    value = IDENTITIES[reducer]
+    return Const(int(value) if dtype.startswith(("int", "uint")) else value, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +32,7 @@ class Reduction:
     """`X[own] = X[own] (f) term`.
 
     Args:
-        reducer: "sum", "max", "min" or "prod" (f).
+        reducer: "sum", "max", "min", "prod", "any" or "all" (f).
         carried: what stands for X on the left of f: the read of X itself, or h applied to it.
         term: what one iteration contributes, g(r, c).
         identity: the value that X starts from.
@@ -32,8 +47,8 @@ class Reduction:
 def match_reduction(block: Block) -> Reduction:
     """The block as a reduction; ScheduleError where it is none.
 
-    Formal statement: body is X[p] = X[p] (f) e, f in {+, max, min, *}, init is X[p] = identity of f, and e does not
-    read X.
+    Formal statement: body is X[p] = X[p] (f) e, f in {+, max, min, *, or, and}, init is X[p] = identity of f, and e
+    does not read X.
     """
     body = block.body
     if not block.is_reduction:
@@ -57,9 +72,9 @@ def match_reduction(block: Block) -> Reduction:
                     help="apply the primitive before decompose_reduction takes the start value out",
                 )
     raise ScheduleError(
-        f"block {block.name!r} does not have the form X = X (f) term with f one of sum, max, min, prod",
+        f"block {block.name!r} does not have the form X = X (f) term with f one of sum, max, min, prod, any, all",
         node=block.name,
-        help="write the stage with te.sum, te.max, te.min or a product reducer over one term",
+        help="write the stage with te.sum, te.max, te.min or a te.comm_reducer (product, or, and) over one term",
     )
 
 

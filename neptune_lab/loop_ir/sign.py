@@ -1,13 +1,71 @@
-"""What the program itself says about a value: its sign, and whether it can be infinite.
+"""What the program itself says about a value: its range, its sign, and whether it can be infinite.
 
 The algebra's assumptions come from here (a maximum of absolute values, a sum of squares), not only from the user.
+Ranges are closed on purpose: an exponential is positive on paper, and underflows to 0 in floats, so that only what is
+bounded away from 0 counts as positive.  Anything else keeps its guard at 0.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, loads
-from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Previous,
+    Program,
+    Var,
+    bound_loops,
+    loads,
+    substitute,
+)
+from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
+from neptune_lab.loop_ir.simplify import bounds
+
+_INF = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`low <= value <= high`; the ends may be infinite.
+
+    >>> Range(0.5, 2.0).words, Range(0.0, 2.0).words, Range(-1.0, 2.0).words
+    (('positive',), ('nonnegative',), ())
+    """
+
+    low: float = -_INF
+    high: float = _INF
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The strongest word for its sign, as `repair.solve` takes it; none where both signs are possible."""
+        for word, holds in (
+            ("positive", self.low > 0),
+            ("negative", self.high < 0),
+            ("nonnegative", self.low >= 0),
+            ("nonpositive", self.high <= 0),
+        ):
+            if holds:
+                return (word,)
+        return ()
+
+    def hull(self, other: Range) -> Range:
+        """The least range that holds both."""
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+
+_ANY = Range()
+_UNIT = Range(0.0, 1.0)
 
 
 def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
@@ -25,25 +83,247 @@ def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
 
 def is_nonnegative(program: Program, expr: Expr) -> bool:
     """Whether the value is at least 0 for all inputs, as far as its form shows."""
+    return range_of(program, expr).low >= 0
+
+
+def assumptions(program: Program, reads: Iterable[tuple[object, Expr]]) -> dict[str, tuple[str, ...]]:
+    """What to tell the solver of each symbol of a reading (`sympy_bridge.Reading.reads`): symbol's name -> words."""
+    told = {str(symbol): range_of(program, expr).words for symbol, expr in reads}
+    return {name: words for name, words in told.items() if words}
+
+
+def range_of(program: Program, expr: Expr) -> Range:
+    """Where the value can lie for all inputs, as far as its form shows.
+
+    A reduction is taken as it stands after one element at least, or at its identity where a tile may be empty.
+    """
+
+    def of(inner: Expr) -> Range:
+        return range_of(program, inner)
+
     match expr:
         case Const(value):
-            return value >= 0
-        case Cast(_, arg):
-            return is_nonnegative(program, arg)
-        case Op("exp" | "exp2" | "abs" | "sqrt" | "sigmoid" | "rsqrt", _):
-            return True
-        case Op("mul", (a, b)):
-            return a == b or (is_nonnegative(program, a) and is_nonnegative(program, b))
-        case Op("add" | "div" | "min", (a, b)):
-            return is_nonnegative(program, a) and is_nonnegative(program, b)
-        case Op("max", (a, b)):
-            return is_nonnegative(program, a) or is_nonnegative(program, b)
+            return Range(float(value), float(value))
+        case Var():
+            return Range(0.0)  # loops count from 0
+        case Cast("bool", _):
+            return _UNIT
+        case Cast(dtype, arg):
+            found = of(arg)
+            # To whole numbers: towards 0, and what does not fit wraps around.
+            return found if "float" in dtype else _within(Range(*map(_towards_zero, (found.low, found.high))), dtype)
+        case Op("mul", (a, b)) if _same(a, b):
+            return _even_power(of(a), 2.0)
+        case Op("pow", (base, exponent)):
+            return _power(of(base), _constant(exponent))
         case Op("select", (_, a, b)):
-            return is_nonnegative(program, a) and is_nonnegative(program, b)
+            return of(a).hull(of(b))
+        case Op("guard", (a, _, stand_in)):
+            return of(a).hull(of(stand_in))
+        case Op(name, args) if name in _RULES:
+            return _RULES[name](*(of(a) for a in args))
         case Load(buffer, _) | Previous(buffer, _, _):
-            _, term = _term(program, buffer)
-            return term is not None and is_nonnegative(program, term)
+            return _of_buffer(program, buffer)
+    return _ANY
+
+
+def _of_buffer(program: Program, buffer: str) -> Range:
+    reducer, term = _folded(program, buffer)
+    if term is None:
+        return _within(_ANY, program.buffer(buffer).dtype)
+    each = range_of(program, term)
+    block = writer_of(program, buffer)
+    assert block is not None
+    if reducer in ("sum", "prod"):
+        each = (_sum if reducer == "sum" else _product)(each, _count(block))
+    if reducer is not None and may_be_empty(program, block):
+        start = float(IDENTITIES[reducer])
+        each = each.hull(Range(start, start))
+    return _within(each, program.buffer(buffer).dtype)
+
+
+def _folded(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
+    """The reducer of a buffer, and the term of one element: a scan folds tiles, with an element at every tag."""
+    reducer, term = _term(program, buffer)
+    block = writer_of(program, buffer)
+    if reducer is not None and block is not None and not block.is_reduction and isinstance(term, Load):
+        inner, element = _term(program, term.buffer)
+        return (reducer, element) if inner == reducer else (reducer, term)
+    return reducer, term
+
+
+def may_be_empty(program: Program, block: Block) -> bool:
+    """Whether a reduction may have folded no element where it is read: a tile that lies past the end.
+
+    Formal statement: for some values of the loops that are not folded, a bound fails at the first value of those that
+    are; what is read then is the reducer's identity.
+    """
+    if not block.is_reduction:
+        return False
+    _, _, loops = tree.find_block(program, block.name)
+    folded = bound_loops(it for it in block.iters if it.kind == "reduce")
+    kept = bound_loops(it for it in block.iters if it.kind == "spatial")
+    first: dict[str, Expr] = {name: Const(0) for name in folded - kept}
+    extents = {loop.var: loop.extent for loop in loops if loop.var not in first}
+    for predicate in block.predicates:
+        match substitute(predicate, first):
+            case Op("lt", (index, Const(limit))):
+                reach = bounds(index, extents)
+                if reach is None or reach[1] >= limit:
+                    return True
+            case _:
+                return True
     return False
+
+
+def _count(block: Block) -> float:
+    """How many elements it folds at most; a scan adds whole tiles."""
+    extents = [it.extent for it in block.iters if it.kind == "reduce"]
+    return float(math.prod(extents)) if extents else _INF
+
+
+def _sum(each: Range, count: float) -> Range:
+    low = each.low if each.low >= 0 else count * each.low
+    return Range(low, each.high if each.high <= 0 else count * each.high)
+
+
+def _product(each: Range, count: float) -> Range:
+    if each.low < 0:
+        return _ANY
+    low = each.low if each.low >= 1 else (_bounded_power(each.low, count) if count < _INF else 0.0)
+    return Range(low, each.high if each.high <= 1 else _bounded_power(each.high, count))
+
+
+def _within(found: Range, dtype: str) -> Range:
+    """The range as a dtype holds it: whole numbers end somewhere, and wrap around where they would go on."""
+    if dtype == "bool":
+        return _UNIT
+    if not dtype.startswith(("int", "uint")):
+        return found
+    limits = np.iinfo(dtype)
+    if found.low < limits.min or found.high > limits.max:
+        return Range(float(limits.min), float(limits.max))
+    return found
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    """Whether two factors are equal, whatever float they are held in."""
+    while isinstance(a, Cast) and "float" in a.dtype:
+        a = a.arg
+    while isinstance(b, Cast) and "float" in b.dtype:
+        b = b.arg
+    return a == b
+
+
+def _constant(expr: Expr) -> float | None:
+    match expr:
+        case Const(value):
+            return float(value)
+        case Cast(_, arg):
+            return _constant(arg)
+        case Op("neg", (arg,)):
+            value = _constant(arg)
+            return None if value is None else -value
+    return None
+
+
+def _towards_zero(value: float) -> float:
+    return float(math.trunc(value)) if math.isfinite(value) else value
+
+
+def _times(a: float, b: float) -> float:
+    return 0.0 if a == 0 or b == 0 else a * b
+
+
+def _multiplied(a: Range, b: Range) -> Range:
+    corners = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    return Range(min(corners), max(corners))
+
+
+def _divided(a: Range, b: Range) -> Range:
+    if b.low > 0 or b.high < 0:
+        return _multiplied(a, Range(1 / b.high, 1 / b.low))
+    if a.low >= 0 and b.low >= 0:
+        return Range(0.0)  # at worst an infinity
+    return _ANY
+
+
+def _even_power(a: Range, exponent: float) -> Range:
+    ends = [_bounded_power(abs(a.low), exponent), _bounded_power(abs(a.high), exponent)]
+    return Range(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
+
+
+def _power(base: Range, exponent: float | None) -> Range:
+    if exponent is None:
+        return Range(0.0) if base.low >= 0 else _ANY
+    if exponent > 0 and exponent % 2 == 0:
+        return _even_power(base, exponent)
+    if exponent < 0:
+        return _divided(Range(1.0, 1.0), _power(base, -exponent))
+    if base.low >= 0:
+        return Range(_bounded_power(base.low, exponent), _bounded_power(base.high, exponent))
+    return _ANY
+
+
+def _bounded_power(base: float, exponent: float) -> float:
+    try:
+        return base**exponent
+    except OverflowError:
+        return _INF
+
+
+def _rising(function: Callable[[float], float], least: float, most: float = _INF) -> Callable[[Range], Range]:
+    """The rule of a function that never falls, given its limits at the ends of the line."""
+
+    def at(value: float) -> float:
+        if value == -_INF:
+            return least
+        try:
+            return most if value == _INF else function(value)
+        except OverflowError:
+            return most
+
+    return lambda a: Range(at(a.low), at(a.high))
+
+
+def _absolute(a: Range) -> Range:
+    ends = (abs(a.low), abs(a.high))
+    return Range(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
+
+
+def _logarithm(function: Callable[[float], float]) -> Callable[[Range], Range]:
+    rule = _rising(lambda x: function(x) if x > 0 else -_INF, -_INF)
+    return lambda a: rule(a) if a.low > 0 else Range(high=rule(Range(0.0, max(a.high, 0.0))).high)
+
+
+_square_root = _rising(lambda x: math.sqrt(max(x, 0.0)), 0.0)
+
+# The limits of sigmoid and tanh are reached in floats.
+_RULES: dict[str, Callable[..., Range]] = {
+    "add": lambda a, b: Range(a.low + b.low, a.high + b.high),
+    "sub": lambda a, b: Range(a.low - b.high, a.high - b.low),
+    "mul": _multiplied,
+    "div": _divided,
+    "neg": lambda a: Range(-a.high, -a.low),
+    "abs": _absolute,
+    "max": lambda a, b: Range(max(a.low, b.low), max(a.high, b.high)),
+    "min": lambda a, b: Range(min(a.low, b.low), min(a.high, b.high)),
+    "exp": _rising(math.exp, 0.0),
+    "exp2": _rising(lambda x: 2.0**x, 0.0),
+    "log": _logarithm(math.log),
+    "log2": _logarithm(math.log2),
+    "sqrt": _square_root,
+    "rsqrt": lambda a: _divided(Range(1.0, 1.0), _square_root(a)),
+    "tanh": _rising(math.tanh, -1.0, 1.0),
+    "erf": _rising(math.erf, -1.0, 1.0),
+    "sigmoid": _rising(lambda x: 1 / (1 + math.exp(-x)) if x > -700 else 0.0, 0.0, 1.0),
+    "sin": lambda _: Range(-1.0, 1.0),
+    "cos": lambda _: Range(-1.0, 1.0),
+    "floor": _rising(math.floor, -_INF),
+    "ceil": _rising(math.ceil, -_INF),
+    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne", "and", "or"), lambda _a, _b: _UNIT),
+    "not": lambda _: _UNIT,
+}
 
 
 def may_be_infinite(program: Program, expr: Expr, sign: int) -> bool:
@@ -69,6 +349,10 @@ def may_be_infinite(program: Program, expr: Expr, sign: int) -> bool:
         case Op(_, args):
             return any(may_be_infinite(program, a, s) for a in args for s in (1, -1))
         case Load(buffer, _) | Previous(buffer, _, _):
-            _, term = _term(program, buffer)
+            reducer, term = _folded(program, buffer)
+            block = writer_of(program, buffer)
+            to_there = reducer is not None and IDENTITIES[reducer] == sign * _INF
+            if to_there and block is not None and may_be_empty(program, block):
+                return True
             return term is not None and may_be_infinite(program, term, sign)
     return False

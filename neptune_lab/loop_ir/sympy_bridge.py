@@ -2,8 +2,9 @@
 
 A read becomes a symbol; two reads are the same symbol only where buffer and indices are equal, never because their
 printed names are.  Casts between floats are dropped: the algebra is over the reals (paper, section 4.2, on
-Theorem 4.1).  What SymPy has no word for (a comparison, a select) becomes one opaque input symbol as long as no
-reduction result is inside it.
+Theorem 4.1).  A comparison or a select without a reduction result inside becomes one opaque input symbol.  With one in
+its branches, a select is a mask of 0 and 1 times them; with one in its condition, or a masked score of -inf, it becomes
+a `Piecewise`, which `repair.condition` frees of the result or refuses.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sympy
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, walk
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.repair.condition import nonneg
 
 _FUNCTIONS = {
     "exp": sympy.exp,
@@ -41,6 +43,15 @@ _FUNCTIONS = {
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b,
 }
+_COMPARISONS = {
+    "lt": sympy.Lt,
+    "le": sympy.Le,
+    "gt": sympy.Gt,
+    "ge": sympy.Ge,
+    "eq": sympy.Eq,
+    "ne": sympy.Ne,
+}
+_CONNECTIVES = {"and": sympy.And, "or": sympy.Or, "not": sympy.Not}
 _NAMES = {
     sympy.log: "log",
     sympy.tanh: "tanh",
@@ -79,6 +90,17 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
             symbols[node] = sympy.Symbol(unique, real=True)
         return symbols[node]
 
+    def depends(node: Expr) -> bool:
+        return any(inner in producers for inner in walk(node))
+
+    def truth(node: Expr) -> sympy.Basic:
+        match node:
+            case Op(name, (a, b)) if name in _COMPARISONS:
+                return _COMPARISONS[name](convert(a), convert(b))
+            case Op(name, args) if name in _CONNECTIVES:
+                return _CONNECTIVES[name](*(truth(a) for a in args))
+        return sympy.Ne(convert(node), 0)
+
     def convert(node: Expr) -> sympy.Expr:
         if node in producers:
             if node not in symbols:
@@ -97,9 +119,23 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
                 return convert(arg)
             case Op("guard", (arg, _, _)):
                 return convert(arg)
+            case Op("log" | "log2" | "sqrt" | "rsqrt" | "pow" as name, (base, *rest)) if depends(base):
+                power = [convert(a) for a in rest]
+                whole = bool(power) and power[0].is_integer is True
+                return _FUNCTIONS[name](convert(base) if whole else nonneg(convert(base)), *power)
             case Op(name, args) if name in _FUNCTIONS:
                 return _FUNCTIONS[name](*(convert(a) for a in args))
-        if any(inner in producers for inner in walk(node)):
+        if depends(node):
+            match node:
+                case Op("select", (condition, yes, no)) if not (depends(condition) or _infinite(yes) or _infinite(no)):
+                    # A mask is an input like any other: 1 where the condition holds, and 0 elsewhere.
+                    taken_yes = Op("select", (condition, Const(1.0, "float32"), Const(0.0, "float32")))
+                    mask = symbol(taken_yes, "mask")
+                    return mask * convert(yes) + (1 - mask) * convert(no)
+                case Op("select", (condition, yes, no)):
+                    return sympy.Piecewise((convert(yes), truth(condition)), (convert(no), True))
+                case Op(name, _) if name in _COMPARISONS or name in _CONNECTIVES:
+                    return sympy.Piecewise((sympy.Integer(1), truth(node)), (sympy.Integer(0), True))
             raise RepairError(
                 f"the term uses a reduction result inside {type(node).__name__.lower()} {expression(node)}",
                 step="read",
@@ -111,6 +147,15 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
 
     term = convert(expr)
     return Reading(sympy.sympify(term), tuple((s, e) for e, s in symbols.items()))
+
+
+def _infinite(expr: Expr) -> bool:
+    match expr:
+        case Const(value):
+            return math.isinf(value)
+        case Cast(_, arg):
+            return _infinite(arg)
+    return False
 
 
 def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Expr:
@@ -130,6 +175,15 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
         for term in terms[1:]:
             result = Op(op, (result, term))
         return result
+
+    def truth(e: sympy.Basic) -> Expr:
+        for name, kind in _COMPARISONS.items():
+            if isinstance(e, kind):
+                return Op(name, tuple(convert(side) for side in e.args))
+        for name, kind in _CONNECTIVES.items():
+            if isinstance(e, kind):
+                return chain(name, [truth(a) for a in e.args]) if name != "not" else Op(name, (truth(e.args[0]),))
+        return Const(e == sympy.true, "bool")
 
     def convert(e: sympy.Basic) -> Expr:
         if isinstance(e, sympy.Symbol | sympy.Dummy):
@@ -166,6 +220,12 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
             return Op("pow", (convert(base), convert(power)))
         if isinstance(e, sympy.Max | sympy.Min):
             return chain("max" if isinstance(e, sympy.Max) else "min", [convert(a) for a in e.args])
+        if isinstance(e, sympy.Piecewise):
+            *cases, (last, _) = (pair.args for pair in e.args)
+            result = convert(last)
+            for value, condition in reversed(cases):
+                result = Op("select", (truth(condition), convert(value), result))
+            return result
         if type(e) in _NAMES:
             return Op(_NAMES[type(e)], tuple(convert(a) for a in e.args))
         raise RepairError(

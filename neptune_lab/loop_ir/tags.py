@@ -118,6 +118,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erf": lambda a: type(a)(math.erf(a)),
     "guard": lambda a, point, stand_in: stand_in if a == point else a,
     **{n: getattr(np, n) for n in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sin", "cos", "abs", "floor", "ceil")},
+    "round": np.rint,
 }
 
 

@@ -1,6 +1,7 @@
 """Naive loop fusion: a block moved under a loop, dependences set aside (paper, section 4.2, step 2).
 
-Which loop of the moved block runs along which loop there is read off the tensors that both touch: where the block
+Which loop of the moved block runs along which loop there is read off the tensors that both touch (and else off the
+blocks that read both): where the block
 reads `score[i, j]` with its own `j`, and a block under the target writes `score[..., j0 * 64 + j1]`, then its `j`
 is `j0 * 64 + j1`.  Loops inside the target are copied, loops around it shared, and what runs along neither becomes a
 fresh loop of its own.
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read
+from neptune_lab.loop_ir.dimensions import Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import (
     Block,
     Const,
@@ -30,6 +32,7 @@ from neptune_lab.loop_ir.nodes import (
     mul,
     substitute,
     variables,
+    walk,
 )
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
@@ -86,16 +89,28 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
     extents: dict[str, int] = {}
     iters, predicates = [], []
     anchors: list[Block] = []
+    shared = _shared_bindings(program, block, target)
+    dims = dimensions(program)
     for it in block.iters:
+        if it.name in shared:
+            iters.append(it)
+            continue
         found = None
         for buffer, dim, index in _accesses(block):
-            if index == Var(it.name):
-                for value, loops, anchor in known.get((buffer, dim), []):
+            for value, loops, anchor in known.get((buffer, dim), []):
+                if index == Var(it.name):
                     if _whole(value, program.buffer(buffer).shape[dim], it.extent):
                         found = (value, loops, anchor)
                         break
+                elif it.name in variables(index):
+                    ranges = {x.var: x.extent for x in (*around, loop, *loops)}
+                    part = _part(index, it, value, shared, ranges)
+                    if part is not None:
+                        found = (part, loops, anchor)
+                        break
             if found:
                 break
+        found = found or _same_dimension(dims, block, it, inside)
         if found is None:
             name = it.name
             while name in outer or name in extents:
@@ -114,6 +129,69 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
             if variables(predicate) <= outer | set(extents) and predicate not in predicates:
                 predicates.append(predicate)
     return Alignment(tuple(iters), tuple(extents.items()), tuple(predicates))
+
+
+def _same_dimension(
+    dims: Dimensions, block: Block, it: Iter, inside: list[tuple[Block, tuple[Loop, ...]]]
+) -> tuple[Expr, tuple[Loop, ...], Block] | None:
+    """Where a block under the target runs along the dimension of `it`, though the two share no tensor: that they do
+    shows in blocks that read both. Any order of its own iterations is right for a block; `check_reads` sees to what it
+    reads."""
+    for anchor, loops in inside:
+        name = dims.all_of(anchor).get(dims.of(block, it.name))
+        if name is not None and anchor.iter(name).extent == it.extent and variables(anchor.iter(name).binding):
+            return anchor.iter(name).binding, loops, anchor
+    return None
+
+
+def _shared_bindings(program: Program, block: Block, target: tree.Path) -> dict[str, Expr]:
+    """Iterations that are bound to loops which the block and the target stand under already: they stay."""
+    if not tree.has_block(program, block.name):
+        return {}
+    path, _, loops = tree.find_block(program, block.name)
+    depth = 0
+    while depth < min(len(path) - 1, len(target)) and path[depth] == target[depth]:
+        depth += 1
+    outer = {loop.var for loop in loops[:depth]}
+    return {it.name: it.binding for it in block.iters if (used := variables(it.binding)) and used <= outer}
+
+
+def _part(index: Expr, it: Iter, value: Expr, shared: dict[str, Expr], extents: dict[str, int]) -> Expr | None:
+    """The value of `it` where `index`, a sum of `it` and shared iterations, has the value `value`; None where it has
+    none, or does not run over all of `it`."""
+    split = linear(index, it.name)
+    if split is None or split[0] != 1 or not variables(split[1]) <= shared.keys():
+        return None
+    part = difference(value, substitute(split[1], shared))
+    reach = None if part is None else bounds(part, extents)
+    return part if reach == (0, it.extent - 1) else None
+
+
+def difference(a: Expr, b: Expr) -> Expr | None:
+    """a - b for sums of multiples of variables, where every term of `b` is a term of `a`; None otherwise."""
+    terms, less = _terms(a), _terms(b)
+    if terms is None or less is None:
+        return None
+    for var, factor in less.items():
+        if terms.pop(var, None if var else 0) != factor:
+            return None
+    result: Expr = Const(0)
+    for var, factor in terms.items():
+        result = add(result, mul(Var(var), factor) if var else Const(factor))
+    return result
+
+
+def _terms(expr: Expr) -> dict[str, int] | None:
+    """Factor by variable, in order ("" for the constant); None where it is no such sum."""
+    found: dict[str, int] = {}
+    for var in dict.fromkeys(e.name for e in walk(expr) if isinstance(e, Var)):
+        split = linear(expr, var)
+        if split is None:
+            return None
+        found[var], expr = split
+    if not isinstance(expr, Const):
+        return None
+    return found if expr.value == 0 else {**found, "": int(expr.value)}
 
 
 def _whole(value: Expr, size: int, extent: int) -> bool:

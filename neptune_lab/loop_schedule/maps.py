@@ -30,6 +30,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import align, fuse_under, loop_ref, under
+from neptune_lab.loop_schedule.materialize_tags import tag_of
 from neptune_lab.loop_schedule.privatize_reduction import fresh
 
 
@@ -75,7 +76,7 @@ def upstream(program: Program, name: str, target_ref: str) -> Upstream:
                     )
                 continue
             if reducer_of(source) is not None:
-                if rolls(program, source, target, loop):
+                if not _finished(program, source, target) and rolls(program, source, target, loop):
                     producers[source.name] = None
                     found = True
             elif visit(source):
@@ -87,6 +88,13 @@ def upstream(program: Program, name: str, target_ref: str) -> Upstream:
     visit(block)
     order = {b.name: n for n, b in enumerate(tree.blocks(program))}
     return Upstream(tuple(sorted(producers, key=order.__getitem__)), tuple(sorted(maps, key=order.__getitem__)))
+
+
+def _finished(program: Program, block: Block, target: tree.Path) -> bool:
+    """Whether the block belongs to another kernel, with loops bound to the grid: it is complete before this one."""
+    return not under(program, block.name, target) and any(
+        loop.kind != "serial" for loop in tree.find_block(program, block.name)[2]
+    )
 
 
 def inline(program: Program, source: Block, consumer: str) -> Program:
@@ -102,12 +110,19 @@ def inline(program: Program, source: Block, consumer: str) -> Program:
             node=source.name,
         )
 
+    _, block, _ = tree.find_block(program, consumer)
+    # A map that is computed again at every tag reads the consumer's.
+    tags = {
+        it.name: tag
+        for it in source.iters
+        if it.name not in names and isinstance(it.binding, Var) and (tag := tag_of(block, it.binding.name)) is not None
+    }
+
     def rule(e: Expr) -> Expr:
         if isinstance(e, Load) and e.buffer == source.writes:
-            return substitute(source.body.value, dict(zip(names, e.indices, strict=True)))
+            return substitute(source.body.value, {**tags, **dict(zip(names, e.indices, strict=True))})
         return e
 
-    _, block, _ = tree.find_block(program, consumer)
     program = tree.replace_block(
         program, consumer, replace(block, body=map_store(block.body, lambda e: transform(e, rule)))
     )

@@ -21,12 +21,12 @@ from neptune_lab.loop_ir.nodes import (
     map_store,
     reads,
     transform,
+    variables,
     walk,
     with_buffers,
 )
 from neptune_lab.loop_schedule.fusion import linear
 from neptune_lab.loop_schedule.outcome import Outcome, plain
-from neptune_lab.loop_schedule.privatize_reduction import check_no_empty_tile
 
 
 def is_tagged(program: Program, buffer: str) -> bool:
@@ -42,8 +42,34 @@ def tag_of(block: Block, loop: str) -> Expr | None:
     for it in block.iters:
         split = linear(it.binding, loop)
         if split is not None and split[0] > 0:
-            return Op("floordiv", (Var(it.name), Const(split[0])))
+            step, rest = split
+            tag = Op("floordiv", (Var(it.name), Const(step)))
+            # Loops further out take larger steps along the same dimension (the splits of a split reduction).
+            outer = [a[0] for var in sorted(variables(rest)) if (a := linear(rest, var)) is not None and a[0] > step]
+            return Op("floormod", (tag, Const(min(outer) // step))) if outer else tag
     return None
+
+
+def own_tag(block: Block, loop: str) -> Expr:
+    """The tag of a block that runs along `loop`."""
+    tag = tag_of(block, loop)
+    assert tag is not None
+    return tag
+
+
+def run_along(program: Program, name: str, loop: str) -> Program:
+    """Block `name`, which stands under `loop` but has no iteration of its own along it, gets one: its tag.
+
+    A map of a reduction's result alone, such as a mean, is computed again at every tag.
+    """
+    _, block, loops = tree.find_block(program, name)
+    if tag_of(block, loop) is not None:
+        return program
+    unique, taken = loop, {it.name for it in block.iters}
+    while unique in taken:
+        unique += "_"
+    tag = Iter(unique, loops[tree.depth_of(loops, loop)].extent, "spatial", Var(loop))
+    return tree.replace_block(program, name, replace(block, iters=(*block.iters, tag)))
 
 
 def start_of(scan: Block) -> Const | None:
@@ -92,7 +118,6 @@ def materialize(program: Program, name: str) -> Program:
             help="add a stage that copies it to the output",
         )
     depth = tree.depth_of(loops, loop)
-    check_no_empty_tile(block, it, loops, loop)
     initial, buffer = block.init.value, program.buffer(block.writes)
     last = loops[depth].extent - 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from neptune_lab.loop_ir.nodes import Program
-from neptune_lab.repair import RepairTerm
+from neptune_lab.repair import RepairTerm, VectorRepair
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Phase:
         title: a few words.
         note: what happened and why, for a reader.
         program: the program after the phase.
-        derivation: the repair term, in the phase that derives it.
+        derivation: the repair term, or the vector repair, in the phase that derives it.
         wrong: the program is *meant* to be wrong here (naive fusion).
         reads_early: blocks that read a reduction before it is complete, as (reader, producer).
         refusal: step, expression and reason, where the algebra refused.
@@ -27,7 +27,7 @@ class Phase:
     title: str
     note: str
     program: Program
-    derivation: RepairTerm | None = None
+    derivation: RepairTerm | VectorRepair | None = None
     wrong: bool = False
     reads_early: tuple[tuple[str, str], ...] = ()
     refusal: tuple[str, str, str] | None = None

@@ -10,9 +10,11 @@ from typing import Any
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule import standard
+from neptune_lab.loop_schedule.fuse_under import fuse_under
 from neptune_lab.loop_schedule.materialize_tags import materialize_tags
 from neptune_lab.loop_schedule.outcome import Outcome
 from neptune_lab.loop_schedule.privatize_reduction import privatize_reduction
+from neptune_lab.loop_schedule.remark import remark
 from neptune_lab.loop_schedule.retire_tags import retire_tags
 from neptune_lab.loop_schedule.rolling_update import rolling_update
 from neptune_lab.loop_schedule.split_k_update import split_k_update
@@ -53,7 +55,7 @@ _STANDARD = (
     standard.decompose_reduction,
     standard.annotate,
 )
-_OURS = (privatize_reduction, rolling_update, split_k_update, materialize_tags, retire_tags)
+_OURS = (fuse_under, privatize_reduction, rolling_update, split_k_update, materialize_tags, retire_tags, remark)
 
 PRIMITIVES: Mapping[str, Primitive] = {
     p.name: p for p in (*(_primitive(f, False) for f in _STANDARD), *(_primitive(f, True) for f in _OURS))

@@ -13,7 +13,6 @@ from neptune_lab.loop_ir.nodes import (
     Expr,
     Iter,
     Load,
-    Loop,
     Op,
     Program,
     Stmt,
@@ -26,8 +25,6 @@ from neptune_lab.loop_ir.nodes import (
     with_buffers,
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
-from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_schedule.fusion import linear, loop_ref
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
@@ -60,31 +57,6 @@ def rolled_iter(block: Block, loop: str) -> tuple[Iter, int, Expr]:
     return along[0], *split
 
 
-def check_no_empty_tile(block: Block, it: Iter, loops: tuple[Loop, ...], loop: str) -> None:
-    """Formal statement: in every iteration of `loop`, the bounds on the reduced dimension hold at the first element.
-
-    A tile without an element has no partial result (and a tag without one no value) to fold in.
-    """
-    depth = tree.depth_of(loops, loop)
-    first: dict[str, Expr] = {found.var: Const(0) for found in loops[depth + 1 :]}
-    extents = {found.var: found.extent for found in loops[: depth + 1]}
-    for predicate in block.predicates:
-        if not variables(predicate) & variables(it.binding):
-            continue
-        held = False
-        match substitute(predicate, first):
-            case Op("lt", (index, Const(limit))):
-                reach = bounds(index, extents)
-                held = reach is not None and reach[1] < limit
-        if not held:
-            raise ScheduleError(
-                f"some iterations of loop {loop!r} hold no element of {block.name!r}: {expression(predicate)} "
-                "fails there",
-                node=block.name,
-                help="split with the outer factor None, so that no tile lies past the end",
-            )
-
-
 def fresh(program: Program, name: str) -> str:
     """`name`, or `name2`, `name3`, … where it is taken by a block or a buffer."""
     taken = {b.name for b in program.buffers} | {b.name for b in tree.blocks(program)}
@@ -115,7 +87,6 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
             node=name,
             help="privatise along the outer loop first, then along this one",
         )
-    check_no_empty_tile(block, it, loops, loop)
     whole_loop = step == 1 and rest == Const(0) and len([i for i in block.iters if i.kind == "reduce"]) == 1
     if whole_loop and loops[depth].extent > 1:  # a single element has its tile of one
         return Private(program, name, None)

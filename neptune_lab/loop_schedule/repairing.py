@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir import tree
@@ -11,24 +12,54 @@ from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
 from neptune_lab.loop_ir.sign import is_nonnegative, may_be_infinite
-from neptune_lab.loop_ir.sympy_bridge import read_term, write
+from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.loop_ir.sympy_bridge import Reading, read_term, write
+from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.outcome import Phase
-from neptune_lab.repair import RepairTerm, solve, text
+from neptune_lab.repair import RepairTerm, VectorRepair, solve, text
+
+if TYPE_CHECKING:
+    from sympy import Symbol
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
-    """The solved repair of one consumer.
+class ProducerReads:
+    """How one consumer reads its producers.
 
     Args:
-        term: the derivation, from `repair.solve`.
         reads: for each producer's buffer, the index (its tag left out) at which the consumer reads it.
         points: for each producer's buffer, (singular value, stand-in) pairs that it can take at some tag.
     """
 
-    term: RepairTerm
     reads: dict[str, tuple[Expr, ...]]
     points: dict[str, tuple[tuple[float, float], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair(ProducerReads):
+    """The solved repair of one consumer: its reads, and `term`, the derivation from `repair.solve`."""
+
+    term: RepairTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """f and g of one consumer, as the algebra is asked.
+
+    Args:
+        reducer: f. term: g, with the maps between written out. named: the reads of producers in it.
+        reading: g as algebra, and what each of its symbols stands for.
+        producers: the buffers of incomplete reductions that g reads, in the order asked for.
+        reads: as in `ProducerReads`. assumptions: what the program shows of each symbol's sign.
+    """
+
+    reducer: str
+    term: Expr
+    named: dict[Expr, str]
+    reading: Reading
+    producers: tuple[str, ...]
+    reads: dict[str, tuple[Expr, ...]]
+    assumptions: dict[str, tuple[str, ...]]
 
 
 def inlined_term(program: Program, term: Expr, kept: tuple[str, ...]) -> Expr:
@@ -39,29 +70,32 @@ def inlined_term(program: Program, term: Expr, kept: tuple[str, ...]) -> Expr:
         if isinstance(e, Load) and e.buffer in blocks:
             source = blocks[e.buffer]
             names = [i.name for i in source.body.indices if isinstance(i, Var)]
-            value = substitute(source.body.value, dict(zip(names, e.indices, strict=True)))
+            value = substitute(plain_reads(source), dict(zip(names, e.indices, strict=True)))
             return transform(value, rule)
         return e
 
     return transform(term, rule)
 
 
-def find_repair(program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]) -> Repair:
-    """f and g of `consumer` (its local block), and h.
+def read_consumer(
+    program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]
+) -> Question:
+    """f and g of `consumer` (its local block).
 
     `producers`: buffers of incomplete reductions, and which axis of each is the tag (None where it has none yet).
 
     Raises:
-        RepairError: with the step that failed.
+        RepairError: step "read".
     """
     reduction = match_reduction(consumer)
     term = inlined_term(program, reduction.term, kept)
+    extents = {it.name: it.extent for it in consumer.iters}
     named: dict[Expr, str] = {}
     reads: dict[str, tuple[Expr, ...]] = {}
     for node in walk(term):
         if isinstance(node, Load) and node.buffer in producers:
             axis = producers[node.buffer]
-            index = tuple(i for n, i in enumerate(node.indices) if n != axis)
+            index = tuple(simplify(i, extents) for n, i in enumerate(node.indices) if n != axis)
             if reads.setdefault(node.buffer, index) != index:
                 raise RepairError(
                     f"the term reads {node.buffer!r} at two different places",
@@ -77,9 +111,19 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
         if is_nonnegative(program, expr):
             assumptions[symbol.name] = ("nonnegative",)
     order = tuple(p for p in producers if p in reads)
+    return Question(reduction.reducer, term, named, reading, order, reads, assumptions)
+
+
+def find_repair(program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]) -> Repair:
+    """h of `consumer` (its local block); `producers` as in `read_consumer`.
+
+    Raises:
+        RepairError: with the step that failed.
+    """
+    asked = read_consumer(program, consumer, producers, kept)
     try:
-        solved = solve(reduction.reducer, reading.term, order, assumptions=assumptions, constants=())
-        return Repair(solved, reads, {p: _points(program, solved, p) for p in order})
+        term = solve(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions, constants=())
+        return Repair(asked.reads, {p: singular_points(program, term, p) for p in asked.producers}, term)
     except RepairError as error:
         error.node = consumer.name
         raise
@@ -131,7 +175,9 @@ def solve_repair(
     )
 
 
-def _points(program: Program, term: RepairTerm, producer: str) -> tuple[tuple[float, float], ...]:
+def singular_points(
+    program: Program, term: RepairTerm | VectorRepair, producer: str
+) -> tuple[tuple[float, float], ...]:
     """Singular values that the producer can really take once it has seen an element."""
     block = writer_of(program, producer)
     reducer = None if block is None else reducer_of(block)
@@ -161,7 +207,7 @@ def guarded(value: Expr, points: tuple[tuple[float, float], ...], dtype: str) ->
     return value
 
 
-def guard_reads(block: Block, repair: Repair, program: Program) -> Block:
+def guard_reads(block: Block, repair: ProducerReads, program: Program) -> Block:
     """Every read of a producer in the block's term behind its guard."""
 
     def rule(e: Expr) -> Expr:
@@ -172,6 +218,33 @@ def guard_reads(block: Block, repair: Repair, program: Program) -> Block:
     if any(isinstance(e, Op) and e.name == "guard" for e in walk(block.body.value)):
         return block  # an earlier consumer's repair guards this shared map already
     return replace(block, body=Store(block.body.buffer, block.body.indices, transform(block.body.value, rule)))
+
+
+def producer_values(
+    term: RepairTerm | VectorRepair,
+    repair: ProducerReads,
+    previous: Callable[[str, tuple[Expr, ...]], Expr],
+    current: Callable[[str, tuple[Expr, ...]], Expr],
+    program: Program,
+    *,
+    dtype: str,
+    starts: bool,
+) -> dict[Symbol, Expr]:
+    """r and r' of each producer as guarded reads, by the symbols of `term`; arguments as in `apply_h`."""
+    values: dict[Symbol, Expr] = {}
+    for producer, index in repair.reads.items():
+        points = repair.points[producer]
+        before = points
+        if starts:
+            source = writer_of(program, producer)
+            reducer = None if source is None else reducer_of(source)
+            assert reducer is not None
+            start, first = term.initial_stand_in(producer, reducer), IDENTITIES[reducer]
+            if start is not None and not any(p == first for p, _ in points):
+                before = (*points, (first, float(start)))
+        values[term.previous[producer]] = guarded(previous(producer, index), before, dtype)
+        values[term.current[producer]] = guarded(current(producer, index), points, dtype)
+    return values
 
 
 def apply_h(
@@ -190,19 +263,8 @@ def apply_h(
     """
     term = repair.term
     dtype = program.buffer(block.writes).dtype
-    values: dict = {term.t: carried}
-    for producer, index in repair.reads.items():
-        points = repair.points[producer]
-        before = points
-        if starts:
-            source = writer_of(program, producer)
-            reducer = None if source is None else reducer_of(source)
-            assert reducer is not None
-            start, first = term.initial_stand_in(producer, reducer), IDENTITIES[reducer]
-            if start is not None and not any(p == first for p, _ in points):
-                before = (*points, (first, float(start)))
-        values[term.previous[producer]] = guarded(previous(producer, index), before, dtype)
-        values[term.current[producer]] = guarded(current(producer, index), points, dtype)
+    values = producer_values(term, repair, previous, current, program, dtype=dtype, starts=starts)
+    values[term.t] = carried
     if term.factor is not None:
         if term.factor == 1:
             return carried
@@ -215,7 +277,7 @@ def is_repaired(block: Block) -> bool:
     return ("repair", 1) in block.annotations
 
 
-def repair_notes(block: Block, program: Program, repair: Repair) -> tuple[tuple[str, str | int], ...]:
+def repair_notes(block: Block, program: Program, repair: ProducerReads) -> tuple[tuple[str, str | int], ...]:
     """The block's annotations with two more: it repairs, and the stages of the definition that it repairs by."""
     stages = {w.origin for p in repair.reads if (w := writer_of(program, p)) is not None}
     kept = tuple((k, v) for k, v in block.annotations if k not in ("repair", "repair_by"))

@@ -15,7 +15,6 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Store,
     bound_loops,
-    loads,
     map_store,
     reads,
     transform,
@@ -66,20 +65,24 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
                 return Load(previous, tuple(rest))
         return e
 
+    def last(e: Expr) -> Expr:
+        return Load(previous, e.indices[1:]) if isinstance(e, Load) and e.buffer == name else e
+
     def reader(b: Block) -> Block:
         if b.name == block:
             iters = tuple(i for i in b.iters if i.name != tag.name)
             value = transform(b.body.value, retag)
-            reduce_tag = any(tag.name in variables(i) for i in _indices(value))
             return replace(
                 b,
-                iters=b.iters if reduce_tag else iters,
+                iters=b.iters if tag.name in variables(value) else iters,
                 body=Store(current, b.body.indices[1:], value),
                 role="current",
             )
-        if reads(b, name):
-            return replace(b, body=map_store(b.body, lambda e: transform(e, retag)))
-        return b
+        if not reads(b, name):
+            return b
+        # Behind the loop the previous value is the last one, and it was there before the loop as well.
+        rule = retag if b.name in under else last
+        return replace(b, body=map_store(b.body, lambda e: transform(e, rule)))
 
     outside_reads = [b for b in tree.blocks(program) if b.name not in under and reads(b, name)]
     program = tree.map_blocks(program, reader)
@@ -107,9 +110,5 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
         f"{previous} starts as {start.value}."
     )
     if outside_reads:
-        note += f" {', '.join(b.name for b in outside_reads)} reads the last one."
+        note += f" {', '.join(b.name for b in outside_reads)} reads {previous} behind the loop: the last one."
     return plain("retire_tags", program, note, (start_block.name, next_block.name))
-
-
-def _indices(value: Expr) -> list[Expr]:
-    return [i for read in loads(value) for i in read.indices]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Expr, Load, Previous, Program, reads, transform
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Previous, Program, reads, transform
 from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_schedule.estimate import (
+    Progress,
+    estimated,
+    estimates_of,
+    is_plain_sum,
+    progress_of,
+    with_estimates,
+)
 from neptune_lab.loop_schedule.fusion import check_reads, fuse_under, loop_ref, names_under, under
 from neptune_lab.loop_schedule.maps import Reorganised, reorganise, roll, upstream
-from neptune_lab.loop_schedule.materialize_tags import materialize, start_of, tag_of
+from neptune_lab.loop_schedule.materialize_tags import materialize, own_tag, run_along, start_of, tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.privatize_reduction import privatize
 from neptune_lab.loop_schedule.repairing import (
@@ -19,9 +28,10 @@ from neptune_lab.loop_schedule.repairing import (
     guard_reads,
     is_repaired,
     repair_notes,
-    solve_repair,
     with_repair,
 )
+from neptune_lab.loop_schedule.vector_repair import Member, add_companions, apply_family
+from neptune_lab.loop_schedule.vector_solve import FamilyRepair, solve_any_repair
 
 
 def check_target(program: Program, block: str, loop: str) -> None:
@@ -113,7 +123,7 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
     # Step 2: naive fusion. The program is wrong from here until the repair.
     program = fuse_producers(program, block, loop, above.producers)
     for kept in done.kept:
-        program = roll(program, kept, loop)
+        program = run_along(roll(program, kept, loop), kept, var)
     program = fuse_under(program, block, loop)
     program, local = privatize_here(program, block, var)
     buffers = tuple(tree.find_block(program, p)[1].writes for p in above.producers)
@@ -140,27 +150,63 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
 
     # Step 3: the repair function.
     axes: dict[str, int | None] = {b: 0 if program.buffer(b).tagged else None for b in buffers}
-    repair, solved = solve_repair(program, "rolling_update", block, loop, local, axes, done.kept, tuple(phases))
+    repair, solved = solve_any_repair(program, "rolling_update", block, loop, local, axes, done.kept, tuple(phases))
     phases.append(solved)
 
     # Step 4: tags and repair.
-    program = apply_repair(program, block, local, var, above.producers, done.kept, repair)
+    members = [Member(block, local)]
+    if isinstance(repair, FamilyRepair):
+        program, members = add_companions(program, block, local, var, repair)
+    references = reference_values(program, local, var, buffers, done.kept, there, repair)
+    program = apply_repair(program, members, var, above.producers, done.kept, repair, references)
     note = f"{block} repairs what it carries before it adds the new tile; "
     note += f"{', '.join(buffers)} {'keep' if len(buffers) > 1 else 'keeps'} every tag."
+    if len(members) > 1:
+        note += companions_note(program, block, members, references)
     phases.append(Phase("repaired", "repaired program", note, program))
-    return Outcome(program, tuple(phases), () if local == block else (local,))
+    locals_ = [m.local for m in members if m.local is not None and m.local != m.whole]
+    return Outcome(program, tuple(phases), (*locals_, *(m.whole for m in members[1:] if m.whole is not None)))
+
+
+def reference_values(
+    program: Program,
+    local: str,
+    var: str,
+    buffers: tuple[str, ...],
+    kept: tuple[str, ...],
+    there: frozenset[str],
+    repair: Repair | FamilyRepair,
+) -> dict[str, Progress]:
+    """The producers that are read through running estimates of their final values, with the loop's progress.
+
+    A shared map that rolled before this step (its name is in `there`) settles it for the producers that it reads.
+    Else a vector repair estimates plain sums (`estimate`).
+    """
+    found: dict[str, Progress] = {}
+    for buffer in buffers:
+        maps = [tree.find_block(program, name)[1] for name in kept if name in there]
+        settled = [buffer in estimates_of(b) for b in maps if reads(b, buffer)]
+        wanted = isinstance(repair, FamilyRepair) and is_plain_sum(program, buffer)
+        if settled[0] if settled else wanted:
+            found[buffer] = progress_of(program, local, var)
+    return found
 
 
 def apply_repair(
     program: Program,
-    block: str,
-    local: str,
+    members: Sequence[Member],
     var: str,
     producers: tuple[str, ...],
     kept: tuple[str, ...],
-    repair: Repair,
+    repair: Repair | FamilyRepair,
+    references: Mapping[str, Progress],
 ) -> Program:
-    """Tags on the producers, guards on the readers, h on the carried value (Algorithm 1, lines 7 to 11)."""
+    """Tags on the producers, guards on the readers, h on the carried values (Algorithm 1, lines 7 to 11).
+
+    Args:
+        members: the consumer, and the sums that are carried with it.
+        references: producers that are read through running estimates.
+    """
     starts: dict[str, Const] = {}
     for producer in producers:
         program = materialize(program, producer)
@@ -168,29 +214,58 @@ def apply_repair(
         start = start_of(scan)
         assert start is not None
         starts[scan.writes] = start
-    for reader in (*kept, local):
+    for reader in (*kept, *(m.local for m in members if m.local is not None)):
         _, found, _ = tree.find_block(program, reader)
-        program = tree.replace_block(program, reader, guard_reads(found, repair, program))
-    _, consumer, _ = tree.find_block(program, block)
-    tag = tag_of(consumer, var)
-    assert tag is not None
+        guarded = guard_reads(found, repair, program)
+        program = tree.replace_block(program, reader, with_estimates(guarded, references, own_tag(found, var), program))
 
-    def previous(buffer: str, index: tuple[Expr, ...]) -> Expr:
-        return Previous(buffer, (tag, *index), starts[buffer])
+    def previous(block: Block, buffer: str, index: tuple[Expr, ...]) -> Expr:
+        tag = own_tag(block, var)
+        value = Previous(buffer, (tag, *index), starts[buffer])
+        if buffer not in references:
+            return value
+        # Before the first tag nothing was seen, and any value will do: what is carried is 0.
+        count = Op("max", (references[buffer].seen_before(tag), Const(1)))
+        return estimated(value, references[buffer], count, program.buffer(buffer).dtype)
 
-    def current(buffer: str, index: tuple[Expr, ...]) -> Expr:
-        return Load(buffer, (tag, *index))
+    def current(block: Block, buffer: str, index: tuple[Expr, ...]) -> Expr:
+        tag = own_tag(block, var)
+        value = Load(buffer, (tag, *index))
+        if buffer not in references:
+            return value
+        return estimated(value, references[buffer], references[buffer].seen(tag), program.buffer(buffer).dtype)
 
+    def notes(block: Block) -> tuple[tuple[str, str | int], ...]:
+        return repair_notes(block, program, repair)
+
+    if isinstance(repair, FamilyRepair):
+        return apply_family(program, members, repair, var, previous, current, notes)
+    whole = members[0].whole
+    assert whole is not None
+    _, consumer, _ = tree.find_block(program, whole)
     carried = match_reduction(consumer).carried
-    return tree.replace_block(
+    h = apply_h(
+        consumer,
+        carried,
+        repair,
+        lambda buffer, index: previous(consumer, buffer, index),
+        lambda buffer, index: current(consumer, buffer, index),
         program,
-        block,
-        with_repair(
-            consumer,
-            apply_h(consumer, carried, repair, previous, current, program, starts=True),
-            repair_notes(consumer, program, repair),
-        ),
+        starts=True,
     )
+    return tree.replace_block(program, whole, with_repair(consumer, h, notes(consumer)))
+
+
+def companions_note(program: Program, block: str, members: Sequence[Member], references: Mapping[str, Progress]) -> str:
+    """What is carried with `block`, and about which values, for a reader."""
+    carried = [m.whole for m in members[1:] if m.whole is not None]
+    text = f" {', '.join(carried)} {'is' if len(carried) == 1 else 'are'} carried with it." if carried else ""
+    if len(carried) < len(members) - 1:
+        text += " The number of elements so far is known without a sum."
+    for buffer in references:
+        text += f" What {buffer} will be is estimated from its part so far, so that {block} is taken about a value that"
+        text += " moves little; at the last tag the estimate is the value."
+    return text
 
 
 def read_tag(program: Program, name: str, buffers: tuple[str, ...], var: str) -> Program:

@@ -328,7 +328,15 @@ class Schedule:
         """A note on a loop; num_warps and num_stages on a kernel's outermost loop reach the launch."""
         self.apply(Step.of("annotate", loop=loop, key=key, value=value))
 
+    def remark(self, text: str) -> None:
+        """A sentence for readers of the record: why the schedule goes on as it does. The program stays."""
+        self.apply(Step.of("remark", text=text))
+
     # -- ours -----------------------------------------------------------------------------------------------
+
+    def fuse_under(self, block: str, loop: str) -> None:
+        """`block` joins the end of a loop of an earlier nest, where all that it reads is complete."""
+        self.apply(Step.of("fuse_under", block=block, loop=loop))
 
     def privatize_reduction(self, loop: str) -> str:
         """The reduction of "block.loop" split along it into a local and a global one (B.2); the local block."""

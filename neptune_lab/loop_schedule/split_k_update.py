@@ -24,7 +24,7 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_schedule.fusion import align, check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.maps import reorganise, roll, upstream
-from neptune_lab.loop_schedule.materialize_tags import tag_of
+from neptune_lab.loop_schedule.materialize_tags import run_along, tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.privatize_reduction import Private, privatize
 from neptune_lab.loop_schedule.repairing import Repair, apply_h, guard_reads, repair_notes, solve_repair
@@ -163,7 +163,7 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
         assert half is not None
         found.append(half)
     for kept in done.kept:
-        program = roll(program, kept, loop)
+        program = run_along(roll(program, kept, loop), kept, var)
         for half in found:
             program = read_local(program, kept, half, var)
     program, local = fuse_and_privatize(program, block, loop)

@@ -12,8 +12,11 @@ from typing import Any
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read, incomplete_read, readers_of
-from neptune_lab.loop_ir.nodes import Block, Loop, Program, Stmt, Var, loads, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Loop, Program, Stmt, Var, bound_loops, loads, substitute, variables
+from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.start_values import start_before
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
+from neptune_lab.loop_schedule import maps
 from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops
 from neptune_lab.loop_schedule.materialize_tags import check_tag_order
 from neptune_lab.loop_schedule.outcome import Outcome, plain
@@ -217,8 +220,19 @@ def inline(program: Program, *, block: str) -> Outcome:
         raise ScheduleError(
             f"block {block!r} carries a value from one iteration to the next: it cannot be inlined", node=block
         )
-    result = _tvm(program, "inline", block, lambda s: s.compute_inline(s.get_sblock(block)))
+    if reducer_of(found) is None and found.writes not in program.outputs and _alone(program, block):
+        result = program
+        for reader in readers_of(program, found.writes):
+            result = maps.inline(result, found, reader.name)
+    else:
+        result = _tvm(program, "inline", block, lambda s: s.compute_inline(s.get_sblock(block)))
     return plain("inline", result, f"{block} is written into its consumers.")
+
+
+def _alone(program: Program, block: str) -> bool:
+    """Whether the block has a nest of its own, so that what it reads is complete there and stays so."""
+    path, _, _ = tree.find_block(program, block)
+    return len(tree.blocks_under(program.body[path[0]])) == 1
 
 
 def cache_read(program: Program, *, block: str, buffer: str, scope: str = "shared") -> Outcome:
@@ -279,24 +293,27 @@ def set_scope(program: Program, *, block: str, scope: str) -> Outcome:
 
 def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
     """The start value of a reduction is written before `loop`, by a block of its own."""
-    _, found, _ = tree.find_block(program, block)
+    _, found, loops = tree.find_block(program, block)
     _, var = loop_ref(loop)
-    result = _tvm(
-        program,
-        "decompose_reduction",
-        block,
-        lambda s: s.decompose_reduction(s.get_sblock(block), _at(s, program, f"{block}.{var}")),
-    )
-    start, update = f"{block}_init", f"{block}_update"
-
-    def change(b: Block) -> Block:
-        if b.name == start:
-            return replace(b, name=f"{block}_start", origin=found.origin, role="initial")
-        if b.name == update:
-            return replace(b, name=block, origin=found.origin, role=found.role, annotations=found.annotations)
-        return b
-
-    result = tree.map_blocks(result, change)
+    tree.find_loop(program, block, var)
+    if not found.is_reduction or found.init is None:
+        raise ScheduleError(
+            f"block {block!r} has no start value to take out: "
+            + ("it has been taken out already" if found.is_reduction else "it is not a reduction"),
+            node=block,
+        )
+    # Formal statement: the start value is written once, i.e. no loop outside `loop` folds.
+    depth = tree.depth_of(loops, var)
+    folded = bound_loops(it for it in found.iters if it.kind == "reduce")
+    outside = [x.var for x in loops[:depth] if x.var in folded]
+    if outside:
+        raise ScheduleError(
+            f"block {block!r} folds along {outside[0]!r}, which is outside {var!r}: its start value would be written "
+            "again in every iteration",
+            node=block,
+            help=f"decompose_reduction({block!r}, '{block}.{outside[0]}')",
+        )
+    result = start_before(program, found, depth)
     return plain(
         "decompose_reduction", result, f"{found.writes} gets its start value before {var}.", (f"{block}_start",)
     )

@@ -18,10 +18,11 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Var,
     substitute,
+    transform,
     variables,
     walk,
 )
-from neptune_lab.loop_ir.reduction import IDENTITIES, REDUCERS
+from neptune_lab.loop_ir.reduction import REDUCERS, identity
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.loop_to_htile.dimensions import positions, reconcile
@@ -171,8 +172,11 @@ def fold(
         return dot
     axes = (*spatial, *reduced)
     tile = convert.tile(term, axes)
+    start = identity(reducer, dtype)
     for mask in masks:
-        tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(IDENTITIES[reducer], dtype)), dtype)
+        tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(start.value, dtype)), dtype)
+    # Among truth values, max is `or` and min is `and`: HTile needs no reducers of their own.
+    reducer = {"any": "max", "all": "min"}.get(reducer, reducer)
     for dim in range(len(axes) - 1, len(spatial) - 1, -1):
         tile = Reduce(reducer, tile, dim)  # type: ignore[arg-type]
     return tile
@@ -192,7 +196,7 @@ def match_dot(
     m, n = spatial
     k = reduced[0]
     inner = set(convert.nest.inner)
-    uses = [_variables(x) & inner for x in (a, b)]
+    uses = [_variables(x, convert.nest) & inner for x in (a, b)]
     if uses == [{n, k}, {m, k}]:
         a, b = b, a
     elif uses != [{m, k}, {n, k}]:
@@ -224,5 +228,6 @@ def _narrow(expr: Expr, program: Program) -> Expr:
     return expr
 
 
-def _variables(expr: Expr) -> set[str]:
-    return variables(expr)
+def _variables(expr: Expr, nest: Nest) -> set[str]:
+    """Loops that the value depends on: `(h0 * 8 + h1) // 8` is h0."""
+    return variables(transform(expr, lambda e: simplify(e, nest.extents)))

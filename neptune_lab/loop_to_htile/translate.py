@@ -20,6 +20,7 @@ from neptune_lab.loop_to_htile.patterns import Converter, always, store_value
 from neptune_lab.loop_to_htile.regions import Nest, region
 
 GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+SEQUENTIAL = "sequential"  # a note on a loop that is no dimension of a tile
 MAX_TILE = 1 << 20  # elements: Triton's own limit on one tensor
 
 
@@ -144,10 +145,11 @@ def _without_unit_loops(block: Block, loops: tuple[Loop, ...]) -> Block:
 
 
 def tileable(stmt: Stmt) -> tuple[Block, tuple[Loop, ...]] | None:
-    """The one block of a perfect nest of serial loops, and these loops; None where the nest holds more."""
+    """The one block of a perfect nest of serial loops, and these loops; None where the nest holds more, or where one of
+    the loops says that it runs in order."""
     loops: list[Loop] = []
     while isinstance(stmt, Loop):
-        if len(stmt.body) != 1 or stmt.kind in GRID:
+        if len(stmt.body) != 1 or stmt.kind in GRID or (SEQUENTIAL, 1) in stmt.annotations:
             return None
         loops.append(stmt)
         stmt = stmt.body[0]

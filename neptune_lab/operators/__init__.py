@@ -14,22 +14,48 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators import attention, math, softmax
+from neptune_lab.operators import attention, gemm_chain, math, norms, performer, rows, softmax
 from neptune_lab.operators.base import Operator, TensorSpec
+from neptune_lab.operators.custom import custom
+from neptune_lab.operators.presets import PRESETS
 
 # What the command line calls them; every value makes an Operator from keyword arguments.
 OPERATORS: dict[str, Callable[..., Operator]] = {
+    "attention.alibi": attention.alibi,
     "attention.causal": attention.causal,
     "attention.general": attention.general,
     "attention.global": attention.global_,
+    "attention.gqa": attention.gqa,
+    "attention.prefix": attention.prefix,
+    "attention.softcap": attention.softcap,
+    "attention.window": attention.window,
+    "gemm_chain": gemm_chain.gemm_chain,
+    "norms.l2_norm": norms.l2_norm,
+    "norms.layer_norm": norms.layer_norm,
+    "norms.layer_norm_statistics": norms.layer_norm_statistics,
+    "norms.rms_norm_max": norms.rms_norm_max,
+    "norms.rms_norm_quantize": norms.rms_norm_quantize,
+    "performer": performer.performer,
+    "rows.cross_entropy": rows.cross_entropy,
+    "rows.log_sum_exp": rows.log_sum_exp,
+    "rows.softmax": rows.softmax,
     "softmax.figure1": softmax.figure1,
 }
 
-__all__ = ["OPERATORS", "Operator", "TensorSpec", "attention", "find", "math", "softmax"]
+__all__ = [
+    "OPERATORS", "PRESETS", "Operator", "TensorSpec", "attention", "custom", "find", "gemm_chain", "math", "norms",
+    "performer", "rows", "softmax",
+]  # fmt: skip
 
 
 def find(name: str) -> Callable[..., Operator]:
-    """The function that makes the operator called `name`, such as "attention.causal"."""
+    """The function that makes the operator or preset called `name`, such as "attention.causal" or "causal_pf"."""
+    if name in PRESETS:
+        return attention.preset_function(name)
+    if name in gemm_chain.PRESETS:
+        return gemm_chain.preset_function(name)
     if name not in OPERATORS:
-        raise DefinitionError(f"there is no operator {name!r}", help=f"one of {', '.join(OPERATORS)}")
+        raise DefinitionError(
+            f"there is no operator {name!r}", help=f"one of {', '.join((*OPERATORS, *PRESETS, *gemm_chain.PRESETS))}"
+        )
     return OPERATORS[name]

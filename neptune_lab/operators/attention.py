@@ -1,5 +1,24 @@
 """Attention, as in the paper's Figure 12: scores, a mod, a mask, softmax, and the weighted sum of values.
 
+`general` takes any mods; `global_`, `causal`, `alibi`, `softcap`, `window`, `prefix`, `document` and `gqa` have theirs;
+`preset` gives one of them at a published model's sizes. Each computes
+
+    score[b, h, i, j] = mod(scale * sum over d of q[b, h, i, d] * k[b, h // group, j, d])
+    out[b, h, i, :] = sum over j of softmax over j (score[b, h, i, j]) * v[b, h // group, j, :]
+
+from `q` (batch, heads, q_len, head_dim), `k` (batch, kv_heads, kv_len, head_dim) and `v` (batch, kv_heads, kv_len,
+v_head_dim) to `out` (batch, heads, q_len, v_head_dim), all of one dtype, with group = heads // kv_heads, as in
+FlexAttention's enable_gqa.  The sizes and options of all of them:
+
+    batch, heads: number of sequences, and of query heads.
+    seq: the number of queries and of keys; or q_len and kv_len are given instead.
+    head_dim: width of a head of q and k; v_head_dim: of v and out, where it is another.
+    kv_heads: heads of k and v, a divisor of `heads`; as many as `heads` where None.
+    dtype: "float16", "bfloat16" or "float32", of the inputs and `out`; sums are in float32.
+    scale: factor of the scores; 1/sqrt(head_dim) where None.
+    return_lse: a second output `lse` (batch, heads, q_len) in float32, the natural logarithm of the sum over j of
+        exp(score); -inf for a row without any position to see, whose `out` is NaN.
+
 `score_mod(score, b, h, q, kv)` and `mask_mod(b, h, q, kv)` have FlexAttention's signatures.  One mod serves two
 purposes: it is called once with symbols, which makes the definition, and again with NumPy arrays, which makes the
 float64 reference.  So it is written in Python's operators (`+ - * / // % **`, comparisons, `&`, `|`, `~`) and the
@@ -10,91 +29,71 @@ and never in `if`, `and`, `or`, `not`, which would need one truth value for all 
     ...     return (q >= kv) & (q - kv <= 2)
     >>> general(1, 1, 8, 8, 4, mask_mod=window).params["mask_mod"]
     'window'
+
+A mod may read elements of tensors that it captures (`operators.capture`); each becomes an input of the operator, and
+a kernel supplies it by itself:
+
+    >>> slopes = np.array([0.5, 0.25])
+    >>> print(general(1, 2, 8, 8, 4, lambda score, b, h, q, kv: score + slopes[h] * (kv - q)).inputs[3])
+    slopes: float32[2]
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import replace
-from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import Any, ParamSpec, TypedDict, Unpack
 
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.base import (
-    Arrays,
-    Operator,
-    Params,
-    TensorSpec,
-    name_of,
-    positive,
-    source_of,
-    supported,
-    tensor_expressions,
+from neptune_lab.operators import math
+from neptune_lab.operators.attention_definition import (
+    MaskMod,
+    ScoreMod,
+    attention_operator,
+    define_attention,
+    sizes_of,
 )
-from neptune_lab.operators.math import call_mod
+from neptune_lab.operators.base import Operator, Params, name_of, positive
+from neptune_lab.operators.presets import PRESETS
 
-if TYPE_CHECKING:
-    from neptune_lab.loop_ir.nodes import Program, Stmt
+__all__ = [
+    "alibi", "causal", "define_attention", "document", "general", "global_", "gqa", "prefix", "preset", "softcap",
+    "window",
+]  # fmt: skip
 
-ScoreMod: TypeAlias = Callable[[Any, Any, Any, Any, Any], Any]
-MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
-
-# Rows of the score matrix that the reference holds at once: at most 2**22 float64 values, 32 MiB.
-_REFERENCE_VALUES = 1 << 22
+Own = ParamSpec("Own")
 
 
-def define_attention(
-    batch: int,
-    heads: int,
-    q_len: int,
-    kv_len: int,
-    head_dim: int,
-    score_mod: ScoreMod | None,
-    mask_mod: MaskMod | None,
-    dtype: str,
-    scale: float,
-) -> tuple[list[Any], list[Any]]:
-    """Attention as tensor expressions: the inputs and the outputs."""
-    te = tensor_expressions()
-    queries, scores = (batch, heads, q_len), (batch, heads, q_len, kv_len)
-    q = te.placeholder((batch, heads, q_len, head_dim), dtype, name="q")
-    k = te.placeholder((batch, heads, kv_len, head_dim), dtype, name="k")
-    v = te.placeholder((batch, heads, kv_len, head_dim), dtype, name="v")
-    d = te.reduce_axis((0, head_dim), name="d")
-    qk = te.compute(
-        scores,
-        lambda b, h, i, j: te.sum(q[b, h, i, d].astype("float32") * k[b, h, j, d].astype("float32"), axis=d),
-        name="qk",
-    )
+class Options(TypedDict, total=False):
+    """What every operator of this module takes by keyword (the module says what each is)."""
 
-    def modified(b, h, i, j):
-        score = qk[b, h, i, j] * te.const(scale, "float32")
-        if score_mod is not None:
-            score = call_mod("score_mod", score_mod, score, b, h, i, j)
-        if mask_mod is not None:
-            mask = call_mod("mask_mod", mask_mod, b, h, i, j)
-            score = te.if_then_else(mask, score, te.const(float("-inf"), "float32"))
-        return score
+    q_len: int | None
+    kv_len: int | None
+    kv_heads: int | None
+    v_head_dim: int | None
+    dtype: str
+    scale: float | None
+    return_lse: bool
 
-    score = te.compute(scores, modified, name="score")
-    j = te.reduce_axis((0, kv_len), name="j")
-    s_max = te.compute(queries, lambda b, h, i: te.max(score[b, h, i, j], axis=j), name="s_max")
-    s_exp = te.compute(scores, lambda b, h, i, j: te.exp(score[b, h, i, j] - s_max[b, h, i]), name="s_exp")
-    s_sum = te.compute(queries, lambda b, h, i: te.sum(s_exp[b, h, i, j], axis=j), name="s_sum")
-    p = te.compute(scores, lambda b, h, i, j: s_exp[b, h, i, j].astype(dtype), name="p")
-    acc = te.compute(
-        (batch, heads, q_len, head_dim),
-        lambda b, h, i, d: te.sum(p[b, h, i, j].astype("float32") * v[b, h, j, d].astype("float32"), axis=j),
-        name="acc",
-    )
-    out = te.compute(
-        (batch, heads, q_len, head_dim),
-        lambda b, h, i, d: (acc[b, h, i, d] / s_sum[b, h, i]).astype(dtype),
-        name="out",
-    )
-    return [q, k, v], [out]
+
+_DEFAULTS: Options = {
+    "q_len": None, "kv_len": None, "kv_heads": None, "v_head_dim": None, "dtype": "float16", "scale": None,
+    "return_lse": False,
+}  # fmt: skip
+
+
+def _with_options(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
+    """`make(..., **options)` with a signature that names every option: `help` and the command line read it."""
+    signature = inspect.signature(make)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    hints = Options.__annotations__
+    more = [inspect.Parameter(n, kind, default=d, annotation=hints[n]) for n, d in _DEFAULTS.items()]
+    make.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    return make
 
 
 def general(
@@ -107,171 +106,297 @@ def general(
     mask_mod: MaskMod | None = None,
     dtype: str = "float16",
     scale: float | None = None,
+    *,
+    kv_heads: int | None = None,
+    v_head_dim: int | None = None,
+    return_lse: bool = False,
 ) -> Operator:
-    """`q` (batch, heads, q_len, head_dim), `k` and `v` (batch, heads, kv_len, head_dim) to `out`, shaped like `q`.
+    """Attention with the mods that are given.
 
     Args:
-        batch: number of sequences.
-        heads: number of heads, the same for queries, keys and values.
-        q_len: number of queries.
-        kv_len: number of keys and values.
-        head_dim: width of a head.
         score_mod: the score after scaling, in float32, to another; None leaves it.
         mask_mod: where it is false, the score counts as -inf; None masks nothing.  A row without any true position
             is NaN in the output.
-        dtype: "float16" or "float32", of the inputs and the output; sums are in float32.
-        scale: factor of the scores; 1/sqrt(head_dim) where None.
+
+    The other arguments, and the tensors, are the module's.
     """
     params = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
-    positive(**params)
-    params = {name: int(size) for name, size in params.items()}
     mods = {"score_mod": score_mod and name_of(score_mod), "mask_mod": mask_mod and name_of(mask_mod)}
-    return _attention(
-        "attention_general", "Attention", {**params, **mods, "dtype": dtype, "scale": scale}, score_mod, mask_mod
-    )
+    more = Options(dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse)
+    return _operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod)
 
 
+@_with_options
 def global_(
-    batch: int = 1,
-    heads: int = 1,
-    seq: int | None = None,
-    head_dim: int = 64,
-    *,
-    q_len: int | None = None,
-    kv_len: int | None = None,
-    dtype: str = "float16",
-    scale: float | None = None,
+    batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[Options]
 ) -> Operator:
-    """Every query sees every key; `seq` is both lengths, or `q_len` and `kv_len` are given.  Otherwise as `general`."""
-    params = _lengths(batch, heads, seq, q_len, kv_len, head_dim)
-    return _attention("attention_global", "Global attention", {**params, "dtype": dtype, "scale": scale}, None, None)
+    """Every query sees every key.  Arguments and tensors: the module's."""
+    params = _lengths(batch, heads, seq, head_dim, options)
+    return _operator("attention_global", "Global attention", params, {}, options, None, None)
 
 
+@_with_options
 def causal(
-    batch: int = 1,
-    heads: int = 1,
-    seq: int | None = None,
-    head_dim: int = 64,
-    *,
-    q_len: int | None = None,
-    kv_len: int | None = None,
-    dtype: str = "float16",
-    scale: float | None = None,
+    batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[Options]
 ) -> Operator:
     """A query sees the keys up to its own position; the last query's position is the last key's.
 
-    `seq` is both lengths, or `q_len` and `kv_len` are given.  With more queries than keys, the first queries see
-    nothing, and their rows are NaN.  Otherwise as `general`.
+    With more queries than keys, the first queries see nothing, and their rows are NaN.  Arguments and tensors: the
+    module's.
     """
-    params = _lengths(batch, heads, seq, q_len, kv_len, head_dim)
+    params = _lengths(batch, heads, seq, head_dim, options)
+    return _operator("attention_causal", "Causal attention", params, {}, options, None, _causal_mask(params))
+
+
+@_with_options
+def gqa(
+    batch: int = 1,
+    heads: int = 1,
+    seq: int | None = None,
+    head_dim: int = 64,
+    causal: bool = True,
+    **options: Unpack[Options],
+) -> Operator:
+    """Grouped-query attention under its own name: `causal`, or with causal=False `global_`, with fewer kv_heads.
+
+    Source: Neptune, Table 1 (GQA).  Arguments and tensors: the module's.
+    """
+    params = _lengths(batch, heads, seq, head_dim, options)
+    mask = _causal_mask(params) if causal else None
+    title = "Grouped-query attention"
+    return _operator("attention_gqa", title, params, {"causal": causal}, options, None, mask)
+
+
+@_with_options
+def alibi(
+    batch: int = 1,
+    heads: int = 1,
+    seq: int | None = None,
+    head_dim: int = 64,
+    causal: bool = True,
+    **options: Unpack[Options],
+) -> Operator:
+    """Attention with linear biases: 2**(-8 * (h + 1) / heads) * (key's position - query's) is added to a score.
+
+    The last query's position is the last key's, so a decoded query stands at kv_len - 1.  Source: Press et al., "Train
+    Short, Test Long"; Neptune, Table 1.
+
+    Args:
+        causal: a query sees the keys up to its own position only.
+
+    The other arguments, and the tensors, are the module's.
+    """
+    params = _lengths(batch, heads, seq, head_dim, options)
+    offset = params["kv_len"] - params["q_len"]
+
+    def alibi_bias(score, b, h, q, kv):
+        return score + math.exp2(-8.0 * (h + 1) / heads) * (kv - (q + offset))
+
+    mask = _causal_mask(params) if causal else None
+    title = "Attention with linear biases (ALiBi)"
+    return _operator("attention_alibi", title, params, {"causal": causal}, options, alibi_bias, mask)
+
+
+@_with_options
+def softcap(
+    batch: int = 1,
+    heads: int = 1,
+    seq: int | None = None,
+    head_dim: int = 64,
+    cap: float = 50.0,
+    causal: bool = True,
+    **options: Unpack[Options],
+) -> Operator:
+    """Scores kept within ±cap: cap * tanh(score / cap).  Source: Gemma 2; Neptune, Table 1.
+
+    Args:
+        cap: a positive number.
+        causal: a query sees the keys up to its own position only.
+
+    The other arguments, and the tensors, are the module's.
+    """
+    if isinstance(cap, bool) or not isinstance(cap, int | float) or not 0 < cap < float("inf"):
+        raise DefinitionError(f"cap={cap!r}: expected a positive number")
+    params = _lengths(batch, heads, seq, head_dim, options)
+
+    def softcapped(score, b, h, q, kv):
+        return cap * math.tanh(score / cap)
+
+    mask = _causal_mask(params) if causal else None
+    own = {"cap": float(cap), "causal": causal}
+    return _operator("attention_softcap", "Attention with soft capping", params, own, options, softcapped, mask)
+
+
+@_with_options
+def window(
+    batch: int = 1,
+    heads: int = 1,
+    seq: int | None = None,
+    head_dim: int = 64,
+    window: int = 4096,
+    **options: Unpack[Options],
+) -> Operator:
+    """A query sees its own position and the window - 1 keys before it.  Source: Neptune, Table 1.
+
+    Args:
+        window: how many keys a query sees at most.
+
+    The other arguments, and the tensors, are the module's.
+    """
+    positive(window=window)
+    params = _lengths(batch, heads, seq, head_dim, options)
+    offset = params["kv_len"] - params["q_len"]
+
+    def window_mask(b, h, q, kv):
+        return (kv <= q + offset) & (q + offset - kv < window)
+
+    title = "Sliding-window attention"
+    return _operator("attention_window", title, params, {"window": int(window)}, options, None, window_mask)
+
+
+@_with_options
+def prefix(
+    batch: int = 1,
+    heads: int = 1,
+    seq: int | None = None,
+    head_dim: int = 64,
+    prefix: int = 1,
+    **options: Unpack[Options],
+) -> Operator:
+    """Every query sees the first `prefix` keys, and of the others those up to its own position (a prefix LM).
+
+    Args:
+        prefix: how many keys everybody sees.
+
+    The other arguments, and the tensors, are the module's.
+    """
+    positive(prefix=prefix)
+    params = _lengths(batch, heads, seq, head_dim, options)
+    offset = params["kv_len"] - params["q_len"]
+
+    def prefix_mask(b, h, q, kv):
+        return (kv < prefix) | (kv <= q + offset)
+
+    title = "Prefix attention"
+    return _operator("attention_prefix", title, params, {"prefix": int(prefix)}, options, None, prefix_mask)
+
+
+@_with_options
+def document(doc: Any, heads: int = 1, head_dim: int = 64, causal: bool = True, **options: Unpack[Options]) -> Operator:
+    """Several documents in one sequence: a query sees keys of its own document only.
+
+    Args:
+        doc: the document of each position, integers (batch, seq), as an array or a torch tensor; it becomes the
+            fourth input. Batch and lengths are taken from it.
+        causal: a query sees the keys up to its own position only.
+
+    The other arguments, and the tensors, are the module's.
+    """
+    shape = tuple(int(n) for n in np.shape(doc))
+    if len(shape) != 2:
+        raise DefinitionError(f"doc has shape {shape}: expected (batch, seq)")
+    if options.get("q_len") is not None or options.get("kv_len") is not None:
+        raise DefinitionError("document takes its lengths from doc: q_len and kv_len go with the other operators")
+    params = _lengths(shape[0], heads, shape[1], head_dim, options)
+
+    def document_mask(b, h, q, kv):
+        same = doc[b, q] == doc[b, kv]
+        return same & (kv <= q) if causal else same
+
+    own = {"causal": causal, "mask_mod": "document_mask"}
+    return _operator("attention_document", "Attention within documents", params, own, options, None, document_mask)
+
+
+def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) -> Operator:
+    """An operator at a published model's sizes: the paper's Table 1, or MCFuser's Table III (`operators.presets`).
+
+    Args:
+        name: one of `presets.PRESETS`, such as "causal_pf" or "s6".
+        seq: keys, and for prefill queries; MCFuser's modules have their lengths already.
+        batch: number of sequences.
+        overrides: any argument of the operator that is to be another than the preset's, such as heads or window.
+    """
+    if name not in PRESETS:
+        raise DefinitionError(f"there is no preset {name!r}", help=f"one of {', '.join(PRESETS)}")
+    found = PRESETS[name]
+    sizes = {**found.sizes, "batch": batch, **overrides}
+    if found.decode and seq is not None:
+        sizes = {"q_len": 1, "kv_len": seq, **sizes}
+    elif seq is not None:
+        sizes["seq"] = seq
+    elif found.takes_seq and not {"q_len", "kv_len"} & set(overrides):
+        raise DefinitionError(f"preset {name!r} needs seq")
+    make = _OPERATORS[found.operator]
+    unknown = [n for n in sizes if n not in inspect.signature(make).parameters]
+    if unknown:
+        raise DefinitionError(f"attention.{found.operator}, of which {name!r} is a preset, takes no {unknown[0]}")
+    return make(**sizes)
+
+
+def preset_function(name: str) -> Callable[..., Operator]:
+    """The preset called `name` as a function with the operator's own parameters, for the command line."""
+    found = PRESETS[name]
+    taken = dict(inspect.signature(_OPERATORS[found.operator]).parameters)
+    if found.takes_seq:
+        del taken["q_len"], taken["kv_len"]
+    else:
+        del taken["seq"]
+    make = partial(preset, name)
+    parameters = [p.replace(kind=p.KEYWORD_ONLY, default=found.sizes.get(n, p.default)) for n, p in taken.items()]
+    make.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    make.__doc__ = f"{found.operator} at the sizes of {found.model} ({found.paper})."
+    return make
+
+
+_OPERATORS: dict[str, Callable[..., Operator]] = {
+    "global_": global_, "causal": causal, "alibi": alibi, "gqa": gqa, "softcap": softcap, "window": window,
+}  # fmt: skip
+
+
+def _causal_mask(params: Params) -> MaskMod:
     offset = params["kv_len"] - params["q_len"]
 
     def causal_mask(b, h, q, kv):
         return kv <= q + offset if offset else kv <= q
 
-    record = {**params, "dtype": dtype, "scale": scale}
-    return _attention("attention_causal", "Causal attention", record, None, causal_mask)
+    return causal_mask
 
 
-def _lengths(
-    batch: int, heads: int, seq: int | None, q_len: int | None, kv_len: int | None, head_dim: int
-) -> dict[str, int]:
-    """The sizes, with `seq` written out."""
+def _lengths(batch: int, heads: int, seq: int | None, head_dim: int, options: Options) -> Params:
+    """The sizes, with `seq` written out; DefinitionError names an option that does not exist."""
+    unknown = [n for n in options if n not in _DEFAULTS]
+    if unknown:
+        raise DefinitionError(f"there is no argument {unknown[0]!r}", help=f"one of {', '.join(_DEFAULTS)}")
+    q_len, kv_len = options.get("q_len"), options.get("kv_len")
     if (seq is None) == (q_len is None and kv_len is None):
         raise DefinitionError(f"seq={seq!r}, q_len={q_len!r}, kv_len={kv_len!r}: give seq, or q_len and kv_len")
     if seq is not None:
         positive(seq=seq)
         q_len = kv_len = seq
-    sizes: dict[str, Any] = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
+    sizes = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
+    return _checked(sizes)
+
+
+def _checked(sizes: dict[str, Any]) -> Params:
     positive(**sizes)
     return {name: int(size) for name, size in sizes.items()}
 
 
-def _attention(name: str, title: str, params: Params, score_mod: ScoreMod | None, mask_mod: MaskMod | None) -> Operator:
-    b, h, q_len, kv_len, d = (params[n] for n in ("batch", "heads", "q_len", "kv_len", "head_dim"))
-    dtype, scale = params["dtype"], params["scale"]
-    supported(dtype, "float16", "float32")
-    if scale is None:
-        scale = d**-0.5
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
-        raise DefinitionError(f"scale={scale!r}: expected a finite number")
-    scale = float(scale)
-    # The mods are tried on one position, so that a mistake in them shows here and needs no TVM.
-    zero = np.zeros((1, 1, 1, 1), dtype=np.int64)
-    if score_mod is not None:
-        call_mod("score_mod", score_mod, zero.astype(np.float64), zero, zero, zero, zero)
-    if mask_mod is not None:
-        call_mod("mask_mod", mask_mod, zero, zero, zero, zero)
-
-    def build() -> Program:
-        from neptune_lab.loop_ir.tvm_compat import from_te
-
-        program = from_te(name, *define_attention(b, h, q_len, kv_len, d, score_mod, mask_mod, dtype, scale))
-        return replace(program, body=tuple(sorted(program.body, key=_stage)))
-
-    def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Arrays:
-        return (_reference(q, k, v, score_mod, mask_mod, scale),)
-
-    def draw(rng: np.random.Generator) -> Arrays:
-        return tuple(rng.standard_normal((b, h, n, d)) for n in (q_len, kv_len, kv_len))
-
-    mods = [source_of(mod) for mod in (score_mod, mask_mod) if mod is not None]
-    return Operator(
-        name=name,
-        title=title,
-        doc="Neptune, Figure 12 (appendix A)",
-        params={**params, "scale": scale},
-        inputs=(
-            TensorSpec("q", (b, h, q_len, d), dtype),
-            TensorSpec("k", (b, h, kv_len, d), dtype),
-            TensorSpec("v", (b, h, kv_len, d), dtype),
-        ),
-        outputs=(TensorSpec("out", (b, h, q_len, d), dtype),),
-        source="\n\n".join([*mods, source_of(define_attention)]),
-        template="split_k_update" if q_len == 1 else "rolling_update",
-        build=build,
-        compute=compute,
-        draw=draw,
-    )
-
-
-# The order of the definition; TVM gives the stages in the order in which `out` reaches them.
-_STAGES = ("qk", "score", "s_max", "s_exp", "s_sum", "p", "acc", "out")
-
-
-def _stage(stmt: Stmt) -> int:
-    """Where the one block of a loop nest stands in the definition."""
-    from neptune_lab.loop_ir.nodes import Loop
-
-    while isinstance(stmt, Loop):
-        (stmt,) = stmt.body
-    return _STAGES.index(stmt.name)
-
-
-def _reference(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
+def _operator(
+    name: str,
+    title: str,
+    sizes: Params,
+    own: Params,
+    options: Options,
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
-    scale: float,
-) -> np.ndarray:
-    """The definition in float64, a head and a chunk of rows at a time; a fully masked row is NaN."""
-    out = np.empty_like(q)
-    batch, heads, q_len, _ = q.shape
-    kv_len = k.shape[2]
-    rows = max(1, _REFERENCE_VALUES // kv_len)
-    for b, h in np.ndindex(batch, heads):
-        for start in range(0, q_len, rows):
-            stop = min(start + rows, q_len)
-            index = np.ogrid[b : b + 1, h : h + 1, start:stop, 0:kv_len]
-            score = (q[b, h, start:stop] @ k[b, h].T * scale)[None, None]
-            if score_mod is not None:
-                score = call_mod("score_mod", score_mod, score, *index)
-            if mask_mod is not None:
-                score = np.where(call_mod("mask_mod", mask_mod, *index), score, -np.inf)
-            score = np.broadcast_to(score, (1, 1, stop - start, kv_len))[0, 0]
-            with np.errstate(invalid="ignore"):
-                weights = np.exp(score - score.max(axis=1, keepdims=True))
-                out[b, h, start:stop] = weights @ v[b, h] / weights.sum(axis=1, keepdims=True)
-    return out
+) -> Operator:
+    """The operator; kv_heads, v_head_dim and return_lse are recorded only where they say something."""
+    other = {"kv_heads": sizes["heads"], "v_head_dim": sizes["head_dim"]}
+    given = {n: options.get(n) for n, usual in other.items() if options.get(n) not in (None, usual)}
+    sizes = _checked({**sizes, **given})
+    last: Params = {"dtype": options.get("dtype", "float16"), "scale": options.get("scale")}
+    return_lse = options.get("return_lse", False)
+    if return_lse is not False:
+        last["return_lse"] = return_lse
+    return attention_operator(name, title, sizes_of(sizes), {**sizes, **own, **last}, score_mod, mask_mod)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
 
 Arrays: TypeAlias = tuple[np.ndarray, ...]
+
+# NumPy's own dtypes stop at float16; importing ml_dtypes also teaches NumPy the name "bfloat16".
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # Plain JSON, so that a record can name the operator it was made from.
 Params: TypeAlias = dict[str, Any]
@@ -48,10 +53,13 @@ class Operator:
         inputs: the tensors it takes, in the order of its arguments.
         outputs: the tensors it gives.
         source: the Python text of the definition, and of the mods, for display.
-        template: the schedule that `nl.compile(op)` takes by itself, "rolling_update" or "split_k_update".
+        template: the schedule that `nl.compile(op)` takes by itself, "rolling_update" or "split_k_update"; None: by
+            shape.
         build: makes the loop-scalar program (imports TVM).
-        compute: the reference, float64 arrays of the inputs' shapes to float64 arrays of the outputs'.
-        draw: makes inputs from a random generator; they are cast to the inputs' dtypes.
+        compute: the reference, arrays of the inputs' shapes (float64, or int64 for int32) to float64 arrays of the
+            outputs'.
+        draw: makes the inputs that are not captured from a random generator; they are cast to the inputs' dtypes.
+        captured: values of the last inputs, by name, where a mod captured them: they need not be given.
     """
 
     name: str
@@ -61,10 +69,11 @@ class Operator:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     source: str
-    template: str
     build: Callable[[], Program] = field(repr=False)
     compute: Callable[..., Arrays] = field(repr=False)
     draw: Callable[[np.random.Generator], Arrays] = field(repr=False)
+    captured: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
+    template: str | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -79,14 +88,17 @@ class Operator:
         """The outputs in float64, computed in NumPy from the inputs cast up; one array where there is one output.
 
         Args:
-            arrays: the inputs, in order, as anything `numpy.asarray` takes.
+            arrays: the inputs, in order, as anything `numpy.asarray` takes, or torch tensors; captured ones may be
+                left out.
         """
+        if len(arrays) == len(self.inputs) - len(self.captured):
+            arrays = (*arrays, *self.captured.values())
         if len(arrays) != len(self.inputs):
             names = ", ".join(t.name for t in self.inputs)
             raise DefinitionError(f"{self.name} takes {len(self.inputs)} inputs ({names}), got {len(arrays)}")
         wide = []
         for spec, array in zip(self.inputs, arrays, strict=True):
-            values = np.asarray(array, dtype=np.float64)
+            values = as_numpy(array).astype(np.int64 if spec.dtype == "int32" else np.float64)
             if values.shape != spec.shape:
                 raise DefinitionError(f"{spec.name} has shape {values.shape}, {self.name} takes {spec.shape}")
             wide.append(values)
@@ -94,8 +106,8 @@ class Operator:
         return found[0] if len(found) == 1 else found
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """Inputs by name, in their dtypes; the same for the same seed."""
-        arrays = self.draw(np.random.default_rng(seed))
+        """Inputs by name, in their dtypes; the same for the same seed. Captured ones are what was captured."""
+        arrays = (*self.draw(np.random.default_rng(seed)), *self.captured.values())
         return {t.name: np.ascontiguousarray(a, dtype=t.dtype) for t, a in zip(self.inputs, arrays, strict=True)}
 
     def __str__(self) -> str:
@@ -122,6 +134,17 @@ def supported(dtype: str, *dtypes: str) -> None:
     """`dtype` is one of `dtypes`, or DefinitionError lists them."""
     if dtype not in dtypes:
         raise DefinitionError(f"dtype={dtype!r}: expected one of {', '.join(dtypes)}")
+
+
+def as_numpy(value: Any) -> np.ndarray:
+    """Anything that `numpy.asarray` takes, and torch tensors (bfloat16 ones too), as an array."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    tensor = value.detach().cpu()
+    if tensor.dtype == torch.bfloat16:  # torch gives NumPy no bfloat16, but the bits are the same
+        return tensor.contiguous().view(torch.int16).numpy().view(BFLOAT16)
+    return tensor.numpy()
 
 
 def source_of(function: Callable[..., Any]) -> str:

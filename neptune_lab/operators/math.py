@@ -67,6 +67,21 @@ _ALIASES = {
 }  # fmt: skip
 
 
+class Unread:
+    """A tensor inside a mod of which no element was read yet (`capture` makes them); no operation takes it.
+
+    Args:
+        name: of the tensor.
+        missing: how many indices an element of it still needs.
+    """
+
+    __slots__ = ("missing", "name")
+
+    def __init__(self, name: str, missing: int) -> None:
+        self.name = name
+        self.missing = missing
+
+
 class Scalar:
     """One value of every position: a TVM expression, or a NumPy array over all positions.
 
@@ -173,6 +188,14 @@ class Scalar:
     def __invert__(self) -> Scalar:
         return _apply("not", self)
 
+    def new_ones(self, size: tuple[()], dtype: Any = None) -> Scalar:
+        """True; torch's `and_masks` starts with it."""
+        return Scalar(True)
+
+    def new_zeros(self, size: tuple[()], dtype: Any = None) -> Scalar:
+        """False; torch's `or_masks` starts with it."""
+        return Scalar(False)
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Scalar:
         """torch's functions on a `Scalar` (torch calls this)."""
@@ -264,10 +287,14 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
         result = mod(*(Scalar(a) for a in args))
     except DefinitionError as error:
         raise DefinitionError(f"{shown}: {error.reason}", help=_help(error)) from error
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         raise DefinitionError(f"{shown}: {error}", help="mods take Python's operators and operators.math") from error
+    except IndexError as error:  # an array that stands in no variable
+        raise DefinitionError(f"{shown}: {error}", help="give the array a variable of its own and index it") from error
     wanted = "float" if argument == "score_mod" else "bool"
     value = result.value if isinstance(result, Scalar) else result
+    if isinstance(result, Unread):
+        raise DefinitionError(f"{shown}: {_unread(result)}")
     if not isinstance(result, Scalar | bool | int | float | np.bool_ | np.integer | np.floating):
         raise DefinitionError(f"{shown} returned {type(result).__name__}: expected a {wanted} made from its arguments")
     kind = _kind(value)
@@ -280,6 +307,10 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
 
 def _help(error: DefinitionError) -> str | None:
     return error.help
+
+
+def _unread(tensor: Unread) -> str:
+    return f"the captured tensor {tensor.name} is used whole: an element of it needs {tensor.missing} more indices"
 
 
 # -- how an operation is done ------------------------------------------------------------------------------
@@ -312,9 +343,12 @@ def _apply(name: str, *args: Any) -> Scalar:
     """One operation, by its name in the loop-scalar IR, on `Scalar`s and plain numbers."""
     values = [a.value if isinstance(a, Scalar) else a for a in args]
     for value, arg in zip(values, args, strict=True):
+        if isinstance(arg, Unread):
+            raise DefinitionError(_unread(arg))
         if not isinstance(arg, Scalar | bool | int | float | np.bool_ | np.integer | np.floating):
             raise DefinitionError(
-                f"a mod combines its arguments with a {type(value).__name__}: only plain numbers can be captured"
+                f"a mod combines its arguments with a {type(value).__name__}: only plain numbers can be used whole",
+                help="read one element of a captured tensor, as in `slopes[h]`",
             )
     kinds = [_kind(v) for v in values]
     truths = kinds if name in _LOGIC else kinds[:1] if name == "select" else []

@@ -52,7 +52,6 @@ def figure1(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
         inputs=(TensorSpec("inp", (rows, cols), dtype),),
         outputs=(TensorSpec("xsum", (rows,), dtype),),
         source=source_of(define_figure1),
-        template="rolling_update",
         build=build,
         compute=_reference,
         draw=lambda rng: (rng.standard_normal((rows, cols)),),

@@ -9,21 +9,31 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.htile.verify import verify
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates import TEMPLATES
+from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
 from neptune_lab.loop_to_htile import translate
 from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.record import Applied
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 
 def schedule(operator: Operator, template: str | None = None, **options: Any) -> Schedule:
-    """A schedule of `operator` by a template (default: the operator's own), with the template's options."""
-    name = template or operator.template
+    """A schedule of `operator` by a template, with the template's options.
+
+    Without a template, the operator's own, or where it has none, one is chosen by shape, and a remark in the record
+    says why.
+    """
+    name, why = template or operator.template, ""
+    if name is None:
+        name, why = choose_template(operator.program)
     if name not in TEMPLATES:
         raise ScheduleError(f"there is no template {name!r}", help=nearest(name, list(TEMPLATES), "templates"))
+    started = Schedule(operator)
+    if why:
+        started.remark(f"{name}: {why}.")
     try:
-        return TEMPLATES[name](Schedule(operator), **options)
+        return TEMPLATES[name](started, **options)
     except TypeError as error:
         raise ScheduleError(f"template {name!r} does not take these options: {error}") from error
 
@@ -33,7 +43,7 @@ def compile(what: Operator | Schedule, template: str | None = None, **options: A
 
     Args:
         what: an Operator, or a Schedule that the caller made.
-        template: "rolling_update" or "split_k_update"; default: the operator's own choice.
+        template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
         options: the template's, such as block_q and block_kv.
 
     Raises:
@@ -49,8 +59,9 @@ def compile(what: Operator | Schedule, template: str | None = None, **options: A
     passes = []
     tiles = translated
     for name, rewrite in htile_passes.PASSES.items():  # HTile -> HTile
-        tiles = verify_and_return(rewrite(tiles))
-        passes.append((name, tiles))
+        done = htile_passes.apply(rewrite, tiles)
+        tiles = verify_and_return(done.program)
+        passes.append(Applied(name, tiles, done.notes))
     source = htile_to_triton.emit(tiles)  # HTile -> Triton
     return Kernel(scheduled, translated, tuple(passes), source)
 

@@ -29,13 +29,13 @@ class Kernel:
     Args:
         schedule: the schedule as it was compiled (a copy; later edits of the original do not reach it).
         translated: the HTile program before any pass.
-        passes: (name, HTile program after it), in order.
+        passes: (name, HTile program after it, its notes), in order.
         triton: the emitted module with its provenance.
     """
 
     schedule: Schedule
     translated: TileProgram
-    passes: tuple[tuple[str, TileProgram], ...]
+    passes: tuple[record.Applied, ...]
     triton: TritonSource
 
     @property
@@ -78,10 +78,28 @@ class Kernel:
     def __call__(self, *tensors: Any) -> Any:
         """Launches on CUDA tensors, or in Triton's interpreter where there is no GPU.
 
+        Args:
+            tensors: the operator's inputs, in order. Those that a mod captured may be left out: their values at the
+                time of the definition are used then, copied to the first tensor's device once.
+
         Raises:
             LaunchError: wrong number, shape, dtype, device or contiguity of an argument.
         """
+        if 0 < len(tensors) == len(self.operator.inputs) - len(self.operator.captured):
+            tensors = (*tensors, *self._captured_on(getattr(tensors[0], "device", "cpu")))
         return self._loaded(*tensors)
+
+    def _captured_on(self, device: Any) -> tuple[Any, ...]:
+        """The captured tensors on `device`."""
+        from neptune_lab.runtime import to_tensor
+
+        if device not in self._captured:
+            self._captured[device] = tuple(to_tensor(a, device) for a in self.operator.captured.values())
+        return self._captured[device]
+
+    @cached_property
+    def _captured(self) -> dict[Any, tuple[Any, ...]]:
+        return {}
 
     def export(self, path: str | Path) -> Path:
         """Writes the module to a file that needs torch and Triton only; the file's path."""
@@ -92,7 +110,8 @@ class Kernel:
     def error(self, seed: int = 0) -> float:
         """Runs on random inputs; the largest relative error (Frobenius norm) against the float64 reference.
 
-        Infinite where a NaN or infinity stands in one of the two only (a fully masked row is NaN in both).
+        Infinite where a NaN or infinity stands in one of the two only (a fully masked row is NaN in both), or where
+        an infinity has another sign.
         """
         from neptune_lab.runtime import call_on_arrays
 
@@ -108,7 +127,7 @@ class Kernel:
 
 def _distance(got: np.ndarray, want: np.ndarray) -> float:
     finite = np.isfinite(want)
-    if not np.array_equal(finite, np.isfinite(got)):
+    if not np.array_equal(finite, np.isfinite(got)) or not np.array_equal(got[~finite], want[~finite], equal_nan=True):
         return float("inf")
     scale = float(np.linalg.norm(want[finite]))
     return float(np.linalg.norm(got[finite] - want[finite])) / (scale or 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from neptune_lab.errors import NeptuneError
 from neptune_lab.htile.nodes import For
@@ -18,13 +18,21 @@ from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out
-from neptune_lab.repair import RepairTerm
+from neptune_lab.repair import RepairTerm, VectorRepair
 from neptune_lab.trace import record
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 PACKAGES = ("apache-tvm", "triton", "torch", "sympy", "numpy")
+
+
+class Applied(NamedTuple):
+    """An HTile pass as it was applied: its name, the program after it, and its proof where it gives one."""
+
+    name: str
+    program: TileProgram
+    notes: tuple[str, ...] = ()
 
 
 def versions() -> dict[str, str]:
@@ -90,7 +98,7 @@ def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
     return record.Graph(tuple(nodes), tuple(edges))
 
 
-def derivation_record(term: RepairTerm) -> record.Derivation:
+def derivation_record(term: RepairTerm | VectorRepair) -> record.Derivation:
     """A repair term, step by step, in three notations."""
     steps = tuple(record.DerivationStep(s.title, s.text, s.latex, s.mathml, s.ok) for s in term.steps)
     data = term.as_record()
@@ -173,8 +181,8 @@ def _loops(body: tuple[TileStmt, ...]) -> list[For]:
 
 
 def _loop_refs(loops: list[str], node: str) -> tuple[str, ...]:
-    """The loop line of an HTile loop `for:j0@qk`: the shortest path that ends there."""
-    path, _, first = node.removeprefix("for:").partition("@")
+    """The loop line of an HTile loop `for:j0@qk`, or of a part `for:j0@qk/left`: the shortest path that ends there."""
+    path, _, first = node.removeprefix("for:").partition("/")[0].partition("@")
     var = path.split(".")[-1]
     found = [
         x for x in loops if x.endswith(f"@{first}") and var in x.removeprefix("loop:").partition("@")[0].split(".")
@@ -186,7 +194,7 @@ def kernel_record(
     name: str,
     program: Program,
     translated: TileProgram,
-    passes: tuple[tuple[str, TileProgram], ...],
+    passes: tuple[Applied, ...],
     source: TritonSource,
 ) -> record.KernelRecord:
     """HTile before and after each pass, and Triton with its links."""
@@ -195,10 +203,10 @@ def kernel_record(
     printed = htile_lines(translated, origins, loops)
     after: list[record.PassRecord] = []
     last, lines = translated, printed
-    for pass_name, tiles in passes:
+    for pass_name, tiles, notes in passes:
         if tiles is not last:  # a pass that changes nothing gives the same program back
             last, lines = tiles, htile_lines(tiles, origins, loops)
-        after.append(record.PassRecord(pass_name, lines))
+        after.append(record.PassRecord(pass_name, lines, notes))
     by_node = {line.node: line.refs for line in lines}
     computing = {line.number: line for line in source.lines}
     triton = []

@@ -14,6 +14,8 @@ from neptune_lab.repair.render import Line, Step, latex, mathml, text
 from neptune_lab.repair.separate import Separation
 from neptune_lab.repair.solve import solve
 from neptune_lab.repair.term import RepairTerm
+from neptune_lab.repair.vector import solve_vector
+from neptune_lab.repair.vector_term import VectorRepair
 
 __all__ = [
     "Derivation",
@@ -25,8 +27,10 @@ __all__ = [
     "RepairTerm",
     "Separation",
     "Step",
+    "VectorRepair",
     "latex",
     "mathml",
     "solve",
+    "solve_vector",
     "text",
 ]

@@ -135,6 +135,8 @@ def prove_distributes(reducer: str, derived: Derivation, sign: Mapping[str, bool
     neptune_lab.errors.RepairError: h(t, r, r') = t + r - r' is not additive: h(x + y) - h(x) - h(y) = r' - r, which ...
       help: ...
     """
+    if reducer in ("any", "all"):
+        return _prove_kept(reducer, derived)
     if reducer in ("max", "min"):
         return _prove_monotone(reducer, derived, sign)
     x, y = (Dummy(name, real=True, **_kept_sign(reducer, sign)) for name in "xy")
@@ -200,6 +202,22 @@ def _prove_monotone(reducer: str, derived: Derivation, sign: Mapping[str, bool])
         Line(why),
         Line(f"h is non-decreasing in t, so {reducer} passes through it"),
     )
+    return Proof("Eq. 4", "h(f(x, y), r, r') = f(h(x, r, r'), h(y, r, r'))", lines)
+
+
+def _prove_kept(reducer: str, derived: Derivation) -> Proof:
+    """Of the four functions of one truth value, only h = t is one-to-one (as Eq. 3 asks wherever g takes both values)
+    and distributes over `or` and `and`: `not` turns the one into the other."""
+    if derived.h != derived.t:
+        raise RepairError(
+            f"{_signature(derived)} = {text(derived.h)} is not {text(derived.t)} itself, and nothing else carries a "
+            f"truth value through {reducer}",
+            step="prove Eq. 4",
+            expression=text(derived.h),
+            help=f"under {reducer} a term may not change with r",
+        )
+    call = Function("h")(derived.t, *derived.previous, *derived.current)
+    lines = (Line("h in t", equation(call, derived.h)), Line(f"h changes nothing, so {reducer} passes through it"))
     return Proof("Eq. 4", "h(f(x, y), r, r') = f(h(x, r, r'), h(y, r, r'))", lines)
 
 

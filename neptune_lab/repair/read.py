@@ -18,6 +18,7 @@ from sympy import Dummy, Expr, Float, Integer, Max, Rational, Symbol, default_so
 from sympy.core.function import AppliedUndef, Function
 
 from neptune_lab.errors import RepairError
+from neptune_lab.repair.condition import check_nonnegative, free_conditions
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
 
@@ -264,9 +265,15 @@ def _checked(g: object) -> Expr:
     for called in g.atoms(AppliedUndef):
         if not str(called.func).isidentifier():
             _refuse(f"the function {called.func!s} has no plain name", str(g))
-    if g.has(sp.nan, sp.zoo, sp.oo, -sp.oo, sp.I):
+    if _outside_branches(g).has(sp.nan, sp.zoo, sp.oo, -sp.oo, sp.I):
         _refuse("g holds a value that is not a finite real number", str(g))
     return cast(Expr, g.xreplace({number: _exact(float(number), str(g)) for number in g.atoms(Float)}))
+
+
+def _outside_branches(g: Expr) -> Expr:
+    """g without the infinities that are branches of a choice: a masked score is -oo, and an input as such."""
+    masked = {node: node.replace(lambda e: e in (sp.oo, -sp.oo), lambda _: sp.S.Zero) for node in g.atoms(sp.Piecewise)}
+    return cast(Expr, g.xreplace(masked))
 
 
 def _facts(symbol: Symbol, words: object) -> tuple[tuple[str, bool], ...]:
@@ -307,6 +314,9 @@ def name_symbols(question: Question) -> Names:
         g = cast(Expr, question.g.xreplace(pairs))
     except ValueError as error:  # max and min refuse to compare what is not real
         _refuse(f"g = {text(question.g)} is not real: {error}", text(question.g), "say less, or more, of its symbols")
+    # The symbols' signs are known only now, and roots and conditions need those.
+    g = check_nonnegative(g, [pairs[symbol] for symbol in question.producers])
+    g = free_conditions(g, [pairs[symbol] for symbol in question.producers])
     opaque = _opaque(g, frozenset(pairs[symbol] for symbol in question.producers))
     return Names(
         g=cast(Expr, g.xreplace({call: symbol for symbol, call in opaque})),

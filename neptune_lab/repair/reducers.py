@@ -1,4 +1,4 @@
-"""The four reducers f of Eq. 6: their identity, how they combine, and what Eq. 4 asks of h for each."""
+"""The reducers f of Eq. 6: their identity, how they combine, and what Eq. 4 asks of h for each."""
 
 from __future__ import annotations
 
@@ -33,4 +33,7 @@ REDUCERS: dict[str, Reducer] = {
     "prod": Reducer("prod", Integer(1), lambda x, y: Mul(x, y), np.multiply, "multiplicative"),
     "max": Reducer("max", S.NegativeInfinity, lambda x, y: Max(x, y), np.maximum, "monotone"),
     "min": Reducer("min", S.Infinity, lambda x, y: Min(x, y), np.minimum, "monotone"),
+    # Truth values are 0 and 1, of which `or` is the larger and `and` the smaller.
+    "any": Reducer("any", Integer(0), lambda x, y: Max(x, y), np.maximum, "kept"),
+    "all": Reducer("all", Integer(1), lambda x, y: Min(x, y), np.minimum, "kept"),
 }

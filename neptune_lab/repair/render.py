@@ -49,6 +49,13 @@ class _Text(StrPrinter):
     def _print_Rational(self, expr: Any) -> str:
         return _decimal(expr) or super()._print_Rational(expr)
 
+    def _print_Piecewise(self, expr: Any) -> str:
+        *cases, (last, _) = (pair.args for pair in expr.args)
+        chosen = self._print(last)
+        for value, condition in reversed(cases):
+            chosen = f"select({self._print(condition)}, {self._print(value)}, {chosen})"
+        return chosen
+
     def _print_Relational(self, expr: Any) -> str:
         return f"{self._print(expr.lhs)} {'=' if isinstance(expr, Eq) else expr.rel_op} {self._print(expr.rhs)}"
 

@@ -33,7 +33,7 @@ def solve(
     """Derive and prove the repair term h of a reduction with reducer f and term g(r, c).
 
     Args:
-        reducer: f, one of "sum", "max", "min", "prod".
+        reducer: f, one of "sum", "max", "min", "prod", "any", "all".
         g: the term, a SymPy expression or text such as "exp(c - r)".
         producers: the symbols that are results r of other reductions; every other symbol is an input c.
         assumptions: symbol -> words among positive, nonnegative, negative, nonpositive, nonzero, finite, integer

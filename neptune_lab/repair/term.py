@@ -18,7 +18,14 @@ from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Line, Step, latex, text
 from neptune_lab.repair.separate import Separation
 
-_REDUCER_TEXT = {"sum": "x + y", "prod": "x*y", "max": "max(x, y)", "min": "min(x, y)"}
+_REDUCER_TEXT = {
+    "sum": "x + y",
+    "prod": "x*y",
+    "max": "max(x, y)",
+    "min": "min(x, y)",
+    "any": "x or y",
+    "all": "x and y",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neptune_lab.runtime.arrays import call_on_arrays
+from neptune_lab.runtime.arrays import call_on_arrays, to_tensor
 from neptune_lab.runtime.device import DeviceFacts, device_facts, interpreting
 from neptune_lab.runtime.load import LoadedKernel, cache_directory, load
 from neptune_lab.runtime.spec import KernelSpec, TensorSpec
@@ -26,4 +26,5 @@ __all__ = [
     "measure",
     "resources",
     "time_loaded",
+    "to_tensor",
 ]

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neptune_lab.runtime.load import LoadedKernel
+
+if TYPE_CHECKING:
+    import torch
+
+
+def to_tensor(array: np.ndarray, device: Any = "cpu") -> torch.Tensor:
+    """A torch tensor of the array's values and dtype (bfloat16 of ml_dtypes too) on `device`."""
+    import torch
+
+    own = np.ascontiguousarray(array)
+    if own.dtype.name == "bfloat16":  # torch takes no extension dtype of NumPy's, but the bits are the same
+        return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(own).to(device)
 
 
 def call_on_arrays(kernel: LoadedKernel, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -21,6 +35,6 @@ def call_on_arrays(kernel: LoadedKernel, arrays: Sequence[np.ndarray]) -> tuple[
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    outputs = kernel(*(torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays))
+    outputs = kernel(*(to_tensor(a, device) for a in arrays))
     several = outputs if isinstance(outputs, tuple) else (outputs,)
     return tuple(o.double().cpu().numpy() for o in several)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.runtime.arrays import to_tensor
 from neptune_lab.runtime.load import LoadedKernel
 
 _CHUNK = 10
@@ -221,7 +222,7 @@ def time_loaded(
     import torch
 
     with torch.cuda.device(device):
-        tensors = [torch.from_numpy(np.ascontiguousarray(a)).cuda() for a in arrays]
+        tensors = [to_tensor(a, "cuda") for a in arrays]
         measured = measure(
             lambda: kernel(*tensors),
             warmup=warmup,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 # Raised by one whenever a field is added, dropped or means something else; a record of another number is refused.
-SCHEMA = 1
+SCHEMA = 2
 
 # Plain JSON with string keys; tuples inside come back as lists.
 Json: TypeAlias = dict[str, Any]
@@ -151,10 +151,14 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """The HTile program after the pass called `name`; `refs` are lines of the last loop program."""
+    """The HTile program after the pass called `name`; `refs` are lines of the last loop program.
+
+    `notes` is the proof of a pass that has to give one, a sentence a line; what belongs to a line above is indented.
+    """
 
     name: str
     lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

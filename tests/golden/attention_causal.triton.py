@@ -27,7 +27,26 @@ def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     acc = tl.full([64, 64], 0.0, tl.float32)
     # qk
     q_tile = tl.load(q_base + i[:, None] * 64 + d[None, :])
-    for j0 in range(4):
+    for j0 in range(i0):  # interior
+        j = j0 * 64 + tl.arange(0, 64)
+        k = tl.load(k_base + j[None, :] * 64 + d[:, None])
+        qk = tl.dot(q_tile, k)
+        score = qk * 0.125
+        s_max_tile = tl.max(score, axis=1)
+        # s_max
+        s_max_1 = tl.maximum(s_max_0, s_max_tile)
+        # s_exp
+        s_max_1_finite = tl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
+        s_exp = tl.exp(score - s_max_1_finite[:, None])
+        s_sum_tile = tl.sum(s_exp, axis=1)
+        # s_sum
+        repair = tl.exp(tl.where(s_max_0 == float("-inf"), 0.0, s_max_0) - s_max_1_finite)
+        s_sum = repair * s_sum + s_sum_tile
+        v = tl.load(v_base + j[:, None] * 64 + d[None, :])
+        acc = tl.dot(s_exp.to(tl.float16), v, acc=repair[:, None] * acc)
+        # s_max_next
+        s_max_0 = s_max_1
+    for j0 in range(i0, i0 + 1):  # right edge
         j = j0 * 64 + tl.arange(0, 64)
         k = tl.load(k_base + j[None, :] * 64 + d[:, None])
         qk = tl.dot(q_tile, k)

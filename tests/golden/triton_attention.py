@@ -27,7 +27,19 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     acc = tl.full([64, 64], 0.0, tl.float32)
     # score
     q_tile = tl.load(q_base + i[:, None] * 64 + d[None, :], mask=i[:, None] < 200, other=0.0)
-    for j0 in range(3):
+    for j0 in range(2):  # interior
+        j = j0 * 32 + tl.arange(0, 32)
+        k = tl.load(k_base + j[None, :] * 64 + d[:, None])
+        score = tl.dot(q_tile, k) * 0.125
+        s_max_prev = s_max
+        s_max = tl.maximum(s_max, tl.max(score, axis=1))
+        p = tl.exp(score - s_max[:, None])
+        # s_sum
+        repair = tl.exp(s_max_prev - s_max)
+        s_sum = s_sum * repair + tl.sum(p, axis=1)
+        v = tl.load(v_base + j[:, None] * 64 + d[None, :])
+        acc = tl.dot(p.to(tl.float16), v, acc=acc * repair[:, None])
+    for j0 in range(2, 3):  # right edge
         j = j0 * 32 + tl.arange(0, 32)
         k = tl.load(k_base + j[None, :] * 64 + d[:, None], mask=j[None, :] < 77, other=0.0)
         score = tl.dot(q_tile, k) * 0.125

@@ -10,7 +10,7 @@ from neptune_lab.errors import TileError
 from neptune_lab.htile import interpret, verify
 from neptune_lab.htile.interpret import round_to_bfloat16
 from neptune_lab.htile.nodes import Cast, GridAxis, Kernel, Program, Reduce, Store, Tensor
-from neptune_lab.htile_passes import PASSES, run
+from neptune_lab.htile_passes import PASSES, apply, run
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -27,7 +27,7 @@ def test_every_pass_keeps_the_meaning(name):
     case = CASES[name]()
     program = case.program
     for rewrite in PASSES.values():
-        program = rewrite(program)
+        program = apply(rewrite, program).program
         verify(program)
         found = interpret(program, case.inputs, dtype="float64")
         for output, expected in case.expected().items():

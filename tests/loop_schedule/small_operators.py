@@ -56,7 +56,6 @@ def operator(definition: Definition, draw: Draw = normal) -> Operator:
         inputs=taken,
         outputs=specs(outputs),
         source="",
-        template="rolling_update",
         build=build,
         compute=reference,
         draw=lambda rng: tuple(draw(rng, t.shape) for t in taken),
@@ -103,8 +102,22 @@ def rms_max(n: int = 3, m: int = 5) -> Definition:
     return pair(lambda c, r: c / te.sqrt(r + 1e-5), "max", first="sum", of=lambda c: c * c, n=n, m=m)
 
 
+def doubled(n: int = 3, m: int = 5) -> Definition:
+    """A map alone."""
+    x = matrix(n=n, m=m)
+    return [x], [compute((n, m), lambda i, j: x[i, j] * 2.0, name="o")]
+
+
+def two_inputs(n: int = 3, m: int = 5) -> Definition:
+    """Maxima of two inputs, which share no tensor until the sum reads both."""
+    x, y = matrix(n=n, m=m), matrix("y", n, m)
+    r = fold("max", "r", n, m, lambda i, j: x[i, j])
+    s = fold("max", "s", n, m, lambda i, j: y[i, j])
+    return [x, y], [fold("sum", "o", n, m, lambda i, j: te.exp(x[i, j] - r[i]) * te.exp(y[i, j] - s[i]))]
+
+
 def mean_variance(n: int = 3, m: int = 5) -> Definition:
-    """A mean, then the sum of (c - mean)**2: no repair term."""
+    """A mean, then the sum of (c - mean)**2: no repair term of its own, but a vector repair."""
     return pair(lambda c, r: (c - r / m) * (c - r / m), first="sum", n=n, m=m)
 
 

@@ -2,119 +2,85 @@
 
 from __future__ import annotations
 
-import itertools
-import warnings
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
 
-import numpy as np
 import pytest
-import small_operators as small
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from tvm import te
+from hypothesis import HealthCheck, given, settings
+from random_chains import Chain, Stage, chains, check_chain
 
-from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.run import as_float64, compare, run
-from neptune_lab.loop_schedule import Schedule
+EXP = ("exp", ("sub", "x", "r0"))
 
-Term = Callable[[Any, Any], Any]
-FIRST: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "max c": ("max", lambda c: c),
-    "min c": ("min", lambda c: c),
-    "max |c|": ("max", te.abs),
-    "sum c": ("sum", lambda c: c),
-    "sum c²": ("sum", lambda c: c * c),
-    "sum exp c": ("sum", te.exp),
-}
-TERMS: dict[str, Term] = {
-    "exp(c - r)": lambda c, r: te.exp(c - r),
-    "exp(r - c)": lambda c, r: te.exp(r - c),
-    "exp(c - r) c": lambda c, r: te.exp(c - r) * c,
-    "c / (r + 1)": lambda c, r: c / (r + 1.0),
-    "c / r": lambda c, r: c / r,
-    "(c / r)²": lambda c, r: (c / r) * (c / r),
-    "c r": lambda c, r: c * r,
-    "c - r": lambda c, r: c - r,
-    "c + 2 r": lambda c, r: c + r * 2.0,
-    "c / sqrt(r + eps)": lambda c, r: c / te.sqrt(r + 1e-3),
-    "r": lambda c, r: r,
+# One chain of each kind, and every chain that failed once.
+CHAINS = {
+    "softmax": ("fused", Chain((Stage("max", "x"), Stage("sum", EXP)))),
+    "normalised before use": (
+        "fused",
+        Chain((Stage("max", "x"), Stage("sum", EXP), Stage("sum", ("mul", ("div", EXP, "r1"), "y")))),
+    ),
+    "masked": ("fused", Chain((Stage("max", "x"), Stage("sum", ("select", ("above", "y", 0.0), EXP, 0.0))))),
+    "any of scaled": (
+        "fused",
+        Chain((Stage("max", ("abs", "x")), Stage("any", ("above", ("div", "x", ("add", "r0", 1.0)), 0.0)))),
+    ),
+    "leading zeros": (
+        "fused",
+        Chain((Stage("max", ("abs", "x")), Stage("sum", ("square", ("div", "x", "r0"))))),
+    ),
+    # exp(x - log(r)) is exp(x)/r to SymPy, and has no value while r is negative.
+    "a logarithm on the way": (
+        "refused",
+        Chain((Stage("max", "x"), Stage("sum", ("exp", ("sub", "x", ("log", "r0")))))),
+    ),
+    "product of shifted": ("refused", Chain((Stage("max", "x"), Stage("prod", ("sub", "x", "r0"))))),
+    "a maximum compared": ("refused", Chain((Stage("max", "x"), Stage("any", ("above", "x", "r0"))))),
 }
 
 
-def chain(first: str, middle: tuple[str, str] | None, last: tuple[str, str], n: int, m: int) -> small.Definition:
-    """r folds x; s, if there is one, folds a term of x and r; o folds a term of x and of the nearest of them."""
-    x = small.matrix(n=n, m=m)
-    reducer, of = FIRST[first]
-    r = small.fold(reducer, "r", n, m, lambda i, j: of(x[i, j]))
-    near = r
-    if middle is not None:
-        f, g = middle
-        near = small.fold(f, "s", n, m, lambda i, j: TERMS[g](x[i, j], r[i]))
-    f, g = last
-    return [x], [
-        small.fold(f, "o", n, m, lambda i, j: TERMS[g](x[i, j], near[i] if middle is None else near[i] + r[i]))
-    ]
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_known_chain(name, update):
+    outcome, chain = CHAINS[name]
+    assert check_chain(Chain(chain.stages, update=update)) == outcome
 
 
-stage = st.tuples(st.sampled_from(sorted(small.REDUCERS)), st.sampled_from(sorted(TERMS)))
-CHAIN = {
-    "first": st.sampled_from(sorted(FIRST)),
-    "middle": st.one_of(st.none(), stage),
-    "last": stage,
-    "n": st.integers(1, 3),
-    "m": st.integers(1, 7),
-    "tile": st.integers(1, 4),
-    "update": st.sampled_from(["rolling_update", "split_k_update"]),
-    "retire": st.booleans(),
-}
+def test_a_masked_product_is_carried_with_companions():
+    """Not repaired alone, as r0 may end at 0: the mask is one more input of the sums that it carries."""
+    stages = (Stage("sum", "x"), Stage("sum", ("select", ("above", "y", 0.0), ("mul", "x", "r0"), 0.0)))
+    assert check_chain(Chain(stages)) == "fused"
+    assert check_chain(Chain(stages, update="split_k_update")) == "refused"
 
 
-def check_chain(first, middle, last, n, m, tile, update, retire) -> str:
-    """What became of it: "refused", "equal", or "unfit" where no order of summation keeps the numbers."""
-    sch: Schedule = small.schedule(chain(first, middle, last, n, m))
-    inputs = [sch.operator.random_inputs(seed) for seed in range(2)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        reference = run(as_float64(sch.definition), inputs[0])
-    if not all(np.isfinite(a).all() and (np.abs(a) < 1e8).all() for a in reference.values()):
-        return "unfit"
-    sch.split("r.j", (None, min(tile, m)))
-    try:
-        for block in ("s", "o"):
-            if sch.has_block(block):
-                loops = "r_local" if sch.has_block("r_local") else "r"
-                getattr(sch, update)(block, f"{loops}.j0")
-        for buffer in [b.name for b in sch.program.buffers if b.tagged and retire]:
-            sch.retire_tags(buffer)
-    except ScheduleError as error:
-        return "refused" if error.help else f"refused without help: {error}"
-    finally:
-        for applied, seed in itertools.product(sch.history, range(2)):
-            agreement = compare(applied.outcome.program, sch.definition, inputs[seed])
-            assert agreement, f"{applied.step}, seed {seed}: {agreement}\n{sch}"
-    return "equal"
+def outcomes(examples: int, *, derandomize: bool) -> Counter[str]:
+    seen: Counter[str] = Counter()
+
+    @settings(
+        max_examples=examples,
+        derandomize=derandomize,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(chains())
+    def each(chain: Chain) -> None:
+        seen[check_chain(chain)] += 1
+
+    each()
+    return seen
 
 
-@settings(max_examples=30, derandomize=True, deadline=None)
-@given(**CHAIN)
-def test_random_chains(first, middle, last, n, m, tile, update, retire):
-    outcome = check_chain(first, middle, last, n, m, tile, update, retire)
-    assume(outcome != "unfit")
-    assert outcome in ("equal", "refused")
+def sensible(seen: Counter[str]) -> bool:
+    """Neither everything refused nor everything taken: either would say that the chains test nothing."""
+    fit = seen.total() - seen["unfit"]
+    return seen["fused"] >= 0.2 * fit and seen["refused"] >= 0.1 * fit and fit >= 0.5 * seen.total()
+
+
+def test_random_chains():
+    seen = outcomes(100, derandomize=True)
+    assert sensible(seen), seen
 
 
 @pytest.mark.nightly
-@settings(max_examples=500, deadline=None)
-@given(**CHAIN)
-def test_many_random_chains(first, middle, last, n, m, tile, update, retire):
-    outcome = check_chain(first, middle, last, n, m, tile, update, retire)
-    assume(outcome != "unfit")
-    assert outcome in ("equal", "refused")
-
-
-def test_both_ends_are_reached():
-    """The random test would be idle if everything were refused, or nothing."""
-    common = {"n": 2, "m": 5, "tile": 2, "update": "rolling_update", "retire": True}
-    assert check_chain("max c", ("sum", "exp(c - r)"), ("sum", "exp(c - r)"), **common) == "equal"
-    assert check_chain("max c", None, ("sum", "c - r"), **common) == "refused"
+def test_many_random_chains():
+    seen = outcomes(2000, derandomize=False)
+    print(seen)
+    assert sensible(seen), seen

@@ -212,7 +212,14 @@ REFUSALS: dict[str, tuple[Callable[[Schedule], object], str]] = {
         lambda s: s.reverse_compute_at("s_max", "s_sum.i"),
         "'s_exp' would read 'xmax' before 's_max' writes it",
     ),
-    "decompose a map": (lambda s: s.decompose_reduction("s_exp", "s_exp.j"), "TVM refuses"),
+    "decompose a map": (lambda s: s.decompose_reduction("s_exp", "s_exp.j"), "'s_exp' has no start value.*not a reduc"),
+    "decompose inside": (
+        lambda s: s.decompose_reduction("s_sum", "s_sum.j1"),
+        "folds along 'j0', which is outside 'j1'",
+    ),
+    "fuse an incomplete read": (lambda s: s.fuse_under("s_sum", "s_max.j"), "which leaves it incomplete"),
+    "fuse where it stands": (lambda s: s.fuse_under("s_max", "s_max.i"), "is under loop 's_max.i' already"),
+    "remark nothing": (lambda s: s.remark(" "), "remark takes a sentence"),
 }
 
 
@@ -291,13 +298,22 @@ def test_no_grid_along_tags_or_along_what_replaced_them(sch: Schedule):
 # -- the registry ----------------------------------------------------------------------------------
 
 
+def test_a_block_of_another_kernel_is_not_fused(sch: Schedule):
+    sch.bind("s_sum.i", "blockIdx.x")
+    with pytest.raises(ScheduleError, match="'s_sum' stands in a loop that is bound to the grid"):
+        sch.fuse_under("s_sum", "s_max.i")
+
+
 def test_every_primitive_is_a_method_with_its_arguments_and_a_summary():
     ours = {name for name, p in PRIMITIVES.items() if p.ours}
-    assert ours == {"privatize_reduction", "rolling_update", "split_k_update", "materialize_tags", "retire_tags"}
+    assert ours == {
+        *("fuse_under", "privatize_reduction", "rolling_update", "split_k_update"),
+        *("materialize_tags", "retire_tags", "remark"),
+    }
     for name, primitive in PRIMITIVES.items():
         assert callable(getattr(Schedule, name))
         assert primitive.summary.endswith((".", "worked out)."))
-        assert primitive.parameters[0][0] in ("block", "loop")
+        assert primitive.parameters[0][0] in ("block", "loop") or name == "remark"
 
 
 @pytest.mark.parametrize(

@@ -318,15 +318,24 @@ UNPROVABLE: dict[str, tuple[Callable[[], small.Definition], str, str]] = {
     "erf(c - r)": (lambda: small.pair(lambda c, r: te.erf(c - r)), "invert", "erf has no known inverse"),
     "a condition on r": (
         lambda: small.pair(lambda c, r: te.if_then_else(c > r, c, r)),
-        "read",
-        "uses a reduction result inside",
+        "separate",
+        "changes with r",
     ),
     "c * r, r may end at 0": (lambda: small.pair(lambda c, r: c * r), "guard", "can end at 0"),
 }
 
 
-@BOTH
-@pytest.mark.parametrize("name", UNPROVABLE)
+# Sums that rolling_update carries as a family (test_vector_repair.py).
+CARRIED = ("mean and variance", "c - r with sum", "c * r, r may end at 0")
+
+
+@pytest.mark.parametrize(
+    ("update", "name"),
+    [
+        *(("rolling_update", name) for name in UNPROVABLE if name not in CARRIED),
+        *(("split_k_update", name) for name in UNPROVABLE),
+    ],
+)
 def test_terms_without_a_repair(update: str, name: str):
     definition, step, why = UNPROVABLE[name]
     sch = small.schedule(definition())
@@ -395,7 +404,7 @@ def test_tags_are_retired_last():
     sch = Schedule(softmax.figure1())
     sch.materialize_tags("s_max")
     sch.retire_tags("s_max")
-    assert_refused(sch, lambda: sch.rolling_update("s_sum", "s_max.j"), "'xmax_1', whose tags are retired")
+    assert_refused(sch, lambda: sch.rolling_update("s_sum", "s_max.j"), "'xmax_0', whose tags are retired")
 
 
 def test_the_start_value_is_taken_out_last():
@@ -413,11 +422,11 @@ def test_an_output_keeps_no_tags_but_can_be_split():
 
 @BOTH
 def test_tiles_past_the_end(update: str):
+    """A tile without an element holds the reducer's identity, and repairs nothing."""
     sch = Schedule(softmax.figure1(cols=4))
     sch.split("s_max.j", (4, 2))
-    assert_refused(
-        sch, lambda: getattr(sch, update)("s_sum", "s_max.j0"), "some iterations of loop 'j0' hold no element"
-    )
+    getattr(sch, update)("s_sum", "s_max.j0")
+    assert sch.check()
 
 
 def test_splits_of_one_element_or_along_the_wrong_nest():

@@ -28,10 +28,16 @@ def test_global_attention_on_sizes_that_do_not_divide(template, head_dim):
 
 
 @pytest.mark.parametrize("kv_len", [1, 64, 200, 1000])
-def test_decode_takes_split_k_by_itself(kv_len):
-    kernel = nl.compile(attention.causal(heads=3, q_len=1, kv_len=kv_len, head_dim=64))
+def test_decode(kv_len):
+    kernel = nl.compile(attention.causal(heads=3, q_len=1, kv_len=kv_len, head_dim=64), "split_k_update")
     assert [k.name for k in kernel.triton.kernels] == ["attention_causal_local", "attention_causal_combine"]
     assert max(kernel.error(seed) for seed in range(3)) < TOLERANCE
+
+
+def test_decode_takes_split_k_by_itself():
+    kernel = nl.compile(attention.causal(heads=3, q_len=1, kv_len=1000, head_dim=64))
+    assert [k.name for k in kernel.triton.kernels] == ["attention_causal_local", "attention_causal_combine"]
+    assert str(kernel.schedule.steps[0]).startswith("remark(text='split_k_update: 3 programs of one row leave most")
 
 
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import sympy as sp
 
 from neptune_lab.repair import solve, text
+from neptune_lab.repair.reducers import REDUCERS
 
 NONNEGATIVE = {"r": ["nonnegative"]}
 OO = sp.oo
@@ -32,6 +34,35 @@ def test_guards_and_starts(f, g, assumptions, producer_reducer, guards, start):
     term = solve(f, g, "r", assumptions=assumptions)
     assert found(term, producer_reducer) == guards
     assert term.initial_stand_in("r", producer_reducer) == start
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "producer_reducer", "values"),
+    [
+        ("sum", "(c/r)**2", "max", [0.0, 0.0, 2.0]),
+        ("sum", "exp(c - r)", "max", [-np.inf, -np.inf, 2.0]),
+        ("max", "c - r", "max", [-np.inf, 1.0, 2.0]),
+        ("min", "c - r", "min", [np.inf, 1.0, 0.5]),
+        ("max", "c/r", "max", [0.0, 1.0, 2.0]),
+        ("prod", "exp(c/r)", "max", [0.0, 1.0, 2.0]),
+        ("any", "c", "max", [-np.inf, 1.0, 2.0]),
+        ("all", "c", "min", [np.inf, 1.0, 0.5]),
+    ],
+)
+def test_the_identity_of_every_reducer_stays_through_singular_tags(f, g, producer_reducer, values):
+    """Leading zeros and masked tags: before the first term f's identity is carried, and no NaN is made of it."""
+    nonnegative = {"r": ["nonnegative"]} if min(values) >= 0 and f != "min" else {}
+    term = solve(f, g, "r", assumptions=nonnegative)
+    start, identity = REDUCERS[producer_reducer].identity, float(REDUCERS[f].identity)
+    first = term.initial_stand_in("r", producer_reducer)
+    previous = float(start if first is None else first)
+    stand_in = {float(guard.point): float(guard.stand_in) for guard in term.reachable_guards("r", producer_reducer)}
+    for value in values:
+        current = stand_in.get(value, value)
+        assert term.evaluate(identity, {"r": previous}, {"r": current}) == identity
+        previous = current
+    shown = term.as_record()["guards"]
+    assert {float(sp.sympify(str(guard["point"]).replace("∞", "oo"))) for guard in shown} >= set(stand_in)
 
 
 def test_finite_leaves_the_ends_out():

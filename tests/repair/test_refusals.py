@@ -28,6 +28,10 @@ from neptune_lab.repair import RepairError, solve
         ("sum", "c/sqrt(r)", "prove Eq. 3", "not known to be real"),
         ("sum", "c*log(r)", "prove Eq. 3", "not known to be real"),
         ("sum", "sin(r)*c", "guard", "where was not found"),
+        # t = c1*r * c2*r needs r as often as there are terms, which t does not tell.
+        ("prod", "c*r", "prove Eq. 4", "not multiplicative"),
+        ("max", "max(c - r, 0)", "invert", "max forgets"),
+        ("max", "tanh(c - r)", "prove Eq. 4", "not monotone"),
     ],
 )
 def test_refused(reducer, g, step, match):

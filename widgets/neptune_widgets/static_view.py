@@ -38,6 +38,7 @@ def html(trace: Trace, note: str = "") -> str:
         _fold("Definition", _code(operator.definition)),
         _fold(f"Schedule: {len(trace.steps) - 1} steps", _steps(trace), unfolded=True),
         *_derivations(trace),
+        *_proofs(trace),
         _fold("Loop program", _code(trace.program)),
     ]
     if trace.kernel is not None:
@@ -88,6 +89,16 @@ def _derivations(trace: Trace) -> list[str]:
             if phase.derivation is not None:
                 found.append(_fold(f"Derivation: {step.summary}", _derivation(phase.derivation)))
     return found
+
+
+def _proofs(trace: Trace) -> list[str]:
+    """The notes of the HTile passes that gave some."""
+    passes = () if trace.kernel is None else trace.kernel.passes
+    return [
+        _fold(f"Proof: {done.name.replace('_', ' ')}", f"<pre>{escape(chr(10).join(done.notes))}</pre>")
+        for done in passes
+        if done.notes
+    ]
 
 
 def _derivation(derivation: Derivation) -> str:

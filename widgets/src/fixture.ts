@@ -49,7 +49,7 @@ export const rawTrace: RawTrace = {
   kernel: {
     name: "softmax",
     htile: [12, 10],
-    passes: [{ name: "fold_it", lines: [12, 10, 11] }],
+    passes: [{ name: "fold_it", lines: [12, 10, 11], notes: ["the loop over j0 in 0 .. 4 becomes interior 0 .. i0", "  s_sum = s_sum"] }],
     source: "",
     triton: [
       { number: 1, text: "import triton", nodes: [], blocks: [], definition: [] },
@@ -60,7 +60,7 @@ export const rawTrace: RawTrace = {
   },
   versions: {},
   command: null,
-  schema: 1,
+  schema: 2,
   lines,
 };
 

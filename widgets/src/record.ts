@@ -89,7 +89,7 @@ export interface RawTrace {
   kernel: {
     name: string;
     htile: number[];
-    passes: { name: string; lines: number[] }[];
+    passes: { name: string; lines: number[]; notes: string[] }[];
     source: string;
     triton: SourceLine[];
     launches: Record<string, unknown>[];
@@ -201,6 +201,8 @@ export interface Stop {
   lines: Line[];
   graph: Graph | null;
   derivation: Derivation | null;
+  /** The proof of an HTile pass, a sentence a line; what belongs to the line above is indented. */
+  proof: string[];
   wrong: boolean;
   error: string | null;
   /** Nothing differs from the stop before: not the text, and there is no algebra to read. */
@@ -225,7 +227,7 @@ export interface Doc {
   program: Line[];
 }
 
-export const SCHEMA = 1;
+export const SCHEMA = 2;
 
 const sameText = (a: Line[], b: Line[]): boolean => a.length === b.length && a.every((x, i) => x.text === b[i]!.text);
 
@@ -271,6 +273,7 @@ export function readTrace(trace: RawTrace): Doc {
         lines: program,
         graph: p.graph,
         derivation: p.derivation,
+        proof: [],
         wrong: p.wrong,
         error: n === s.phases.length - 1 ? s.error : null,
         quiet: before !== null && s.error === null && p.derivation === null && !p.wrong && sameText(before, program),
@@ -291,6 +294,7 @@ export function readTrace(trace: RawTrace): Doc {
         lines: before ?? definition,
         graph,
         derivation: null,
+        proof: [],
         wrong: false,
         error: s.error,
         quiet: s.error === null,
@@ -307,11 +311,11 @@ export function readTrace(trace: RawTrace): Doc {
   let htile: Line[] = [];
   let triton: Line[] = [];
   if (k) {
-    const stages = [{ name: "translated", lines: k.htile }, ...k.passes];
+    const stages = [{ name: "translated", lines: k.htile, notes: [] }, ...k.passes];
     let last: Line[] | null = null;
     stages.forEach((p, n) => {
       const now = lines(p.lines);
-      stops.push(kernelStop(`htile.${n}`, "htile", p.name.replaceAll("_", " "), now, last !== null && sameText(last, now)));
+      stops.push(kernelStop(`htile.${n}`, "htile", p.name.replaceAll("_", " "), now, last !== null && sameText(last, now), p.notes));
       last = htile = now;
     });
     triton = k.triton.map((t) => ({ node: `triton:${t.number}`, text: t.text, origin: "", kind: "triton", refs: t.nodes }));
@@ -326,9 +330,9 @@ export function readTrace(trace: RawTrace): Doc {
   return { trace, definition, steps, stops, byKey: new Map(stops.map((s) => [s.key, s])), htile, triton, source, program };
 }
 
-function kernelStop(key: string, kind: "htile" | "triton", title: string, lines: Line[], quiet: boolean): Stop {
+function kernelStop(key: string, kind: "htile" | "triton", title: string, lines: Line[], quiet: boolean, proof: string[] = []): Stop {
   const note = kind === "triton" ? "The Triton source." : key === "htile.0" ? "HTile IR as translated from the loops." : `HTile IR after ${title}.`;
-  return { key, step: -1, phase: key, kind, letter: "", title, note, lines, graph: null, derivation: null, wrong: false, error: null, quiet };
+  return { key, step: -1, phase: key, kind, letter: "", title, note, lines, graph: null, derivation: null, proof, wrong: false, error: null, quiet };
 }
 
 /** How a stop is called in a sentence: "3 b · naive fusion". */

@@ -18,6 +18,10 @@ describe("walking through the phases", () => {
     expect(reduce(view, { type: "move", by: "next" }, doc)).toBe(view);
     expect(stopOf(reduce(view, { type: "move", by: "back" }, doc), doc).key).toBe("htile.1");
   });
+  it("hands the proof of a pass to its stop", () => {
+    expect(doc.byKey.get("htile.0")!.proof).toEqual([]);
+    expect(doc.byKey.get("htile.1")!.proof).toEqual(["the loop over j0 in 0 .. 4 becomes interior 0 .. i0", "  s_sum = s_sum"]);
+  });
   it("leaves out what changes nothing, but never what is looked at", () => {
     const hide = reduce(at("1.repaired"), { type: "tab", slot: "quiet", tab: "hide" }, doc);
     expect(stopOf(reduce(hide, { type: "move", by: "next" }, doc), doc).key).toBe("htile.0");

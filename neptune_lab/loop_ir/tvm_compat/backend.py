@@ -17,6 +17,7 @@ from tvm.s_tir import ScheduleError
 
 from neptune_lab.errors import NeptuneError
 from neptune_lab.loop_ir.nodes import Block, Program, Stmt
+from neptune_lab.loop_ir.start_values import explicit_start_values
 from neptune_lab.loop_ir.tvm_compat.inward import from_tvm
 from neptune_lab.loop_ir.tvm_compat.outward import to_tvm
 from neptune_lab.loop_ir.tvm_compat.words import first_line
@@ -39,7 +40,7 @@ def apply(program: Program, action: Callable[[Any], None]) -> Program:
 @lru_cache(maxsize=64)
 def _compiled(program: Program) -> Any:
     unbound = replace(program, body=tuple(_unbind(s) for s in program.body))
-    module = tvm.IRModule({"main": to_tvm(unbound, expose=True)})
+    module = tvm.IRModule({"main": to_tvm(explicit_start_values(unbound), expose=True)})
     return tvm.compile(module, target=tvm.target.Target("llvm"))["main"]
 
 

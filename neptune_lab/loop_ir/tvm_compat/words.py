@@ -45,11 +45,13 @@ CALLS: dict[str, Callable[..., Any]] = {
         "erf",
         "floor",
         "ceil",
+        "round",
         "abs",
         "pow",
     ]
 }
-CALL_ALIASES = {"fabs": "abs", "if_then_else": "select"}
+# TVM compiles its `round` and `nearbyint` to the same rounding, ties to even.
+CALL_ALIASES = {"fabs": "abs", "nearbyint": "round", "if_then_else": "select"}
 THREAD_BINDING = 1  # IterVar kind of a thread axis
 
 

@@ -3,31 +3,62 @@
 from __future__ import annotations
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_schedule.plan import Nest, plan
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.common import bind_grid, keep_on_chip, launch_hints, tile_sizes
+from neptune_lab.loop_schedule.templates.common import (
+    alone_in_order,
+    bind_grid,
+    check_plan,
+    finish,
+    fuse_after,
+    fuse_before,
+    join,
+    planned_later,
+    retire_all,
+    start_outside,
+    tile_nest,
+)
 
 
 def rolling_update(
     sch: Schedule, block_q: int = 64, block_kv: int = 64, num_warps: int | None = None, num_stages: int | None = None
 ) -> Schedule:
-    """One program a `block_q` rows (queries), rolling over tiles of `block_kv` columns (keys). Returns `sch`."""
-    if sch.has_block("qk"):
-        first, chain = "qk", ("s_max", "s_sum", "acc")
-    elif sch.has_block("s_max"):
-        first, chain = "s_max", ("s_sum",)
-    else:
-        raise ScheduleError(f"no recipe for {sch.operator.name}", help="write the schedule step by step")
-    sch.tile(first, **tile_sizes(sch, first, i=block_q, j=block_kv))
-    grid = bind_grid(sch, first, outside="j0")
-    if sch.has_block("score"):
-        sch.reverse_compute_at("score", f"{first}.j0")
-    for block in chain:
-        sch.rolling_update(block, f"{first}.j0")
-    if sch.has_block("out"):
-        sch.reverse_compute_at("out", grid)
-    sch.retire_tags("s_max")
-    for block in chain[chain.index("s_sum") :]:
-        sch.decompose_reduction(block, f"{block}.j0")
-    keep_on_chip(sch)
-    launch_hints(sch, first, num_warps, num_stages)
+    """One program `block_q` rows (queries), rolling over tiles of `block_kv` columns (keys). Returns `sch`.
+
+    Each nest that `plan` finds becomes a kernel.  A reduction that cannot be fused into its nest (the algebra has no
+    repair term, or it needs a complete value) starts a nest of its own; a remark says why.
+    """
+    nests = plan(sch.program)
+    check_plan(sch, nests)
+    loops: list[str] = []
+    while len(loops) < len(nests):
+        nests, loop = roll_nest(sch, nests, len(loops), block_q, block_kv)
+        loops.append(loop)
+    # TVM moves no block any more once a value is written in two places, so this waits until all stand where they will.
+    retire_all(sch)
+    for loop in loops:
+        start_outside(sch, loop)
+        alone_in_order(sch, loop)
+    finish(sch, block_q, block_kv, num_warps, num_stages)
     return sch
+
+
+def roll_nest(
+    sch: Schedule, nests: tuple[Nest, ...], n: int, block_q: int, block_kv: int
+) -> tuple[tuple[Nest, ...], str]:
+    """Schedules nest number `n`: all nests, with new ones behind it for reductions that could not be fused into it, and
+    the rolling loop of this one."""
+    nest = nests[n]
+    loop = tile_nest(sch, nest, block_q, block_kv)
+    grid = bind_grid(sch, nest.first, outside=loop.partition(".")[2])
+    join(sch, nest, loop)
+    for done, block in enumerate(nest.chain):
+        try:
+            sch.rolling_update(block, loop)
+        except ScheduleError as error:
+            sch.remark(f"{block} starts a loop of its own: {error.reason}")
+            nests = (*nests[: n + 1], *plan(sch.definition, nest.chain[done:]), *nests[n + 1 :])
+            break
+    fuse_before(sch, nest, grid)
+    fuse_after(sch, nest.first, grid, block_kv, planned_later(nests, n))
+    return nests, loop

@@ -52,6 +52,20 @@ export function derivationEl(d: Derivation): HTMLElement {
   );
 }
 
+/** The proof of an HTile pass: what it says, and under it, folded, why. */
+export function proofEl(proof: readonly string[]): HTMLElement {
+  const claims: { text: string; why: string[] }[] = [];
+  for (const line of proof) {
+    if (line.startsWith("  ") && claims.length) claims[claims.length - 1]!.why.push(line.trim());
+    else claims.push({ text: line, why: [] });
+  }
+  const claim = ({ text, why }: { text: string; why: string[] }) =>
+    why.length
+      ? h("details", { class: "step", open: true }, h("summary", {}, h("span", { class: "f" }, text)), h("div", { class: "rows", tabindex: 0, role: "group", "aria-label": text }, ...why.map((w) => h("div", { class: "r one" }, h("code", {}, w)))))
+      : h("p", { class: "sum" }, text);
+  return h("div", { class: "der proof" }, ...claims.map(claim));
+}
+
 /** The stop whose algebra is shown: this one's, else that of the same step, else none, with the nearest to jump to. */
 export function nearestDerivation(stops: readonly Stop[], stop: Stop): { shown: Stop | null; nearest: Stop | null } {
   if (stop.derivation) return { shown: stop, nearest: stop };
@@ -88,6 +102,13 @@ export function derivationPane(ctx: Context): Pane {
     update() {
       if (drawn === ctx.stop) return;
       drawn = ctx.stop;
+      if (ctx.stop.proof.length) {
+        where.textContent = `proof of ${ctx.stop.title}`;
+        all.hidden = false;
+        all.textContent = "Fold all";
+        body.replaceChildren(proofEl(ctx.stop.proof));
+        return;
+      }
       const { shown, nearest } = nearestDerivation(ctx.doc.stops, ctx.stop);
       where.textContent = shown && shown !== ctx.stop ? `from ${stopName(shown)}` : "";
       all.hidden = !shown;

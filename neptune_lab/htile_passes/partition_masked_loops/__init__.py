@@ -1,0 +1,179 @@
+"""Loop partition for masks: tiles that a mask hides are not visited, tiles that it leaves whole carry no mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from neptune_lab.htile.bounds import Env, grid_env, loop_interval
+from neptune_lab.htile.nodes import Elementwise, For, Kernel, Part, Program, Stmt, Store, TileExpr
+from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.walk import map_stores, rewrite
+from neptune_lab.htile_passes.partition_masked_loops.formula import conjuncts
+from neptune_lab.htile_passes.partition_masked_loops.idle import Idle, IdleProver
+from neptune_lab.htile_passes.partition_masked_loops.masks import Masks, find_masks
+from neptune_lab.htile_passes.partition_masked_loops.notes import Attempt, explain
+from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span
+from neptune_lab.htile_passes.rewrite import Rewrite
+
+SUFFIX: dict[Part, str] = {"left edge": "/left", "interior": "/interior", "right edge": "/right"}
+
+
+def partition_masked_loops(program: Program) -> Rewrite:
+    """Before => after, for causal attention with 64 rows and 64 columns a tile:
+
+        for j0 in range(4):
+            score[...] = where(iota[j0*64:j0*64+64] <= iota[i0*64:i0*64+64], qk[...] * 0.125, -inf)
+            m[...] = max(m[...], reduce(max, score[...]))
+        =>
+        for j0 in range(i0):  # interior
+            score[...] = qk[...] * 0.125
+            m[...] = max(m[...], reduce(max, score[...]))
+        for j0 in range(i0, i0+1):  # right edge
+            score[...] = where(iota[j0*64:j0*64+64] <= iota[i0*64:i0*64+64], qk[...] * 0.125, -inf)
+            m[...] = max(m[...], reduce(max, score[...]))
+
+    Three questions, each asked of the conditions' affine forms over the box of a tile's lanes:
+
+    - For which iterations is a condition false on the whole tile?  They are left out, if an iteration of which that is
+      true changes nothing that is read afterwards (idle.py; this assumes finite inputs, so that 0 * v is 0).
+    - For which is it true on the whole tile?  They become the interior, without the condition; nor does the interior
+      reach past the end of a tensor that the loop loads.
+    - The rest, on both sides, are the edges: they keep the conditions that are not true on all of them.
+
+    Bounds are expressions in the grid's and the outer loops' variables, and cover each visited iteration exactly once
+    for all of their values, in the same order.  Loops that hold loops are left as they are; the inner ones are not.
+
+    This is the last pass: the others would have to find in three copies of a body what they find in one.  The
+    rewrite carries its proof as notes.
+    """
+    state = _State(program)
+    kernels = tuple(state.kernel(kernel) for kernel in program.kernels)
+    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
+    return Rewrite(program if unchanged else replace(program, kernels=kernels), tuple(state.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    part: Part
+    at: Range
+
+
+class _State:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.notes: list[str] = []
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        prover = IdleProver(self.program, kernel)
+        body = self.body(kernel.body, grid_env(kernel), kernel, prover)
+        return kernel if body is kernel.body else replace(kernel, body=body)
+
+    def body(self, body: tuple[Stmt, ...], env: Env, kernel: Kernel, prover: IdleProver) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for stmt in body:
+            if isinstance(stmt, Store):
+                out.append(stmt)
+            elif any(isinstance(inner, For) for inner in stmt.body):
+                inner = self.body(stmt.body, {**env, stmt.var: loop_interval(stmt, env)}, kernel, prover)
+                out.append(stmt if inner is stmt.body else replace(stmt, body=inner))
+            else:
+                out += self.loop(stmt, env, kernel, prover)
+        unchanged = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
+        return body if unchanged else tuple(out)
+
+    def loop(self, loop: For, env: Env, kernel: Kernel, prover: IdleProver) -> tuple[For, ...]:
+        if loop.part:
+            return (loop,)
+        span = Span.of(loop, env)
+        masks = find_masks(loop, span, self.program)
+        if not masks.masks and not masks.conjuncts:
+            return (loop,)
+        visited, attempts = _visited(loop, masks, span, prover)
+        segments = _segments(visited, masks, span)
+        loops = tuple(self.segment(loop, s, masks, span, len(segments) > 1) for s in segments)
+        if len(loops) != 1 or loops[0] is not loop:
+            self.notes += explain(kernel, loop, loops, masks, span, attempts)
+        return loops
+
+    def segment(self, loop: For, segment: _Segment, masks: Masks, span: Span, is_one_of_many: bool) -> For:
+        """One part of `loop`, without the conditions that are true on all of it."""
+        true = masks.true_on(segment.at, span)
+
+        def visit(expr: TileExpr) -> TileExpr:
+            match expr:
+                case Elementwise(op="where", args=(condition, kept, other)):
+                    left = without(condition, true)
+                    if left is condition:
+                        return expr
+                    shorter = kept if left is None else replace(expr, args=(left, kept, other))
+                    # A condition may also be what gives the tile its extents.
+                    same = shape_of(shorter, self.program) == shape_of(expr, self.program)
+                    return shorter if same else expr
+                case _:
+                    return expr
+
+        def shorten(store: Store) -> Store:
+            value = rewrite(store.value, visit)
+            mask = None if store.mask is None else without(store.mask, true)
+            same = value is store.value and mask is store.mask
+            return store if same else replace(store, value=value, mask=mask)
+
+        def rename(store: Store) -> Store:
+            return replace(store, node_id=store.node_id + SUFFIX[segment.part])
+
+        body = map_stores(loop.body, shorten)
+        if not is_one_of_many and span.covers(segment.at, span.all):
+            return loop if body is loop.body else replace(loop, body=body)
+        out = replace(loop, start=segment.at.lo, stop=segment.at.hi, body=body, part=segment.part)
+        if is_one_of_many:
+            out = replace(out, node_id=loop.node_id + SUFFIX[segment.part], body=map_stores(body, rename))
+        return out
+
+
+def without(condition: TileExpr, true: frozenset[TileExpr]) -> TileExpr | None:
+    """`condition` without the operands of `and` that are `true`; None where none is left."""
+    parts = conjuncts(condition)
+    left = [part for part in parts if part not in true]
+    if len(left) == len(parts):
+        return condition
+    out: TileExpr | None = None
+    for part in left:
+        out = part if out is None else Elementwise("and", (out, part), "bool")
+    return out
+
+
+def _visited(loop: For, masks: Masks, span: Span, prover: IdleProver) -> tuple[Range, tuple[Attempt, ...]]:
+    """The iterations that are not proven idle, and how each mask fared."""
+    visited = span.all
+    attempts: list[Attempt] = []
+    for candidate in dict.fromkeys(mask.visited for mask in masks.masks):
+        if span.covers(candidate, span.all):
+            continue
+        false = masks.false_outside(candidate, span)
+        found: Idle = prover(loop, lambda condition, false=false: condition in false)
+        attempts.append(Attempt(tuple(m for m in masks.masks if m.visited == candidate), candidate, found))
+        if found.proven:
+            visited = span.meet(visited, candidate)
+    return visited, tuple(attempts)
+
+
+def _segments(visited: Range, masks: Masks, span: Span) -> tuple[_Segment, ...]:
+    """`visited` in up to three parts, in order; the middle one is where as many conditions as possible are true."""
+    inside: Range | None = None
+    for conjunct in masks.conjuncts:
+        if conjunct.moves and not span.covers(conjunct.true_on, visited):
+            narrower = span.meet(visited if inside is None else inside, conjunct.true_on)
+            inside = inside if span.is_empty(narrower) else narrower
+    if inside is None:
+        return (_Segment("visited", visited),)
+    # Formal statement: with lo <= hi, A = inside.lo >= lo and B = inside.hi <= hi, the ranges [lo, min(A, hi)),
+    # [A, B) and [max(B, min(A, hi)), hi) cover [lo, hi) once: if A < B both extrema are A and B; otherwise the
+    # second is empty and the third starts where the first stops.  With hi < lo all three are empty.
+    first = span.meet(visited, Range(visited.lo, inside.lo)).hi
+    last = span.meet(Range(inside.hi, visited.hi), Range(first, visited.hi)).lo
+    parts = (
+        _Segment("left edge", Range(visited.lo, first)),
+        _Segment("interior", inside),
+        _Segment("right edge", Range(last, visited.hi)),
+    )
+    return tuple(part for part in parts if not span.is_empty(part.at)) or (_Segment("visited", span.none),)

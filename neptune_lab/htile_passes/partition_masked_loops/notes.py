@@ -1,0 +1,80 @@
+"""The proof of a partition in words, for the record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neptune_lab.htile.nodes import For, Kernel
+from neptune_lab.htile.printer import index_text
+from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Unknown, atoms, formula_of
+from neptune_lab.htile_passes.partition_masked_loops.idle import Idle, text
+from neptune_lab.htile_passes.partition_masked_loops.masks import Conjunct, Mask, Masks
+from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span, everywhere, somewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A proof that iterations outside `visited` are idle: it speaks of `masks`, and succeeded or not."""
+
+    masks: tuple[Mask, ...]
+    visited: Range
+    idle: Idle
+
+
+def explain(
+    kernel: Kernel, loop: For, loops: tuple[For, ...], masks: Masks, span: Span, attempts: tuple[Attempt, ...]
+) -> list[str]:
+    """The proof, line by line: the parts, each mask with its atoms, what is skipped and why, what stayed unknown."""
+    before = f"{loop.var} in {_bounds(loop)}"
+    out = [f"{kernel.name}: the loop over {before} becomes {'; '.join(map(_part, loops))}"]
+    for mask in masks.masks:
+        out += _mask(mask, span)
+    said = {str(atom) for mask in masks.masks for atom in atoms(formula_of(mask.condition))}
+    ends = [c for c in masks.conjuncts if c.condition is None and str(c.formula) not in said]
+    out += [line for end in ends for line in _end(end, span)]
+    for attempt in attempts:
+        out += _attempt(attempt, span)
+    return out
+
+
+def _bounds(loop: For) -> str:
+    return f"{index_text(loop.start)} .. {index_text(loop.stop)}"
+
+
+def _part(loop: For) -> str:
+    return f"{loop.part or 'the same loop without masks'} {_bounds(loop)}"
+
+
+def _mask(mask: Mask, span: Span) -> list[str]:
+    formula = formula_of(mask.condition)
+    out = [f"{mask.owner} is masked by {text(mask.condition)}"]
+    for atom in dict.fromkeys(atoms(formula)):
+        match atom:
+            case Unknown():
+                out.append(f"  {atom}: unknown, it is not affine in positions")
+            case Atom():
+                out.append(f"  {atom}: {_where(everywhere(atom, span), somewhere(atom, span), span)}")
+    return out
+
+
+def _where(true: Range, visited: Range, span: Span) -> str:
+    true_text = "on no whole tile" if span.is_empty(true) else f"on whole tiles for {span.var} in {true}"
+    if span.covers(visited, span.all):
+        return f"true {true_text}"
+    if span.is_empty(visited):
+        return "false on every tile"
+    return f"true {true_text}, false on whole tiles outside {span.var} in {visited}"
+
+
+def _end(end: Conjunct, span: Span) -> list[str]:
+    return [f"the end of a tensor, {end.formula}: {_where(end.true_on, span.all, span)}"]
+
+
+def _attempt(attempt: Attempt, span: Span) -> list[str]:
+    owners = ", ".join(dict.fromkeys(mask.owner for mask in attempt.masks))
+    if not attempt.idle.proven:
+        claim = f"all of {span.var} in {span.all} is visited: with the mask of {owners} false everywhere"
+    else:
+        claim = f"only {span.var} in {attempt.visited} is visited: with the mask of {owners} false nothing changes"
+    assumed = [f"assumed: {line}" for line in attempt.idle.assumptions]
+    return [claim, *(f"  {line}" for line in (*attempt.idle.lines, *assumed))]

@@ -1,0 +1,161 @@
+"""Where, among the iterations of a loop, a formula is true on the whole tile, and where it is false on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neptune_lab.htile.affine import (
+    Affine,
+    affine,
+    bound,
+    expression,
+    floor_divide,
+    is_at_most,
+    is_nonnegative,
+    maximum,
+    minimum,
+)
+from neptune_lab.htile.bounds import Env
+from neptune_lab.htile.nodes import Arith, For, IndexExpr, Int, Name
+from neptune_lab.htile.printer import index_text
+from neptune_lab.htile.walk import names_of_index
+from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Formula, Junction, Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The iterations from `lo` up to `hi`, which is not among them; none where `hi <= lo`."""
+
+    lo: IndexExpr
+    hi: IndexExpr
+
+    def __str__(self) -> str:
+        return f"{index_text(self.lo)} .. {index_text(self.hi)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A loop as this analysis sees it: its variable, its bounds, and the intervals of the variables around it."""
+
+    var: str
+    all: Range
+    env: Env
+
+    @classmethod
+    def of(cls, loop: For, env: Env) -> Span:
+        """The span of `loop`; its bounds are brought into affine form."""
+        return cls(loop.var, Range(expression(affine(loop.start)), expression(affine(loop.stop))), env)
+
+    @property
+    def none(self) -> Range:
+        """No iteration."""
+        return Range(self.all.lo, self.all.lo)
+
+    def is_empty(self, at: Range) -> bool:
+        """Whether `at` is proven to hold no iteration."""
+        return is_at_most(at.hi, at.lo, self.env)
+
+    def covers(self, outer: Range, inner: Range) -> bool:
+        """Whether `outer` is proven to hold every iteration of `inner`."""
+        if self.is_empty(inner):
+            return True
+        return is_at_most(outer.lo, inner.lo, self.env) and is_at_most(inner.hi, outer.hi, self.env)
+
+    def meet(self, a: Range, b: Range) -> Range:
+        """The iterations in both."""
+        return Range(maximum(a.lo, b.lo, self.env), minimum(a.hi, b.hi, self.env))
+
+    def hull(self, a: Range, b: Range) -> Range:
+        """A range that holds both."""
+        if self.is_empty(a):
+            return b
+        if self.is_empty(b):
+            return a
+        return Range(minimum(a.lo, b.lo, self.env), maximum(a.hi, b.hi, self.env))
+
+    def inside_union(self, a: Range, b: Range) -> Range:
+        """A range each of whose iterations is in `a` or in `b`: their union where that is one range."""
+        # Formal statement: a.lo <= b.hi and b.lo <= a.hi imply [min lo, max hi) = a or b, also where one is empty;
+        # so does a common end.
+        if self.covers(a, b):
+            return a
+        if self.covers(b, a):
+            return b
+        touch = is_at_most(a.lo, b.hi, self.env) and is_at_most(b.lo, a.hi, self.env)
+        if touch or a.lo == b.lo or a.hi == b.hi:
+            return Range(minimum(a.lo, b.lo, self.env), maximum(a.hi, b.hi, self.env))
+        return a
+
+
+def everywhere(formula: Formula, span: Span) -> Range:
+    """Iterations for which `formula` is true at every lane; not always all of these, always only these."""
+    match formula:
+        case Unknown():
+            return span.none
+        case Atom():
+            found = _solve(formula.least, span, is_hull=False)
+            return span.none if found is None else found
+        case Junction(op="and", parts=parts):
+            found = span.all
+            for part in parts:
+                found = span.meet(found, everywhere(part, span))
+            return found
+        case Junction(parts=parts):
+            found = span.none
+            for part in parts:
+                found = span.inside_union(found, everywhere(part, span))
+            return found
+
+
+def somewhere(formula: Formula, span: Span) -> Range:
+    """A range outside which `formula` is false at every lane."""
+    match formula:
+        case Unknown():
+            return span.all
+        case Atom():
+            found = _solve(formula.greatest, span, is_hull=True)
+            return span.all if found is None else found
+        case Junction(op="and", parts=parts):
+            found = span.all
+            for part in parts:
+                found = span.meet(found, somewhere(part, span))
+            return found
+        case Junction(parts=parts):
+            found = span.none
+            for part in parts:
+                found = span.hull(found, somewhere(part, span))
+            return found
+
+
+def depends_on(formula: Formula, var: str) -> bool:
+    """Whether an atom of `formula` holds `var`."""
+    match formula:
+        case Atom(form=form):
+            return any(var in names_of_index(atom) for atom, _ in form.terms)
+        case Unknown():
+            return False
+        case Junction(parts=parts):
+            return any(depends_on(part, var) for part in parts)
+
+
+def _solve(form: Affine, span: Span, *, is_hull: bool) -> Range | None:
+    """The iterations for which `form >= 0`, exactly; None where it is not affine in the loop's variable."""
+    slope = form.coefficient(Name(span.var))
+    rest = form.without(Name(span.var))
+    if any(span.var in names_of_index(atom) for atom, _ in rest.terms):
+        return None
+    start, stop = span.all.lo, span.all.hi
+    if slope > 0:
+        return Range(maximum(start, expression(-floor_divide(rest, slope)), span.env), stop)
+    if slope < 0:
+        return Range(start, minimum(stop, expression(floor_divide(rest, -slope) + 1), span.env))
+    if is_nonnegative(rest, span.env):
+        return span.all
+    if is_nonnegative(-rest - 1, span.env):
+        return span.none
+    # All iterations or none, as the variables around the loop say: `holds` is 1 or 0.
+    holds = affine(Arith("min", Arith("max", expression(rest + 1), Int(0)), Int(1)))
+    most = max(0, bound(affine(stop) - affine(start), span.env).hi)
+    hi = minimum(stop, expression(affine(start) + holds * most), span.env)
+    # None is written from the last to the first, so that a hull with another range is that other range.
+    return Range(expression(affine(start) + most - holds * most) if is_hull else start, hi)

@@ -1,0 +1,205 @@
+"""Tile expressions simplified by the identities of reducers and of arithmetic with infinities.
+
+A result holds for every element: a constant tile is a `Literal`, whatever its shape.  What the identities need beyond
+the program's text is collected as assumptions, in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import numpy as np
+
+from neptune_lab.htile.interpret import OPERATORS
+from neptune_lab.htile.nodes import (
+    Access,
+    Cast,
+    Dot,
+    Elementwise,
+    Iota,
+    Literal,
+    Permute,
+    Program,
+    Reduce,
+    Scalar,
+    Store,
+    TileExpr,
+)
+from neptune_lab.htile.shapes import FLOATS
+from neptune_lab.htile.walk import accesses, rewrite
+
+INF = math.inf
+Infinities = frozenset[float]
+NEITHER: Infinities = frozenset()
+BOTH: Infinities = frozenset((-INF, INF))
+
+FINITE_INPUTS = "inputs are finite and no finite sum or product overflows"
+ZERO_TIMES = "0 times {} counts as 0, so {} is finite"
+
+
+def infinities_of_tensors(program: Program, kernel_stores: tuple[Store, ...]) -> dict[str, Infinities]:
+    """The infinities that an element of each tensor may be, inputs being finite: they come from literals alone.
+
+    Args:
+        kernel_stores: every store of one kernel; what another kernel wrote may be either infinity.
+    """
+    found = {t.name: BOTH if t.space in ("global", "output") else NEITHER for t in program.tensors}
+    while True:
+        before = dict(found)
+        for store in kernel_stores:
+            found[store.target.tensor] |= infinities(store.value, found)
+        if found == before:
+            return found
+
+
+def infinities(expr: TileExpr, tensors: Mapping[str, Infinities]) -> Infinities:
+    """The infinities that an element of `expr` may be, where it is no NaN."""
+    match expr:
+        case Literal(value=value):
+            return frozenset((value,)) & BOTH
+        case Access(tensor=name):
+            return tensors[name]
+        case Iota() | Scalar():
+            return NEITHER
+        case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):
+            return infinities(arg, tensors)
+        case Dot(a=a, b=b, acc=acc):
+            factors = infinities(a, tensors) | infinities(b, tensors)
+            return (BOTH if factors else NEITHER) | (NEITHER if acc is None else infinities(acc, tensors))
+        case Elementwise(op="where", args=(Elementwise(op="eq", args=(x, Literal(value=value))), a, b)) if b == x:
+            return infinities(a, tensors) | (infinities(b, tensors) - {value})  # a guard of one value of b
+        case Elementwise(op=op, args=args):
+            return _infinities_of(op, [infinities(arg, tensors) for arg in args], args)
+        case _:
+            assert_never(expr)
+
+
+def _infinities_of(op: str, args: list[Infinities], operands: tuple[TileExpr, ...]) -> Infinities:
+    match op, args:
+        case "where", [_, a, b]:
+            return a | b
+        case "max", [a, b]:
+            return ((a | b) & {INF}) | (a & b & {-INF})
+        case "min", [a, b]:
+            return ((a | b) & {-INF}) | (a & b & {INF})
+        case "add", [a, b]:
+            return a | b
+        case "sub", [a, b]:
+            return a | _negated(b)
+        case "neg", [a]:
+            return _negated(a)
+        case "mul", [a, b]:
+            return BOTH if a | b else NEITHER
+        case (("exp" | "exp2" | "sqrt" | "abs"), [a]):
+            return frozenset((INF,)) if INF in a or (op == "abs" and a) else NEITHER
+        case (("tanh" | "sigmoid" | "erf"), _):
+            return NEITHER
+        case "div", [a, b] if isinstance(operands[1], Literal) and operands[1].value != 0:
+            return a
+        case (("log" | "log2"), [a]):
+            return (a & {INF}) | {-INF}
+        case (("and" | "or" | "not" | "lt" | "le" | "gt" | "ge" | "eq" | "ne"), _):
+            return NEITHER
+        case _:
+            return BOTH
+
+
+def _negated(values: Infinities) -> Infinities:
+    return frozenset(-value for value in values)
+
+
+@dataclass
+class Simplifier:
+    """Simplifies by facts on the tensors that it meets.
+
+    Args:
+        tensors: the infinities that each tensor's elements may be.
+        assumptions: what the identities used so far need, in words and in order; filled.
+    """
+
+    tensors: Mapping[str, Infinities]
+    assumptions: dict[str, None] = field(default_factory=dict)
+
+    def __call__(self, expr: TileExpr) -> TileExpr:
+        """`expr` after every identity of this module, inside out."""
+        return rewrite(expr, self._step)
+
+    def _step(self, expr: TileExpr) -> TileExpr:
+        match expr:
+            case Elementwise(op=op, args=args, dtype=dtype):
+                return _folded(op, args, dtype) or self._identity(expr)
+            case Cast(arg=Literal(value=value), dtype=dtype) if value in (0, 1, -INF, INF):
+                return Literal(_typed(value, dtype), dtype)
+            case Permute(arg=Literal() as constant):
+                return constant
+            case Reduce(op="max" | "min", arg=Literal() as constant):
+                return constant
+            case Reduce(op="sum", arg=Literal(value=0) as zero):
+                return zero
+            case Reduce(op="prod", arg=Literal(value=1) as one):
+                return one
+            case Dot(a=Literal(value=0), b=other, acc=acc) | Dot(a=other, b=Literal(value=0), acc=acc):
+                self._zero_times(other)
+                return Literal(0.0, "float32") if acc is None else acc
+            case _:
+                return expr
+
+    def _identity(self, expr: Elementwise) -> TileExpr:
+        dtype = expr.dtype
+        match expr.op, expr.args:
+            case "where", (_, a, b) if a == b:
+                return a
+            case "where", (Literal(value=value), a, b):
+                return a if value else b
+            case ("max", (x, Literal(value=v)) | (Literal(value=v), x)) if v == -INF:
+                return x
+            case ("min", (x, Literal(value=v)) | (Literal(value=v), x)) if v == INF:
+                return x
+            case ("add", (x, Literal(value=0)) | (Literal(value=0), x)) | ("sub", (x, Literal(value=0))):
+                return x
+            case ("mul", (x, Literal(value=1)) | (Literal(value=1), x)) | ("div", (x, Literal(value=1))):
+                return x
+            case ("mul", (x, Literal(value=0)) | (Literal(value=0), x)):
+                if infinities(x, self.tensors):
+                    return expr
+                self._zero_times(x)
+                return Literal(_typed(0, dtype), dtype)
+            case "add", (x, Literal(value=v)) | (Literal(value=v), x) if v in BOTH and self._never(x, -v):
+                return Literal(v, dtype)
+            case "sub", (Literal(value=v), x) if v in BOTH and self._never(x, v):
+                return Literal(v, dtype)
+            case "sub", (x, y) if x == y and dtype in FLOATS and self._never(x, -INF, INF):
+                return Literal(0.0, dtype)
+            case "sub", (x, y) if x == y and dtype not in FLOATS:
+                return Literal(0, dtype)
+            case _:
+                return expr
+
+    def _never(self, expr: TileExpr, *values: float) -> bool:
+        if infinities(expr, self.tensors) & frozenset(values):
+            return False
+        if any(True for _ in accesses(expr)):
+            self.assumptions[FINITE_INPUTS] = None
+        return True
+
+    def _zero_times(self, expr: TileExpr) -> None:
+        names = ", ".join(dict.fromkeys(access.tensor for access in accesses(expr)))
+        if names:
+            self.assumptions[ZERO_TIMES.format(names, names)] = None
+
+
+def _folded(op: str, args: tuple[TileExpr, ...], dtype: str) -> Literal | None:
+    """An operator on constants, computed; None where an operand is none, or the result is NaN."""
+    values = [arg.value for arg in args if isinstance(arg, Literal)]
+    if len(values) < len(args):
+        return None
+    with np.errstate(all="ignore"):
+        value = np.asarray(OPERATORS[op](*(np.asarray(v) for v in values))).item()
+    return None if value != value else Literal(_typed(value, dtype), dtype)
+
+
+def _typed(value: float | int | bool, dtype: str) -> float | int | bool:
+    return float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)

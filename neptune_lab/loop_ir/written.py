@@ -1,0 +1,213 @@
+"""Check a repair as it is written into the program, by numbers and without SymPy.
+
+`repair.check` computes the algebra's own expressions.  Here the loop IR is computed: g as the definition has it, and h
+as the scalar expression that a primitive is about to store.  A slip on the way from one to the other (a symbol taken
+for another, a wrong bracket, a branch of a root) shows here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neptune_lab.errors import RepairError
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var
+from neptune_lab.loop_ir.reduction import IDENTITIES
+from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.sign import Range, range_of
+
+Array = npt.NDArray[Any]
+
+_SEED = 5081
+_POINTS = 64
+_FEWEST = 8
+_TOLERANCE = 1e-9
+
+_UFUNCS: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+    "all": np.logical_and,
+}
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "floormod": np.mod,
+    "max": np.maximum,
+    "min": np.minimum,
+    "pow": np.power,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+    "neg": np.negative,
+    "select": np.where,
+    "guard": lambda x, point, stand_in: np.where(x == point, stand_in, x),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "round": np.rint,
+    **{n: getattr(np, n) for n in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sin", "cos", "abs", "floor", "ceil")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where one producer stands: its read in the term, and its previous and current value in h."""
+
+    term: Expr
+    previous: Expr
+    current: Expr
+
+
+def check_written(
+    program: Program, reducer: str, term: Expr, h: Expr, carried: Expr, producers: Sequence[Places]
+) -> str:
+    """Refuse an h that does not do what Eqs. 3 and 4 ask of it; else say what was compared.
+
+    Formal statement, at random points in float64: h(g(r, c), r, r') = g(r', c);
+    h(f(x, y), r, r') = f(h(x, r, r'), h(y, r, r')) for terms x and y; h(identity of f, r, r') is that identity.
+
+    Args:
+        program: where the reads of the term come from; their ranges and dtypes are read off it.
+        reducer: f, "sum", "prod", "max", "min", "any" or "all".
+        term: g as scalar loop IR, with the maps in between written out.
+        h: the repair as written; any nodes may stand for `carried` and the producers' two values, as long as they are
+            different ones.
+        carried: what stands for t in h.
+        producers: the reads of the producers, in the term and in h.
+
+    Raises:
+        RepairError: step "prove Eq. 3" or "prove Eq. 4", with a point where it fails.
+    """
+    f = _UFUNCS[reducer]
+    rng = np.random.default_rng(_SEED)
+    old, new = ([_sample(range_of(program, p.term), (_POINTS,), rng) for p in producers] for _ in range(2))
+    leaves = {leaf: _draw(program, leaf, rng) for leaf in _leaves(term, {p.term for p in producers})}
+    before = compute(term, leaves | {p.term: r for p, r in zip(producers, old, strict=True)})
+    after = compute(term, leaves | {p.term: r for p, r in zip(producers, new, strict=True)})
+    before, after = np.broadcast_to(before, (2, _POINTS)), np.broadcast_to(after, (2, _POINTS))
+    around = {p.previous: r for p, r in zip(producers, old, strict=True)}
+    around |= {p.current: r for p, r in zip(producers, new, strict=True)}
+    # Constants that h reads (a scalar input such as eps) have the values that the term was computed with.
+    around |= {leaf: value[0] for leaf, value in leaves.items() if np.ndim(value) == 2}
+
+    def repair(t: Array) -> Array:
+        return np.broadcast_to(compute(h, around | {carried: t}), np.shape(t))
+
+    points = around | {p.term: r for p, r in zip(producers, new, strict=True)}
+    _agree("prove Eq. 3", "Eq. 3", h, repair(before), after, np.abs(before.astype(float)) + np.abs(after), points)
+    size = np.abs(after.astype(float)).sum(axis=0)
+    both, each = repair(f(before[0], before[1])), f(repair(before[0]), repair(before[1]))
+    _agree("prove Eq. 4", "Eq. 4", h, both, each, size, points)
+    identity = IDENTITIES[reducer]
+    kept = repair(np.full(_POINTS, identity))
+    if not np.all(kept == identity):
+        found = kept[kept != identity][0]
+        raise RepairError(
+            f"h as written does not keep {identity}, which {reducer} starts from: it becomes {found}",
+            step="prove Eq. 4",
+            expression=expression(h),
+        )
+    return f"h as written holds Eq. 3, Eq. 4 and the identity at {_POINTS} random points"
+
+
+def compute(expr: Expr, at: Mapping[Expr, Array]) -> Array:
+    """The value of a scalar expression in float64 over arrays of points; whole numbers and conditions stay such.
+
+    >>> x = Load("x", ())
+    >>> compute(Op("div", (Const(1.0, "float32"), x)), {x: np.array([2.0, 0.0])}).tolist()
+    [0.5, inf]
+    """
+    with np.errstate(all="ignore"):
+        return _compute(expr, at)
+
+
+def _compute(expr: Expr, at: Mapping[Expr, Array]) -> Array:
+    if expr in at:
+        return at[expr]
+    match expr:
+        case Const(value, dtype):
+            return np.asarray(value, np.float64 if "float" in dtype else None)
+        case Cast(dtype, arg):
+            return _compute(arg, at).astype(np.float64 if "float" in dtype else dtype)
+        case Op(name, args):
+            return _FUNCTIONS[name](*(_compute(a, at) for a in args))
+    raise AssertionError(f"no value for {expr}")
+
+
+def _leaves(expr: Expr, known: set[Expr]) -> list[Expr]:
+    """Reads and variables, outermost only: the index of a read is not a value."""
+    if expr in known:
+        return []
+    match expr:
+        case Load() | Previous() | Var():
+            return [expr]
+        case Op(_, args):
+            return list(dict.fromkeys(leaf for arg in args for leaf in _leaves(arg, known)))
+        case Cast(_, arg):
+            return _leaves(arg, known)
+    return []
+
+
+def _draw(program: Program, leaf: Expr, rng: np.random.Generator) -> Array:
+    """Random values of an input, two rows of points."""
+    shape = (2, _POINTS)
+    if isinstance(leaf, Var):
+        return rng.integers(0, 4, shape)
+    assert isinstance(leaf, Load | Previous)
+    dtype = program.buffer(leaf.buffer).dtype
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    values = _sample(range_of(program, leaf), shape, rng)
+    return np.rint(values).astype(dtype) if dtype.startswith(("int", "uint")) else values
+
+
+def _sample(within: Range, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Moderate values of a range, away from 0 where it goes on beyond."""
+    if within.low > 1 or within.high < -1 or within.high - within.low < 1:
+        low = within.low if math.isfinite(within.low) else within.high - 2
+        return rng.uniform(low, min(within.high, low + 2), shape)
+    values = rng.uniform(0.3, 2.0, shape) * rng.choice([-1.0, 1.0], shape)
+    values = np.where((values < within.low) | (values > within.high), -values, values)
+    return np.clip(values, within.low, within.high)
+
+
+def _agree(
+    step: str, what: str, h: Expr, found: Array, expected: Array, scale: Array, points: Mapping[Expr, Array]
+) -> None:
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    # Where the term itself is not finite (a root of a negative input) h has nothing to keep.
+    inside = np.isfinite(expected) & np.isfinite(scale)
+    if inside.sum() < _FEWEST:
+        raise RepairError(
+            f"{what} could not be checked on h as written: the term is finite at too few points",
+            step=step,
+            expression=expression(h),
+        )
+    with np.errstate(all="ignore"):
+        right = np.abs(found - expected) <= _TOLERANCE * np.maximum(scale, 1.0)
+    wrong = np.argwhere(inside & ~right)
+    if len(wrong):
+        at = tuple(wrong[0])
+        where = ", ".join(f"{expression(node)} = {np.ravel(value)[at[-1]]:.6g}" for node, value in points.items())
+        raise RepairError(
+            f"{what} fails for h as written: found {found[at]:.6g}, expected {expected[at]:.6g}, at {where}",
+            step=step,
+            expression=expression(h),
+        )

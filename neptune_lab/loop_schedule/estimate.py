@@ -1,0 +1,155 @@
+"""A running estimate of a sum: what it will be when the loop ends, if the rest is like the part seen so far.
+
+A vector repair moves its sums between any two reference values (`repair.vector`), so the value that a producer has at
+a tag is not the only choice: any value will do, as long as it is the producer's final one at the last tag.  For a
+producer that is a plain sum over N terms, its value after n of them times N / n is such a value, as N / N = 1; and
+where the consumer divides by N, it is the running mean.  So the sum of (c - mean)**2 is always taken about the mean of
+what was seen, as Welford's and Chan's updates do, and nothing cancels; with the partial sum over N as the mean, the
+first tiles would be taken about a value near 0, and a large mean would cost all digits.
+
+An estimate is written `x * (N / float(n))`, and only here: `plain_reads` takes it back for the algebra, to which it is
+the producer's value like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from neptune_lab.errors import RepairError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dataflow import writer_of
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Program,
+    Store,
+    Var,
+    add,
+    mul,
+    transform,
+    variables,
+)
+from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.simplify import bounds
+
+_NOTE = "estimates"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a reduction walks along the rolling loop: `tags` iterations, `step` elements in each while there are any,
+    `total` in all, and `terms` terms an element (more than 1 where it folds over other dimensions too).
+
+    >>> progress = Progress(tags=3, step=2, total=5)
+    >>> progress.seen(Const(2)), progress.seen_before(Const(2))
+    (Op(name='min', args=(Const(value=5, dtype='int32'), Const(value=6, dtype='int32'))), Const(value=4, dtype='int32'))
+    """
+
+    tags: int
+    step: int
+    total: int
+    terms: int = 1
+
+    def seen(self, tag: Expr) -> Expr:
+        """How many elements there are up to and with iteration `tag`, as an index expression."""
+        return self._at_most(mul(add(tag, Const(1)), self.step), self.step * self.tags)
+
+    def seen_before(self, tag: Expr) -> Expr:
+        """How many elements there are before iteration `tag`."""
+        return self._at_most(mul(tag, self.step), self.step * (self.tags - 1))
+
+    def _at_most(self, count: Expr, most: int) -> Expr:
+        return count if most <= self.total else Op("min", (Const(self.total), count))
+
+
+def progress_of(program: Program, local: str, var: str) -> Progress:
+    """How block `local`, which folds a tile (or an element) an iteration, walks along loop `var`.
+
+    Raises:
+        RepairError: step "count", where the number of elements is not the same in every run of the loop.
+    """
+    _, block, loops = tree.find_block(program, local)
+    depth = tree.depth_of(loops, var)
+    tags = loops[depth].extent
+    if any(it.kind == "reduce" and it.binding == Var(var) for it in block.iters):
+        return Progress(tags, 1, tags)
+    # A tile's own iteration stands right behind that of its tag (privatize_reduction).
+    tag = next(n for n, it in enumerate(block.iters) if it.kind == "spatial" and it.binding == Var(var))
+    step = block.iters[tag + 1].extent
+    others = [it.extent for n, it in enumerate(block.iters) if it.kind == "reduce" and n != tag + 1]
+    total = step * tags
+    outer = {loop.var for loop in loops[:depth]}
+    extents = {loop.var: loop.extent for loop in loops}
+    for predicate in block.predicates:
+        match predicate:
+            case Op("lt", (index, Const(limit))) if var in variables(index):
+                reach = bounds(index, extents)
+                if reach is not None and reach[1] < limit:
+                    continue
+                if variables(index) & outer:
+                    raise RepairError(
+                        f"how many elements loop {var!r} runs over depends on {', '.join(variables(index) & outer)}: "
+                        f"{expression(predicate)}",
+                        step="count",
+                        expression=expression(predicate),
+                        node=local,
+                        help="choose tile sizes that divide the reduced dimension",
+                    )
+                total = min(total, int(limit))
+    return Progress(tags, step, total, prod(others))
+
+
+def is_plain_sum(program: Program, buffer: str) -> bool:
+    """Whether `buffer` is a sum that carries its value unchanged from tag to tag, so that it grows with the count."""
+    block = writer_of(program, buffer)
+    return block is not None and reducer_of(block) == "sum" and ("repair", 1) not in block.annotations
+
+
+def estimated(read: Expr, progress: Progress, count: Expr, dtype: str) -> Expr:
+    """What the sum `read` over `count` elements is expected to end as."""
+    return Op("mul", (read, Op("div", (Const(float(progress.total), dtype), Cast(dtype, count)))))
+
+
+def with_estimates(block: Block, buffers: Mapping[str, Progress], tag: Expr, program: Program) -> Block:
+    """Every read of `buffers`, at the block's own tag, as an estimate; noted on the block."""
+    found: dict[str, None] = {}
+
+    def rule(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.buffer in buffers:
+            found[e.buffer] = None
+            progress = buffers[e.buffer]
+            return estimated(e, progress, progress.seen(tag), program.buffer(e.buffer).dtype)
+        return e
+
+    if estimates_of(block):
+        return block  # an earlier consumer's repair estimates in this shared map already
+    value = transform(block.body.value, rule)
+    if not found:
+        return block
+    notes = (*block.annotations, (_NOTE, ",".join(found)))
+    return replace(block, body=Store(block.body.buffer, block.body.indices, value), annotations=notes)
+
+
+def estimates_of(block: Block) -> tuple[str, ...]:
+    """The buffers that the block reads through estimates."""
+    return tuple(name for key, value in block.annotations if key == _NOTE for name in str(value).split(","))
+
+
+def plain_reads(block: Block) -> Expr:
+    """The value that the block stores, with estimates replaced by the reads that they estimate from."""
+    buffers = estimates_of(block)
+
+    def rule(e: Expr) -> Expr:
+        match e:
+            case Op("mul", (Load(buffer) as read, Op("div", (Const(), Cast(_, _))))) if buffer in buffers:
+                return read
+        return e
+
+    return transform(block.body.value, rule) if buffers else block.body.value

@@ -1,0 +1,14 @@
+"""remark: a sentence in the record, between two steps."""
+
+from __future__ import annotations
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_schedule.outcome import Outcome, plain
+
+
+def remark(program: Program, *, text: str) -> Outcome:
+    """A sentence for readers of the record; the program stays as it is."""
+    if not isinstance(text, str) or not text.strip():
+        raise ScheduleError(f"remark takes a sentence, got {text!r}")
+    return plain("remark", program, text)

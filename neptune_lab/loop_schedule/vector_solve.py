@@ -1,0 +1,152 @@
+"""Asking for a vector repair: f and g are read off the consumer as for the paper's repair (`repairing`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from neptune_lab.errors import RepairError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, Var, loads, substitute, walk
+from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_ir.sympy_bridge import read_term, write
+from neptune_lab.loop_schedule.estimate import Progress, plain_reads, progress_of
+from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.outcome import Phase
+from neptune_lab.loop_schedule.repairing import (
+    ProducerReads,
+    Question,
+    Repair,
+    RepairRefused,
+    inlined_term,
+    read_consumer,
+    singular_points,
+    solve_repair,
+)
+from neptune_lab.repair import VectorRepair, solve_vector
+
+if TYPE_CHECKING:
+    from sympy import Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRepair(ProducerReads):
+    """The solved vector repair of one consumer.
+
+    Args:
+        term: the derivation, from `repair.solve_vector`.
+        values: what each symbol of the term's components stands for, in the consumer's local block.
+        reference: u(r) as the definition writes it, so that it is rounded as it is there; None where it nowhere
+            stands by itself.
+        progress: how far the loop is at each tag, by which elements are counted.
+    """
+
+    term: VectorRepair
+    values: dict[Symbol, Expr]
+    reference: Expr | None
+    progress: Progress
+
+
+def find_family_repair(
+    program: Program, consumer: Block, var: str, producers: dict[str, int | None], kept: tuple[str, ...]
+) -> FamilyRepair:
+    """The vector repair of `consumer` (its local block) along loop `var`; `producers` as in `repairing.read_consumer`.
+
+    Raises:
+        RepairError: with the step that failed.
+    """
+    asked = read_consumer(program, consumer, producers, kept)
+    term = solve_vector(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions)
+    points = {p: singular_points(program, term, p) for p in asked.producers}
+    dtype = program.buffer(consumer.writes).dtype
+
+    def widened(expr: Expr) -> Expr:
+        """The algebra knows no dtypes: what is read is computed with in the sum's own."""
+        narrow = isinstance(expr, Load) and program.buffer(expr.buffer).dtype != dtype
+        return Cast(dtype, expr) if narrow else expr
+
+    values = {term.symbols[symbol]: widened(expr) for symbol, expr in asked.reading.reads if symbol in term.symbols}
+    reference = _written(asked, term)
+    stage = _stage_of(program, kept, asked, term)
+    if stage is not None:
+        values[term.u] = stage
+    else:
+        values[term.u] = write(term.reference, values, dtype) if reference is None else reference
+    return FamilyRepair(asked.reads, points, term, values, reference, progress_of(program, consumer.name, var))
+
+
+def _is_reference(expr: Expr, named: dict[Expr, str], term: VectorRepair) -> bool:
+    """Whether `expr`, in which `named` are the reads of the producer, is u(r)."""
+    read = loads(expr)
+    callers = {internal: symbol for symbol, internal in term.symbols.items()}
+    return (
+        bool(read) and all(x in named for x in read) and read_term(expr, named).term == term.reference.xreplace(callers)
+    )
+
+
+def _written(asked: Question, term: VectorRepair) -> Expr | None:
+    """The part of the consumer's term that is u(r)."""
+    return next((node for node in walk(asked.term) if _is_reference(node, asked.named, term)), None)
+
+
+def _stage_of(program: Program, kept: tuple[str, ...], asked: Question, term: VectorRepair) -> Expr | None:
+    """A read of the shared stage that computes u(r), such as a mean; None where there is none."""
+    for name in kept:
+        _, block, _ = tree.find_block(program, name)
+        value = inlined_term(program, plain_reads(block), kept)
+        named: dict[Expr, str] = {e: e.buffer for e in loads(value) if isinstance(e, Load) and e.buffer in asked.reads}
+        if not _is_reference(value, named, term):
+            continue
+        # The stage's iterations, from where it reads the producer and where the consumer does.
+        (theirs,) = dict.fromkeys(e for e in loads(value))
+        spatial = [e for e in theirs.indices if isinstance(e, Var)][-len(asked.reads[theirs.buffer]) :]
+        env = {e.name: index for e, index in zip(spatial, asked.reads[theirs.buffer], strict=False)}
+        if all(isinstance(i, Var) and i.name in env for i in block.body.indices):
+            return Load(block.writes, tuple(substitute(i, env) for i in block.body.indices))
+    return None
+
+
+def solve_any_repair(
+    program: Program,
+    primitive: str,
+    block: str,
+    loop: str,
+    local: str,
+    buffers: dict[str, int | None],
+    kept: tuple[str, ...],
+    phases: tuple[Phase, ...],
+) -> tuple[Repair | FamilyRepair, Phase]:
+    """As `repairing.solve_repair`, and where the paper's solver refuses, the vector repair.
+
+    Raises:
+        RepairRefused: both refuse; the reasons of both, the first one's step.
+    """
+    try:
+        return solve_repair(program, primitive, block, loop, local, buffers, kept, phases)
+    except RepairRefused as error:
+        refused = error
+    scalar = refused.__cause__
+    assert isinstance(scalar, RepairError)
+    _, consumer, _ = tree.find_block(program, local)
+    if scalar.step == "read" or match_reduction(consumer).reducer != "sum":
+        raise refused from scalar
+    try:
+        repair = find_family_repair(program, consumer, loop_ref(loop)[1], buffers, kept)
+    except RepairError as error:
+        if error.reason == scalar.reason:
+            raise refused from scalar
+        also = f"; and as a family of sums, step {error.step!r} failed: {error.reason}"
+        last = replace(
+            refused.phases[-1],
+            note=refused.phases[-1].note + also,
+            refusal=(scalar.step, scalar.expression, scalar.reason + also),
+        )
+        raise RepairRefused(
+            refused.reason + also, node=block, help=refused.help, phases=(*refused.phases[:-1], last)
+        ) from scalar
+    term = repair.term
+    note = f"{block} has no repair of its own (step {scalar.step!r}: {scalar.reason}). But its term is one of a family "
+    note += f"of {term.size} that is closed under a change of {', '.join(repair.reads)}: {block} carries their sums, "
+    note += "and a matrix takes them from one value to another."
+    early = phases[-1].reads_early
+    return repair, Phase("repair", "repair function", note, program, term, wrong=phases[-1].wrong, reads_early=early)

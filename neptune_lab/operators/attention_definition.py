@@ -1,0 +1,256 @@
+"""The definition that the whole attention family shares (paper, Figure 12), and its float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.base import (
+    Arrays,
+    Operator,
+    Params,
+    TensorSpec,
+    source_of,
+    supported,
+    tensor_expressions,
+)
+from neptune_lab.operators.capture import Captures, capture
+from neptune_lab.operators.math import call_mod
+
+if TYPE_CHECKING:
+    from neptune_lab.loop_ir.nodes import Program, Stmt
+
+ScoreMod: TypeAlias = Callable[[Any, Any, Any, Any, Any], Any]
+MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+
+DTYPES = ("float16", "bfloat16", "float32")
+
+# Rows of the score matrix that the reference holds at once: at most 2**22 float64 values, 32 MiB.
+_REFERENCE_VALUES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of an attention operator; heads // kv_heads query heads share a head of keys and values."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    v_head_dim: int
+
+    @property
+    def group(self) -> int:
+        """Query heads for each head of keys and values: query head h reads head h // group."""
+        return self.heads // self.kv_heads
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of q, k, v, out and lse."""
+        b, h, n = self.batch, self.heads, self.q_len
+        return {
+            "q": (b, h, n, self.head_dim),
+            "k": (b, self.kv_heads, self.kv_len, self.head_dim),
+            "v": (b, self.kv_heads, self.kv_len, self.v_head_dim),
+            "out": (b, h, n, self.v_head_dim),
+            "lse": (b, h, n),
+        }
+
+
+def define_attention(
+    sizes: Sizes,
+    score_mod: ScoreMod | None,
+    mask_mod: MaskMod | None,
+    dtype: str,
+    scale: float,
+    return_lse: bool = False,
+    captured: tuple[Any, ...] = (),
+) -> tuple[list[Any], list[Any]]:
+    """Attention as tensor expressions: the inputs and the outputs; `captured` are placeholders that the mods read."""
+    te = tensor_expressions()
+    shapes, group = sizes.shapes, sizes.group
+    queries, scores = shapes["lse"], (*shapes["lse"], sizes.kv_len)
+    q, k, v = (te.placeholder(shapes[name], dtype, name=name) for name in ("q", "k", "v"))
+    d = te.reduce_axis((0, sizes.head_dim), name="d")
+
+    def kv_head(h):
+        return h if group == 1 else h // group
+
+    qk = te.compute(
+        scores,
+        lambda b, h, i, j: te.sum(q[b, h, i, d].astype("float32") * k[b, kv_head(h), j, d].astype("float32"), axis=d),
+        name="qk",
+    )
+
+    def modified(b, h, i, j):
+        score = qk[b, h, i, j] * te.const(scale, "float32")
+        if score_mod is not None:
+            score = call_mod("score_mod", score_mod, score, b, h, i, j)
+        if mask_mod is not None:
+            mask = call_mod("mask_mod", mask_mod, b, h, i, j)
+            score = te.if_then_else(mask, score, te.const(float("-inf"), "float32"))
+        return score
+
+    score = te.compute(scores, modified, name="score")
+    j = te.reduce_axis((0, sizes.kv_len), name="j")
+    s_max = te.compute(queries, lambda b, h, i: te.max(score[b, h, i, j], axis=j), name="s_max")
+    s_exp = te.compute(scores, lambda b, h, i, j: te.exp(score[b, h, i, j] - s_max[b, h, i]), name="s_exp")
+    s_sum = te.compute(queries, lambda b, h, i: te.sum(s_exp[b, h, i, j], axis=j), name="s_sum")
+    p = te.compute(scores, lambda b, h, i, j: s_exp[b, h, i, j].astype(dtype), name="p")
+    acc = te.compute(
+        shapes["out"],
+        lambda b, h, i, d: te.sum(p[b, h, i, j].astype("float32") * v[b, kv_head(h), j, d].astype("float32"), axis=j),
+        name="acc",
+    )
+    out = te.compute(shapes["out"], lambda b, h, i, d: (acc[b, h, i, d] / s_sum[b, h, i]).astype(dtype), name="out")
+    outputs = [out]
+    if return_lse:
+        nothing = te.const(float("-inf"), "float32")
+        outputs.append(
+            te.compute(
+                queries,
+                # A row without any true position has s_max -inf and s_sum NaN; its sum of exponentials is 0.
+                lambda b, h, i: te.if_then_else(
+                    s_max[b, h, i].equal(nothing), nothing, s_max[b, h, i] + te.log(s_sum[b, h, i])
+                ),
+                name="lse",
+            )
+        )
+    return [q, k, v, *captured], outputs
+
+
+# The order of the definition; TVM gives the stages in the order in which the outputs reach them.
+_STAGES = ("qk", "score", "s_max", "s_exp", "s_sum", "p", "acc", "out", "lse")
+
+
+def attention_operator(
+    name: str, title: str, sizes: Sizes, params: Params, score_mod: ScoreMod | None, mask_mod: MaskMod | None
+) -> Operator:
+    """The operator; `params` has its dtype, scale and return_lse, and is what the operator is recorded with."""
+    dtype, scale = params["dtype"], params["scale"]
+    return_lse = params.get("return_lse", False)
+    supported(dtype, *DTYPES)
+    if not isinstance(return_lse, bool):
+        raise DefinitionError(f"return_lse={return_lse!r}: expected True or False")
+    if scale is None:
+        scale = sizes.head_dim**-0.5
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
+        raise DefinitionError(f"scale={scale!r}: expected a finite number")
+    scale = float(scale)
+    captures = captured_by(sizes, score_mod, mask_mod)
+    shapes = sizes.shapes
+    outputs = {"out": dtype, "lse": "float32"} if return_lse else {"out": dtype}
+
+    def build() -> Program:
+        from neptune_lab.loop_ir.tvm_compat import from_te
+
+        te = tensor_expressions()
+        extra = {n: te.placeholder(a.shape, str(a.dtype), name=n) for n, a in captures.arrays.items()}
+        score, mask = captures.bind("score_mod", extra), captures.bind("mask_mod", extra)
+        program = from_te(name, *define_attention(sizes, score, mask, dtype, scale, return_lse, tuple(extra.values())))
+        captures.check_indices(program)
+        return replace(program, body=tuple(sorted(program.body, key=_stage)))
+
+    def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray, *extra: np.ndarray) -> Arrays:
+        values = dict(zip(captures.arrays, extra, strict=True))
+        score, mask = captures.bind("score_mod", values), captures.bind("mask_mod", values)
+        return reference(sizes, q, k, v, score, mask, scale)[: len(outputs)]
+
+    def draw(rng: np.random.Generator) -> Arrays:
+        return tuple(rng.standard_normal(shapes[n]) for n in ("q", "k", "v"))
+
+    mods = [source_of(mod) for mod in (score_mod, mask_mod) if mod is not None]
+    return Operator(
+        name=name,
+        title=title,
+        doc="Neptune, Figure 12 (appendix A)",
+        params={**params, "scale": scale},
+        inputs=(
+            *(TensorSpec(n, shapes[n], dtype) for n in ("q", "k", "v")),
+            *(TensorSpec(n, a.shape, str(a.dtype)) for n, a in captures.arrays.items()),
+        ),
+        outputs=tuple(TensorSpec(n, shapes[n], t) for n, t in outputs.items()),
+        source="\n\n".join([*mods, source_of(define_attention)]),
+        build=build,
+        compute=compute,
+        draw=draw,
+        captured=captures.arrays,
+    )
+
+
+def captured_by(sizes: Sizes, score_mod: ScoreMod | None, mask_mod: MaskMod | None) -> Captures:
+    """The tensors that the mods read.
+
+    The mods are tried on the first and last positions, so that a mistake in them shows here and needs no TVM.
+    """
+    captures = capture({"score_mod": score_mod, "mask_mod": mask_mod}, {*_STAGES, "q", "k", "v"})
+    values = {n: a.astype(np.int64 if a.dtype == np.int32 else np.float64) for n, a in captures.arrays.items()}
+    ends = [np.unique([0, n - 1]) for n in (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)]
+    index = np.ix_(*ends)
+    used: set[str] = set()
+    if score_mod is not None:
+        score = np.zeros([len(e) for e in ends])
+        call_mod("score_mod", captures.bind("score_mod", values, used), score, *index)
+    if mask_mod is not None:
+        call_mod("mask_mod", captures.bind("mask_mod", values, used), *index)
+    return captures.only(used)
+
+
+def _stage(stmt: Stmt) -> int:
+    """Where the one block of a loop nest stands in the definition."""
+    from neptune_lab.loop_ir.nodes import Loop
+
+    while isinstance(stmt, Loop):
+        (stmt,) = stmt.body
+    return _STAGES.index(stmt.name)
+
+
+def reference(
+    sizes: Sizes,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    score_mod: ScoreMod | None,
+    mask_mod: MaskMod | None,
+    scale: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`out` and `lse` in float64, a head and a chunk of rows at a time; a fully masked row is NaN, its lse -inf."""
+    out, lse = np.empty(sizes.shapes["out"]), np.empty(sizes.shapes["lse"])
+    rows = max(1, _REFERENCE_VALUES // sizes.kv_len)
+    for b, h in np.ndindex(sizes.batch, sizes.heads):
+        keys, values = k[b, h // sizes.group], v[b, h // sizes.group]
+        for start in range(0, sizes.q_len, rows):
+            stop = min(start + rows, sizes.q_len)
+            index = np.ogrid[b : b + 1, h : h + 1, start:stop, 0 : sizes.kv_len]
+            score = (q[b, h, start:stop] @ keys.T * scale)[None, None]
+            if score_mod is not None:
+                score = call_mod("score_mod", score_mod, score, *index)
+            if mask_mod is not None:
+                score = np.where(call_mod("mask_mod", mask_mod, *index), score, -np.inf)
+            score = np.broadcast_to(score, (1, 1, stop - start, sizes.kv_len))[0, 0]
+            highest = score.max(axis=1)
+            with np.errstate(invalid="ignore"):
+                weights = np.exp(score - highest[:, None])
+                out[b, h, start:stop] = weights @ values / weights.sum(axis=1, keepdims=True)
+                total = highest + np.log(weights.sum(axis=1))
+            lse[b, h, start:stop] = np.where(np.isneginf(highest), -np.inf, total)
+    return out, lse
+
+
+def sizes_of(params: Mapping[str, Any]) -> Sizes:
+    """`params` as `Sizes`: kv_heads is heads and v_head_dim is head_dim where they are not given."""
+    kv_heads, v_head_dim = params.get("kv_heads", params["heads"]), params.get("v_head_dim", params["head_dim"])
+    if params["heads"] % kv_heads:
+        raise DefinitionError(
+            f"kv_heads={kv_heads}: expected a divisor of heads={params['heads']}",
+            help="every head of keys and values serves the same number of query heads",
+        )
+    b, h, q_len, kv_len, d = (params[n] for n in ("batch", "heads", "q_len", "kv_len", "head_dim"))
+    return Sizes(b, h, kv_heads, q_len, kv_len, d, v_head_dim)

@@ -1,0 +1,349 @@
+"""Tensors that a mod captures: `slopes[h]`, `doc[b, q] == doc[b, kv]`.
+
+A mod is an ordinary Python function, and the tensors that it names are ordinary arrays of its closure or its module.
+An array cannot be indexed by a `Scalar`, so the function is made anew with each array replaced by a `Captured`, whose
+`[...]` reads an element symbolically (for the definition) or numerically (for the reference).  The function itself,
+and the functions that it calls, are left as they are.
+
+What a captured array becomes: an input of the operator, named after its variable.  float64 becomes float32; int64 and
+the other integers become int32; bool becomes int32, and its elements are conditions again where they are read.  An
+array without axes becomes a plain number.  Values are those at the time the operator is made.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import CellType, CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.base import BFLOAT16, as_numpy
+from neptune_lab.operators.math import Scalar, Unread
+
+if TYPE_CHECKING:
+    from neptune_lab.loop_ir.nodes import Program
+
+# Libraries whose functions name no tensor of the user's in their modules (a closure that they make may well hold one).
+_LIBRARIES = ("torch", "numpy")
+_INT32 = np.iinfo(np.int32)
+
+
+class Captured(Unread):
+    """A captured tensor inside a mod: `x[i, j]` is an element, `x[i]` with indices left is a tensor of fewer axes.
+
+    Args:
+        name: of the operator's input.
+        source: a placeholder of TVM, or a NumPy array of int64 or float64.
+        shape: of the whole tensor.
+        boolean: whether its elements are conditions.
+        used: names of the tensors that were read; added to.
+        first: the indices given so far.
+    """
+
+    __slots__ = ("_boolean", "_first", "_shape", "_source", "_used")
+
+    def __init__(
+        self, name: str, source: Any, shape: tuple[int, ...], boolean: bool, used: set[str], first: tuple[Any, ...] = ()
+    ) -> None:
+        super().__init__(name, len(shape) - len(first))
+        self._source, self._shape, self._boolean, self._used, self._first = source, shape, boolean, used, first
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The axes that no index was given for."""
+        return self._shape[len(self._first) :]
+
+    @property
+    def ndim(self) -> int:
+        """How many axes are left."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        raise DefinitionError(f"a mod runs through the captured tensor {self.name}: it can read single elements only")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise DefinitionError(f"a mod writes to the captured tensor {self.name}: a mod only reads")
+
+    def __getitem__(self, index: Any) -> Any:
+        given = self._first + (index if isinstance(index, tuple) else (index,))
+        if len(given) > len(self._shape):
+            raise DefinitionError(
+                f"the captured tensor {self.name} has shape {self._shape}, but a mod gives it {len(given)} indices"
+            )
+        own = given[len(self._first) :]
+        checked = tuple(self._index(len(self._first) + n, i) for n, i in enumerate(own))
+        whole = self._first + checked
+        if len(whole) < len(self._shape):
+            return Captured(self.name, self._source, self._shape, self._boolean, self._used, whole)
+        self._used.add(self.name)
+        if isinstance(self._source, np.ndarray):
+            element = Scalar(np.asarray(self._source[whole]))
+        else:
+            element = Scalar(self._source(*whole))
+            if element.kind == "float":
+                element = Scalar(element.value.astype("float32"))
+        return element != 0 if self._boolean else element
+
+    def _index(self, axis: int, index: Any) -> Any:
+        """One index: a whole number or an expression, in range as far as it can be told."""
+        value = index.value if isinstance(index, Scalar) else index
+        if isinstance(value, Unread) or not isinstance(index, Scalar | int | np.integer) or isinstance(index, bool):
+            found = f"a {type(index).__name__}"
+        elif isinstance(index, Scalar) and index.kind != "int":
+            found = f"a {index.kind}"
+        else:
+            found = ""
+        if found:
+            raise DefinitionError(
+                f"index {axis} of the captured tensor {self.name} is {found}: expected a whole number",
+                help="b, h, q, kv, what `+ - * // %` makes of them, and elements of int tensors are whole numbers",
+            )
+        if isinstance(value, int | np.integer):
+            value = int(value)
+            value += self._shape[axis] if value < 0 else 0  # from the end, as in Python
+        if isinstance(value, int | np.ndarray):
+            _in_range(self.name, axis, self._shape, int(np.min(value)), int(np.max(value)))
+        return value
+
+
+def _in_range(name: str, axis: int, shape: tuple[int, ...], low: int, high: int) -> None:
+    if low < 0 or high >= shape[axis]:
+        raise DefinitionError(
+            f"index {axis} of the captured tensor {name} reaches {low if low < 0 else high}, but its shape is {shape}",
+            help="keep it in range everywhere with math.minimum and math.maximum, also where a condition hides it",
+        )
+
+
+@dataclass(frozen=True)
+class Captures:
+    """The tensors that an operator's mods capture.
+
+    Args:
+        arrays: by the name of the operator's input, in its dtype: float16, bfloat16, float32 or int32.
+        booleans: names of those that were bool.
+        mods: the mods by argument, with the variables that they see as they were when the operator was made, since a
+            variable may be given another value before the definition is built.
+        names: the name for each captured object, by `id`; the mods keep these objects.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    booleans: frozenset[str]
+    mods: Mapping[str, Any] = field(repr=False)
+    names: Mapping[int, str] = field(repr=False)
+
+    def bind(self, argument: str, sources: Mapping[str, Any], used: set[str] | None = None) -> Any:
+        """The mod given as `argument`, reading its captured tensors from `sources`; as it is where it captures none.
+
+        Args:
+            argument: a key of `mods`.
+            sources: a placeholder, or an array of int64 or float64, for each name.
+            used: where given, the names of the tensors that are read are added to it.
+        """
+
+        def replaced(name: str, value: Any) -> Any:
+            own = self.names[id(value)]
+            if own not in sources:  # captured, but no element of it is ever read
+                return value
+            read = used if used is not None else set()
+            return Captured(own, sources[own], self.arrays[own].shape, own in self.booleans, read)
+
+        return _Rebuild(replaced).value("", self.mods[argument])
+
+    def only(self, used: Collection[str]) -> Captures:
+        """Without the tensors that are never read."""
+        return replace(self, arrays={n: a for n, a in self.arrays.items() if n in used})
+
+    def check_indices(self, program: Program) -> None:
+        """Raise DefinitionError where the bounds of the loops show that a read of a captured tensor leaves it."""
+        from neptune_lab.loop_ir.nodes import loads
+        from neptune_lab.loop_ir.simplify import bounds
+        from neptune_lab.loop_ir.tree import blocks
+
+        for block in blocks(program):
+            extents = {it.name: it.extent for it in block.iters}
+            for read in loads(block.body.value):
+                for axis, index in enumerate(read.indices if read.buffer in self.arrays else ()):
+                    found = bounds(index, extents)
+                    if found is not None:
+                        _in_range(read.buffer, axis, self.arrays[read.buffer].shape, *found)
+
+
+def capture(mods: Mapping[str, Any], taken: Collection[str]) -> Captures:
+    """What the mods capture.
+
+    Args:
+        mods: the mods by the argument they were given as; None where there is none.
+        taken: names that an input cannot have.
+
+    Raises:
+        DefinitionError: a tensor's dtype or values have no place in int32, float16, bfloat16 or float32.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    booleans: set[str] = set()
+    names: dict[int, str] = {}
+    frozen: dict[str, Any] = {}
+    for argument, mod in mods.items():
+        frozen[argument] = _Rebuild(_number_or_same).value("", mod)
+        for variable, value in _arrays(mod):
+            array = as_numpy(value)
+            if id(value) in names or array.ndim == 0:
+                continue
+            name, n = variable, 2
+            while name in taken or name in arrays:
+                name, n = f"{variable}_{n}", n + 1
+            names[id(value)] = name
+            arrays[name] = _converted(argument, variable, array)
+            if array.dtype == np.bool_:
+                booleans.add(name)
+    return Captures(arrays, frozenset(booleans), frozen, names)
+
+
+def _number_or_same(name: str, value: Any) -> Any:
+    array = as_numpy(value)
+    return array.item() if array.ndim == 0 else value
+
+
+def _converted(argument: str, variable: str, array: np.ndarray) -> np.ndarray:
+    """A copy of the array in a dtype that an input can have."""
+    if array.size == 0:
+        raise DefinitionError(f"{argument} captures the tensor {variable} of shape {array.shape}, which is empty")
+    if array.dtype in (np.float16, np.float32, BFLOAT16):
+        return array.copy()
+    if array.dtype == np.float64:
+        return array.astype(np.float32)
+    if array.dtype == np.bool_:
+        return array.astype(np.int32)
+    if array.dtype.kind in "iu":
+        low, high = int(array.min()), int(array.max())
+        if low < _INT32.min or high > _INT32.max:
+            raise DefinitionError(
+                f"{argument} captures the tensor {variable} with values from {low} to {high}: int32 does not hold them"
+            )
+        return array.astype(np.int32)
+    raise DefinitionError(
+        f"{argument} captures the tensor {variable} of dtype {array.dtype}: expected floats, integers or bool"
+    )
+
+
+# -- walking a function and making it anew -------------------------------------------------------------------
+
+
+def _is_array(value: Any) -> bool:
+    torch = sys.modules.get("torch")  # a tensor of torch exists only where torch is loaded
+    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """Globals that the code reads, those of the functions defined inside it too."""
+    found = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    return found.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+def _globals_of(function: FunctionType) -> dict[str, Any]:
+    if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
+        return {}
+    own = function.__globals__
+    return {name: own[name] for name in sorted(_global_names(function.__code__)) if name in own}
+
+
+def _cells_of(function: FunctionType) -> dict[str, CellType]:
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _defaults_of(function: FunctionType) -> dict[str, Any]:
+    code, given = function.__code__, function.__defaults__ or ()
+    positional = code.co_varnames[: code.co_argcount]
+    return {
+        **dict(zip(positional[len(positional) - len(given) :], given, strict=True)),
+        **(function.__kwdefaults__ or {}),
+    }
+
+
+def _arrays(mod: Any) -> list[tuple[str, Any]]:
+    """(variable, array) for every array that `mod` reaches, in the order in which it names them."""
+    found: list[tuple[str, Any]] = []
+    seen: set[int] = set()
+
+    def visit(name: str, value: Any) -> None:
+        if id(value) in seen:
+            return
+        if _is_array(value):
+            seen.add(id(value))
+            found.append((name, value))
+        elif isinstance(value, FunctionType):
+            seen.add(id(value))
+            inner = {n: _content(c) for n, c in _cells_of(value).items()}
+            for n, v in (*inner.items(), *_defaults_of(value).items(), *_globals_of(value).items()):
+                visit(n, v)
+        elif isinstance(value, partial):
+            for v in (value.func, *value.args):
+                visit(name, v)
+            for n, v in value.keywords.items():
+                visit(n, v)
+        elif type(value) in (tuple, list):
+            seen.add(id(value))
+            for v in value:
+                visit(name, v)
+        elif type(value) is dict:
+            seen.add(id(value))
+            for v in value.values():
+                visit(name, v)
+
+    visit("captured", mod)
+    return found
+
+
+class _Rebuild:
+    """Functions, partials and containers made anew with their arrays replaced; those without arrays are kept."""
+
+    def __init__(self, replaced: Callable[[str, Any], Any]) -> None:
+        self.replaced = replaced
+        self.done: dict[int, Any] = {}
+
+    def value(self, name: str, value: Any) -> Any:
+        if id(value) in self.done:
+            return self.done[id(value)]
+        if _is_array(value):
+            return self.replaced(name, value)
+        if not isinstance(value, FunctionType | partial) and type(value) not in (tuple, list, dict):
+            return value
+        if not _arrays(value):
+            return value
+        if isinstance(value, FunctionType):
+            return self.function(value)
+        if isinstance(value, partial):
+            keywords = {n: self.value(n, v) for n, v in value.keywords.items()}
+            return partial(self.value(name, value.func), *(self.value(name, v) for v in value.args), **keywords)
+        if isinstance(value, dict):
+            return {n: self.value(name, v) for n, v in value.items()}
+        return type(value)(self.value(name, v) for v in value)
+
+    def function(self, function: FunctionType) -> FunctionType:
+        cells = {name: CellType() for name in _cells_of(function)}
+        names = {**function.__globals__}
+        made = FunctionType(function.__code__, names, function.__name__, None, tuple(cells.values()) or None)
+        self.done[id(function)] = made  # before its own names are looked at: a function may name itself
+        defaults = {n: self.value(n, v) for n, v in _defaults_of(function).items()}
+        made.__kwdefaults__ = {n: defaults.pop(n) for n in function.__kwdefaults__ or {}} or None
+        made.__defaults__ = tuple(defaults.values()) or None
+        made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+        names.update({n: self.value(n, v) for n, v in _globals_of(function).items()})
+        for name, cell in _cells_of(function).items():
+            cells[name].cell_contents = self.value(name, _content(cell))
+        return made

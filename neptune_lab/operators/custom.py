@@ -1,0 +1,287 @@
+"""A user's own tensor expressions as an operator, checked where they come in.
+
+>>> from tvm import te
+>>> x = te.placeholder((4, 8), "float32", name="x")
+>>> j = te.reduce_axis((0, 8), name="j")
+>>> total = te.compute((4,), lambda i: te.sum(x[i, j], axis=j), name="total")
+>>> op = custom("row_sum", [x], [total], reference=lambda x: x.sum(axis=1))
+>>> str(op)
+'row_sum(x: float32[4, 8]) -> total: float32[4]'
+"""
+
+# TVM's own annotations are narrower than what it takes.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neptune_lab.errors import DefinitionError, ScheduleError
+from neptune_lab.operators.base import Arrays, Operator, Params, TensorSpec, source_of
+
+if TYPE_CHECKING:
+    from neptune_lab.loop_ir.nodes import Program
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+DTYPES = (*FLOATS, "int8", "int32", "bool")
+_SMALL = 8  # random whole numbers are below it
+
+
+def custom(
+    name: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    reference: Callable[..., Any] | None = None,
+    title: str | None = None,
+    doc: str = "custom",
+    params: Params | None = None,
+    template: str | None = None,
+    draw: Callable[[np.random.Generator], Sequence[Any]] | None = None,
+) -> Operator:
+    """An operator from TVM's tensor expressions.
+
+    A stage is one `te.compute` of one expression: elementwise, or one reduction with one of the reducers that the
+    compiler knows.  Everything is static: shapes, and the number of stages.
+
+    Args:
+        name: a Python identifier; kernels are named after it.
+        inputs: the `te.placeholder`s, all of them, in the order of the arguments.
+        outputs: the tensors to give, each made by `te.compute`.
+        reference: float64 arrays, one an input, to the float64 output, or to a tuple of them.  Where it is None, the
+            reference is the unscheduled definition, run natively in float64.
+        title: one line for people; the name where None.
+        doc: where the definition comes from.
+        params: what the operator was made from, plain JSON, for the record.
+        template: the schedule that `nl.compile` takes by itself; None: by shape.
+        draw: makes the inputs from a random generator, in order; where None, floats are standard normal, whole
+            numbers are drawn from 0 to 7, and conditions are true or false.
+
+    Raises:
+        DefinitionError: what the compiler does not take, by the name of the tensor or the stage: names that are no
+            identifiers, or that two tensors share; placeholders that are not listed, or not used; shapes that are
+            not static; other dtypes; `te.scan`, `te.extern`, and stages with several results; reductions with a
+            condition or a start value, or with an unknown reducer.
+    """
+    taken, given = _tensors("inputs", inputs), _tensors("outputs", outputs)
+    _check_name("operator", name)
+    _check_graph(taken, given)
+
+    from neptune_lab.loop_ir.tvm_compat import from_te
+
+    program = from_te(name, taken, given)
+    _check_reducers(program)
+    in_specs, out_specs = tuple(map(_spec, taken)), tuple(map(_spec, given))
+    return Operator(
+        name=name,
+        title=title or name,
+        doc=doc,
+        params=dict(params or {}),
+        inputs=in_specs,
+        outputs=out_specs,
+        source=_source(program, reference),
+        template=template,
+        build=lambda: program,
+        compute=_native(program) if reference is None else _checked(name, reference, out_specs),
+        draw=(lambda rng: tuple(_random(rng, spec) for spec in in_specs))
+        if draw is None
+        else _drawn(name, draw, in_specs),
+    )
+
+
+# -- checks ------------------------------------------------------------------------------------------------
+
+
+def _tensors(argument: str, tensors: Sequence[Any]) -> list[Any]:
+    from tvm import te
+
+    found = list(tensors) if isinstance(tensors, list | tuple) else None
+    if not found or not all(isinstance(t, te.Tensor) for t in found):
+        shown = "nothing" if found == [] else type(tensors).__name__ if found is None else "something else among them"
+        raise DefinitionError(f"{argument}: expected a list of TVM tensors, at least one, got {shown}")
+    return found
+
+
+def _check_name(what: str, name: str) -> None:
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise DefinitionError(f"{what} {name!r}: its name is not a Python identifier", help='give it one: name="x"')
+
+
+def _check_graph(inputs: list[Any], outputs: list[Any]) -> None:
+    """Every tensor between `inputs` and `outputs` is one that the compiler takes."""
+    from tvm import te
+
+    for tensor in inputs:
+        if not isinstance(tensor.op, te.PlaceholderOp):
+            raise DefinitionError(
+                f"input {tensor.op.name!r} is computed",
+                help="list what te.placeholder made; stages are found by themselves",
+            )
+    for tensor in outputs:
+        if isinstance(tensor.op, te.PlaceholderOp):
+            raise DefinitionError(
+                f"output {tensor.op.name!r} is a placeholder", help="list tensors that te.compute made"
+            )
+    owners: dict[str, Any] = {}
+    for op in _operations(outputs):
+        name = str(op.name)
+        _check_name("tensor", name)
+        if name in owners:
+            raise DefinitionError(
+                f"two tensors are called {name!r}", help="give each placeholder and stage its own name"
+            )
+        owners[name] = op
+        _check_operation(op)
+    listed = [str(t.op.name) for t in inputs]
+    for kind, names in (("input", listed), ("output", [str(t.op.name) for t in outputs])):
+        for name in names:
+            if names.count(name) > 1:
+                raise DefinitionError(f"{kind} {name!r} is listed twice")
+    for name, op in owners.items():
+        if isinstance(op, te.PlaceholderOp) and not any(op.same_as(t.op) for t in inputs):
+            raise DefinitionError(
+                f"placeholder {name!r} is used but not among the inputs", help=f"add {name} to inputs"
+            )
+    for name in listed:
+        if name not in owners:
+            raise DefinitionError(f"input {name!r} reaches no output", help=f"leave {name} out of inputs")
+
+
+def _operations(outputs: list[Any]) -> Iterator[Any]:
+    """Every operation that the outputs depend on, producers first, each once."""
+    seen: list[Any] = []
+
+    def visit(op: Any) -> Iterator[Any]:
+        if any(op.same_as(known) for known in seen):
+            return
+        seen.append(op)
+        for tensor in op.input_tensors:
+            yield from visit(tensor.op)
+        yield op
+
+    for tensor in outputs:
+        yield from visit(tensor.op)
+
+
+def _check_operation(op: Any) -> None:
+    from tvm import te, tirx
+
+    name = str(op.name)
+    if not isinstance(op, te.PlaceholderOp | te.ComputeOp):
+        kind = type(op).__name__.removesuffix("Op").lower()
+        raise DefinitionError(f"stage {name!r} is a te.{kind}", help="the compiler takes te.placeholder and te.compute")
+    if op.num_outputs != 1:
+        raise DefinitionError(
+            f"stage {name!r} has {op.num_outputs} results, such as an argmax with its maximum",
+            help="make each result a stage of its own",
+        )
+    tensor = op.output(0)
+    for size in tensor.shape:
+        if not isinstance(size, int) and not isinstance(size, tirx.IntImm):
+            raise DefinitionError(
+                f"{name!r} has the dynamic size {size} in its shape {tuple(tensor.shape)}",
+                help="sizes are static: make the operator once for each size",
+            )
+        if int(size) < 1:
+            raise DefinitionError(f"{name!r} has the shape {tuple(map(int, tensor.shape))}: expected sizes from 1")
+    if str(tensor.dtype) not in DTYPES:
+        raise DefinitionError(f"{name!r} has dtype {tensor.dtype}", help=f"one of {', '.join(DTYPES)}")
+    if not isinstance(op, te.ComputeOp):
+        return
+    body = op.body[0]
+    if isinstance(body, tirx.Reduce):
+        if not (isinstance(body.condition, tirx.IntImm) and int(body.condition)):
+            raise DefinitionError(
+                f"stage {name!r} reduces under the condition {body.condition}",
+                help="select the reducer's identity in the term: te.if_then_else(condition, term, identity)",
+            )
+        if len(body.init):
+            raise DefinitionError(
+                f"stage {name!r} reduces from a start value of its own", help="combine the start value in a later stage"
+            )
+
+
+def _check_reducers(program: Program) -> None:
+    """Every reduction folds with a reducer that the compiler knows."""
+    from neptune_lab.loop_ir.reduction import match_reduction
+    from neptune_lab.loop_ir.tree import blocks
+
+    for block in blocks(program):
+        if block.is_reduction:
+            try:
+                match_reduction(block)
+            except ScheduleError as error:
+                raise DefinitionError(
+                    f"stage {block.name!r}: {error.reason}", node=block.name, help=error.help
+                ) from error
+
+
+# -- reference, inputs, text -------------------------------------------------------------------------------
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    return TensorSpec(str(tensor.op.name), tuple(int(n) for n in tensor.shape), str(tensor.dtype))
+
+
+def _native(program: Program) -> Callable[..., Arrays]:
+    """The definition itself in float64, as it stands before any schedule."""
+
+    def compute(*arrays: np.ndarray) -> Arrays:
+        from neptune_lab.loop_ir.run import as_float64, run
+
+        found = run(as_float64(program), dict(zip(program.inputs, arrays, strict=True)))
+        return tuple(found[name].astype(np.float64) for name in program.outputs)
+
+    return compute
+
+
+def _checked(name: str, reference: Callable[..., Any], outputs: tuple[TensorSpec, ...]) -> Callable[..., Arrays]:
+    """The user's reference, its results as float64 arrays of the outputs' shapes, or DefinitionError."""
+
+    def compute(*arrays: np.ndarray) -> Arrays:
+        found = reference(*arrays)
+        several = found if isinstance(found, tuple | list) else (found,)
+        if len(several) != len(outputs):
+            raise DefinitionError(f"the reference of {name} gives {len(several)} arrays, expected {len(outputs)}")
+        results = tuple(np.asarray(array, dtype=np.float64) for array in several)
+        for spec, array in zip(outputs, results, strict=True):
+            if array.shape != spec.shape:
+                raise DefinitionError(
+                    f"the reference of {name} gives {spec.name} of shape {array.shape}, expected {spec.shape}"
+                )
+        return results
+
+    return compute
+
+
+def _random(rng: np.random.Generator, spec: TensorSpec) -> np.ndarray:
+    if spec.dtype in FLOATS:
+        return rng.standard_normal(spec.shape)
+    return rng.integers(0, 2 if spec.dtype == "bool" else _SMALL, spec.shape)
+
+
+def _drawn(
+    name: str, draw: Callable[[np.random.Generator], Sequence[Any]], inputs: tuple[TensorSpec, ...]
+) -> Callable[[np.random.Generator], Arrays]:
+    """The user's `draw`, its arrays of the inputs' shapes, or DefinitionError."""
+
+    def checked(rng: np.random.Generator) -> Arrays:
+        arrays = tuple(np.asarray(array) for array in draw(rng))
+        shapes, expected = [a.shape for a in arrays], [t.shape for t in inputs]
+        if shapes != expected:
+            raise DefinitionError(f"draw of {name} gives arrays of shapes {shapes}, expected {expected}")
+        return arrays
+
+    return checked
+
+
+def _source(program: Program, reference: Callable[..., Any] | None) -> str:
+    """One line a stage, and the reference's own text."""
+    from neptune_lab.loop_ir.render import definition
+
+    stages = "".join(f"{line.text}\n" for line in definition(program))
+    return stages if reference is None else f"{stages}\n{source_of(reference)}"

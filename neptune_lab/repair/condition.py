@@ -1,0 +1,140 @@
+"""Conditions that read a producer, and choices between terms that do: take r out of them, or say why it cannot be done.
+
+A truth value forgets how far the two sides of a comparison were apart, so a condition that moves with r has no inverse.
+What can be done is to see that it does not move: both sides scaled by the same B(r) > 0, or shifted by the same B(r).
+A choice whose condition is free of r keeps r only in its branches, where it comes out as a common factor or summand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import sympy as sp
+from sympy import Expr, Piecewise, Symbol
+from sympy.core.relational import Relational
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.render import text
+from neptune_lab.repair.separate import split_product, split_sum
+
+
+class nonneg(sp.Function):
+    """Its argument, on the condition that this is never negative.
+
+    Put around what a root or a logarithm is taken of: SymPy turns exp(c - log(r)) into exp(c)/r as it is built, and
+    that log(r) has no value where a producer is negative on the way would be forgotten.
+    """
+
+
+def check_nonnegative(g: Expr, producers: Sequence[Symbol]) -> Expr:
+    """g without its `nonneg` marks, each of which has been shown to hold.
+
+    >>> p, r = Symbol("p", nonnegative=True), Symbol("r", real=True)
+    >>> check_nonnegative(sp.sqrt(nonneg(p + 1)), [p])
+    sqrt(p + 1)
+    >>> check_nonnegative(1 / nonneg(r), [r])
+    Traceback (most recent call last):
+    ...
+    neptune_lab.errors.RepairError: the root or logarithm of r is not known to be real: r may be negative on the way
+      help: ...
+    """
+    for mark in sorted(g.atoms(nonneg), key=sp.default_sort_key):
+        inner = check_nonnegative(cast(Expr, mark.args[0]), producers)
+        if not inner.is_nonnegative and set(producers) & cast("set[Symbol]", inner.free_symbols):
+            raise RepairError(
+                f"the root or logarithm of {text(inner)} is not known to be real: {text(inner)} may be negative on "
+                "the way",
+                step="prove Eq. 3",
+                expression=text(inner),
+                help="a producer passes through values that it does not end at; take the root of what cannot be "
+                "negative, such as a sum of squares or of exponentials",
+            )
+        g = cast(Expr, g.xreplace({mark: inner}))
+    return g
+
+
+def free_conditions(g: Expr, producers: Sequence[Symbol]) -> Expr:
+    """g with every choice (a `Piecewise`) that holds a producer rewritten, so that none does; equal to g.
+
+    Raises:
+        RepairError: step "separate", where a condition truly moves with r, or the branches do not share their r.
+
+    >>> c, d = sp.symbols("c d", real=True)
+    >>> p, r = Symbol("p", positive=True), Symbol("r", real=True)
+    >>> free_conditions(Piecewise((1, c / p > 0), (0, True)), [p])
+    Piecewise((1, c > 0), (0, True))
+    >>> free_conditions(Piecewise((sp.exp(c - r), d > 0), (0, True)), [r])
+    Piecewise((exp(c), d > 0), (0, True))*exp(-r)
+    >>> free_conditions(Piecewise((1, c > r), (0, True)), [r])
+    Traceback (most recent call last):
+    ...
+    neptune_lab.errors.RepairError: the condition c > r changes with r, and what it decided before cannot be undone: ...
+      help: ...
+    """
+    choices = [node for node in sp.postorder_traversal(g) if isinstance(node, Piecewise)]
+    for node in dict.fromkeys(choices):
+        moving = set(producers) & cast("set[Symbol]", node.free_symbols)
+        if moving and g.has(node):
+            g = cast(Expr, g.xreplace({node: _free_choice(node, producers)}))
+    return g
+
+
+def _free_choice(node: Piecewise, producers: Sequence[Symbol]) -> Expr:
+    pairs = cast("list[tuple[Expr, Any]]", [tuple(pair.args) for pair in cast("tuple[Any, ...]", node.args)])
+    pairs = [(free_conditions(value, producers), _free_truth(condition, producers)) for value, condition in pairs]
+    values = [value for value, _ in pairs]
+    conditions = [condition for _, condition in pairs]
+
+    def choose(parts: Sequence[Expr]) -> Expr:
+        return cast(Expr, Piecewise(*zip(parts, conditions, strict=True)))
+
+    if not any(set(producers) & value.free_symbols for value in values):
+        return choose(values)
+    inputs = [symbol for symbol in cast("set[Symbol]", node.free_symbols) if symbol not in producers]
+    # 0 is any factor's multiple; an infinity is any finite summand's sum.
+    for split, absorbing, join in (
+        (split_product, (sp.S.Zero,), lambda a, b: a * b),
+        (split_sum, (sp.oo, -sp.oo), lambda a, b: a + b),
+    ):
+        parts = {n: split(value, producers, inputs) for n, value in enumerate(values) if value not in absorbing}
+        shares = {part[1] for part in parts.values() if part is not None}
+        if None in parts.values() or len(shares) != 1:
+            continue
+        (share,) = shares
+        heads = [value if n not in parts else cast(Any, parts[n])[0] for n, value in enumerate(values)]
+        return cast(Expr, join(choose(heads), share))
+    raise RepairError(
+        f"the branches of {text(node)} do not read {_names(producers)} in the same way",
+        step="separate",
+        expression=text(node),
+        help="both branches may be a product, or a sum, with the same term of r, as in select(mask, exp(c - r), 0)",
+    )
+
+
+def _free_truth(condition: Any, producers: Sequence[Symbol]) -> Any:
+    if not set(producers) & condition.free_symbols:
+        return condition
+    if not isinstance(condition, Relational):
+        return condition.func(*(_free_truth(arg, producers) for arg in condition.args))
+    difference = cast(Expr, sp.expand(cast(Expr, condition.lhs) - cast(Expr, condition.rhs)))
+    inputs = [symbol for symbol in cast("set[Symbol]", difference.free_symbols) if symbol not in producers]
+    part = split_product(difference, producers, inputs)
+    if part is not None:
+        head, scale = part
+        if scale.is_positive:
+            return condition.func(head, 0)
+        if scale.is_negative:
+            return condition.func(-head, 0)
+    raise RepairError(
+        f"the condition {text(condition)} changes with {_names(producers)}, and what it decided before cannot be "
+        "undone: a truth value does not tell how far its two sides were apart",
+        step="separate",
+        expression=text(condition),
+        help="compare inputs with inputs, or scale both sides by an r that is known to be positive; a comparison with "
+        "a finished reduction (an argmax, a count above the mean) has to wait for it in a second pass",
+    )
+
+
+def _names(producers: Sequence[Symbol]) -> str:
+    return ", ".join(text(symbol) for symbol in producers)

@@ -1,0 +1,251 @@
+"""Find the finite family that a term spans as its producer's value changes: the algebra of the vector repair.
+
+Write the term as g(u, c), with u a function of the producer's value r (most often r itself).  If g and its derivatives
+in u span a space of finite dimension over constants, then g_0 = g and some more components g_1, ..., g_n satisfy
+
+    d/du (g_0, ..., g_n) = M (g_0, ..., g_n)   with a constant matrix M,
+
+and the value of all of them at u' is exp((u' - u) M) times their value at u.  Such terms are the exponential
+polynomials in u: sums of products of powers of u, exp(k u), sin(k u) and cos(k u), with any functions of c as
+coefficients.
+
+Where M has real eigenvalues, the components are chosen one after the other as g_{k+1} = (d/du - l_k) g_k, with l_k an
+eigenvalue.  So M is upper bidiagonal and its exponential upper triangular: a component is repaired by itself and by
+those after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, cast
+
+import numpy as np
+import sympy as sp
+from sympy import Add, Dummy, Expr, ImmutableMatrix, Mul, S, Symbol
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.numeric import compute_all, generator, sample
+from neptune_lab.repair.render import text
+from neptune_lab.repair.simplify import is_zero
+
+LARGEST = 6
+"""Most components of a family: each is one more sum in the loop."""
+
+_MOST_TERMS = 200
+_MOST_OPERATIONS = 1000
+_POINTS = 48
+_KINKS = (sp.Max, sp.Min, sp.Abs, sp.sign, sp.floor, sp.ceiling)
+_HELP = (
+    f"the term and its derivatives in the producer must span at most {LARGEST} functions, as sums of products of "
+    "powers, exponentials, sines and cosines of the producer do: c - r, (c - r)**2, w*(c - r)**3, (c - r)*exp(c - r)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Components closed under a change of the reference value u.
+
+    Attributes:
+        components: g_0 (the term itself) to g_n, over `variable` and the inputs.
+        generator: M of dG/du = M G, constant.
+        variable: u.
+    """
+
+    components: tuple[Expr, ...]
+    generator: ImmutableMatrix
+    variable: Symbol
+
+    def moved(self, step: Expr) -> ImmutableMatrix:
+        """exp(step * M): takes the components from u to u + step.
+
+        >>> c, u, s = sp.symbols("c u s", real=True)
+        >>> find_family((c - u)**2, u, [c]).moved(s)
+        Matrix([
+        [1, -2*s, s**2],
+        [0,    1,   -s],
+        [0,    0,    1]])
+        """
+        found = sp.Matrix(cast(sp.Matrix, step * self.generator)).exp().applyfunc(_real_form)
+        if found.has(sp.I):
+            _refuse(self.components[0], "the exponential of its matrix was not brought to a real form")
+        return ImmutableMatrix(found)
+
+
+def find_family(g: Expr, variable: Symbol, inputs: Sequence[Symbol]) -> Family:
+    """The family of `g` under a change of `variable`; symbols that are neither that nor inputs are constants.
+
+    Raises:
+        RepairError: step "close": no closure was found.
+
+    >>> c, u, eps = sp.symbols("c u eps", real=True)
+    >>> find_family((c - u)*sp.exp(c - u), u, [c]).components
+    ((c - u)*exp(c - u), exp(c - u))
+    >>> find_family(sp.exp(c - u) + eps, u, [c]).components
+    (eps + exp(c - u), 1)
+    >>> find_family(sp.erf(c - u), u, [c])
+    Traceback (most recent call last):
+    ...
+    neptune_lab.errors.RepairError: g = erf(c - u) is in no finite family: none of its first 6 derivatives in u is ...
+      help: ...
+    """
+    for node in g.atoms(*_KINKS):
+        if variable in node.free_symbols:
+            _refuse(g, f"{text(node)} has a kink or a step in {text(variable)}, so no derivative tells of both sides")
+    moving = (variable, *inputs)
+    derivatives = [g]
+    for _ in range(LARGEST):
+        derivatives.append(cast(Expr, sp.diff(derivatives[-1], variable)))
+        if derivatives[-1].count_ops() > _MOST_OPERATIONS:
+            _refuse(g, f"a derivative in {text(variable)} has more than {_MOST_OPERATIONS} operations")
+    size = _rank(derivatives, moving)
+    if size == 0:
+        return Family((g,), ImmutableMatrix([[S.Zero]]), variable)
+    rows: list[dict[Expr, Expr]] = []
+    relation: tuple[Expr, ...] | None = None
+    # Numbers may take nearly dependent functions for dependent ones, so the algebra may go on from there.
+    while relation is None:
+        if size > LARGEST:
+            _refuse(g, f"none of its first {LARGEST} derivatives in {text(variable)} is a combination of those before")
+        rows += [_coordinates(derivative, moving) for derivative in derivatives[len(rows) : size + 1]]
+        relation = _combination(rows[-1], rows[:-1])
+        size += 1
+    rates = _rates(relation)
+    if rates is None:
+        return _by_derivatives(derivatives[: len(relation)], relation, variable)
+    return _by_rates(g, variable, moving, rates)
+
+
+def _rank(derivatives: Sequence[Expr], moving: Sequence[Symbol]) -> int:
+    """How many of these functions are linearly independent, by their values at random points.
+
+    What is not closed by numbers is never multiplied out.
+    """
+    symbols = sorted({s for e in derivatives for s in cast("set[Symbol]", e.free_symbols)}, key=sp.default_sort_key)
+    rng = generator()
+    # A constant has one value at all points.
+    points = {symbol: sample(symbol, (_POINTS,) if symbol in moving else (1,), rng) for symbol in symbols}
+    table = np.array([np.broadcast_to(values, (_POINTS,)) for values in compute_all(derivatives, points)])
+    table = table[:, np.isfinite(table).all(axis=0)]
+    scale = np.abs(table).max(axis=1, keepdims=True, initial=0.0)
+    table = np.divide(table, scale, out=np.zeros_like(table), where=scale > 0)
+    return int(np.linalg.matrix_rank(table, tol=1e-9)) if table.size else len(derivatives)
+
+
+def _refuse(g: Expr, why: str) -> NoReturn:
+    raise RepairError(f"g = {text(g)} is in no finite family: {why}", step="close", expression=text(g), help=_HELP)
+
+
+def _coordinates(expr: Expr, moving: Sequence[Symbol]) -> dict[Expr, Expr]:
+    """`expr` as products of what moves, each with its constant coefficient."""
+    exponential = cast(Expr, expr.rewrite((sp.sinh, sp.cosh, sp.tanh), sp.exp))
+    terms = Add.make_args(sp.expand(sp.powsimp(sp.expand(exponential, trig=True)), trig=True))
+    if len(terms) > _MOST_TERMS:
+        _refuse(expr, f"it has more than {_MOST_TERMS} terms when multiplied out")
+    found: dict[Expr, Expr] = {}
+    for term in terms:
+        coefficient, product = term.as_independent(*moving, as_Add=False)
+        found[product] = cast(Expr, found.get(product, S.Zero) + coefficient)
+    return {product: coefficient for product, coefficient in found.items() if coefficient != 0}
+
+
+def _combination(target: dict[Expr, Expr], rows: Sequence[dict[Expr, Expr]]) -> tuple[Expr, ...] | None:
+    """Constants a_k with target = sum of a_k * rows[k]; None where there are none."""
+    if not rows:
+        return () if not target else None
+    products = list(dict.fromkeys(product for row in (*rows, target) for product in row))
+    table = sp.Matrix([[row.get(product, S.Zero) for row in (*rows, target)] for product in products])
+    reduced, pivots = table.rref(simplify=True)
+    if len(rows) in pivots:
+        return None
+    values = dict.fromkeys(range(len(rows)), cast(Expr, S.Zero))
+    values |= {column: cast(Expr, reduced[line, len(rows)]) for line, column in enumerate(pivots)}
+    return tuple(values.values())
+
+
+def _rates(relation: Sequence[Expr]) -> list[Expr] | None:
+    """The real eigenvalues, with multiplicity, of the n-th derivative as a combination of those before it; None where
+    they are not all real, or not all found."""
+    rate = Dummy("rate")
+    degree = len(relation)
+    polynomial = cast(Expr, rate**degree - Add(*(a * rate**k for k, a in enumerate(relation))))
+    found = cast("dict[Expr, int]", sp.roots(sp.Poly(polynomial, rate)))
+    if sum(found.values()) < degree or not all(root.is_real for root in found):
+        return None
+    return [root for root, times in found.items() for _ in range(times)]
+
+
+def _by_rates(g: Expr, variable: Symbol, moving: Sequence[Symbol], rates: list[Expr]) -> Family:
+    """g_{k+1} = (d/du - l_k) g_k up to a constant factor, the eigenvalues in the order that keeps components short."""
+    components = [g]
+    size = len(rates)
+    generator = sp.zeros(size, size)
+    for place in range(size - 1):
+        slope = sp.diff(components[-1], variable)
+        chosen = []
+        for rate in dict.fromkeys(rates):
+            factor, component = _primitive(cast(Expr, slope - rate * components[-1]), moving, g)
+            chosen.append((int(sp.count_ops(component)), len(text(component)), rate, factor, component))
+        _, _, rate, factor, component = min(chosen, key=lambda one: one[:2])
+        rates.remove(rate)
+        generator[place, place] = rate
+        generator[place, place + 1] = factor
+        components.append(component)
+    generator[size - 1, size - 1] = rates[0]
+    return Family(tuple(components), ImmutableMatrix(generator), variable)
+
+
+def _by_derivatives(derivatives: Sequence[Expr], relation: Sequence[Expr], variable: Symbol) -> Family:
+    """The derivatives themselves: M shifts, and its last row is the relation."""
+    size = len(derivatives)
+    generator = sp.zeros(size, size)
+    for place in range(size - 1):
+        generator[place, place + 1] = S.One
+    for place, value in enumerate(relation):
+        generator[size - 1, place] = value
+    return Family(tuple(derivatives), ImmutableMatrix(generator), variable)
+
+
+def _primitive(expr: Expr, moving: Sequence[Symbol], g: Expr) -> tuple[Expr, Expr]:
+    """expr = factor * component, the constant factor taken out and sums written the way `g` has them."""
+    sums = g.atoms(Add)
+    found = []
+    for form in _forms(expr):
+        factor, rest = cast("tuple[Expr, Expr]", form.as_independent(*moving, as_Add=False))
+        parts = []
+        for part in Mul.make_args(rest):
+            base, power = part.as_base_exp()
+            for own in sums if isinstance(base, Add) else ():
+                ratio = sp.cancel(base / own)
+                if not ratio.free_symbols & set(moving):
+                    base, factor = own, cast(Expr, factor * ratio**power)
+                    break
+            parts.append(base**power)
+        component = cast(Expr, Mul(*parts))
+        found.append((int(sp.count_ops(component)), len(text(component)), factor, component))
+    _, _, factor, component = min(found, key=lambda one: one[:2])
+    return factor, component
+
+
+def _forms(expr: Expr) -> Iterator[Expr]:
+    for form in (expr, sp.expand(expr)):
+        for factored in (form, sp.factor(form), sp.factor_terms(form)):
+            yield cast(Expr, factored)
+            # One exponential where factoring has left a product of several.
+            yield cast(Expr, sp.powsimp(factored))
+
+
+def _real_form(entry: Expr) -> Expr:
+    return cast(Expr, sp.expand(entry, complex=False) if not entry.has(sp.I) else sp.simplify(entry.rewrite(sp.cos)))
+
+
+def verify(family: Family) -> bool:
+    """Whether dG/du = M G, proven component by component.
+
+    >>> c, u = sp.symbols("c u", real=True)
+    >>> verify(find_family(sp.sin(c - u), u, [c]))
+    True
+    """
+    whole = family.generator * sp.Matrix(family.components)
+    slopes = (sp.diff(component, family.variable) for component in family.components)
+    return all(is_zero(cast(Expr, slope - whole[k])) for k, slope in enumerate(slopes))

@@ -1,0 +1,280 @@
+"""The answer of a vector repair: the family, the matrix that moves its sums, and how they were found; frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Symbol, log
+
+from neptune_lab.repair.guard import Guard
+from neptune_lab.repair.numeric import Array, compute_all
+from neptune_lab.repair.prove import Proof
+from neptune_lab.repair.reducers import REDUCERS
+from neptune_lab.repair.render import Line, Step, equation, latex, text
+from neptune_lab.repair.vector_check import applied
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRepair:
+    """A(r, r') for a sum of g(r, c) and the sums carried with it, with how it was found.
+
+    All expressions are over internal symbols that are unique objects; `symbols` says which of the caller's symbols
+    each stands for.
+
+    Attributes:
+        components: g_0 = g to g_n, over r (`r`) and the inputs.
+        matrix: A, over r (`r`) and r' (`r_now`), and `constants`.
+        by_step: A over `step`, which stands for u(r') - u(r).
+        generator: M of dG/du = M G, over constants alone. reference: u(r), over r.
+        over_u: the components over `u` in place of r.
+        t: the symbols of the carried sums, in the order of the components.
+        proofs, checks, guards: as in `RepairTerm`. pairs: (caller's symbol, internal symbol).
+        starts: for each reducer of the producer, what its previous value must start as, or None.
+    """
+
+    components: tuple[Expr, ...]
+    matrix: ImmutableMatrix
+    by_step: ImmutableMatrix
+    step: Symbol
+    generator: ImmutableMatrix
+    reference: Expr
+    u: Symbol
+    over_u: tuple[Expr, ...]
+    r: Symbol
+    r_now: Symbol
+    t: tuple[Symbol, ...]
+    inputs: tuple[str, ...]
+    constant_symbols: tuple[Symbol, ...]
+    proofs: tuple[Proof, ...]
+    guards: tuple[Guard, ...]
+    checks: tuple[str, ...]
+    pairs: tuple[tuple[Symbol, Symbol], ...]
+    assumptions: tuple[tuple[str, tuple[str, ...]], ...]
+    starts: tuple[tuple[str, Expr | None], ...]
+
+    reducer = "sum"
+
+    @property
+    def g(self) -> Expr:
+        """The term as given."""
+        return self.components[0]
+
+    @property
+    def size(self) -> int:
+        """How many sums are carried."""
+        return len(self.components)
+
+    @property
+    def rows(self) -> tuple[Expr, ...]:
+        """h_k(t_0, ..., t_n, r, r') for each component: the rows of A times the carried sums."""
+        return tuple(cast(Expr, Add(*(a * t for a, t in zip(row, self.t, strict=True)))) for row in self._table)
+
+    @property
+    def h(self) -> Expr:
+        """The repair of the term's own sum, h_0."""
+        return self.rows[0]
+
+    @property
+    def _table(self) -> list[list[Expr]]:
+        return cast("list[list[Expr]]", self.matrix.tolist())
+
+    @property
+    def by_difference(self) -> bool:
+        """Whether A is best computed from u(r') - u(r) (`entries`); a power of r'/r is best as it stands."""
+        return not isinstance(self.reference, log)
+
+    def entries(self, row: int) -> tuple[Expr, ...]:
+        """A row of A to compute with: over `step` where `by_difference`, else over r and r'."""
+        table = self.by_step if self.by_difference else self.matrix
+        return tuple(cast("list[Expr]", table.row(row).flat()))
+
+    def companion(self, k: int) -> Expr:
+        """g_k to compute with: over `u` where `by_difference`, else over r."""
+        return self.over_u[k] if self.by_difference else self.components[k]
+
+    def reference_at(self, symbol: Symbol) -> Expr:
+        """u at `symbol`, which is `r` or `r_now`."""
+        return cast(Expr, self.reference.xreplace({self.r: symbol}))
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether the repair of another sum reads the term's own sum."""
+        return any(row[0] != 0 for row in self._table[1:])
+
+    @property
+    def triangular(self) -> bool:
+        """Whether each sum is repaired by itself and those after it alone."""
+        return bool(self.matrix.is_upper)
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """The producer's name, alone in a tuple as in `RepairTerm`."""
+        return (self.r.name,)
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Names of the symbols beside r that A reads; each must have one value for the whole reduction."""
+        return tuple(symbol.name for symbol in self.constant_symbols)
+
+    @property
+    def previous(self) -> dict[str, Symbol]:
+        """Producer's name -> r in `matrix`."""
+        return {self.r.name: self.r}
+
+    @property
+    def current(self) -> dict[str, Symbol]:
+        """Producer's name -> r' in `matrix`."""
+        return {self.r.name: self.r_now}
+
+    @property
+    def symbols(self) -> dict[Symbol, Symbol]:
+        """The caller's symbol -> the internal one."""
+        return dict(self.pairs)
+
+    def initial_stand_in(self, producer: str | Symbol, producer_reducer: str) -> Expr | None:
+        """What the previous r must start as before the first tag; None: the identity of its own reducer will do.
+
+        >>> from neptune_lab.repair import solve_vector
+        >>> found = solve_vector("sum", "(c - r)*exp(c - r)", "r")
+        >>> found.initial_stand_in("r", "max"), found.initial_stand_in("r", "sum") is None
+        (0, True)
+        """
+        self._check_producer(producer, producer_reducer)
+        return dict(self.starts)[producer_reducer]
+
+    def reachable_guards(self, producer: str | Symbol, producer_reducer: str) -> tuple[Guard, ...]:
+        """Guards at points that the producer reaches with finite inputs (or inputs masked by its identity)."""
+        self._check_producer(producer, producer_reducer)
+        identity = REDUCERS[producer_reducer].identity
+        return tuple(g for g in self.guards if g.point == identity or g.point.is_finite is not False)
+
+    def _check_producer(self, producer: str | Symbol, producer_reducer: str) -> None:
+        name = self.symbols[producer].name if isinstance(producer, Symbol) else producer
+        if name != self.r.name or producer_reducer not in REDUCERS:
+            raise ValueError(
+                f"no producer {name!r} with reducer {producer_reducer!r}; the producer is {self.r.name} and reducers "
+                f"are {', '.join(REDUCERS)}"
+            )
+
+    def transport(self, previous: Any, current: Any, constants: Mapping[str, Any] | None = None) -> Array:
+        """A(r, r') in float64: an array (size, size, ...) over the shape of the arguments.
+
+        >>> from neptune_lab.repair import solve_vector
+        >>> solve_vector("sum", "c - r", "r").transport(1.0, 3.0).tolist()
+        [[1.0, -2.0], [0.0, 1.0]]
+        """
+        given, known = constants or {}, {symbol.name: symbol for symbol in self.constant_symbols}
+        if set(given) != set(known):
+            raise ValueError(f"constants has values for {sorted(given)}, expected {sorted(known)}")
+        at = {self.r: previous, self.r_now: current, **{known[name]: value for name, value in given.items()}}
+        entries = compute_all(self.matrix.flat(), at)
+        return np.stack(entries).reshape(self.size, self.size, *entries[0].shape)
+
+    def evaluate(self, t: Any, previous: Any, current: Any, constants: Mapping[str, Any] | None = None) -> Array:
+        """The carried sums (size, ...) moved from r to r', in float64; guards are not applied.
+
+        >>> from neptune_lab.repair import solve_vector
+        >>> solve_vector("sum", "(c - r)**2", "r").evaluate([2.0, 0.0, 2.0], 1.0, 2.0).tolist()
+        [4.0, -2.0, 2.0]
+        """
+        vector = np.asarray(t, dtype=np.float64)
+        if vector.shape[:1] != (self.size,):
+            raise ValueError(f"t has shape {vector.shape}, expected {self.size} values along its first axis")
+        return applied(self.transport(previous, current, constants), vector)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The derivation, a step each, ready to show."""
+        g, r = Function("g"), self.r
+        names = [Dummy(f"g_{k}") for k in range(self.size)]
+        members = [Line("", equation(name, member)) for name, member in zip(names, self.components, strict=True)]
+        slopes = [
+            Line("", equation(Function("d")(name), slope))
+            for name, slope in zip(names, self._slopes(names), strict=True)
+        ]
+        own = self.reference == r
+        about = (
+            ()
+            if own
+            else (Line(f"as a function of u, where {r.name} enters as", equation(Dummy("u"), self.reference)),)
+        )
+        calls = [Line("", equation(Function(f"h_{k}")(*self.t, r, self.r_now), row)) for k, row in enumerate(self.rows)]
+        shape = "each sum reads itself and those after it" if self.triangular else "every sum reads all the others"
+        guards = [
+            Line(f"where {x.producer} = {text(x.point)}, use {text(x.stand_in)}: {x.reason}") for x in self.guards
+        ]
+        known = [Line(f"{name} is {', '.join(words)}") for name, words in self.assumptions]
+        return (
+            Step("Read: reducer and term", (Line("f(x, y) = x + y"), Line("", equation(g(r), self.g)), *known)),
+            Step(
+                f"Close: g and its derivatives span a finite family (d is the derivative in {r.name if own else 'u'})",
+                (*about, *members, *slopes),
+            ),
+            Step("Move: T' = A(r, r') T, with T the sums of the family", (*calls, Line(shape))),
+            *(Step(proof.title, proof.lines) for proof in self.proofs),
+            Step("Check by numbers", tuple(Line(check) for check in self.checks)),
+            Step("Guard: where the producer is singular", tuple(guards or [Line("none: A is regular everywhere")])),
+        )
+
+    def _slopes(self, names: list[Dummy]) -> Iterator[Expr]:
+        """M times the components, by their names."""
+        for row in self.generator.tolist():
+            yield cast(Expr, Add(*(entry * name for entry, name in zip(row, names, strict=True))))
+
+    def to_text(self) -> str:
+        """The derivation as plain text."""
+        return "\n".join(step.text for step in self.steps)
+
+    def to_latex(self) -> str:
+        """The derivation as LaTeX: an `aligned` block a step."""
+        return "\n\n".join(rf"\[{step.latex}\]" for step in self.steps)
+
+    def to_mathml(self) -> str:
+        """The derivation as presentation MathML: a `<math>` element a step, in order."""
+        return "\n".join(step.mathml for step in self.steps)
+
+    def as_record(self) -> dict[str, Any]:
+        """The answer as plain strings, lists and booleans, for JSON."""
+        return {
+            "reducer": self.reducer,
+            "g": text(self.g),
+            "producers": list(self.producers),
+            "inputs": list(self.inputs),
+            "constants": list(self.constants),
+            "assumptions": {name: list(words) for name, words in self.assumptions},
+            "reference": text(self.reference),
+            "components": [text(component) for component in self.components],
+            "generator": [[text(entry) for entry in row] for row in self.generator.tolist()],
+            "matrix": [[text(entry) for entry in row] for row in self._table],
+            "rows": [text(row) for row in self.rows],
+            "triangular": self.triangular,
+            "h": text(self.h),
+            "h_call": text(Function("h_0")(*self.t, self.r, self.r_now)),
+            "h_latex": latex(self.h),
+            "proofs": [
+                {
+                    "equation": proof.equation,
+                    "statement": proof.statement,
+                    "ok": True,
+                    "lines": [line.text for line in proof.lines],
+                }
+                for proof in self.proofs
+            ],
+            "checks": list(self.checks),
+            "guards": [
+                {
+                    "producer": guard.producer,
+                    "point": text(guard.point),
+                    "stand_in": text(guard.stand_in),
+                    "reason": guard.reason,
+                    "final_repair": guard.final_repair,
+                }
+                for guard in self.guards
+            ],
+            "steps": [
+                {"title": s.title, "ok": s.ok, "text": s.text, "latex": s.latex, "mathml": s.mathml} for s in self.steps
+            ],
+        }

@@ -1,0 +1,346 @@
+"""Loop partition: the analysis against all positions, the proof that an iteration is idle, and the meaning after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from htile_programs import CASES, F16, F32, NEW, at, lit, op, randn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neptune_lab.htile import interpret, to_text, verify
+from neptune_lab.htile.affine import affine, expression, is_at_most, maximum, minimum
+from neptune_lab.htile.bounds import Interval
+from neptune_lab.htile.nodes import (
+    Arith,
+    Cast,
+    Dot,
+    Elementwise,
+    For,
+    GridAxis,
+    IndexExpr,
+    Int,
+    Iota,
+    Kernel,
+    Literal,
+    Name,
+    Program,
+    Reduce,
+    Scalar,
+    Slice,
+    Store,
+    Tensor,
+    TileExpr,
+)
+from neptune_lab.htile.walk import arith
+from neptune_lab.htile_passes import partition_masked_loops
+from neptune_lab.htile_passes.partition_masked_loops.formula import formula_of
+from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span, everywhere, somewhere
+
+INF = float("inf")
+B = 4  # rows and columns of a tile
+
+
+def value(expr: IndexExpr, env: dict[str, int]) -> int:
+    match expr:
+        case Int(value=number):
+            return number
+        case Name(name=name):
+            return env[name]
+        case Arith(op=operator, a=a, b=b):
+            return arith(operator, value(a, env), value(b, env))
+
+
+def start(var: str, extent: int = B, offset: IndexExpr | None = None) -> IndexExpr:
+    at_tile = Arith("*", Name(var), Int(extent))
+    return at_tile if offset is None else Arith("+", offset, at_tile)
+
+
+ROWS, COLUMNS = Slice(start("i0"), B, "i"), Slice(start("j0"), B, "j")
+Q, KV, H = Iota((ROWS, NEW)), Iota((NEW, COLUMNS)), Scalar(Name("h"))
+
+
+def holds(name: str, *args: TileExpr) -> Elementwise:
+    return op(name, *args, dtype="bool")
+
+
+def number(n: int) -> Literal:
+    return Literal(n, "int32")
+
+
+def integer(name: str, *args: TileExpr) -> Elementwise:
+    return op(name, *args, dtype="int32")
+
+
+# -- the prover and the analysis, against enumeration ---------------------------------------------------------
+
+indices = st.recursive(
+    st.sampled_from([Name("x"), Name("y")]) | st.integers(-6, 6).map(Int),
+    lambda inner: st.one_of(
+        st.builds(Arith, st.sampled_from(["+", "-", "min", "max"]), inner, inner),
+        st.builds(lambda a, n: Arith("*", a, Int(n)), inner, st.integers(-3, 3)),
+        st.builds(lambda a, n: Arith("//", a, Int(n)), inner, st.integers(1, 5)),
+    ),
+    max_leaves=5,
+)
+ENV = {"x": Interval(0, 3), "y": Interval(-2, 2)}
+POINTS = [{"x": x, "y": y} for x in range(4) for y in range(-2, 3)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(a=indices, b=indices)
+def test_what_the_prover_says_holds_at_every_point(a, b):
+    forms = {expr: expression(affine(expr)) for expr in (a, b)}
+    low, high = minimum(a, b, ENV), maximum(a, b, ENV)
+    for point in POINTS:
+        left, right = value(a, point), value(b, point)
+        assert all(value(form, point) == value(expr, point) for expr, form in forms.items())
+        assert (value(low, point), value(high, point)) == (min(left, right), max(left, right))
+        if is_at_most(a, b, ENV):
+            assert left <= right
+
+
+def test_the_prover_cancels_and_divides():
+    x, y = Name("x"), Name("y")
+    assert is_at_most(Arith("max", Int(0), Arith("-", x, Int(1))), x, ENV)
+    assert is_at_most(Arith("//", Arith("+", Arith("*", x, Int(2)), Int(1)), Int(4)), x, ENV)
+    assert minimum(Arith("+", x, y), Arith("+", Arith("+", y, x), Int(1)), ENV) == Arith("+", x, y)
+    assert not is_at_most(x, y, ENV)
+
+
+positions = st.sampled_from([Q, KV, H, integer("sub", Q, KV), integer("add", Q, KV), integer("mul", number(2), KV)])
+comparisons = st.builds(
+    lambda name, a, n, wrap: holds(name, integer("abs", a) if wrap else a, number(n)),
+    st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"]),
+    positions,
+    st.integers(-6, 18),
+    st.booleans(),
+) | st.builds(holds, st.sampled_from(["lt", "le", "gt", "ge"]), positions, positions)
+conditions = st.recursive(
+    comparisons,
+    lambda inner: (
+        st.builds(holds, st.sampled_from(["and", "or"]), inner, inner) | st.builds(lambda a: holds("not", a), inner)
+    ),
+    max_leaves=4,
+)
+
+
+def truth(condition: TileExpr, h: int, i: int, j: int) -> np.ndarray:
+    """The condition at every position of a tile, by the interpreter."""
+    tensors = (Tensor("y", (5 * B, 5 * B), "bool", "output"),)
+    store = Store("s", at("y", ROWS, COLUMNS), holds("and", holds("eq", Q, Q), condition), "y")
+    fixed = {"i0": i, "j0": j, "h": h}
+    body: tuple[Store | For, ...] = (store,)
+    for var, n in fixed.items():
+        body = (For(f"l{var}", var, Int(n), Int(n + 1), body, ""),)
+    found = interpret(Program("p", tensors, (), ("y",), (Kernel("k", "p", (), body),)), {})["y"]
+    return found[i * B : i * B + B, j * B : j * B + B]
+
+
+@settings(max_examples=60, deadline=None)
+@given(condition=conditions, first=st.integers(0, 2))
+def test_ranges_against_every_position(condition, first):
+    span = Span("j0", Range(Int(first), Int(5)), {"i0": Interval(0, 2), "h": Interval(0, 1)})
+    formula = formula_of(condition)
+    true, visited = everywhere(formula, span), somewhere(formula, span)
+    for h in range(2):
+        for i in range(3):
+            env = {"i0": i, "h": h}
+            is_true = range(value(true.lo, env), value(true.hi, env))
+            is_visited = range(value(visited.lo, env), value(visited.hi, env))
+            for j in range(first, 5):
+                if j in is_true:
+                    assert truth(condition, h, i, j).all()
+                if j not in is_visited:
+                    assert not truth(condition, h, i, j).any()
+
+
+# -- whole programs -----------------------------------------------------------------------------------------
+
+
+def rolling(
+    condition: TileExpr,
+    masked: float = -INF,
+    first: float = -INF,
+    n: int = 14,
+    guarded: bool = True,
+    loop: tuple[IndexExpr, IndexExpr] | None = None,
+    columns: Slice = COLUMNS,
+    outer: Callable[[For], For] = lambda inner: inner,
+) -> Program:
+    """Softmax of masked rows times v: the rolling update, its repair guarded or not."""
+    row, tail = at("m", ROWS), holds("lt", Iota((NEW, columns)), number(n))
+
+    def guard(x: TileExpr) -> TileExpr:
+        return op("where", holds("eq", x, lit(-INF)), lit(0.0), x) if guarded else x
+
+    score = op("where", condition, at("x", ROWS, columns), lit(masked))
+    folded = Reduce("max", op("where", tail, at("s", ROWS, columns), lit(-INF)), 1)
+    p = op("exp", op("sub", at("s", ROWS, columns), guard(at("m_new", ROWS, NEW))))
+    repair = op("exp", op("sub", guard(row), guard(at("m_new", ROWS))))
+    repair_rows = op("exp", op("sub", guard(at("m", ROWS, NEW)), guard(at("m_new", ROWS, NEW))))
+    kept = op("where", tail, at("p", ROWS, columns), lit(0.0))
+    width = Slice(Int(0), 4, "d")
+    body = (
+        Store("a", at("s", ROWS, columns), score, "s"),
+        Store("b", at("m_new", ROWS), op("max", row, folded), "m_new"),
+        Store("c", at("p", ROWS, columns), p, "p"),
+        Store("d", at("sum", ROWS), op("add", op("mul", at("sum", ROWS), repair), Reduce("sum", kept, 1)), "sum"),
+        Store(
+            "e",
+            at("acc", ROWS, width),
+            Dot(Cast(kept, F16), Cast(at("v", columns, width), F16), op("mul", repair_rows, at("acc", ROWS, width))),
+            "acc",
+        ),
+        Store("f", at("m", ROWS), at("m_new", ROWS), "m"),
+    )
+    tensors = (
+        Tensor("x", (n, n), F32, "input"), Tensor("v", (n, 4), F32, "input"), Tensor("doc", (n,), "int32", "input"),
+        Tensor("out", (n, 4), F32, "output"), Tensor("s", (n, n), F32, "chip"), Tensor("p", (n, n), F32, "chip"),
+        Tensor("m", (n,), F32, "chip"), Tensor("m_new", (n,), F32, "chip"), Tensor("sum", (n,), F32, "chip"),
+        Tensor("acc", (n, 4), F32, "chip"),
+    )  # fmt: skip
+    tiles = -(-n // B)
+    lo, hi = loop or (Int(0), Int(tiles))
+    quotient = op("div", at("acc", ROWS, width), at("sum", ROWS, NEW))
+    kernel = (
+        Store("1", at("m", ROWS), lit(first), "m"),
+        Store("2", at("sum", ROWS), lit(0.0), "sum"),
+        Store("3", at("acc", ROWS, width), lit(0.0), "acc"),
+        outer(For("l", "j0", lo, hi, body, "s")),
+        Store("4", at("out", ROWS, width), quotient, "out"),
+    )
+    grid = (GridAxis("i0", tiles), GridAxis("h", 2))
+    return Program("rolling", tensors, ("x", "v", "doc"), ("out",), (Kernel("k", "rolling", grid, kernel),))
+
+
+CAUSAL = holds("le", KV, Q)
+WINDOW = holds("lt", integer("sub", Q, KV), number(8))
+DOCUMENT = holds("eq", at("doc", ROWS, NEW), at("doc", NEW, COLUMNS))
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "causal": lambda: rolling(CAUSAL),
+    "window": lambda: rolling(holds("and", CAUSAL, WINDOW)),
+    "two-sided window": lambda: rolling(holds("lt", integer("abs", integer("sub", Q, KV)), number(3))),
+    "prefix": lambda: rolling(holds("or", CAUSAL, holds("lt", KV, number(6)))),
+    "heads": lambda: rolling(holds("or", holds("lt", H, number(1)), CAUSAL)),
+    "documents": lambda: rolling(holds("and", DOCUMENT, CAUSAL)),
+    "nothing seen": lambda: rolling(holds("lt", KV, number(0))),
+    "rows without keys": lambda: rolling(holds("le", KV, integer("sub", Q, number(7)))),
+}
+
+
+def inputs(n: int = 14) -> dict[str, np.ndarray]:
+    return {"x": randn(1, n, n), "v": randn(2, n, 4), "doc": np.repeat([0, 1, 2], 5)[:n].astype(np.int32)}
+
+
+def loops(program: Program) -> list[For]:
+    return [stmt for stmt in program.kernels[0].body if isinstance(stmt, For)]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_meaning_stays(name):
+    before = PROGRAMS[name]()
+    verify(before)
+    after = partition_masked_loops(before).program
+    verify(after)
+    assert after is not before
+    found, expected = (interpret(p, inputs(), dtype="float64")["out"] for p in (after, before))
+    np.testing.assert_array_equal(found, expected)  # bit by bit, NaN of unseen rows included
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, *CASES])
+def test_a_partitioned_program_is_not_partitioned_again(name):
+    program = partition_masked_loops(PROGRAMS[name]() if name in PROGRAMS else CASES[name]().program).program
+    again = partition_masked_loops(program)
+    assert (again.program is program, again.notes) == (True, ())
+
+
+def test_golden_parts(golden):
+    rewrite = partition_masked_loops(rolling(holds("and", DOCUMENT, CAUSAL)))
+    golden("htile_partition.txt", "\n".join(rewrite.notes) + "\n\n" + to_text(rewrite.program))
+
+
+def test_a_document_mask_stays_where_the_causal_one_goes():
+    interior, edge = loops(partition_masked_loops(PROGRAMS["documents"]()).program)
+    (masked, whole) = (loop.body[0] for loop in (interior, edge))
+    assert isinstance(masked, Store)
+    assert isinstance(whole, Store)
+    assert masked.value == op("where", DOCUMENT, at("x", ROWS, COLUMNS), lit(-INF))
+    assert whole.value == op("where", holds("and", DOCUMENT, CAUSAL), at("x", ROWS, COLUMNS), lit(-INF))
+
+
+def test_a_mask_that_nothing_meets_leaves_no_iteration():
+    (loop,) = loops(partition_masked_loops(PROGRAMS["nothing seen"]()).program)
+    assert loop.start == loop.stop
+
+
+def test_ids_are_unique_and_name_their_part():
+    program = partition_masked_loops(PROGRAMS["window"]()).program
+    assert [loop.node_id for loop in loops(program)] == ["l/left", "l/interior", "l/right"]
+    assert [stmt.node_id for stmt in loops(program)[0].body][:2] == ["a/left", "b/left"]
+    assert {stmt.origin for loop in loops(program) for stmt in loop.body} == {"s", "m_new", "p", "sum", "acc", "m"}
+
+
+def test_a_rolling_loop_inside_a_split():
+    """Column tiles from split*2 on, with the split a loop around; a bound of the loop holds an outer variable."""
+    first = Arith("*", Name("split"), Int(2))
+    bounds = (first, Arith("min", Arith("+", first, Int(2)), Int(4)))
+    before = rolling(CAUSAL, loop=bounds, outer=lambda loop: For("o", "split", Int(0), Int(2), (loop,), "s"))
+    verify(before)
+    after = partition_masked_loops(before).program
+    verify(after)
+    (outer,) = loops(after)
+    assert [loop.part for loop in outer.body if isinstance(loop, For)] == ["interior", "right edge"]
+    found, expected = (interpret(p, inputs(), dtype="float64")["out"] for p in (after, before))
+    np.testing.assert_array_equal(found, expected)
+
+
+# -- refusals to skip -----------------------------------------------------------------------------------------
+
+
+def bounds_of(program: Program) -> tuple[IndexExpr, IndexExpr]:
+    parts = loops(program)
+    return parts[0].start, parts[-1].stop
+
+
+def test_no_skip_where_the_masked_value_is_not_the_identity():
+    rewrite = partition_masked_loops(rolling(CAUSAL, masked=0.0))
+    assert bounds_of(rewrite.program) == (Int(0), Int(4))
+    assert any("m would become max(m, reduce(max, " in line for line in rewrite.notes)
+    assert len(loops(rewrite.program)) == 2, "the interior needs no such proof"
+
+
+def test_no_skip_without_the_guard():
+    """exp(m - m) is NaN where m is still -inf: an unguarded repair is not 1."""
+    rewrite = partition_masked_loops(rolling(CAUSAL, guarded=False))
+    assert bounds_of(rewrite.program) == (Int(0), Int(4))
+    assert any("and not stay sum" in line for line in rewrite.notes)
+
+
+def test_no_skip_of_a_store_to_global_memory():
+    tensors = (Tensor("x", (16, 16), F32, "input"), Tensor("y", (16, 16), F32, "output"))
+    store = Store("s", at("y", ROWS, COLUMNS), op("where", CAUSAL, at("x", ROWS, COLUMNS), lit(0.0)), "y")
+    kernel = Kernel("k", "p", (GridAxis("i0", 4),), (For("l", "j0", Int(0), Int(4), (store,), "y"),))
+    before = Program("p", tensors, ("x",), ("y",), (kernel,))
+    rewrite = partition_masked_loops(before)
+    assert bounds_of(rewrite.program) == (Int(0), Int(4))
+    assert any("an iteration stores to y" in line for line in rewrite.notes)
+    x = {"x": randn(1, 16, 16)}
+    np.testing.assert_array_equal(interpret(rewrite.program, x)["y"], np.tril(x["x"]))
+
+
+def test_a_condition_that_gives_a_tile_its_extents_stays():
+    """`where(j <= i, x[i], 0)` has the columns from its condition alone: a sum over them counts x[i] four times."""
+    tensors = (Tensor("x", (16,), F32, "input"), Tensor("y", (16,), F32, "output"), Tensor("t", (16,), F32, "chip"))
+    summed = Reduce("sum", op("where", CAUSAL, at("x", ROWS, NEW), lit(0.0)), 1)
+    body = (
+        Store("1", at("t", ROWS), lit(0.0), "t"),
+        For("l", "j0", Int(0), Int(4), (Store("s", at("t", ROWS), op("add", at("t", ROWS), summed), "t"),), "t"),
+        Store("2", at("y", ROWS), at("t", ROWS), "y"),
+    )
+    program = Program("p", tensors, ("x",), ("y",), (Kernel("k", "p", (GridAxis("i0", 4),), body),))
+    x = {"x": randn(1, 16)}
+    found = interpret(partition_masked_loops(program).program, x, dtype="float64")["y"]
+    np.testing.assert_allclose(found, x["x"].astype(np.float64) * np.arange(1, 17), rtol=1e-12)

@@ -1,0 +1,155 @@
+"""Templates take any operator: which blocks share a nest, what joins it, and what happens where a fusion is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import small_operators as small
+
+import neptune_lab as nl
+from neptune_lab.htile.interpret import interpret
+from neptune_lab.loop_schedule import Schedule
+from neptune_lab.loop_schedule.plan import plan
+from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
+from neptune_lab.operators import attention, gemm_chain, norms, performer, softmax
+
+CHAINS = (
+    *("l2_norm", "rms_max", "late_reader", "two_sums", "weighted", "two_producers", "maximum_output"),
+    *("scaled_first", "late_weight", "mean_variance", "two_inputs"),
+)
+WAYS = (("rolling_update", {}), ("split_k_update", {}), ("split_k_update", {"splits": 2}))
+
+
+def remarks(sch: Schedule) -> list[str]:
+    return [str(dict(s.arguments)["text"]) for s in sch.steps if s.primitive == "remark"]
+
+
+@pytest.mark.parametrize(("template", "options"), WAYS)
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains(name: str, template: str, options: dict):
+    """Rows and columns that divide nothing; the last split of two is shorter, and has tiles past the end."""
+    sch = TEMPLATES[template](small.schedule(getattr(small, name)(5, 37)), block_q=4, block_kv=8, **options)
+    assert sch.check()
+    inputs = sch.operator.random_inputs(1)
+    found = interpret(nl.compile(sch).htile, inputs)
+    want = sch.run(**inputs)
+    for output in sch.definition.outputs:
+        np.testing.assert_allclose(found[output], want[output], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 5, 7, 100])
+def test_split_counts_need_not_divide(splits: int):
+    op = attention.causal(batch=1, heads=1, q_len=3, kv_len=101, head_dim=8)
+    kernel = nl.compile(op, "split_k_update", block_q=4, block_kv=16, splits=splits)
+    assert kernel.schedule.check()
+    assert kernel.error() < 1e-3
+    # 7 tiles: whole ones to each split, none of them empty.
+    wanted = {1: 1, 2: 2, 3: 3, 5: 4, 7: 7, 100: 7}[splits]
+    assert kernel.triton.kernels[0].grid[0] == wanted
+
+
+def test_a_nest_of_attention():
+    (nest,) = plan(attention.causal(1, 2, 100, 16).program)
+    assert (nest.first, nest.column, nest.grid, nest.row) == ("qk", "j", ("b", "h", "i"), "i")
+    assert nest.before == ("score",)
+    assert nest.chain == ("s_max", "s_sum", "acc")
+
+
+def test_the_heads_of_a_group_are_rows_in_decoding():
+    op = attention.gqa(1, 8, q_len=1, kv_len=100, head_dim=16, kv_heads=2)
+    (nest,) = plan(op.program)
+    assert (nest.row, nest.row_size) == ("h", 4)
+    for template, options in WAYS:
+        kernel = nl.compile(op, template, block_kv=16, **options)
+        assert "tl.dot(q, k)" in kernel.source or "tl.dot(q_tile, k)" in kernel.source
+        assert kernel.error() < 1e-3
+
+
+def test_heads_are_no_rows_where_queries_are_or_where_each_has_its_own_keys():
+    (nest,) = plan(attention.gqa(1, 8, q_len=5, kv_len=100, head_dim=16, kv_heads=2).program)
+    assert nest.row == "i"
+    (nest,) = plan(attention.causal(1, 8, q_len=1, kv_len=100, head_dim=16).program)
+    assert nest.row is None
+
+
+def test_performer_is_two_nests():
+    op = performer.performer(1, 2, 70, 16, 32)
+    keys, queries = plan(op.program)
+    assert keys.first == "k_dot"
+    assert keys.chain == ("k_max", "k_exp_sum", "kv_exp", "v_sum")
+    assert queries.first == "q_dot"
+    assert queries.chain == ("q_max", "den_exp", "num_exp")
+    kernel = nl.compile(op, "rolling_update", block_q=16, block_kv=16)
+    assert len(kernel.triton.kernels) == 2
+    assert kernel.schedule.check()
+    assert kernel.error() < 1e-3
+
+
+def test_gemm_chain_is_one_kernel():
+    kernel = nl.compile(gemm_chain.gemm_chain(2, 70, 50, 32, 40), block_q=16, block_kv=16)
+    assert len(kernel.triton.kernels) == 1
+    # Whole tiles and the last one each in a loop; in both, the second product adds to what the first loop carries.
+    assert kernel.source.count("tl.dot(") == 4
+
+
+def test_a_mean_and_a_variance_are_one_loop():
+    kernel = nl.compile(norms.layer_norm_statistics(9, 70), "rolling_update", block_q=16, block_kv=16)
+    assert len(kernel.triton.kernels) == 1
+    assert not remarks(kernel.schedule)
+    assert kernel.error() < 1e-6
+
+
+def test_a_second_walk_over_the_columns_runs_in_tiles():
+    """The normalised row is as long as its input: it is written tile by tile, behind the rolling loop."""
+    kernel = nl.compile(norms.layer_norm(9, 70), "rolling_update", block_q=16, block_kv=16)
+    assert len(kernel.triton.kernels) == 1
+    assert kernel.source.count("for j0") >= 2
+
+
+def test_what_cannot_be_fused_starts_a_loop_of_its_own():
+    sch = TEMPLATES["rolling_update"](small.schedule(small.maximum_output(5, 37)), block_q=4, block_kv=8)
+    (said,) = remarks(sch)
+    assert said.startswith("s starts a loop of its own: block 'r' writes the output 'r'")
+    assert sch.check()
+
+
+def test_what_cannot_be_combined_from_splits_rolls():
+    sch = TEMPLATES["split_k_update"](small.schedule(small.mean_variance(5, 37)), block_q=4, block_kv=8)
+    (said,) = remarks(sch)
+    assert "roll instead" in said
+    assert "no repair term" in said
+    assert sch.check()
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "why"),
+    [
+        (lambda: attention.causal(4, 32, 2048, 64), "rolling_update", "4096 programs of up to 64 rows are enough"),
+        (
+            lambda: attention.causal(1, 32, q_len=1, kv_len=8192, head_dim=64),
+            "split_k_update",
+            "32 programs of one row",
+        ),
+        (lambda: attention.causal(64, 32, q_len=1, kv_len=8192), "rolling_update", "2048 programs"),
+        (lambda: attention.gqa(1, 8, q_len=1, kv_len=4096, kv_heads=2), "split_k_update", "2 programs of up to 4 rows"),
+        (lambda: attention.causal(1, 2, 100, 16), "rolling_update", "j has 2 tiles of 64: too few to split"),
+        (lambda: softmax.figure1(), "rolling_update", "too few to split"),
+        (lambda: small.operator(small.doubled()), "rolling_update", "no reduction to split"),
+    ],
+)
+def test_the_template_is_chosen_by_shape(op, name: str, why: str):
+    chosen, reason = choose_template(op().program)
+    assert chosen == name
+    assert why in reason
+
+
+def test_the_choice_stands_in_the_record():
+    kernel = nl.compile(attention.causal(1, 2, 100, 16))
+    assert remarks(kernel.schedule) == ["rolling_update: j has 2 tiles of 64: too few to split."]
+    assert not remarks(nl.compile(attention.causal(1, 2, 100, 16), "rolling_update").schedule)
+
+
+@pytest.mark.parametrize("splits", [0, -1])
+def test_no_splits(splits: int):
+    with pytest.raises(nl.errors.ScheduleError, match="expected a positive number of splits"):
+        nl.compile(attention.causal(1, 2, 100, 16), "split_k_update", splits=splits)

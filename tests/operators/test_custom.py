@@ -1,0 +1,181 @@
+"""A user's own tensor expressions: what comes in works like any operator, and each refusal names its tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from definitions import assert_defined_as_referenced
+from tvm import te, tirx
+
+from neptune_lab import Schedule
+from neptune_lab.errors import DefinitionError
+from neptune_lab.operators import custom
+
+compute: Any = te.compute  # its own hints take it for a list
+
+
+def matrix(name: str = "x", dtype: str = "float32", shape: tuple = (3, 5)) -> Any:
+    return te.placeholder(shape, dtype, name=name)
+
+
+def shifted_sum(x: Any) -> list[Any]:
+    """sum(exp(x - max)) of each row."""
+    j = te.reduce_axis((0, x.shape[1]), name="j")
+    r = compute((x.shape[0],), lambda i: te.max(x[i, j], axis=j), name="r")
+    return [compute((x.shape[0],), lambda i: te.sum(te.exp(x[i, j] - r[i]), axis=j), name="s")]
+
+
+def test_an_own_operator_is_an_operator_like_any_other() -> None:
+    x = matrix()
+    op = custom("my_op", [x], shifted_sum(x), reference=lambda x: np.exp(x - x.max(1, keepdims=True)).sum(1))
+    assert str(op) == "my_op(x: float32[3, 5]) -> s: float32[3]"
+    assert_defined_as_referenced(op)
+    assert op.source.startswith("r[i] = max(x[i, j] for j in range(5))\ns[i] = sum(exp(x[i, j] - r[i]) for j")
+    assert "reference=lambda x" in op.source
+    schedule = Schedule(op)
+    schedule.rolling_update("s", "r.j")
+    assert schedule.check()
+
+
+def test_without_a_reference_the_definition_itself_is_run_in_float64() -> None:
+    x, y = matrix("x", "float16"), matrix("y", "int32", (5,))
+    scaled = compute((3, 5), lambda i, j: x[i, j].astype("float32") * y[j].astype("float32") / 3.0, name="scaled")
+    whole = compute((5,), lambda j: y[j] + 1, name="whole")
+    op = custom("scale", [x, y], [scaled, whole])
+    inputs = op.random_inputs(1)
+    assert inputs["y"].dtype == np.int32
+    assert set(inputs["y"]) <= set(range(8))
+    first, second = op.reference(*inputs.values())
+    np.testing.assert_allclose(first, inputs["x"].astype(np.float64) * inputs["y"] / 3, rtol=1e-15)
+    np.testing.assert_array_equal(second, inputs["y"] + 1)
+
+
+def test_inputs_are_drawn_as_asked() -> None:
+    x = matrix()
+    op = custom("drawn", [x], shifted_sum(x), draw=lambda rng: [np.full((3, 5), rng.integers(9, 10))])
+    np.testing.assert_array_equal(op.random_inputs(0)["x"], np.full((3, 5), 9, dtype=np.float32))
+    wrong = custom("drawn", [x], shifted_sum(x), draw=lambda rng: [np.zeros(3)])
+    with pytest.raises(
+        DefinitionError, match=r"draw of drawn gives arrays of shapes \[\(3,\)\], expected \[\(3, 5\)\]"
+    ):
+        wrong.random_inputs(0)
+
+
+def test_a_reference_of_another_shape_is_refused() -> None:
+    x = matrix()
+    with pytest.raises(DefinitionError, match=r"the reference of f gives s of shape \(\), expected \(3,\)"):
+        custom("f", [x], shifted_sum(x), reference=np.sum).reference(np.zeros((3, 5)))
+    with pytest.raises(DefinitionError, match="the reference of f gives 2 arrays, expected 1"):
+        custom("f", [x], shifted_sum(x), reference=lambda x: (x, x)).reference(np.zeros((3, 5)))
+
+
+# -- refusals ----------------------------------------------------------------------------------------------
+
+
+def fold(reducer: Any, **options: Any) -> Any:
+    """One reduction of `x` along its rows: the input and the output."""
+    x = matrix()
+    j = te.reduce_axis((0, 5), name="j")
+    return [x], [compute((3,), lambda i: reducer(x[i, j], axis=j, **options), name="s")]
+
+
+def unlisted() -> Any:
+    x, y = matrix("x"), matrix("y")
+    return [x], [compute((3, 5), lambda i, j: x[i, j] + y[i, j], name="o")]
+
+
+def unused() -> Any:
+    x, y = matrix("x"), matrix("y")
+    return [x, y], [compute((3, 5), lambda i, j: x[i, j] + 1.0, name="o")]
+
+
+def dynamic() -> Any:
+    x = matrix(shape=(tirx.Var("n", "int32"), 4))
+    return [x], [compute((2, 4), lambda i, j: x[i, j] + 1.0, name="o")]
+
+
+def of_dtype(dtype: str) -> Any:
+    x = matrix(dtype=dtype)
+    return [x], [compute((3, 5), lambda i, j: x[i, j], name="o")]
+
+
+def named(first: str, second: str) -> Any:
+    x = matrix(first)
+    return [x], [compute((3, 5), lambda i, j: x[i, j] + 1.0, name=second)]
+
+
+def difference() -> Any:
+    return fold(te.comm_reducer(lambda a, b: a - b, lambda t: tirx.const(0, t), name="difference"))
+
+
+def argmax() -> Any:
+    def pick(a: Any, b: Any) -> Any:
+        return tirx.Select(a[1] > b[1], a[0], b[0]), tirx.Select(a[1] > b[1], a[1], b[1])
+
+    reducer = te.comm_reducer(pick, lambda t0, t1: (tirx.const(-1, t0), te.min_value(t1)))
+    x = matrix()
+    j = te.reduce_axis((0, 5), name="j")
+    return [x], list(compute((3,), lambda i: reducer((j.var, x[i, j]), axis=j), name="best"))
+
+
+def conditional() -> Any:
+    x = matrix()
+    j = te.reduce_axis((0, 5), name="j")
+    return [x], [compute((3,), lambda i: te.sum(x[i, j], axis=j, where=j > i), name="s")]
+
+
+def started() -> Any:
+    return fold(te.sum, init=tirx.const(1.0, "float32"))
+
+
+def scan() -> Any:
+    x, state = matrix("x"), matrix("state")
+    first = compute((1, 5), lambda _, j: x[0, j], name="first")
+    step = compute((3, 5), lambda t, j: state[t - 1, j] + x[t, j], name="step")
+    return [x], [te.scan(first, step, state, inputs=[x], name="running")]
+
+
+def unknown_call() -> Any:
+    x = matrix()
+    return [x], [compute((3, 5), lambda i, j: tirx.atan(x[i, j]), name="o")]
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        (unlisted, r"placeholder 'y' is used but not among the inputs(.|\n)*add y to inputs"),
+        (unused, r"input 'y' reaches no output"),
+        (dynamic, r"'x' has the dynamic size n in its shape \(n, 4\)"),
+        (lambda: of_dtype("int64"), r"'x' has dtype int64(.|\n)*one of float16, bfloat16"),
+        (lambda: named("x", "x"), r"two tensors are called 'x'"),
+        (lambda: named("my x", "o"), r"tensor 'my x': its name is not a Python identifier"),
+        (lambda: named("x", "for"), r"tensor 'for': its name is not a Python identifier"),
+        (difference, r"stage 's': block 's' does not have the form X = X \(f\) term"),
+        (argmax, r"stage 'best' has 2 results(.|\n)*a stage of its own"),
+        (conditional, r"stage 's' reduces under the condition(.|\n)*select the reducer's identity"),
+        (started, r"stage 's' reduces from a start value of its own"),
+        (scan, r"stage 'running' is a te.scan"),
+        (unknown_call, r"call .*atan.* is not one the compiler takes"),
+        (lambda: ([matrix()], [matrix()]), r"output 'x' is a placeholder"),
+        (lambda: (shifted_sum(matrix()), shifted_sum(matrix())), r"input 's' is computed"),
+        (lambda: ([matrix()], []), r"outputs: expected a list of TVM tensors, at least one, got nothing"),
+        (lambda: ([3], [4]), r"inputs: expected a list of TVM tensors, at least one, got something else among them"),
+        (lambda: (matrix(), shifted_sum(matrix())), r"inputs: expected a list of TVM tensors.*, got Tensor"),
+    ],
+)
+def test_what_the_compiler_does_not_take_is_refused_by_name(definition, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        custom("f", *definition())
+
+
+def test_names_and_lists_are_checked() -> None:
+    x = matrix()
+    out = shifted_sum(x)
+    with pytest.raises(DefinitionError, match="operator 'my-op': its name is not a Python identifier"):
+        custom("my-op", [x], out)
+    with pytest.raises(DefinitionError, match="input 'x' is listed twice"):
+        custom("f", [x, x], out)
+    with pytest.raises(DefinitionError, match="output 's' is listed twice"):
+        custom("f", [x], out * 2)

@@ -1,0 +1,204 @@
+"""Loop partition for masks, from the operator to the numbers: which tiles run, with which masks, and what comes out."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from neptune_widgets.static_view import html
+
+import neptune_lab as nl
+from neptune_lab.htile.nodes import Arith, Elementwise, For, IndexExpr, Int, Name, Store
+from neptune_lab.htile.walk import arith
+from neptune_lab.operators import attention
+from neptune_lab.trace import from_json, links, to_json
+
+TOLERANCE = 1e-3  # relative, Frobenius norm, fp16 inputs
+TILES = {"block_q": 16, "block_kv": 16}
+
+
+def window(b, h, q, kv):
+    return (kv <= q) & (q - kv < 40)
+
+
+def narrow(b, h, q, kv):
+    return (kv <= q) & (q - kv < 5)
+
+
+def both_sides(b, h, q, kv):
+    return (q - kv < 24) & (kv - q < 40)
+
+
+def prefix(b, h, q, kv):
+    return (kv <= q) | (kv < 37)
+
+
+def heads(b, h, q, kv):
+    return (h < 1) | (kv <= q)
+
+
+def heads_or_window(b, h, q, kv):
+    return (h < 1) | ((kv <= q) & (q - kv < 24))
+
+
+def negated(b, h, q, kv):
+    return ~((kv > q) | (kv < 20))
+
+
+def residues(b, h, q, kv):
+    return (kv % 3 != 1) & (kv <= q)
+
+
+MASKS = [window, narrow, both_sides, prefix, heads, heads_or_window, negated, residues]
+
+
+def compiled(mask, q_len=70, kv_len=70, **options):
+    return nl.compile(attention.general(1, 2, q_len, kv_len, 32, mask_mod=mask), **{**TILES, **options})
+
+
+def loops(kernel) -> list[For]:
+    return [stmt for k in kernel.htile.kernels for stmt in k.body if isinstance(stmt, For)]
+
+
+def value(expr: IndexExpr, env: dict[str, int]) -> int:
+    match expr:
+        case Int(value=number):
+            return number
+        case Name(name=name):
+            return env[name]
+        case Arith(op=op, a=a, b=b):
+            return arith(op, value(a, env), value(b, env))
+
+
+def visits(kernel, part: str | None = None) -> list[tuple[int, int, int]]:
+    """(h, i0, j0) of every tile that the kernel visits, or that a part of its loop does, in order."""
+    (launch,) = kernel.htile.kernels
+    extents = {axis.var: axis.extent for axis in launch.grid}
+    return [
+        (h, i, j)
+        for h in range(extents["h"])
+        for i in range(extents["i0"])
+        for loop in loops(kernel)
+        if part is None or loop.part == part
+        for j in range(*(value(b, {"h": h, "i0": i, "b": 0}) for b in (loop.start, loop.stop)))
+    ]
+
+
+def test_causal_visits_the_lower_triangle_and_masks_the_diagonal():
+    kernel = nl.compile(attention.causal(heads=2, seq=128, head_dim=32), **TILES)
+    n = 8
+    assert len(visits(kernel)) == 2 * n * (n + 1) // 2
+    assert visits(kernel, "right edge") == [(h, i, i) for h in range(2) for i in range(n)]
+    interior, edge = kernel.source.split("# interior")[1].split("# right edge")
+    assert "tl.where(j[" not in interior
+    assert "mask=" not in interior
+    assert "tl.where(j[None, :] <= i[:, None]" in edge
+    assert "mask=" not in edge.split("# out")[0], "128 divides: no tile needs a bound"
+
+
+def test_a_tail_is_masked_in_the_last_tile_only():
+    kernel = nl.compile(attention.global_(heads=1, seq=200, head_dim=32), block_q=64, block_kv=64)
+    assert [(loop.part, loop.start, loop.stop) for loop in loops(kernel)] == [
+        ("interior", Int(0), Int(3)),
+        ("right edge", Int(3), Int(4)),
+    ]
+    interior = kernel.source.split("# interior")[1].split("# right edge")[0]
+    assert "< 200" not in interior
+
+
+def test_sizes_that_divide_without_a_mask_change_nothing():
+    kernel = nl.compile(attention.global_(heads=1, seq=128, head_dim=32), block_q=64, block_kv=64)
+    name, program, notes = kernel.passes[-1]
+    assert (name, notes) == ("partition_masked_loops", ())
+    assert program is kernel.passes[-2].program
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize(("q_len", "kv_len"), [(70, 70), (40, 90), (64, 64)])
+def test_visited_tiles_against_all_positions(mask, q_len, kv_len):
+    """Enumerated: a tile left out is false at every position, a tile that carries no mask is true at every one."""
+    kernel = compiled(mask, q_len, kv_len)
+    seen, interior = visits(kernel), set(visits(kernel, "interior"))
+    assert len(seen) == len(set(seen)), "a tile is visited once"
+    assert seen == sorted(seen), "in the order of the loop"
+    inner = next((loop for loop in loops(kernel) if loop.part == "interior"), None)
+    keeps_its_mask = inner is not None and any(
+        isinstance(store.value, Elementwise) and store.value.op == "where"
+        for store in inner.body
+        if isinstance(store, Store) and store.target.tensor == "score"
+    )
+    affine = (lambda b, h, q, kv: kv <= q) if mask is residues else mask
+    for h in range(2):
+        for i in range(-(-q_len // 16)):
+            for j in range(-(-kv_len // 16)):
+                q, kv = np.ogrid[i * 16 : i * 16 + 16, j * 16 : j * 16 + 16]
+                holds = affine(0, h, q, kv) & (kv < kv_len) & (q >= 0)
+                if (h, i, j) not in seen:
+                    assert not holds.any()
+                if (h, i, j) in interior and not keeps_its_mask:
+                    assert holds.all()
+
+
+def test_window_visits_a_band():
+    kernel = nl.compile(attention.general(1, 1, 256, 256, 32, mask_mod=window), **TILES)
+    # Rows of one tile see 16 + 39 columns: the tile of the diagonal and three before it.
+    assert len(visits(kernel)) == 1 + 2 + 3 + 4 * 13
+    assert [loop.part for loop in loops(kernel)] == ["left edge", "interior", "right edge"]
+    left, right = kernel.source.split("# left edge")[1].split("# interior")[0], kernel.source.split("# right edge")[1]
+    assert "< 40" in left
+    assert "j[None, :] <= i" not in left, "columns of the left edge are before the diagonal"
+    assert "< 40" not in right.split("# out")[0], "the diagonal's tile is inside the window"
+
+
+def test_a_head_with_a_window_skips_what_one_without_visits():
+    seen = visits(compiled(heads_or_window, 128, 128))
+    assert [(i, j) for h, i, j in seen if h == 0] == [(i, j) for i in range(8) for j in range(8)]
+    assert [(i, j) for h, i, j in seen if h == 1] == [(i, j) for i in range(8) for j in range(max(0, i - 2), i + 1)]
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=lambda m: m.__name__)
+def test_numbers(mask):
+    assert compiled(mask).error() < TOLERANCE
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(33, 77), (77, 33), (48, 48)])
+@pytest.mark.parametrize(("block_q", "block_kv"), [(32, 16), (16, 32)])
+def test_causal_numbers_with_unequal_tiles(q_len, kv_len, block_q, block_kv):
+    """77 queries on 33 keys: the first 44 rows see nothing, their first tiles have no iteration, and stay NaN."""
+    op = attention.causal(heads=1, q_len=q_len, kv_len=kv_len, head_dim=32)
+    kernel = nl.compile(op, block_q=block_q, block_kv=block_kv)
+    assert kernel.error() < TOLERANCE
+    if q_len > kv_len:
+        assert any(loop.part == "right edge" for loop in loops(kernel))
+
+
+def test_the_record_and_the_page_hold_the_proof():
+    trace = nl.compile(attention.causal(heads=1, seq=40, head_dim=16), **TILES).trace
+    notes = {p.name: p.notes for p in trace.kernel.passes}
+    assert not notes["hoist_invariant_loads"]
+    proof = notes["partition_masked_loops"]
+    assert "interior 0 .. i0; right edge i0 .. i0+1" in proof[0]
+    assert any(
+        re.search(r"true on whole tiles for j0 in 0 \.\. i0, false .* outside j0 in 0 \.\. i0\+1", x) for x in proof
+    )
+    assert "  s_sum = s_sum" in proof
+    assert "  assumed: 0 times v counts as 0, so v is finite" in proof
+    assert from_json(to_json(trace)).kernel.passes[-1].notes == proof
+    assert "Proof: partition masked loops" in html(trace)
+    assert "  s_sum = s_sum" in html(trace)
+
+
+@pytest.mark.parametrize("mask", [window, prefix], ids=lambda m: m.__name__)
+def test_parts_are_linked(mask):
+    assert links(compiled(mask).trace) == ()
+
+
+def test_unknown_conditions_are_named():
+    notes = compiled(residues).passes[-1].notes
+    assert any("% 3 != 1: unknown" in line for line in notes)
+
+
+def test_golden_window(golden):
+    kernel = nl.compile(attention.general(1, 2, 200, 200, 64, mask_mod=window), block_q=16, block_kv=16)
+    golden("attention_window.partition.txt", "\n".join(kernel.passes[-1].notes) + "\n\n" + kernel.htile_text)
