@@ -37,6 +37,7 @@ class Emit(StrEnum):
     definition = "definition"
     loops = "loops"
     htile = "htile"
+    outline = "outline"
     triton = "triton"
     trace = "trace"
 
@@ -141,6 +142,8 @@ def compile_command(
             kernel = compile(op, request.template, **request.options)
             if emit is Emit.htile:
                 text = kernel.htile_text
+            elif emit is Emit.outline:
+                text = kernel.outline
             elif emit is Emit.triton:
                 text = kernel.source
             else:

@@ -127,6 +127,15 @@ def check_written(
     return f"h as written holds Eq. 3, Eq. 4 and the identity at {_POINTS} random points"
 
 
+def is_identity(program: Program, reducer: str, term: Expr, at: Mapping[Expr, float]) -> bool:
+    """Whether the term is the identity of its reducer, exactly, with the nodes `at` at these values and random ones
+    elsewhere."""
+    rng = np.random.default_rng(_SEED)
+    known = {node: np.full((2, _POINTS), value) for node, value in at.items()}
+    leaves = {leaf: _draw(program, leaf, rng) for leaf in _leaves(term, set(known))}
+    return bool(np.all(compute(term, {**leaves, **known}) == IDENTITIES[reducer]))
+
+
 def compute(expr: Expr, at: Mapping[Expr, Array]) -> Array:
     """The value of a scalar expression in float64 over arrays of points; whole numbers and conditions stay such.
 

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from neptune_lab.errors import RepairError, ScheduleError
-from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir import sign, tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
-from neptune_lab.loop_ir.sign import is_nonnegative, may_be_infinite
+from neptune_lab.loop_ir.sign import may_be_infinite
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.sympy_bridge import Reading, read_term, write
+from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.outcome import Phase
+from neptune_lab.loop_schedule.vanishing import carries_nothing
 from neptune_lab.repair import RepairTerm, VectorRepair, solve, text
 
 if TYPE_CHECKING:
@@ -29,17 +31,21 @@ class ProducerReads:
     Args:
         reads: for each producer's buffer, the index (its tag left out) at which the consumer reads it.
         points: for each producer's buffer, (singular value, stand-in) pairs that it can take at some tag.
+        empty: for each producer's buffer, those of its singular values at which nothing has been carried yet.
     """
 
     reads: dict[str, tuple[Expr, ...]]
     points: dict[str, tuple[tuple[float, float], ...]]
+    empty: dict[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Repair(ProducerReads):
-    """The solved repair of one consumer: its reads, and `term`, the derivation from `repair.solve`."""
+    """The solved repair of one consumer: its reads, `term`, the derivation from `repair.solve`, and what the h that is
+    written into the program was `checked` on."""
 
     term: RepairTerm
+    checked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +112,7 @@ def read_consumer(
                 )
             named[node] = node.buffer
     reading = read_term(term, named)
-    assumptions: dict[str, tuple[str, ...]] = {}
-    for symbol, expr in reading.reads:
-        if is_nonnegative(program, expr):
-            assumptions[symbol.name] = ("nonnegative",)
+    assumptions = sign.assumptions(program, reading.reads)
     order = tuple(p for p in producers if p in reads)
     return Question(reduction.reducer, term, named, reading, order, reads, assumptions)
 
@@ -123,10 +126,33 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
     asked = read_consumer(program, consumer, producers, kept)
     try:
         term = solve(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions, constants=())
-        return Repair(asked.reads, {p: singular_points(program, term, p) for p in asked.producers}, term)
+        points = {p: singular_points(program, term, p) for p in asked.producers}
+        repair = Repair(asked.reads, points, empty_points(program, consumer, asked, points), term)
+        return replace(repair, checked=check_as_written(program, consumer, asked, repair))
     except RepairError as error:
         error.node = consumer.name
         raise
+
+
+def check_as_written(program: Program, consumer: Block, asked: Question, repair: Repair) -> str:
+    """Holds the h that goes into the program against g as the program has it, in numbers; what was compared.
+
+    Nothing of it comes from the algebra system: where that is wrong, the numbers say so.
+
+    Raises:
+        RepairError: the two disagree.
+    """
+
+    def before(buffer: str, _: tuple[Expr, ...]) -> Expr:
+        return Var(f"{buffer} before")
+
+    def now(buffer: str, _: tuple[Expr, ...]) -> Expr:
+        return Var(f"{buffer} now")
+
+    carried = Var("t")
+    h = apply_h(consumer, carried, repair, before, now, program, starts=False)
+    places = [Places(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
+    return check_written(program, asked.reducer, asked.term, h, carried, places)
 
 
 class RepairRefused(ScheduleError):
@@ -168,7 +194,7 @@ def solve_repair(
             phases=(*phases, refused),
         ) from error
     note = f"f is {repair.term.reducer}, g is read off {local}; h takes what {block} holds from one value of "
-    note += f"{', '.join(buffers)} to another."
+    note += f"{', '.join(buffers)} to another. As written: {repair.checked}."
     early = phases[-1].reads_early
     return repair, Phase(
         "repair", "repair function", note, program, repair.term, wrong=phases[-1].wrong, reads_early=early
@@ -198,6 +224,28 @@ def singular_points(
             )
         found.append((point, float(guard.stand_in)))
     return tuple(found)
+
+
+def empty_points(
+    program: Program, consumer: Block, asked: Question, points: dict[str, tuple[tuple[float, float], ...]]
+) -> dict[str, tuple[float, ...]]:
+    """The singular values of each producer at which the consumer carries its identity still (`vanishing`)."""
+    return {
+        producer: tuple(
+            point
+            for point, stand_in in pairs
+            if carries_nothing(
+                program,
+                consumer,
+                asked.reducer,
+                asked.term,
+                producer,
+                point,
+                {read: stand_in for read, buffer in asked.named.items() if buffer == producer},
+            )
+        )
+        for producer, pairs in points.items()
+    }
 
 
 def guarded(value: Expr, points: tuple[tuple[float, float], ...], dtype: str) -> Expr:
@@ -234,17 +282,30 @@ def producer_values(
     values: dict[Symbol, Expr] = {}
     for producer, index in repair.reads.items():
         points = repair.points[producer]
-        before = points
+        now = guarded(current(producer, index), points, dtype)
+        before = previous(producer, index)
+        empty = list(repair.empty[producer])
         if starts:
             source = writer_of(program, producer)
             reducer = None if source is None else reducer_of(source)
             assert reducer is not None
-            start, first = term.initial_stand_in(producer, reducer), IDENTITIES[reducer]
-            if start is not None and not any(p == first for p, _ in points):
-                before = (*points, (first, float(start)))
-        values[term.previous[producer]] = guarded(previous(producer, index), before, dtype)
-        values[term.current[producer]] = guarded(current(producer, index), points, dtype)
+            first = IDENTITIES[reducer]
+            if first not in empty and term.initial_stand_in(producer, reducer) is not None:
+                empty.append(first)
+        for point in empty:
+            # Nothing is carried: with the current value for the previous one, h does nothing, and cannot overflow.
+            if not _departs_clean(term, producer, point):
+                before = Op("guard", (before, Const(point, dtype), now))
+        values[term.previous[producer]] = guarded(before, tuple(p for p in points if p[0] not in empty), dtype)
+        values[term.current[producer]] = now
     return values
+
+
+def _departs_clean(term: RepairTerm | VectorRepair, producer: str, point: float) -> bool:
+    """Whether h keeps the identity by itself when it departs from this singular point: exp(-inf - r') * 0 = 0."""
+    return any(
+        IDENTITIES[reducer] == point and term.initial_stand_in(producer, reducer) is None for reducer in ("max", "min")
+    )
 
 
 def apply_h(

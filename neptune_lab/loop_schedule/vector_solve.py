@@ -18,6 +18,7 @@ from neptune_lab.loop_schedule.repairing import (
     Question,
     Repair,
     RepairRefused,
+    empty_points,
     inlined_term,
     read_consumer,
     singular_points,
@@ -72,7 +73,8 @@ def find_family_repair(
         values[term.u] = stage
     else:
         values[term.u] = write(term.reference, values, dtype) if reference is None else reference
-    return FamilyRepair(asked.reads, points, term, values, reference, progress_of(program, consumer.name, var))
+    empty = empty_points(program, consumer, asked, points)
+    return FamilyRepair(asked.reads, points, empty, term, values, reference, progress_of(program, consumer.name, var))
 
 
 def _is_reference(expr: Expr, named: dict[Expr, str], term: VectorRepair) -> bool:

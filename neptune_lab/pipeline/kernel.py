@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neptune_lab.htile import printer
+from neptune_lab.htile import outline, printer
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile_to_triton import TritonSource
 from neptune_lab.loop_ir.nodes import Program
@@ -57,6 +57,12 @@ class Kernel:
     def htile_text(self) -> str:
         """`htile` as text."""
         return printer.to_text(self.htile)
+
+    @property
+    def outline(self) -> str:
+        """`htile` at a glance: loops, what each loads, multiplies, masks and stores, and lines of Triton a kernel."""
+        emitted = zip(self.htile.kernels, self.triton.kernels, strict=True)
+        return outline.outline(self.htile, {tiles.name: len(k.text.splitlines()) for tiles, k in emitted})
 
     @property
     def source(self) -> str:

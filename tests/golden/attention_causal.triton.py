@@ -40,7 +40,7 @@ def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
         s_exp = tl.exp(score - s_max_1_finite[:, None])
         s_sum_tile = tl.sum(s_exp, axis=1)
         # s_sum
-        repair = tl.exp(tl.where(s_max_0 == float("-inf"), 0.0, s_max_0) - s_max_1_finite)
+        repair = tl.exp(s_max_0 - s_max_1_finite)
         s_sum = repair * s_sum + s_sum_tile
         v = tl.load(v_base + j[:, None] * 64 + d[None, :])
         acc = tl.dot(s_exp.to(tl.float16), v, acc=repair[:, None] * acc)
@@ -59,7 +59,7 @@ def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
         s_exp = tl.exp(score - s_max_1_finite[:, None])
         s_sum_tile = tl.sum(s_exp, axis=1)
         # s_sum
-        repair = tl.exp(tl.where(s_max_0 == float("-inf"), 0.0, s_max_0) - s_max_1_finite)
+        repair = tl.exp(s_max_0 - s_max_1_finite)
         s_sum = repair * s_sum + s_sum_tile
         v = tl.load(v_base + j[:, None] * 64 + d[None, :])
         acc = tl.dot(s_exp.to(tl.float16), v, acc=repair[:, None] * acc)

@@ -58,16 +58,10 @@ def attention_causal_combine(out_ptr, s_max_local_ptr, s_sum_local_ptr, acc_loca
     # s_sum
     s_max_finite = tl.where(s_max == float("-inf"), 0.0, s_max)
     s_sum_local = tl.load(s_sum_local_base + j)
-    s_sum = tl.sum(
-        tl.exp(tl.where(s_max_local == float("-inf"), 0.0, s_max_local) - s_max_finite) * s_sum_local,
-        axis=0,
-    )
+    s_sum = tl.sum(tl.exp(s_max_local - s_max_finite) * s_sum_local, axis=0)
     s_max_local_2 = tl.load(s_max_local_base + j[None, :])
     acc_local = tl.load(acc_local_base + j[None, :] * 64 + d[:, None])
-    acc = tl.sum(
-        tl.exp(tl.where(s_max_local_2 == float("-inf"), 0.0, s_max_local_2) - s_max_finite) * acc_local,
-        axis=1,
-    )
+    acc = tl.sum(tl.exp(s_max_local_2 - s_max_finite) * acc_local, axis=1)
     # out
     tl.store(out_base + d, (acc / s_sum).to(tl.float16))
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import neptune_lab as nl
-from neptune_lab.operators import attention, softmax
+from neptune_lab.operators import attention, norms, softmax
+from neptune_lab.runtime import call_on_arrays
 
 TOLERANCE = 1e-3  # relative, Frobenius norm, fp16 inputs
 
@@ -85,3 +86,29 @@ def test_softmax_sums(template, rows, cols):
 def test_float32_inputs_stay_accurate():
     kernel = nl.compile(attention.causal(heads=1, seq=64, head_dim=64, dtype="float32"), block_q=32, block_kv=32)
     assert kernel.error() < 1e-5
+
+
+@pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 3})])
+def test_a_maximum_far_below_zero_at_first_does_not_overflow(template, options):
+    """Early keys score near -200, where the first tile's repair factor exp(0 - m) would be infinite."""
+
+    def steep(score, b, h, q, kv):
+        return score + 1.0 * (kv - q)
+
+    def causal(b, h, q, kv):
+        return q >= kv
+
+    op = attention.general(1, 1, 256, 256, 16, score_mod=steep, mask_mod=causal)
+    kernel = nl.compile(op, template, block_q=32, block_kv=32, **options)
+    assert kernel.error() < TOLERANCE
+
+
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+def test_tiny_and_zero_rows_of_a_norm(template):
+    """The first maximum is far below 1, which the start value must not stand in for."""
+    op = norms.l2_norm(4, 40, dtype="float32")
+    x = op.random_inputs(0)["x"] * np.float32(1e-25)
+    x[1] = 0
+    x[2, :20] = 0
+    (found,) = call_on_arrays(nl.compile(op, template, block_q=4, block_kv=8)._loaded, (x,))
+    np.testing.assert_allclose(found, op.reference(x), rtol=1e-5)

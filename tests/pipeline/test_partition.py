@@ -182,11 +182,11 @@ def test_the_record_and_the_page_hold_the_proof():
     assert any(
         re.search(r"true on whole tiles for j0 in 0 \.\. i0, false .* outside j0 in 0 \.\. i0\+1", x) for x in proof
     )
-    assert "  s_sum = s_sum" in proof
+    assert "    s_sum = s_sum" in proof
     assert "  assumed: 0 times v counts as 0, so v is finite" in proof
     assert from_json(to_json(trace)).kernel.passes[-1].notes == proof
     assert "Proof: partition masked loops" in html(trace)
-    assert "  s_sum = s_sum" in html(trace)
+    assert "    s_sum = s_sum" in html(trace)
 
 
 @pytest.mark.parametrize("mask", [window, prefix], ids=lambda m: m.__name__)

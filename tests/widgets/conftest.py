@@ -46,7 +46,7 @@ class Page:
 
 @pytest.fixture
 def softmax_page():
-    return Page(nl.explore(nl.compile(softmax.figure1(4, 8), block_q=2, block_kv=4)))
+    return Page(nl.explore(nl.compile(softmax.figure1(4, 8), block_q=2, block_kv=4, template="rolling_update")))
 
 
 @pytest.fixture

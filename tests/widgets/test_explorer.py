@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from neptune_widgets import checks
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError, TraceError
@@ -17,13 +18,14 @@ from neptune_lab.trace import from_json, save, to_json
 def test_an_edit_gives_another_kernel_and_comes_back_by_undo(attention_page):
     page = attention_page
     first, steps = page.triton, page.steps
-    steps[0]["arguments"]["tiles"]["i"] = 32
+    assert [s["primitive"] for s in steps[:2]] == ["remark", "tile"]
+    steps[1]["arguments"]["tiles"]["i"] = 32
     answer = page.ask("edit", steps=steps)
     assert answer["kind"] == "edited"
     assert answer["payload"] == page.explorer.payload
     assert "tl.arange(0, 32)" in page.triton != first
     assert page.explorer.kernel.source == page.triton
-    assert dict(page.explorer.schedule.steps[0].arguments)["tiles"] == (("i", 32), ("j", 64))
+    assert dict(page.explorer.schedule.steps[1].arguments)["tiles"] == (("i", 32), ("j", 64))
     assert page.payload["editor"]["undo"] == 1
 
     assert page.ask("undo")["kind"] == "edited"
@@ -49,7 +51,7 @@ def test_a_refused_edit_is_taken_back_without_a_trace(softmax_page):
 
 
 def test_a_refusal_of_the_algebra_stands_at_its_step(page_of):
-    """sum of (x - mean): h is not additive, and the derivation shows where that came out."""
+    """sum of x / (x + total): no h is additive and no family closed, and the derivation shows where that came out."""
 
     def build():
         from tvm import te
@@ -59,13 +61,13 @@ def test_a_refusal_of_the_algebra_stands_at_its_step(page_of):
         x = te.placeholder((2, 4), "float32", name="x")
         j, k = te.reduce_axis((0, 4), name="j"), te.reduce_axis((0, 4), name="j")
         total = te.compute((2,), lambda i: te.sum(x[i, j], axis=j), name="total")
-        off = te.compute((2, 4), lambda i, j: x[i, j] - total[i], name="off")
+        off = te.compute((2, 4), lambda i, j: x[i, j] / (x[i, j] + total[i]), name="off")
         out = te.compute((2,), lambda i: te.sum(off[i, k], axis=k), name="out")
-        return from_te("centred", [x], [out])
+        return from_te("share", [x], [out])
 
     base = softmax.figure1()
     outputs = (replace(base.outputs[0], name="out"),)
-    operator = replace(base, name="centred", inputs=(replace(base.inputs[0], name="x"),), outputs=outputs, build=build)
+    operator = replace(base, name="share", inputs=(replace(base.inputs[0], name="x"),), outputs=outputs, build=build)
     page = page_of(nl.Schedule(operator))
     step = {"primitive": "rolling_update", "arguments": {"block": "out", "loop": "total.j"}}
     answer = page.ask("edit", steps=[step])
@@ -190,6 +192,22 @@ def test_of_edits_that_come_together_the_last_one_counts(softmax_page):
     assert len(page.steps) == 3
 
 
+def test_a_remark_is_written_and_edited_like_a_step(attention_page):
+    page = attention_page
+    found = page.ask("choices", steps=page.steps, index=0, primitive="remark")
+    assert found["parameters"] == [
+        {"name": "text", "kind": "sentence", "required": True, "choices": None, "value": page.steps[0]["arguments"]["text"]}
+    ]
+    assert "message" not in found
+    said = {"primitive": "remark", "arguments": {"text": "Wider tiles spill."}}
+    triton = page.triton
+    assert page.ask("edit", steps=[said, *page.steps[1:]])["kind"] == "edited"
+    assert page.triton == triton
+    assert page.payload["trace"]["steps"][1]["phases"][0]["note"] == "Wider tiles spill."
+    empty = page.ask("edit", steps=[{"primitive": "remark", "arguments": {"text": " "}}, *page.steps[1:]])
+    assert (empty["kind"], empty["error"]["step"]) == ("refused", 0)
+
+
 def test_choices_of_a_step_and_of_a_new_one(softmax_page):
     page = softmax_page
     answer = page.ask("choices", steps=page.steps, index=0, primitive="tile")
@@ -256,7 +274,7 @@ def test_tables_of_small_programs_come_with_the_payload_and_large_ones_are_sampl
         f"{s['index']}.{p['key']}" for s in small["trace"]["steps"] for p in s["phases"]
     }
     assert small["tags_note"] == ""
-    large = page_of(nl.compile(attention.causal(batch=1, heads=4, seq=1024, head_dim=64)))
+    large = page_of(nl.compile(attention.causal(batch=1, heads=4, seq=1024, head_dim=64), "rolling_update"))
     assert large.payload["tags"]["tables"] == {}
     assert "kv_len=8" in large.payload["tags_note"]
     answer = large.ask("tags", step=1, phase="tile", rolling="j0")
@@ -285,6 +303,21 @@ def test_the_check_runs_natively_or_at_smaller_sizes_or_says_that_it_did_not(pag
     own = page_of(attention.general(1, 32, 2048, 2048, 64, score_mod=bias)).ask("check")
     assert own["ok"] is None
     assert "not checked natively" in own["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "says"),
+    [
+        ("gqa_dc", {"seq": 2048}, "the same steps at heads=16, kv_len=128, head_dim=16, kv_heads=2"),
+        ("gqa_pf", {"seq": 1024}, "the same steps at heads=16, q_len=128, kv_len=128, head_dim=16, kv_heads=2"),
+        ("s2", {}, "the same steps with split('qk.j', factors=[2, 2, 64], names=['js', 'j0', 'j1']) at heads=2"),
+    ],
+)
+def test_the_check_keeps_what_the_schedule_stands_on(name, sizes, says):
+    """Shared heads stay in groups, and no part of a split is empty."""
+    ok, text = checks.check(nl.compile(attention.preset(name, **sizes)).schedule)
+    assert ok is True
+    assert says in text
 
 
 def test_unknown_and_broken_messages_are_answered(softmax_page):
@@ -327,7 +360,7 @@ def test_the_payload_holds_the_record_and_stays_small():
     assert from_json(json.dumps(shown["trace"])) == from_json(to_json(kernel.trace))
     assert {"check", "tags", "tags_note", "editor", "device", "live", "kernel_error"} <= shown.keys()
     kinds = {p["kind"] for q in shown["editor"]["primitives"] for p in q["parameters"]}
-    assert kinds == {"block", "loop", "loops", "buffer", "factors", "tiles", "choice", "int", "text"}
+    assert kinds == {"block", "loop", "loops", "buffer", "factors", "tiles", "choice", "int", "text", "sentence"}
 
 
 def test_the_view_is_saved_and_opened_as_data(softmax_page, tmp_path):

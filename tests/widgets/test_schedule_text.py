@@ -93,9 +93,16 @@ def test_refusals_name_the_place(text, line, column, message):
     assert column is None or refused.value.column == column
 
 
+def test_a_remark_is_a_call_like_the_others_and_a_comment_is_dropped():
+    steps = [Step.of("remark", text='rolling_update: "j" has 1 tile\nof 64.'), Step.of("inline", block="p")]
+    text = to_text(steps)
+    assert [p.step for p in parse(f"# by hand\n{text}")] == steps
+    assert text.startswith("sch.remark(")
+
+
 def test_templates_stand_for_their_steps():
     operator = softmax.figure1(4, 8)
-    whole = nl.compile(operator, block_q=2, block_kv=4).schedule.steps
+    whole = nl.compile(operator, "rolling_update", block_q=2, block_kv=4).schedule.steps
 
     def expand(before, name, options):
         return nl.templates.TEMPLATES[name](nl.Schedule(operator), **options).steps

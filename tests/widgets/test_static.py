@@ -48,6 +48,7 @@ def evil(kernel):
     lines = tuple(replace(x, text=EVIL) for x in trace.operator.definition)
     operator = replace(trace.operator, title=EVIL, source=EVIL, definition=lines)
     steps = tuple(replace(s, summary=EVIL) for s in trace.steps)
+    steps = (*steps, replace(steps[-1], index=len(steps), primitive="remark", arguments={"text": EVIL}))
     return replace(trace, operator=operator, steps=steps, kernel=replace(trace.kernel, source=EVIL))
 
 
@@ -72,8 +73,14 @@ def test_the_static_view_has_no_script_and_loads_nothing(kernel, evil):
         outline = Outline(static_view.html(trace, note="checked"))
         assert outline.open == []
         for tag, attributes in outline.found:
-            assert tag in {"div", "style", "h3", "p", "br", "details", "summary", "ol", "li", "code", "pre", "small"}
+            assert tag in {"div", "style", "h3", "p", "br", "details", "summary", "ol", "li", "code", "em", "pre", "small"}
             assert set(attributes) <= {"class", "open", "type"}
+
+
+def test_a_remark_stands_in_the_static_view_as_a_sentence():
+    trace = nl.compile(softmax.figure1(4, 8)).trace
+    assert "<li><em>rolling_update: j has 1 tile of 64: too few to split.</em></li>" in static_view.html(trace)
+    assert "   1  rolling_update: j has 1 tile of 64: too few to split.\n" in static_view.text(trace)
 
 
 def test_in_a_notebook_the_static_view_is_an_output_of_its_own(kernel, monkeypatch):

@@ -3,20 +3,23 @@ program is too large to run in plain loops."""
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any
+from math import ceil, prod
+from typing import TYPE_CHECKING
 
 from neptune_lab.errors import NeptuneError
+from neptune_widgets.sizes import again, few_tiles, function_name, tiny
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from neptune_lab import Kernel, Schedule
+    from neptune_lab.loop_schedule import Step
     from neptune_lab.operators import Operator
 
 # Stores that run natively within about half a second.
 LARGEST = 30_000_000
-# Sizes that a lecture hall can read, for tag tables.
-_TINY = {"batch": 1, "heads": 1, "q_len": 8, "kv_len": 8, "head_dim": 4, "rows": 2, "cols": 8}
-_SMALL = {"batch": 1, "heads": 2, "head_dim": 16}
+# Tiles in a part of a split, where it has more: a few say as much as many.
+_TILES = 2
 
 
 def check(schedule: Schedule) -> tuple[bool | None, str]:
@@ -41,7 +44,9 @@ def _at(schedule: Schedule, smaller: Schedule) -> str:
     """The sizes that are not the schedule's own."""
     own = schedule.operator.params
     pairs = [(n, v) for n, v in smaller.operator.params.items() if v != own.get(n) and not isinstance(v, float)]
-    return f"the same steps at {', '.join(f'{n}={v}' for n, v in pairs)}"
+    changed = [str(new) for old, new in zip(schedule.steps, smaller.steps, strict=True) if old != new]
+    splits = f" with {', '.join(changed)}" if changed else ""
+    return f"the same steps{splits} at {', '.join(f'{n}={v}' for n, v in pairs)}"
 
 
 def smaller_kernel(kernel: Kernel) -> tuple[Kernel, str] | None:
@@ -56,57 +61,69 @@ def smaller_kernel(kernel: Kernel) -> tuple[Kernel, str] | None:
 
 
 def reduced(schedule: Schedule) -> Schedule | None:
-    """The same steps on the same operator at sizes that just hold the tiles; None where that is not to be had."""
+    """The same steps on the same operator at sizes that just hold the tiles; None where that is not to be had.
+
+    A split whose factors are all given is made into as many parts as the smaller size fills, since a template leaves
+    no part empty.
+    """
     from neptune_lab import Schedule
 
-    tile = max(_sizes(schedule), default=8)
-    wanted = {}
-    for name, value in schedule.operator.params.items():
-        if isinstance(value, int) and not isinstance(value, bool):
-            # Two whole tiles and the tail that the real size has.
-            wanted[name] = min(value, _SMALL.get(name, 2 * tile + value % tile))
-    smaller = again(schedule.operator, wanted)
+    steps = [_fewer_tiles(step) for step in schedule.steps]
+    smaller = again(schedule.operator, few_tiles(schedule.operator, max(_sizes(steps), default=8)))
     if smaller is None:
         return None
+    made = Schedule(smaller)
     try:
-        return Schedule.replay(smaller, schedule.steps)
+        for step in steps:
+            made.apply(_filled(step, made))
     except NeptuneError:
         return None
+    return made
+
+
+def _fewer_tiles(step: Step) -> Step:
+    """A split into parts, tiles of a part and elements of a tile, with few tiles a part."""
+    factors = _all_factors(step)
+    if len(factors) < 3:
+        return step
+    return _with_factors(step, [factors[0], *(min(f, _TILES) for f in factors[1:-1]), factors[-1]])
+
+
+def _filled(step: Step, schedule: Schedule) -> Step:
+    """A split into as many parts as the loop fills."""
+    from neptune_lab.pipeline.facts import extent
+
+    factors = _all_factors(step)
+    if not factors:
+        return step
+    block, _, var = dict(step.arguments)["loop"].partition(".")
+    return _with_factors(step, [ceil(extent(schedule.program, block, var) / prod(factors[1:])), *factors[1:]])
+
+
+def _all_factors(step: Step) -> list[int]:
+    """The factors of a split that gives all of them; otherwise none."""
+    factors = list(dict(step.arguments).get("factors", ()))
+    return factors if all(isinstance(f, int) for f in factors) else []
+
+
+def _with_factors(step: Step, factors: list[int]) -> Step:
+    return type(step).of(step.primitive, **{**step.as_record()["arguments"], "factors": factors})
+
+
+def _sizes(steps: Sequence[Step]) -> list[int]:
+    """Every size of a tile, and what a part of a split holds."""
+    found = []
+    for step in steps:
+        arguments = step.as_record()["arguments"]
+        found += [v for v in arguments.get("tiles", {}).values() if isinstance(v, int)]
+        whole = _all_factors(step)
+        found += [prod(whole[1:])] if whole else [v for v in arguments.get("factors", ()) if isinstance(v, int)]
+    return found
 
 
 def small_enough(operator: Operator) -> str | None:
     """How one writes the operator at sizes for tag tables; None where it cannot be made again."""
-    wanted = {n: min(v, _TINY[n]) for n, v in operator.params.items() if n in _TINY}
+    wanted = tiny(operator)
     if not wanted or again(operator, wanted) is None:
         return None
-    return f"{_name(operator)}({', '.join(f'{n}={v}' for n, v in wanted.items())})"
-
-
-def _sizes(schedule: Schedule) -> list[int]:
-    """Every tile size and factor in the schedule."""
-    found = []
-    for step in schedule.steps:
-        arguments = step.as_record()["arguments"]
-        found += [v for v in arguments.get("tiles", {}).values() if isinstance(v, int)]
-        found += [v for v in arguments.get("factors", ()) if isinstance(v, int)]
-    return found
-
-
-def _name(operator: Operator) -> str | None:
-    from neptune_lab.operators import OPERATORS
-
-    return next((name for name in OPERATORS if name.replace(".", "_") == operator.name), None)
-
-
-def again(operator: Operator, sizes: dict[str, Any]) -> Operator | None:
-    """The operator made anew at other sizes; None where its parameters do not tell all (a mod is a function)."""
-    from neptune_lab.operators import OPERATORS
-
-    name = _name(operator)
-    if name is None or any(operator.params.get(mod) for mod in ("score_mod", "mask_mod")):
-        return None
-    taken = inspect.signature(OPERATORS[name]).parameters
-    try:
-        return OPERATORS[name](**{n: v for n, v in {**operator.params, **sizes}.items() if n in taken})
-    except (NeptuneError, TypeError):
-        return None
+    return f"{function_name(operator)}({', '.join(f'{n}={v}' for n, v in wanted.items())})"

@@ -33,11 +33,12 @@ _KINDS = {
     "maps": "choice",
     "key": "choice",
     "value": "int",
+    "text": "sentence",
 }
 _FIXED: dict[str, tuple[Any, ...]] = {
     "thread": ("blockIdx.x", "blockIdx.y", "blockIdx.z"),
     "scope": ("local", "shared", "global"),
-    "key": ("num_warps", "num_stages"),
+    "key": ("num_warps", "num_stages", "sequential"),
     "value": (1, 2, 3, 4, 8, 16),
     "maps": ("auto", "inline", "keep"),
 }
@@ -140,7 +141,7 @@ class _Search:
     def parameter(self, name: str, required: bool, values: Mapping[str, Any]) -> Parameter:
         """One parameter with the values that it can have, the others being as they are."""
         kind, value = _kind(name), values.get(name)
-        if kind == "text":
+        if kind in ("text", "sentence"):
             return Parameter(name, kind, required, None, value)
         if kind == "tiles":
             return Parameter(name, kind, required, self._tiles(values), value)

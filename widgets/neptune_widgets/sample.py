@@ -11,16 +11,12 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import NeptuneError
-from neptune_widgets.checks import again
+from neptune_widgets.sizes import again, tiny
 
 if TYPE_CHECKING:
     from neptune_lab import Schedule
     from neptune_lab.loop_schedule import Step
     from neptune_lab.operators import Operator
-
-# Sizes that a lecture hall can read.
-TINY = {"batch": 1, "heads": 1, "q_len": 4, "kv_len": 8, "head_dim": 2, "rows": 2, "cols": 8}
-
 
 def sample(schedule: Schedule) -> tuple[Schedule, str] | None:
     """The schedule at tiny sizes, and what these are; None where the operator cannot be made again."""
@@ -31,11 +27,11 @@ def sample(schedule: Schedule) -> tuple[Schedule, str] | None:
 def _sample(operator: Operator, steps: tuple[Step, ...]) -> tuple[Schedule, str] | None:
     from neptune_lab import Schedule
 
-    wanted = {n: min(v, TINY[n]) for n, v in operator.params.items() if n in TINY and isinstance(v, int)}
-    tiny = again(operator, wanted)
-    if tiny is None:
+    wanted = tiny(operator)
+    smaller = again(operator, wanted)
+    if smaller is None:
         return None
-    real, small = Schedule(operator), Schedule(tiny)
+    real, small = Schedule(operator), Schedule(smaller)
     try:
         for step in steps:
             small.apply(_scaled(step, real, small))
@@ -63,6 +59,6 @@ def _size(size: int, loop: str, real: Schedule, small: Schedule) -> int:
     from neptune_lab.pipeline.facts import extent
 
     block, _, var = loop.partition(".")
-    tiny = extent(small.program, block, var)
+    few = extent(small.program, block, var)
     # A tile of one element would have no inner loop, and later steps of the schedule name what that makes.
-    return max(min(2, tiny, size), ceil(size * tiny / extent(real.program, block, var)))
+    return max(min(2, few, size), ceil(size * few / extent(real.program, block, var)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-from neptune_lab.trace import Derivation, Line, Trace
+from neptune_lab.trace import Derivation, Line, StepRecord, Trace
 
 _STYLE = (
     ".neptune-static{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:1100px;color-scheme:light dark}"
@@ -50,7 +50,7 @@ def html(trace: Trace, note: str = "") -> str:
 
 def text(trace: Trace) -> str:
     """The same in a few lines."""
-    steps = "\n".join(f"  {s.index:>2}  {s.summary}" for s in trace.steps)
+    steps = "\n".join(f"  {s.index:>2}  {_remark(s) or s.summary}" for s in trace.steps)
     kernel = "" if trace.kernel is None else f"\n{len(trace.kernel.source.splitlines())} lines of Triton"
     return f"Explorer: {trace.operator.title}\n{steps}{kernel}"
 
@@ -78,8 +78,15 @@ def _steps(trace: Trace) -> str:
             )
             phases = f'<ol type="a">{notes}</ol>'
         error = f"<br>refused: {escape(step.error)}" if step.error else ""
-        items.append(f"<li><code>{escape(step.summary)}</code>{error}{phases}</li>")
+        remark = _remark(step)
+        shown = f"<em>{escape(remark)}</em>" if remark else f"<code>{escape(step.summary)}</code>"
+        items.append(f"<li>{shown}{error}{phases}</li>")
     return f"<ol>{''.join(items)}</ol>"
+
+
+def _remark(step: StepRecord) -> str:
+    """What a remark says; "" for the steps that do something."""
+    return str(step.arguments["text"]) if step.primitive == "remark" and not step.error else ""
 
 
 def _derivations(trace: Trace) -> list[str]:

@@ -199,4 +199,4 @@ def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND, note: str
 
 
 # Steps after which every value and every loop is what it was.
-_SAME_VALUES = ("annotate", "bind", "set_scope")
+_SAME_VALUES = ("annotate", "bind", "remark", "set_scope")

@@ -211,6 +211,7 @@ export interface Stop {
 export interface StepEntry {
   index: number;
   call: string;
+  remark: boolean;
   stops: Stop[];
   error: string | null;
 }
@@ -231,8 +232,12 @@ export const SCHEMA = 2;
 
 const sameText = (a: Line[], b: Line[]): boolean => a.length === b.length && a.every((x, i) => x.text === b[i]!.text);
 
-/** `tile(block='s_max', …)`, shortened to what tells steps apart. */
+/** A sentence for readers, which does nothing. */
+export const isRemark = (step: { primitive: string }): boolean => step.primitive === "remark";
+
+/** `tile(block='s_max', …)`, shortened to what tells steps apart; of a remark, what it says. */
 export function callText(primitive: string, args: Record<string, unknown>): string {
+  if (isRemark({ primitive })) return String(args.text ?? "");
   const show = (v: unknown): string => {
     if (v === null) return "None";
     if (typeof v === "string") return v;
@@ -302,7 +307,7 @@ export function readTrace(trace: RawTrace): Doc {
     }
     stops.push(...here);
     const call = s.primitive === "definition" ? "definition" : callText(s.primitive, s.arguments);
-    return { index: s.index, call, stops: here, error: s.error };
+    return { index: s.index, call, remark: isRemark(s), stops: here, error: s.error };
   });
   let program = definition;
   for (const s of steps) if (s.error === null && s.stops.length) program = s.stops[s.stops.length - 1]!.lines;
@@ -324,7 +329,7 @@ export function readTrace(trace: RawTrace): Doc {
   if (!stops.length) {
     const empty = kernelStop("definition", "htile", "definition", definition, false);
     stops.push({ ...empty, kind: "loops", step: 0, key: "0.definition", phase: "definition" });
-    steps.push({ index: 0, call: "definition", stops: [...stops], error: null });
+    steps.push({ index: 0, call: "definition", remark: false, stops: [...stops], error: null });
   }
   const source = k?.triton ?? [];
   return { trace, definition, steps, stops, byKey: new Map(stops.map((s) => [s.key, s])), htile, triton, source, program };

@@ -92,6 +92,7 @@ describe("arguments", () => {
     for (const [kind, value] of [["int", 4], ["factors", [null, 64]], ["tiles", { i: 64, j: 32 }], ["text", "local"]] as [string, unknown][])
       expect(readValue(kind === "tiles" ? "factors" : kind, showValue(value))).toEqual(value);
     expect(readValue("text", "")).toBeUndefined();
+    expect(readValue("sentence", "[sic] as it was written ")).toBe("[sic] as it was written ");
   });
   it("names ranges of lines", () => expect(ranges([1, 2, 3, 7, 9, 10])).toBe("1–3, 7, 9–10"));
 });

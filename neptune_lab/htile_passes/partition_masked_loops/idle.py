@@ -4,12 +4,16 @@ The body is executed on symbols: `m[i]` stands for what tile m holds when the it
 replaced by its other branch and the reducers' identities applied, every tile that outlives the iteration must come
 back to its own symbol.  By induction over the iterations, also over the first ones, leaving such an iteration out
 leaves every later value as it was.
+
+A running maximum needs two cases.  Where it is finite, exp(m - m) is 1.  Where it is -inf, exp(-inf - 0) is 0, and the
+sums beside it come back because they are 0: an invariant, since they start as 0 together with the maximum at -inf, and
+a maximum that is still -inf after an iteration has met nothing but -inf.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from neptune_lab.htile.layout import flat
 from neptune_lab.htile.nodes import (
@@ -19,6 +23,7 @@ from neptune_lab.htile.nodes import (
     For,
     Iota,
     Kernel,
+    Literal,
     Name,
     NewAxis,
     Permute,
@@ -32,7 +37,13 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.printer import expr_doc
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads, rewrite, same_region, stores, subexpressions
-from neptune_lab.htile_passes.partition_masked_loops.simplify import Infinities, Simplifier, infinities_of_tensors
+from neptune_lab.htile_passes.partition_masked_loops.simplify import (
+    INF,
+    NEITHER,
+    Infinities,
+    Simplifier,
+    infinities_of_tensors,
+)
 
 MAX_INLINED = 40  # nodes; a larger value is a symbol of its own
 
@@ -69,11 +80,122 @@ class IdleProver:
         if self._infinities is None:
             self._infinities = infinities_of_tensors(self.program, self.stores)
         dtypes = {tensor.name: tensor.dtype for tensor in self.program.tensors}
-        return _Execution(body, self._outside(body), self._infinities, dtypes, is_false).run()
+
+        def execution(case: Case, masks: Callable[[TileExpr], bool] = is_false) -> _Execution:
+            assert self._infinities is not None
+            infinities = {**self._infinities, **dict.fromkeys(case.finite, NEITHER)}
+            return _Execution(body, self._outside(body), infinities, dtypes, masks, case)
+
+        plain = execution(Case())
+        idle = plain.run()
+        if idle.proven:
+            return idle
+        for name in sorted(plain.outlives):
+            if -INF in self._infinities[name]:
+                by_cases = self._by_cases(loop, body, name, plain.changed, execution)
+                if by_cases is not None:
+                    return by_cases
+        return idle
+
+    def _by_cases(
+        self,
+        loop: For,
+        body: tuple[Store, ...],
+        maximum: str,
+        changed: tuple[str, ...],
+        execution: Callable[..., _Execution],
+    ) -> Idle | None:
+        """The proof by whether the running maximum is finite; None where it fails.
+
+        Args:
+            changed: the tiles that the proof without cases could not bring back.
+        """
+        folded = _folded_by(body, maximum)
+        start = {name: self._start(loop, name) for name in (maximum, *changed)}
+        if folded is None or maximum in changed or any(value is None for value in start.values()):
+            return None
+        if start[maximum] != Literal(-INF, start[maximum].dtype):  # type: ignore[union-attr]
+            return None
+        finite = execution(Case(finite=(maximum,)))
+        finite_idle = finite.run()
+        # The invariant: what starts with the maximum at -inf stays, as long as the maximum does.
+        values = {name: value for name, value in start.items() if value is not None}
+        met_nothing = execution(Case(values=values, minus_infinity=folded), lambda _: False)
+        masked = execution(Case(values=values))
+        if not finite_idle.proven or not met_nothing.keeps(values) or not masked.keeps(values):
+            return None
+        while_empty = ", ".join(f"{name} = {text(value)}" for name, value in values.items())
+        lines = (
+            f"where {maximum} is finite:",
+            *(f"  {line}" for line in finite_idle.lines),
+            f"where {maximum} is -inf, so is all that was met: {while_empty}, and so they stay",
+        )
+        assumed = (*finite_idle.assumptions, *masked.simplify.assumptions, *met_nothing.simplify.assumptions)
+        return Idle(True, lines, tuple(dict.fromkeys(assumed)))
+
+    def _start(self, loop: For, name: str) -> Literal | None:
+        """The constant that a tile holds before the loop; None where it is none."""
+        inside = {store.node_id for store in stores(loop.body)}
+        before: list[Store] = []
+        for store in self.stores:
+            if store.node_id in inside:
+                break
+            if store.target.tensor == name:
+                before.append(store)
+        return before[-1].value if before and isinstance(before[-1].value, Literal) else None
 
     def _outside(self, body: tuple[Store, ...]) -> frozenset[str]:
         inside = {id(store) for store in body}
         return frozenset(a.tensor for store in self.stores if id(store) not in inside for a in reads(store))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is known at the start of an iteration.
+
+    Args:
+        finite: tiles without an infinity. values: constants that tiles hold. minus_infinity: an expression of the body
+            that is -inf in every element.
+    """
+
+    finite: tuple[str, ...] = ()
+    values: Mapping[str, Literal] = field(default_factory=dict)
+    minus_infinity: TileExpr | None = None
+
+
+def _folded_by(body: tuple[Store, ...], maximum: str) -> TileExpr | None:
+    """What an iteration folds into the running maximum; None where it is no running maximum.
+
+    `m = max(m, t)` with `t = max over a dimension of e`, perhaps by way of other tiles: e.
+    """
+    written = {store.target.tensor: store.value for store in body}
+
+    def through(expr: TileExpr) -> TileExpr:
+        while isinstance(expr, Access) and expr.tensor in written and expr.tensor != maximum:
+            if isinstance(written[expr.tensor], Reduce | Access) or _is_max(written[expr.tensor]):
+                expr = written[expr.tensor]
+            else:
+                break
+        return expr
+
+    value = through(written[maximum]) if maximum in written else None
+    if not isinstance(value, Elementwise) or not _is_max(value):
+        return None
+    parts = [through(arg) for arg in value.args]
+    rest = [p for p in parts if not (isinstance(p, Access) and p.tensor == maximum)]
+    if len(rest) != 1 or not isinstance(rest[0], Reduce) or rest[0].op != "max":
+        return None
+    found: TileExpr = rest[0]
+    while isinstance(found, Reduce):
+        found = found.arg
+    match found:
+        case Elementwise(op="where", args=(_, kept, Literal(value=value))) if value == -INF:
+            return kept
+    return found
+
+
+def _is_max(expr: TileExpr) -> bool:
+    return isinstance(expr, Elementwise) and expr.op == "max"
 
 
 class _Execution:
@@ -86,8 +208,11 @@ class _Execution:
         infinities: Mapping[str, Infinities],
         dtypes: Mapping[str, str],
         is_false: Callable[[TileExpr], bool],
+        case: Case,
     ) -> None:
         self.body = body
+        self.case = case
+        self.changed: tuple[str, ...] = ()
         self.written = frozenset(store.target.tensor for store in body)
         self.outlives = set(self.written & read_outside)
         self.infinities = dict(infinities)
@@ -96,6 +221,11 @@ class _Execution:
         self.is_false = is_false
         self.values: dict[str, TileExpr] = {}
         self.definitions: dict[str, str] = {}  # of the symbols of this iteration
+
+    def keeps(self, values: Mapping[str, Literal]) -> bool:
+        """Whether tiles that start with these constants end with them."""
+        self.run()
+        return all(self.values.get(name) == value for name, value in values.items())
 
     def run(self) -> Idle:
         lines = []
@@ -111,14 +241,16 @@ class _Execution:
             self.values[name] = self.symbol(store, value)
             if self.values[name] is value:
                 lines.append(f"{name} = {text(value)}")
-        changed = [
-            f"{name} would become {self.definitions.get(became, became)} and not stay {name}"
-            for name, target in {store.target.tensor: store.target for store in self.body}.items()
+        targets = {store.target.tensor: store.target for store in self.body}
+        self.changed = tuple(
+            name
+            for name, target in targets.items()
             if name in self.outlives and not _is_itself(self.values[name], target)
-            for became in (text(self.values[name]),)
-        ]
-        if changed:
-            return Idle(False, tuple(changed))
+        )
+        if self.changed:
+            became = {name: text(self.values[name]) for name in self.changed}
+            shown = (f"{n} would become {self.definitions.get(b, b)} and not stay {n}" for n, b in became.items())
+            return Idle(False, tuple(shown))
         return Idle(True, tuple(dict.fromkeys(lines)), tuple(self.simplify.assumptions))
 
     def resolved(self, expr: TileExpr) -> TileExpr:
@@ -130,6 +262,8 @@ class _Execution:
 
         def visit(e: TileExpr) -> TileExpr:
             match e:
+                case _ if self.case.minus_infinity is not None and e == self.case.minus_infinity:
+                    return Literal(-INF, "float32")
                 case Elementwise(op="where", args=(condition, _, other)) if self.is_false(condition):
                     return other
                 case _:
@@ -142,7 +276,7 @@ class _Execution:
             return expr
         if expr.tensor not in self.values:
             self.outlives.add(expr.tensor)  # read before it is written: the iteration before left it
-            return expr
+            return self.case.values.get(expr.tensor, expr)
         pattern = tuple(isinstance(i, Slice) for i in expr.index if isinstance(i, Slice | NewAxis))
         return unsqueezed(self.values[expr.tensor], pattern)
 

@@ -175,6 +175,8 @@ class Simplifier:
                 return Literal(0.0, dtype)
             case "sub", (x, y) if x == y and dtype not in FLOATS:
                 return Literal(0, dtype)
+            case ("eq", (x, Literal(value=v)) | (Literal(value=v), x)) if v in BOTH and self._never(x, v):
+                return Literal(False, "bool")
             case _:
                 return expr
 

@@ -87,7 +87,7 @@ class _In:
         if kind == "Not":
             return Op("not", (self.expr(e.a, env),))
         if kind == "Select":
-            return self.select(e.condition, e.true_value, e.false_value, env)
+            return self.select(e.condition, e.true_value, e.false_value, env, eager=True)
         if kind == "Call":
             name = str(e.op.name).rsplit(".", 1)[-1]
             name = CALL_ALIASES.get(name, name)
@@ -98,7 +98,8 @@ class _In:
             raise DefinitionError(f"the call {e} is not one the compiler takes", help=f"it takes {', '.join(CALLS)}")
         raise DefinitionError(f"the expression {e} ({kind}) is not one the compiler takes")
 
-    def select(self, cond: Any, yes: Any, no: Any, env: dict[Any, Expr]) -> Expr:
+    def select(self, cond: Any, yes: Any, no: Any, env: dict[Any, Expr], eager: bool = False) -> Expr:
+        """A choice; `eager` where TVM evaluates both sides, which is how `outward` writes a guard of ours."""
         c, a, b = (self.expr(x, env) for x in (cond, yes, no))
         match a, b:
             case Load(buffer, (Op("sub", (tag, Const(1))) | Op("add", (tag, Const(-1))), *rest)), Const() if (
@@ -106,7 +107,7 @@ class _In:
             ):
                 return Previous(buffer, (tag, *rest), b)
         match c, a:
-            case Op("eq", (x, Const() as point)), Const() if x == b and _is_guarded(x):
+            case Op("eq", (x, Const() as point)), _ if eager and self.like and x == b and _is_guarded(x):
                 return Op("guard", (x, point, a))
         return Op("select", (c, a, b))
 

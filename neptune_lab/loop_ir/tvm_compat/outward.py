@@ -60,7 +60,7 @@ class _Out:
                 return tirx.Mul(x, tirx.const(-1, x.ty.dtype))
             case Op("guard", (a, point, stand_in)):
                 x = self.expr(a, env)
-                return tirx.if_then_else(tirx.EQ(x, self.expr(point, env)), self.expr(stand_in, env), x)
+                return tirx.Select(tirx.EQ(x, self.expr(point, env)), self.expr(stand_in, env), x)
             case Op("select", (c, a, b)):
                 return tirx.if_then_else(self.expr(c, env), self.expr(a, env), self.expr(b, env))
             case Op(name, args):

@@ -106,7 +106,7 @@ export function railPane(ctx: Context): Rail {
     for (const entry of ctx.doc.steps) {
       const here = entry.stops.filter((s) => shown.has(s));
       if (!here.length) continue;
-      const label = entry.index === 0 ? h("span", {}, entry.call) : h("code", {}, entry.call);
+      const label = entry.remark ? h("span", { class: "remark" }, entry.call) : entry.index === 0 ? h("span", {}, entry.call) : h("code", {}, entry.call);
       if (entry.stops.length === 1) out.push(item(here[0]!, 1, [h("i", {}, String(entry.index)), label], signOf(here[0]!)));
       else {
         out.push(h("li", { role: "treeitem", "aria-level": 1, "aria-selected": "false", "aria-expanded": "true", class: "group", title: entry.call, onclick: () => ctx.dispatch({ type: "go", key: entry.stops[entry.stops.length - 1]!.key }, "step") }, h("i", {}, String(entry.index)), label, entry.error ? h("span", { class: "s bad" }, "✗") : null));

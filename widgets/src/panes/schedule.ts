@@ -3,7 +3,7 @@
 import type { Context, Message } from "../context";
 import { debounce, h, reveal } from "../dom";
 import { type EditAction, type Edits, answered, asked, change, started, wire } from "../edits";
-import { type EditError, type Parameter, type StepEdit, callText } from "../record";
+import { type EditError, type Parameter, type StepEdit, callText, isRemark } from "../record";
 import { type TextEditor, textEditor } from "../texteditor";
 
 const WAIT = 250;
@@ -12,6 +12,7 @@ const WAIT = 250;
 export function readValue(kind: string, text: string): unknown {
   const t = text.trim();
   if (t === "") return undefined;
+  if (kind === "sentence") return text;
   if (kind === "int") return /^-?\d+$/.test(t) ? Number(t) : t;
   if (kind === "factors") {
     const json = t.replace(/\bNone\b/g, "null").replace(/^\(/, "[").replace(/,?\s*\)$/, "]").replaceAll("'", '"');
@@ -142,6 +143,10 @@ export function scheduleView(ctx: Context): ScheduleView {
       s.value = now;
       return s;
     }
+    if (p.kind === "sentence") {
+      const area = h("textarea", { rows: 3, "aria-label": label, placeholder: "a sentence for readers", oninput: () => set(readValue(p.kind, area.value)) }, showValue(value));
+      return area;
+    }
     const field = h("input", {
       type: p.kind === "int" ? "number" : "text",
       value: showValue(value),
@@ -198,10 +203,10 @@ export function scheduleView(ctx: Context): ScheduleView {
   function card(step: StepEdit, n: number): HTMLElement {
     const id = primitive(step.primitive);
     const last = edits.steps.length - 1;
-    const call = h("code", {}, callText(step.primitive, step.arguments));
+    const call = h(isRemark(step) ? "span" : "code", isRemark(step) ? { class: "remark" } : {}, callText(step.primitive, step.arguments));
     const mini = (label: string, name: string, off: boolean, f: () => void) => h("button", { type: "button", class: "mini", title: name, "aria-label": `${name}: step ${n + 1}, ${step.primitive}`, disabled: off, onclick: f }, label);
     const holder = h("div", { class: "unfolded" });
-    const toggle = h("button", { type: "button", class: "call", "data-f": `call ${n}`, "aria-expanded": String(open.has(n)), onclick: () => { open.has(n) ? open.delete(n) : open.add(n); unfold(); toggle.setAttribute("aria-expanded", String(open.has(n))); } }, h("i", {}, String(n + 1)), call, id?.ours ? h("span", { class: "chip tiny" }, "ours") : null);
+    const toggle = h("button", { type: "button", class: "call", "data-f": `call ${n}`, "aria-expanded": String(open.has(n)), onclick: () => { open.has(n) ? open.delete(n) : open.add(n); unfold(); toggle.setAttribute("aria-expanded", String(open.has(n))); } }, h("i", {}, String(n + 1)), call, id?.ours && !isRemark(step) ? h("span", { class: "chip tiny" }, "ours") : null);
     const li = h(
       "li",
       { class: "card", draggable: "true", "data-n": n },
@@ -317,7 +322,7 @@ export function scheduleView(ctx: Context): ScheduleView {
         const n = Number(key.split("|")[0]);
         const old = list.querySelector(`[data-n="${n}"]`);
         // Not under someone's hands: who types goes on typing.
-        if (old && edits.steps[n] && !(active() instanceof HTMLInputElement && old.contains(active()))) {
+        if (old && edits.steps[n] && !(typing(active()) && old.contains(active()))) {
           const held = hold(old);
           const fresh = card(edits.steps[n]!, n);
           old.replaceWith(fresh);
@@ -352,6 +357,7 @@ export function scheduleView(ctx: Context): ScheduleView {
     const value = name && now!.getAttribute(name);
     return (to) => { if (name) to.querySelector<HTMLElement>(`[${name}="${CSS.escape(value!)}"]`)?.focus(); };
   }
+  const typing = (e: Element | null) => e instanceof HTMLInputElement || e instanceof HTMLTextAreaElement;
   const active = () => (el.getRootNode() as Document | ShadowRoot).activeElement;
   ctx.onAnswer(onAnswer);
 

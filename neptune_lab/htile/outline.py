@@ -1,0 +1,130 @@
+"""An HTile program at a glance: the loops of each kernel, and what each loads, multiplies, masks and stores.
+
+A whole program says everything and is long; its outline answers the questions that are asked first: what is loaded
+once and what in the loop, which parts of the loop still carry masks, what goes back to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
+from neptune_lab.htile.layout import lines
+from neptune_lab.htile.nodes import (
+    Access,
+    Dot,
+    Elementwise,
+    For,
+    Iota,
+    Program,
+    Reduce,
+    Slice,
+    Stmt,
+    Store,
+    TileExpr,
+)
+from neptune_lab.htile.printer import expr_doc, flat_access, index_text
+from neptune_lab.htile.walk import reads, region, subexpressions
+
+_LABEL = 9
+_WIDE = 10_000  # a condition stands on one line
+
+
+def outline(program: Program, emitted_lines: Mapping[str, int] | None = None) -> str:
+    """The structure of `program` as text, a newline after each line.
+
+    Each kernel has its grid and its loops with their bounds and, where a loop was partitioned, its part.  Outside the
+    loops and in each loop stand, where there are any:
+
+    - `loads`: tensors in global memory that are read, with the tile's shape; `(bounded)` where the tile may reach past
+      the end of its tensor, so that the load carries a mask;
+    - `dots`, `reduces`: the tiles that these compute;
+    - `masks`: the tile and the condition on positions that masks it; "none" for a loop without;
+    - `stores`: tensors in global memory that are written, `(bounded)` likewise.
+
+    Args:
+        program: verified HTile.
+        emitted_lines: lines of source code by kernel name, where the kernels have been emitted.
+    """
+    between = [f"{t.name} {t.dtype}{list(t.shape)}" for t in program.tensors if t.space == "global"]
+    out = [
+        f"program {program.name}({', '.join(program.inputs)}) -> {', '.join(program.outputs)}",
+        f"  between kernels, in global memory: {', '.join(between) or 'nothing'}",
+    ]
+    for kernel in program.kernels:
+        grid = ", ".join(f"{axis.var}: {axis.extent}" for axis in kernel.grid)
+        written = "" if emitted_lines is None else f"  {emitted_lines[kernel.name]} lines of Triton"
+        out += ["", f"kernel {kernel.name}  grid ({grid}){written}"]
+        out += _body(program, kernel.body, grid_env(kernel), "  ", in_loop=False)
+    return "".join(f"{line}\n" for line in out)
+
+
+def _body(program: Program, body: tuple[Stmt, ...], env: Env, indent: str, *, in_loop: bool) -> Iterator[str]:
+    """Runs of stores as their summary, loops entered, in program order."""
+    run: list[Store] = []
+    masked = False
+    for stmt in body:
+        if isinstance(stmt, Store):
+            run.append(stmt)
+            masked = masked or any(_masks(stmt))
+            continue
+        yield from _summary(program, run, env, indent)
+        run = []
+        part = f"  # {stmt.part}" if stmt.part else ""
+        bounds = index_text(stmt.stop)
+        if (start := index_text(stmt.start)) != "0":
+            bounds = f"{start}, {bounds}"
+        yield f"{indent}for {stmt.var} in range({bounds}):{part}"
+        inner = {**env, stmt.var: loop_interval(stmt, env)}
+        yield from _body(program, stmt.body, inner, indent + "  ", in_loop=True)
+    yield from _summary(program, run, env, indent)
+    if in_loop and not masked and not any(isinstance(stmt, For) for stmt in body):
+        yield _row(indent, "masks", "none")
+
+
+def _summary(program: Program, run: list[Store], env: Env, indent: str) -> Iterator[str]:
+    """What a run of stores does, a line a kind; nothing where it only computes."""
+    for store in run:
+        for access in reads(store):
+            if program.tensor(access.tensor).space != "chip":
+                yield _row(indent, "loads", _moved(program, access, env))
+        kinds = [type(expr) for expr in subexpressions(store.value)]
+        name = store.target.tensor
+        if Dot in kinds:
+            yield _row(indent, "dots", name)
+        if Reduce in kinds:
+            yield _row(indent, "reduces", name)
+        for condition in _masks(store):
+            yield _row(indent, "masks", f"{name} by {condition}")
+        if program.tensor(name).space != "chip":
+            yield _row(indent, "stores", _moved(program, store.target, env))
+
+
+def _row(indent: str, label: str, text: str) -> str:
+    return f"{indent}{label:<{_LABEL}}{text}"
+
+
+def _moved(program: Program, access: Access, env: Env) -> str:
+    """A tile that is loaded or stored, and whether it may reach past the end of its tensor."""
+    past = any(
+        isinstance(index, Slice) and interval(index.start, env).hi + index.extent > size
+        for index, size in zip(region(access), program.tensor(access.tensor).shape, strict=True)
+    )
+    return flat_access(access) + ("  (bounded)" if past else "")
+
+
+def _masks(store: Store) -> Iterator[str]:
+    """The conditions on positions by which a store selects; a guard against an infinity is none."""
+    for expr in subexpressions(store.value):
+        if isinstance(expr, Elementwise) and expr.op == "where" and _of_positions(expr.args[0]):
+            yield _text(expr.args[0])
+    if store.mask is not None:
+        yield _text(store.mask)
+
+
+def _of_positions(condition: TileExpr) -> bool:
+    return any(isinstance(expr, Iota) for expr in subexpressions(condition))
+
+
+def _text(expr: TileExpr) -> str:
+    return lines(expr_doc(expr), _WIDE, "")[0]

@@ -1,0 +1,74 @@
+"""Every operator and preset opens in the explorer, and has tag tables."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+from neptune_widgets import static_view, tags
+
+import neptune_lab as nl
+from neptune_lab.operators import OPERATORS, PRESETS, attention, gemm_chain
+
+# More than one tile along every dimension, and too many values for a table of them all.
+SIZES = {
+    "heads": 4,
+    "q_len": 192,
+    "kv_len": 192,
+    "seq": 192,
+    "head_dim": 32,
+    "features": 128,
+    "window": 100,
+    "prefix": 70,
+    "rows": 96,
+    "cols": 640,
+    "m": 128,
+    "n": 192,
+    "k": 32,
+    "h": 32,
+}
+
+
+def small(name):
+    """An operator of OPERATORS at SIZES."""
+    taken = inspect.signature(OPERATORS[name]).parameters
+    sizes = {n: size for n, size in SIZES.items() if n in taken}
+    if "seq" in taken:
+        sizes = {n: size for n, size in sizes.items() if n not in ("q_len", "kv_len")}
+    if name == "attention.general":
+        sizes["batch"] = 1
+    if name == "attention.gqa":
+        sizes["kv_heads"] = 2
+    return OPERATORS[name](**sizes)
+
+
+def preset(name):
+    if name in gemm_chain.PRESETS:
+        return gemm_chain.preset(name)
+    return attention.preset(name, **({"seq": 512} if PRESETS[name].takes_seq else {}))
+
+
+ALL = [(small, name) for name in OPERATORS] + [(preset, name) for name in (*PRESETS, *gemm_chain.PRESETS)]
+
+
+@pytest.mark.parametrize(("make", "name"), ALL, ids=[name for _, name in ALL])
+def test_it_opens_and_has_a_sampled_table(make, name):
+    explorer = nl.explore(make(name))
+    shown = json.loads(explorer.payload)
+    assert shown["kernel_error"] is None
+    assert shown["trace"]["kernel"]["source"]
+    html = static_view.html(explorer.trace)
+    assert html.count("<details") == html.count("</details>") > 3
+
+    schedule, note = tags.shown(explorer.schedule)
+    assert note.startswith("A sample: the same steps at"), note
+    assert tags.size(schedule) <= tags.LARGEST
+    for tiny, real in zip(schedule.history, explorer.schedule.history, strict=True):
+        assert [p.key for p in tiny.outcome.phases] == [p.key for p in real.outcome.phases]
+    last = schedule.history[-1].outcome.phases[-1].key
+    inputs = tags.default_inputs(schedule.operator)
+    table = tags.table(schedule, len(schedule.history), last, None, inputs, note)
+    cells = [c for row in table["rows"] for c in row["cells"] if c]
+    assert cells
+    assert all(c["right"] is not False for c in cells)

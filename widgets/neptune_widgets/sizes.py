@@ -1,0 +1,94 @@
+"""An operator made again at smaller sizes: a few elements for tag tables, a few tiles for numeric checks."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab.errors import NeptuneError
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+# Sizes that a lecture hall can read.
+TINY = {
+    "batch": 1,
+    "heads": 2,
+    "kv_heads": 1,
+    "q_len": 4,
+    "kv_len": 8,
+    "head_dim": 2,
+    "v_head_dim": 2,
+    "window": 3,
+    "prefix": 2,
+    "rows": 2,
+    "cols": 8,
+    "m": 4,
+    "n": 8,
+    "k": 2,
+    "h": 2,
+    "seq": 8,
+    "features": 4,
+}
+# Sizes that no tile of a template depends on, for checks.
+_SMALL = {"batch": 1, "heads": 2, "head_dim": 16, "v_head_dim": 16}
+
+
+def tiny(operator: Operator) -> dict[str, int]:
+    """The sizes for a tag table, by parameter; heads are few, and where they share keys, two share them."""
+    wanted = {name: min(value, TINY[name]) for name, value in _integers(operator).items() if name in TINY}
+    if "heads" in wanted and "kv_heads" not in wanted:
+        wanted["heads"] = 1
+    if "kv_heads" in wanted:
+        wanted["heads"] = min(2, _group(operator))
+    return wanted
+
+
+def few_tiles(operator: Operator, tile: int) -> dict[str, int]:
+    """The sizes that two whole tiles of `tile` elements fill, with the tail that the real size has.
+
+    Where heads share keys, as many share them as before: the schedule may have them in the rows of a tile.
+    """
+    wanted = {}
+    for name, value in _integers(operator).items():
+        enough = tile if name in ("window", "prefix") else 2 * tile + value % tile
+        wanted[name] = min(value, _SMALL.get(name, enough))
+    if "kv_heads" in wanted:
+        wanted["kv_heads"] = min(operator.params["kv_heads"], 2)
+        wanted["heads"] = _group(operator) * wanted["kv_heads"]
+    return wanted
+
+
+def _integers(operator: Operator) -> dict[str, int]:
+    found = operator.params.items()
+    return {name: value for name, value in found if isinstance(value, int) and not isinstance(value, bool)}
+
+
+def _group(operator: Operator) -> int:
+    """How many heads of q share a head of k and v."""
+    return operator.params["heads"] // operator.params["kv_heads"]
+
+
+def function_name(operator: Operator) -> str | None:
+    """Under which name OPERATORS has it; None where it is no operator of the library."""
+    from neptune_lab.operators import OPERATORS
+
+    names = (name for name in OPERATORS if operator.name in (name.replace(".", "_"), name.rpartition(".")[2]))
+    return next(names, None)
+
+
+def again(operator: Operator, sizes: dict[str, Any]) -> Operator | None:
+    """The operator made anew at other sizes; None where its parameters do not tell all (a mod is a function)."""
+    from neptune_lab.operators import OPERATORS
+
+    name = function_name(operator)
+    if name is None or any(operator.params.get(mod) for mod in ("score_mod", "mask_mod")):
+        return None
+    taken = inspect.signature(OPERATORS[name]).parameters
+    try:
+        return OPERATORS[name](**{n: v for n, v in {**operator.params, **sizes}.items() if n in taken})
+    except (NeptuneError, TypeError):
+        return None
+
+
+__all__ = ["again", "few_tiles", "function_name", "tiny"]
