@@ -73,6 +73,10 @@ def _multiples(expr: Expr, k: int) -> tuple[Expr, Expr]:
             return add(wa, wb), add(ra, rb)
         case Op("mul", (a, Const(c))) if isinstance(c, int) and c % k == 0:
             return mul(a, c // k), Const(0)
+        case Op("mul", (Op("add", (a, b)), Const(c))) if isinstance(c, int):
+            return _multiples(add(mul(a, c), mul(b, c)), k)
+        case Op("mul", (Op("mul", (a, Const(b))), Const(c))) if isinstance(b, int) and isinstance(c, int):
+            return _multiples(mul(a, b * c), k)
         case Const(c) if isinstance(c, int):
             return Const(c // k), Const(c % k)
     return Const(0), expr

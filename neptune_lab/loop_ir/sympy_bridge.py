@@ -167,8 +167,20 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
     def product(factors: list[sympy.Expr]) -> Expr:
         above = [f for f in factors if not _reciprocal(f)]
         below = [1 / f for f in factors if _reciprocal(f)]
-        result = chain("mul", [convert(f) for f in above]) if above else number(sympy.Integer(1))
+        # (a / b)**2, not a**2 / b**2: the squares alone may overflow, or vanish.
+        powers = []
+        for a, b in [(a, b) for a in above for b in below]:
+            (base, power), (other, same) = a.as_base_exp(), b.as_base_exp()
+            if power == same and power.is_Integer and power > 1 and a in above and b in below:
+                above.remove(a)
+                below.remove(b)
+                powers.append(integer_power(Op("div", (convert(base), convert(other))), int(power)))
+        found = [*(convert(f) for f in above), *powers]
+        result = chain("mul", found) if found else number(sympy.Integer(1))
         return Op("div", (result, chain("mul", [convert(f) for f in below]))) if below else result
+
+    def integer_power(x: Expr, power: int) -> Expr:
+        return Op("mul", (x, x)) if power == 2 else Op("pow", (x, Const(float(power), dtype)))
 
     def chain(op: str, terms: list[Expr]) -> Expr:
         result = terms[0]

@@ -124,7 +124,7 @@ def check_written(
             step="prove Eq. 4",
             expression=expression(h),
         )
-    return f"h as written holds Eq. 3, Eq. 4 and the identity at {_POINTS} random points"
+    return f"as written, h satisfies Eq. 3, Eq. 4 and keeps the identity at {_POINTS} random points"
 
 
 def is_identity(program: Program, reducer: str, term: Expr, at: Mapping[Expr, float]) -> bool:

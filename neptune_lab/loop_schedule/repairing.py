@@ -194,7 +194,7 @@ def solve_repair(
             phases=(*phases, refused),
         ) from error
     note = f"f is {repair.term.reducer}, g is read off {local}; h takes what {block} holds from one value of "
-    note += f"{', '.join(buffers)} to another. As written: {repair.checked}."
+    note += f"{', '.join(buffers)} to another. {repair.checked[:1].upper()}{repair.checked[1:]}."
     early = phases[-1].reads_early
     return repair, Phase(
         "repair", "repair function", note, program, repair.term, wrong=phases[-1].wrong, reads_early=early

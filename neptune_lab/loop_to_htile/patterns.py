@@ -142,8 +142,12 @@ def store_value(
 
 
 def _masks(block: Block, nest: Nest, reduced: tuple[str, ...]) -> tuple[Expr, ...]:
-    """Bounds on folded loops that do not hold everywhere: elements past them must not be folded in."""
-    return tuple(p for p in block.predicates if variables(p) & set(reduced) and not always(p, nest))
+    """Bounds that do not hold everywhere, on folded loops or whole tiles: elements past them must not be folded in."""
+    return tuple(
+        p
+        for p in block.predicates
+        if (variables(p) & set(reduced) or not variables(p) & set(nest.inner)) and not always(p, nest)
+    )
 
 
 def always(predicate: Expr, nest: Nest) -> bool:

@@ -214,13 +214,7 @@ def _store_mask(
             case Op("lt", (a, Const(limit))) if (simplify(a, nest.extents), limit) in implied:
                 continue
         if program.buffer(block.writes).scope != "global":
-            if variables(predicate) & set(nest.inner):
-                continue
-            raise TileError(
-                f"block {block.name!r} is guarded by {expression(predicate)}, which no tile of it expresses",
-                node=block.name,
-                help="choose tile sizes so that the outer loop does not run past the end",
-            )
+            continue
         test = Converter(program, nest).tile(predicate, spatial)
         mask = test if mask is None else Elementwise("and", (mask, test), "bool")
     return mask

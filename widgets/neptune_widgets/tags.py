@@ -12,6 +12,7 @@ from neptune_widgets.session import prefix
 
 if TYPE_CHECKING:
     from neptune_lab import Schedule
+    from neptune_lab.loop_ir import Program
     from neptune_lab.operators import Operator
 
 # Stores up to which a program is recorded in plain Python when asked, about a second; and up to which all phases
@@ -149,16 +150,41 @@ def table(
     made = until.tag_table(rolling, phase=phase if step else None, inputs=inputs)
     hidden = f"{made.hidden} more rows are not shown." if made.hidden else ""
     note = f"{note} {hidden}".strip()
+    relative = _of_a_part(program)
     rows = [
-        {"label": r.label, "kind": r.kind, "buffer": r.buffer, "block": r.block, "cells": _cells(r.cells, rolling)}
+        {
+            "label": r.label,
+            "kind": r.kind,
+            "buffer": r.buffer,
+            "block": r.block,
+            "cells": _cells(r.cells, rolling, compared=r.block not in relative),
+        }
         for r in made.rows
     ]
     return {"title": made.title, "rolling": rolling, "columns": list(made.columns), "rows": rows, "note": note}
 
 
-def _cells(cells: tuple[Any, ...], rolling: str) -> list[dict[str, Any] | None]:
+def _of_a_part(program: Program) -> frozenset[str]:
+    """Blocks that map what a split alone has reduced: their values stand relative to that split, not to the whole."""
+    from neptune_lab.pipeline.facts import block_facts
+    from neptune_lab.pipeline.record import program_lines
+
+    facts = block_facts(program)
+    stage = {line.node.removeprefix("store:"): line.origin for line in program_lines(program)}
+    combined = {b.name for b in facts if b.role == "global"}
+    rolled = {b.writes for b in facts if b.role in ("current", "retire") and stage[b.name] in combined}
+    parts = {b.writes for b in facts if b.role == "local"} | rolled
+    found: set[str] = set()
+    for b in facts:
+        if not b.reduces and parts & set(b.reads):
+            found.add(b.name)
+            parts.add(b.writes)
+    return frozenset(found)
+
+
+def _cells(cells: tuple[Any, ...], rolling: str, *, compared: bool) -> list[dict[str, Any] | None]:
     last = max((dict(c.tag)[rolling] for c in cells if c is not None and rolling in dict(c.tag)), default=None)
-    return [None if c is None else _cell(c, dict(c.tag).get(rolling) in (None, last)) for c in cells]
+    return [None if c is None else _cell(c, compared and dict(c.tag).get(rolling) in (None, last)) for c in cells]
 
 
 def _cell(cell: Any, complete: bool) -> dict[str, Any]:

@@ -1,0 +1,179 @@
+"""The table: every operator and preset, by every schedule, in every dtype, against its float64 reference.
+
+The everyday table takes each name with each schedule once and lets dtypes and lengths take turns; the full cross
+product is for the night.  Published sizes are shrunk, their proportions kept where they tell operators apart.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.loop_schedule.templates import TEMPLATES
+from neptune_lab.operators import OPERATORS, PRESETS, attention, find, gemm_chain
+from neptune_lab.operators.base import Operator
+
+TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}  # relative, Frobenius norm
+TILES = {"block_q": 16, "block_kv": 16}
+
+# 1000 splits are as many as there are tiles; 5 tiles divide into neither 2 nor 3 equal splits.
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "rolling": {"template": "rolling_update"},
+    "split_each_tile": {"template": "split_k_update", "splits": 1000},
+    "split_in_2": {"template": "split_k_update", "splits": 2},
+    "split_in_3": {"template": "split_k_update", "splits": 3},
+}
+# Rows (queries) and columns (keys), in tiles of 16: dividing, not dividing, more than one, one.
+LENGTHS = [(17, 70), (32, 64), (33, 65), (20, 49)]
+SHORT = [(1, 1), (1, 70), (2, 3), (16, 16), (17, 17)]
+
+
+class Entry(NamedTuple):
+    """A row of the table: how to make the operator for (rows, columns) and a dtype, and the dtypes that it takes."""
+
+    make: Callable[[int, int, str], Operator]
+    dtypes: tuple[str, ...] = tuple(TOLERANCE)
+
+
+def rowwise(name: str, *dtypes: str) -> Entry:
+    return Entry(
+        lambda rows, cols, dtype: OPERATORS[name](rows=rows, cols=cols, dtype=dtype), dtypes or tuple(TOLERANCE)
+    )
+
+
+def chain(name: str) -> Entry:
+    """G1 to G12 with every size a sixteenth, and the lengths of the table for m and n where they are the operator's."""
+    small = {size: max(1, n // 16) for size, n in gemm_chain.PRESETS.get(name, {"k": 320, "h": 400}).items()}
+    small["batch"] = min(small.get("batch", 1), 2)
+
+    def make(rows: int, cols: int, dtype: str) -> Operator:
+        return find(name)(**{**small, "m": rows, "n": cols, "dtype": dtype})
+
+    return Entry(make)
+
+
+def attend(name: str, **own: Any) -> Entry:
+    def make(rows: int, cols: int, dtype: str) -> Operator:
+        sizes = {"batch": 1, "heads": 2, "head_dim": 16, "q_len": rows, "kv_len": max(rows, cols)}
+        return OPERATORS[name](**{**sizes, **own, "dtype": dtype})
+
+    return Entry(make)
+
+
+def preset(name: str) -> Entry:
+    """A preset with at most four heads in groups as large as they can be, and heads a quarter as wide."""
+    found = PRESETS[name]
+    heads, kv_heads = found.sizes["heads"], found.sizes.get("kv_heads", found.sizes["heads"])
+    group = min(heads // kv_heads, 4)
+    own: dict[str, Any] = {
+        "heads": group * (1 if group > 1 else min(heads, 2)),
+        "head_dim": found.sizes["head_dim"] // 4,
+    }
+    if "v_head_dim" in found.sizes:
+        own["v_head_dim"] = found.sizes["v_head_dim"] // 4
+    if kv_heads != heads:
+        own["kv_heads"] = own["heads"] // group
+    if "window" in found.sizes:
+        own["window"] = 21
+    if "cap" in found.sizes:
+        own["cap"] = 2.0  # small enough for the scores of random inputs to feel it
+
+    def make(rows: int, cols: int, dtype: str) -> Operator:
+        lengths = {"q_len": 1 if found.decode else rows, "kv_len": max(rows, cols)}
+        return attention.preset(name, **{**own, **lengths, "dtype": dtype})
+
+    return Entry(make)
+
+
+def biased(score, b, h, q, kv):
+    return score - 0.1 * (q - kv)
+
+
+def banded(b, h, q, kv):
+    return (q >= kv) & (q - kv < 20)
+
+
+TABLE: dict[str, Entry] = {
+    "attention.alibi": attend("attention.alibi"),
+    "attention.causal": attend("attention.causal", batch=2),
+    "attention.general": attend("attention.general", score_mod=biased, mask_mod=banded, kv_heads=1),
+    "attention.global": attend("attention.global", v_head_dim=20),
+    "attention.gqa": attend("attention.gqa", heads=4, kv_heads=2),
+    "attention.prefix": attend("attention.prefix", prefix=5),
+    "attention.softcap": attend("attention.softcap", cap=2.0, kv_heads=1),
+    "attention.window": attend("attention.window", window=21),
+    "gemm_chain": chain("gemm_chain"),
+    "norms.l2_norm": rowwise("norms.l2_norm"),
+    "norms.layer_norm": rowwise("norms.layer_norm"),
+    "norms.layer_norm_statistics": rowwise("norms.layer_norm_statistics"),
+    "norms.rms_norm_max": rowwise("norms.rms_norm_max"),
+    "norms.rms_norm_quantize": rowwise("norms.rms_norm_quantize"),
+    "performer": Entry(
+        lambda rows, cols, dtype: OPERATORS["performer"](heads=2, seq=cols, head_dim=16, features=rows, dtype=dtype)
+    ),
+    "rows.cross_entropy": rowwise("rows.cross_entropy"),
+    "rows.log_sum_exp": rowwise("rows.log_sum_exp"),
+    "rows.softmax": rowwise("rows.softmax"),
+    "softmax.figure1": rowwise("softmax.figure1", "float32"),
+    **{name: preset(name) for name in PRESETS},
+    **{name: chain(name) for name in gemm_chain.PRESETS},
+}
+
+
+def check(name: str, schedule: str, dtype: str, rows: int, cols: int) -> None:
+    """The schedule equals the definition to 1e-9 in float64, and the kernel the reference to the dtype's tolerance."""
+    options = {**TILES, **SCHEDULES[schedule]}
+    kernel = nl.compile(TABLE[name].make(rows, cols, dtype), **options)
+    assert kernel.schedule.check().error <= 1e-9
+    assert kernel.error() <= TOLERANCE[dtype]
+
+
+def turns() -> list[tuple[str, str, str, int, int]]:
+    """Each name with each schedule: operators with all four, presets (which are operators at other sizes) with rolling
+    and one kind of split; dtypes and lengths take turns, so that each operator meets each dtype."""
+    found = []
+    for n, (name, entry) in enumerate(TABLE.items()):
+        splits = list(SCHEDULES)[1:]
+        for m, schedule in enumerate(SCHEDULES if name in OPERATORS else ("rolling", splits[n % 3])):
+            found.append((name, schedule, entry.dtypes[(n + m) % len(entry.dtypes)], *LENGTHS[(n + m) % 4]))
+    return found
+
+
+def test_every_operator_and_preset_is_in_the_table():
+    assert set(TABLE) == {*OPERATORS, *PRESETS, *gemm_chain.PRESETS}
+    taken = {(name, schedule) for name, schedule, *_ in turns()}
+    assert {(name, schedule) for name in OPERATORS for schedule in SCHEDULES} <= taken
+    for name in TABLE:
+        assert {SCHEDULES[schedule]["template"] for n, schedule in taken if n == name} == set(TEMPLATES)
+
+
+def test_the_table_takes_every_dtype_an_operator_takes():
+    """An operator with a dtype of its own says so in its entry; all others take the three."""
+    for name, entry in TABLE.items():
+        assert "dtype" in inspect.signature(find(name)).parameters
+        for dtype in entry.dtypes:
+            assert entry.make(4, 4, dtype).inputs[0].dtype == dtype
+
+
+@pytest.mark.parametrize(("name", "schedule", "dtype", "rows", "cols"), turns())
+def test_table(name: str, schedule: str, dtype: str, rows: int, cols: int) -> None:
+    check(name, schedule, dtype, rows, cols)
+
+
+@pytest.mark.parametrize(("rows", "cols"), SHORT)
+@pytest.mark.parametrize("schedule", ["rolling", "split_each_tile"])
+@pytest.mark.parametrize("name", ["attention.causal", "rows.softmax", "gemm_chain", "norms.l2_norm"])
+def test_short_lengths(name: str, schedule: str, rows: int, cols: int) -> None:
+    check(name, schedule, "float32", rows, cols)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("rows", "cols"), [*SHORT, *LENGTHS, (70, 70)])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, entry in TABLE.items() for dtype in entry.dtypes])
+def test_full_table(name: str, dtype: str, schedule: str, rows: int, cols: int) -> None:
+    check(name, schedule, dtype, rows, cols)
