@@ -1,6 +1,7 @@
-"""The command line: compile, explain, run, list, env. One-line errors go to standard error.
+"""The command line: compile, explain, run, accuracy, list, env. One-line errors go to standard error.
 
-Exit status: 0 done; 1 a result that does not hold (`run`); 2 bad arguments or a refusal, with one clear line.
+Exit status: 0 done; 1 a result that does not hold (`run`, `accuracy`); 2 bad arguments or a refusal, with one clear
+line.
 """
 
 from __future__ import annotations
@@ -215,6 +216,33 @@ def run(
     typer.echo(f"{op.title}\n  kernels   {launches}\n  ran on    {facts.name}")
     typer.echo(f"  error     {error:.2e} relative to float64 ({'within' if ok else 'ABOVE'} {tolerance:g})")
     if not ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def accuracy(
+    seq: Annotated[int | None, typer.Option(min=1, help="Keys (default: 256; on a GPU 2048).")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Query heads at most (default: 4; on a GPU all).")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Inputs to pool the errors of.")] = 1,
+    operators: Annotated[str | None, typer.Option(help="Presets, separated by commas (default: the ten).")] = None,
+    inputs: Annotated[Path | None, typer.Option(help="Recorded q, k, v: a .npz or .pt file of tensors.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table to this file as well.")] = None,
+) -> None:
+    """Numerical errors of the ten attention operators, beside torch's kernels (Neptune, appendix F).
+
+    Exit status 1 where our root mean square error is more than 1.2 times the best peer's.
+    """
+    from neptune_lab.pipeline.accuracy import TEN, Setup, accuracy
+    from neptune_lab.pipeline.accuracy_table import to_text
+    from neptune_lab.runtime.accuracy import read_tensors
+
+    names = TEN if operators is None else tuple(n.strip() for n in operators.split(","))
+    recorded = None if inputs is None else read_tensors(inputs)
+    report = accuracy(Setup(names, seq, heads, samples, recorded), lambda n: typer.echo(f"{n} ...", err=True))
+    typer.echo(to_text(report), nl=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report.as_record(), indent=2) + "\n", encoding="utf-8")
+    if not report.ok:
         raise typer.Exit(1)
 
 

@@ -162,13 +162,18 @@ Stmt: TypeAlias = Loop | Block
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A function: parameters (inputs, then outputs) and internal buffers, and a body of loops and blocks."""
+    """A function: parameters (inputs, then outputs) and internal buffers, and a body of loops and blocks.
+
+    `masked` names the inputs whose elements may be -inf, which stands for an element that is absent; all others are
+    taken to be finite.
+    """
 
     name: str
     params: tuple[str, ...]
     outputs: tuple[str, ...]
     buffers: tuple[Buffer, ...]
     body: tuple[Stmt, ...]
+    masked: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -348,6 +348,8 @@ def may_be_infinite(program: Program, expr: Expr, sign: int) -> bool:
             return False
         case Op(_, args):
             return any(may_be_infinite(program, a, s) for a in args for s in (1, -1))
+        case Load(buffer, _) if buffer in program.inputs:
+            return sign < 0 and buffer in program.masked
         case Load(buffer, _) | Previous(buffer, _, _):
             reducer, term = _folded(program, buffer)
             block = writer_of(program, buffer)

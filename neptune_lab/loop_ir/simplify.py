@@ -49,7 +49,7 @@ def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:
         case Op("sub", (a, Const(0))):
             return a
         case Op("mul", (a, Const(k))) | Op("mul", (Const(k), a)) if isinstance(k, int):
-            return mul(a, k)
+            return _times(a, k)
         case Op("floordiv", (a, Const(1))):
             return a
         case Op("floordiv", (a, Const(k))) if isinstance(k, int) and k > 0:
@@ -65,6 +65,16 @@ def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:
     return expr
 
 
+def _times(expr: Expr, k: int) -> Expr:
+    """expr * k, without brackets: `(s * 3 + t) * 4` is s * 12 + t * 4, so that one place has one form."""
+    match expr:
+        case Op("add", (a, b)):
+            return add(_times(a, k), _times(b, k))
+        case Op("mul", (a, Const(c))) if isinstance(c, int):
+            return mul(a, c * k)
+    return mul(expr, k)
+
+
 def _multiples(expr: Expr, k: int) -> tuple[Expr, Expr]:
     """(w, r) with expr = w * k + r, taking the terms that are plainly multiples of k."""
     match expr:
@@ -73,10 +83,6 @@ def _multiples(expr: Expr, k: int) -> tuple[Expr, Expr]:
             return add(wa, wb), add(ra, rb)
         case Op("mul", (a, Const(c))) if isinstance(c, int) and c % k == 0:
             return mul(a, c // k), Const(0)
-        case Op("mul", (Op("add", (a, b)), Const(c))) if isinstance(c, int):
-            return _multiples(add(mul(a, c), mul(b, c)), k)
-        case Op("mul", (Op("mul", (a, Const(b))), Const(c))) if isinstance(b, int) and isinstance(c, int):
-            return _multiples(mul(a, b * c), k)
         case Const(c) if isinstance(c, int):
             return Const(c // k), Const(c % k)
     return Const(0), expr

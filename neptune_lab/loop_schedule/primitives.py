@@ -10,6 +10,7 @@ from typing import Any
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule import standard
+from neptune_lab.loop_schedule.arguments import check_types
 from neptune_lab.loop_schedule.fuse_under import fuse_under
 from neptune_lab.loop_schedule.materialize_tags import materialize_tags
 from neptune_lab.loop_schedule.outcome import Outcome
@@ -63,7 +64,7 @@ PRIMITIVES: Mapping[str, Primitive] = {
 
 
 def get(name: str, arguments: Mapping[str, Any]) -> Primitive:
-    """The primitive called `name`, its arguments' names checked; ScheduleError otherwise."""
+    """The primitive called `name`, its arguments' names and types checked; ScheduleError otherwise."""
     if name not in PRIMITIVES:
         raise ScheduleError(f"there is no primitive {name!r}", help=nearest(name, list(PRIMITIVES), "primitives"))
     primitive = PRIMITIVES[name]
@@ -74,4 +75,5 @@ def get(name: str, arguments: Mapping[str, Any]) -> Primitive:
     missing = [p for p, _, required in primitive.parameters if required and p not in arguments]
     if missing:
         raise ScheduleError(f"{name} needs the argument {missing[0]!r}", help=f"its arguments: {', '.join(known)}")
+    check_types(name, {p: annotation for p, annotation, _ in primitive.parameters}, arguments)
     return primitive

@@ -145,7 +145,7 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
             Op(OPERATORS[reduction.reducer], (Load(block.writes, at), own)),
         ),
         Store(block.writes, block.body.indices, reduction.identity),
-        () if outside else tuple(p for p in block.predicates if not variables(p) & gone and not _bounds(p, it)),
+        () if outside else tuple(p for p in block.predicates if not variables(p) & gone and not _bounds(p, it, loop)),
         origin=block.origin,
         role="global",
     )
@@ -155,9 +155,10 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
     return Private(program, local_name, tree.nest(list(ordered.items()), combined))
 
 
-def _bounds(predicate: Expr, it: Iter) -> bool:
-    """A bound of the reduced dimension: it holds for some element of every tile, so the global block drops it."""
-    return bool(variables(predicate)) and variables(predicate) <= variables(it.binding)
+def _bounds(predicate: Expr, it: Iter, loop: str) -> bool:
+    """A bound of the reduced dimension: a tile past it is its identity, so the global block drops it."""
+    used = variables(predicate)
+    return bool(used) and (used <= variables(it.binding) or loop in used)
 
 
 def privatize_reduction(program: Program, *, loop: str) -> Outcome:

@@ -10,5 +10,7 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 def remark(program: Program, *, text: str) -> Outcome:
     """A sentence for readers of the record; the program stays as it is."""
     if not isinstance(text, str) or not text.strip():
-        raise ScheduleError(f"remark takes a sentence, got {text!r}")
+        raise ScheduleError(
+            f"remark takes a sentence, got {text!r}", help="say in words why the schedule goes on as it does"
+        )
     return plain("remark", program, text)

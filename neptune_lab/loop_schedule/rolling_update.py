@@ -51,6 +51,7 @@ def check_target(program: Program, block: str, loop: str) -> None:
         raise ScheduleError(
             f"block {block!r} comes before loop {loop!r}; it can only be fused under a loop of an earlier nest",
             node=block,
+            help="name a loop of a block that comes before it",
         )
 
 

@@ -63,6 +63,11 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(v) for v in value) if isinstance(value, list | tuple) else value
 
 
+def _listed(value: Any) -> Any:
+    """A list of what can be iterated; anything else as it is, for the primitive to refuse."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
 def _is_mapping(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and all(isinstance(x, tuple) and len(x) == 2 for x in value)
 
@@ -186,7 +191,7 @@ class Schedule:
     def undo(self) -> Step:
         """Takes the last step back."""
         if not self._applied:
-            raise ScheduleError("there is no step to undo")
+            raise ScheduleError("there is no step to undo", help="the schedule is the definition; apply a step first")
         step = self._applied.pop().step
         self._undone.append(step)
         return step
@@ -194,7 +199,7 @@ class Schedule:
     def redo(self) -> Step:
         """Applies the step that was undone last."""
         if not self._undone:
-            raise ScheduleError("there is no step to redo")
+            raise ScheduleError("there is no step to redo", help="redo follows undo, before any new step")
         step = self._undone[-1]
         self._apply(step)
         self._undone.pop()
@@ -276,8 +281,8 @@ class Schedule:
 
     def split(self, loop: str, factors: Iterable[int | None], names: Iterable[str] | None = None) -> tuple[str, ...]:
         """`loop` becomes nested loops of these extents, at most one None (worked out): the new loops."""
-        extra = {} if names is None else {"names": list(names)}
-        return self.apply(Step.of("split", loop=loop, factors=list(factors), **extra))
+        extra = {} if names is None else {"names": _listed(names)}
+        return self.apply(Step.of("split", loop=loop, factors=_listed(factors), **extra))
 
     def reorder(self, block: str, *loops: str) -> tuple[str, ...]:
         """The named loops around `block` (loop names without the block) in this order."""

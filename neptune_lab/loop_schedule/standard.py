@@ -17,6 +17,7 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.start_values import start_before
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
 from neptune_lab.loop_schedule import maps
+from neptune_lab.loop_schedule.arguments import check_hint
 from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops
 from neptune_lab.loop_schedule.materialize_tags import check_tag_order
 from neptune_lab.loop_schedule.outcome import Outcome, plain
@@ -24,13 +25,25 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 SCOPES = ("global", "shared", "local")
 
+# What usually helps where TVM's own check refuses; its message names no block of ours.
+_TVM_HELP = {
+    "reorder": "name loops of one nest, each outside or inside the next with no other block between them",
+    "fuse": "name loops that follow each other directly, outermost first",
+    "compute_at": "name a producer, and a loop around all that reads it",
+    "reverse_compute_at": "all that the block reads must be written inside the loop; rolling_update, split_k_update or "
+    "fuse_under take what is not",
+    "inline": "inline elementwise stages that another block reads",
+}
+
 
 def _tvm(program: Program, primitive: str, node: str, action: Callable[[Any], Any]) -> Program:
     try:
         result = tree.rename_loops(restore_unit_loops(apply(program, action)))
     except TvmRefusal as error:
         raise ScheduleError(
-            f"{primitive} on {node!r}: TVM refuses: {error.reason}", node=node.partition(".")[0]
+            f"{primitive} on {node!r}: TVM refuses: {error.reason}",
+            node=node.partition(".")[0],
+            help=_TVM_HELP.get(primitive, "print the schedule: names, order and kinds of loops must be as it shows"),
         ) from error
     # TVM moves a producer behind its consumers where these stand before the target loop.
     early = early_read(result)
@@ -52,6 +65,11 @@ def _tvm(program: Program, primitive: str, node: str, action: Callable[[Any], An
         )
     check_tag_order(result)
     return result
+
+
+def _check_scope(scope: str) -> None:
+    if scope not in SCOPES:
+        raise ScheduleError(f"scope={scope!r} is not a memory scope", help=tree.nearest(scope, list(SCOPES), "scopes"))
 
 
 def _free(program: Program, name: str, block: str) -> None:
@@ -113,7 +131,11 @@ def split(program: Program, *, loop: str, factors: list[int | None], names: list
             help="make one factor None",
         )
     if names is not None and len(names) != len(factors):
-        raise ScheduleError(f"{len(names)} names for {len(factors)} factors of loop {loop!r}", node=block)
+        raise ScheduleError(
+            f"names={names}: {len(names)} names for {len(factors)} factors of loop {loop!r}",
+            node=block,
+            help="give one name a factor, or leave names out",
+        )
     wanted = names or [f"{var}{n}" for n in range(len(factors))]
     taken = {x.var for x in tree.find_block(program, block)[2]} - {var}
     if len(set(wanted)) != len(wanted) or taken & set(wanted):
@@ -134,6 +156,12 @@ def split(program: Program, *, loop: str, factors: list[int | None], names: list
 
 def reorder(program: Program, *, block: str, loops: list[str]) -> Outcome:
     """The named loops around `block` in the order given."""
+    if len(loops) < 2 or len(set(loops)) < len(loops):
+        raise ScheduleError(
+            f"reorder on {block!r} takes two loops or more, each once, got {loops}",
+            node=block,
+            help=f"the loops around {block}: {', '.join(x.var for x in tree.find_block(program, block)[2])}",
+        )
     refs = [f"{block}.{var}" for var in loops]
     result = _tvm(program, "reorder", block, lambda s: s.reorder(*(_at(s, program, r) for r in refs)))
     return plain("reorder", result, f"loops of {block} in the order {', '.join(loops)}.", tuple(refs))
@@ -142,7 +170,9 @@ def reorder(program: Program, *, block: str, loops: list[str]) -> Outcome:
 def fuse(program: Program, *, block: str, loops: list[str], name: str | None = None) -> Outcome:
     """Nested loops made one, called `name` (default: their names joined)."""
     if len(loops) < 2:
-        raise ScheduleError(f"fuse on {block!r} takes two loops or more, got {loops}", node=block)
+        raise ScheduleError(
+            f"fuse on {block!r} takes two loops or more, got {loops}", node=block, help=_TVM_HELP["fuse"]
+        )
     new = name or "".join(loops)
     path, _, _ = tree.find_loop(program, block, loops[0])
     refs = [f"{block}.{var}" for var in loops]
@@ -187,7 +217,11 @@ def bind(program: Program, *, loop: str, thread: str) -> Outcome:
         x.var for x in _loops_in(found) if x.kind == thread
     ]
     if taken:
-        raise ScheduleError(f"{thread} is taken by loop {taken[0]!r} of the same nest", node=block)
+        raise ScheduleError(
+            f"{thread} is taken by loop {taken[0]!r} of the same nest",
+            node=block,
+            help=f"bind to another of {', '.join(THREADS)}, or fuse the two loops",
+        )
     result = tree.map_loops(program, path, lambda x: replace(x, kind=thread))
     return plain("bind", result, f"{var} runs along {thread}.")
 
@@ -218,8 +252,13 @@ def inline(program: Program, *, block: str) -> Outcome:
     _, found, _ = tree.find_block(program, block)
     if found.role in ("scan", "current", "retire", "initial"):
         raise ScheduleError(
-            f"block {block!r} carries a value from one iteration to the next: it cannot be inlined", node=block
+            f"block {block!r} carries a value from one iteration to the next: it cannot be inlined",
+            node=block,
+            help=_TVM_HELP["inline"],
         )
+    if reducer_of(found) is not None or found.writes in program.outputs:
+        what = "is a reduction" if reducer_of(found) is not None else f"writes the output {found.writes!r}"
+        raise ScheduleError(f"block {block!r} {what}: it cannot be inlined", node=block, help=_TVM_HELP["inline"])
     if reducer_of(found) is None and found.writes not in program.outputs and _alone(program, block):
         result = program
         for reader in readers_of(program, found.writes):
@@ -237,6 +276,7 @@ def _alone(program: Program, block: str) -> bool:
 
 def cache_read(program: Program, *, block: str, buffer: str, scope: str = "shared") -> Outcome:
     """`block`, and every later reader of `buffer`, reads a copy in `scope`, made by a new block."""
+    _check_scope(scope)
     _, reader, _ = tree.find_block(program, block)
     reads = list(dict.fromkeys(r.buffer for r in loads(reader.body.value) if r.buffer != reader.writes))
     if buffer not in reads:
@@ -258,6 +298,7 @@ def cache_read(program: Program, *, block: str, buffer: str, scope: str = "share
 
 def cache_write(program: Program, *, block: str, scope: str = "local") -> Outcome:
     """`block` writes to a copy in `scope`, which a new block stores to the buffer."""
+    _check_scope(scope)
     _, writer, _ = tree.find_block(program, block)
     _free(program, f"{writer.writes}_{scope}", block)
     before = {b.name for b in tree.blocks(program)}
@@ -278,12 +319,13 @@ def set_scope(program: Program, *, block: str, scope: str) -> Outcome:
     Triton places on-chip tiles by itself, so the two mean the same there. A buffer left in global memory is written
     there only if another kernel, or the caller, reads it.
     """
-    if scope not in SCOPES:
-        raise ScheduleError(f"scope={scope!r} is not a memory scope", help=f"one of {', '.join(SCOPES)}")
+    _check_scope(scope)
     _, found, _ = tree.find_block(program, block)
     if found.writes in program.params and scope != "global":
         raise ScheduleError(
-            f"block {block!r} writes {found.writes!r}, an output, which is in global memory", node=block
+            f"block {block!r} writes {found.writes!r}, an output, which is in global memory",
+            node=block,
+            help=f"cache_write({block!r}, {scope!r}) keeps a copy there and stores it at the end",
         )
     result = replace(
         program, buffers=tuple(replace(b, scope=scope) if b.name == found.writes else b for b in program.buffers)
@@ -294,13 +336,20 @@ def set_scope(program: Program, *, block: str, scope: str) -> Outcome:
 def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
     """The start value of a reduction is written before `loop`, by a block of its own."""
     _, found, loops = tree.find_block(program, block)
-    _, var = loop_ref(loop)
+    named, var = loop_ref(loop)
+    if named != block:
+        raise ScheduleError(
+            f"loop {loop!r} is named by another block than {block!r}",
+            node=block,
+            help=f"name the loop '{block}.{var}'; the loops around {block}: {', '.join(x.var for x in loops)}",
+        )
     tree.find_loop(program, block, var)
     if not found.is_reduction or found.init is None:
         raise ScheduleError(
             f"block {block!r} has no start value to take out: "
             + ("it has been taken out already" if found.is_reduction else "it is not a reduction"),
             node=block,
+            help="name a sum, max or other reduction that still starts itself",
         )
     # Formal statement: the start value is written once, i.e. no loop outside `loop` folds.
     depth = tree.depth_of(loops, var)
@@ -321,6 +370,7 @@ def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
 
 def annotate(program: Program, *, loop: str, key: str, value: str | int = 1) -> Outcome:
     """A note on a loop: "num_warps" and "num_stages" reach the launch, others are for readers."""
+    check_hint(key, value, f"annotate on {loop!r}")
     path, found, _ = tree.find_loop(program, *loop_ref(loop))
     notes = (*((k, v) for k, v in found.annotations if k != key), (key, value))
     result = tree.map_loops(program, path, lambda x: replace(x, annotations=notes))

@@ -16,6 +16,7 @@ from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stm
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks_under
+from neptune_lab.loop_to_htile.capacity import check_fits
 from neptune_lab.loop_to_htile.patterns import Converter, always, store_value
 from neptune_lab.loop_to_htile.regions import Nest, region
 
@@ -187,6 +188,7 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
             node=block.name,
             help="split its loops and move the outer parts out, or bind them to the grid",
         )
+    check_fits(program, block.name, value, inner)
     mask = _store_mask(program, block, nest, indices, spatial, tuple(folded))
     return Store(f"tile:{block.name}", Access(block.writes, target_region), value, block.name, mask)
 

@@ -53,13 +53,13 @@ def define_log_sum_exp(rows: int, cols: int, dtype: str) -> Definition:
     te = tensor_expressions()
     x = te.placeholder((rows, cols), dtype, name="x")
     s_max, _, s_sum = _exponentials(te, x, rows, cols)
-    return [x], [te.compute((rows,), lambda i: s_max[i] + te.log(s_sum[i]), name="out")]
+    return [x], [te.compute((rows,), lambda i: _log_of_sum(te, s_max[i], s_sum[i]), name="out")]
 
 
 def log_sum_exp(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
     """`x` (rows, cols) to `out` (rows,): log(sum(exp(x))) of each row, natural, through the row's max.
 
-    A row of -inf is NaN, as -inf - (-inf) gives it.
+    A row of -inf is -inf.
 
     Args:
         rows: rows of `x`.
@@ -89,7 +89,7 @@ def define_cross_entropy(rows: int, cols: int, dtype: str) -> Definition:
         return te.sum(te.if_then_else(labels[i].equal(j.var), logit, te.const(0, "float32")), axis=j)
 
     target = te.compute((rows,), picked, name="target")
-    loss = te.compute((rows,), lambda i: s_max[i] + te.log(s_sum[i]) - target[i], name="loss")
+    loss = te.compute((rows,), lambda i: _log_of_sum(te, s_max[i], s_sum[i]) - target[i], name="loss")
     return [logits, labels], [loss]
 
 
@@ -136,10 +136,16 @@ def _exponentials(te: Any, x: Any, rows: int, cols: int) -> tuple[Any, Any, Any]
     return s_max, s_exp, te.compute((rows,), lambda i: te.sum(s_exp[i, j], axis=j), name="s_sum")
 
 
+def _log_of_sum(te: Any, peak: Any, total: Any) -> Any:
+    """peak + log(total), and -inf where all elements are: there the total of exp(x - peak) says nothing."""
+    least = te.const(float("-inf"), "float32")
+    return te.if_then_else(peak.equal(least), least, peak + te.log(total))
+
+
 def _lse(x: np.ndarray) -> np.ndarray:
     peak = x.max(axis=1)
     with np.errstate(invalid="ignore"):
-        return peak + np.log(np.exp(x - peak[:, None]).sum(axis=1))
+        return np.where(peak == -np.inf, -np.inf, peak + np.log(np.exp(x - peak[:, None]).sum(axis=1)))
 
 
 def _rows(
@@ -173,7 +179,7 @@ def _rows(
         inputs=inputs,
         outputs=(TensorSpec(stages[-1], shape, dtype if len(shape) == 2 else "float32"),),
         source=f"{source_of(_exponentials)}\n{source_of(define)}",
-        build=builder(name, stages, define, rows, cols, dtype),
+        build=builder(name, stages, define, rows, cols, dtype, masked=(inputs[0].name,)),
         compute=compute,
         draw=draw,
     )

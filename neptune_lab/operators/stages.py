@@ -11,20 +11,26 @@ if TYPE_CHECKING:
 
 
 def builder(
-    name: str, stages: tuple[str, ...], define: Callable[..., tuple[list[Any], list[Any]]], *args: Any
+    name: str,
+    stages: tuple[str, ...],
+    define: Callable[..., tuple[list[Any], list[Any]]],
+    *args: Any,
+    masked: tuple[str, ...] = (),
 ) -> Callable[[], Program]:
     """What `Operator.build` takes: a function that makes the program of `define(*args)`, its inputs and outputs.
 
     Args:
         name: the program's.
         stages: the stages as the definition orders them; TVM gives them in the order in which outputs reach them.
+        masked: inputs whose elements may be -inf, for elements that are absent.
     """
 
     def build() -> Program:
         from neptune_lab.loop_ir.tvm_compat import from_te
 
         program = from_te(name, *define(*args))
-        return replace(program, body=tuple(sorted(program.body, key=lambda stmt: stages.index(_stage(stmt)))))
+        body = tuple(sorted(program.body, key=lambda stmt: stages.index(_stage(stmt))))
+        return replace(program, body=body, masked=masked)
 
     return build
 

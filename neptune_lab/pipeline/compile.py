@@ -8,6 +8,7 @@ from neptune_lab import htile_passes, htile_to_triton
 from neptune_lab.errors import ScheduleError
 from neptune_lab.htile.verify import verify
 from neptune_lab.loop_ir.tree import nearest
+from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
 from neptune_lab.loop_to_htile import translate
@@ -24,18 +25,21 @@ def schedule(operator: Operator, template: str | None = None, **options: Any) ->
     Without a template, the operator's own, or where it has none, one is chosen by shape, and a remark in the record
     says why.
     """
+    if not hasattr(operator, "program"):
+        raise ScheduleError(
+            f"expected an Operator or a Schedule, got {operator!r}",
+            help="make an operator first, for example operators.attention.causal(seq=128)",
+        )
     name, why = template or operator.template, ""
     if name is None:
         name, why = choose_template(operator.program)
     if name not in TEMPLATES:
         raise ScheduleError(f"there is no template {name!r}", help=nearest(name, list(TEMPLATES), "templates"))
+    check_options(name, TEMPLATES[name], options)
     started = Schedule(operator)
     if why:
         started.remark(f"{name}: {why}.")
-    try:
-        return TEMPLATES[name](started, **options)
-    except TypeError as error:
-        raise ScheduleError(f"template {name!r} does not take these options: {error}") from error
+    return TEMPLATES[name](started, **options)
 
 
 def compile(what: Operator | Schedule, template: str | None = None, **options: Any) -> Kernel:
@@ -51,7 +55,10 @@ def compile(what: Operator | Schedule, template: str | None = None, **options: A
     """
     if isinstance(what, Schedule):
         if template or options:
-            raise ScheduleError("a schedule is compiled as it stands; template and options go with an operator")
+            raise ScheduleError(
+                "a schedule is compiled as it stands; template and options go with an operator",
+                help="compile(schedule.operator, …), or leave them out",
+            )
         scheduled = what.copy()
     else:
         scheduled = schedule(what, template, **options)  # tensor expressions -> loop-scalar IR -> scheduled loops

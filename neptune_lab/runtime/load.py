@@ -38,10 +38,22 @@ class LoadedKernel:
         """The output tensor, or a tuple of them.
 
         Raises:
-            LaunchError: an argument's shape, dtype, device or layout is not what the kernel was compiled for.
+            LaunchError: an argument's shape, dtype, device or layout is not what the kernel was compiled for, or the
+                kernel needs more shared memory or registers than the GPU has.
         """
         check_arguments(self.spec, tensors, self.interpreter)
         function = getattr(self.module, self.spec.entry)
+        from triton.runtime.errors import OutOfResources
+
+        try:
+            return self._launch(function, tensors)
+        except OutOfResources as error:
+            raise LaunchError(
+                f"{self.spec.name} needs {error.required} of {error.name}; this GPU has {error.limit}",
+                help="compile with smaller tiles (block_q, block_kv), or a smaller num_stages",
+            ) from error
+
+    def _launch(self, function: Any, tensors: tuple[torch.Tensor, ...]) -> Any:
         if self.interpreter:
             import numpy as np
 
@@ -138,7 +150,10 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
     """Raise LaunchError, naming the argument, where `tensors` are not what `spec` was compiled for."""
     names = ", ".join(argument.name for argument in spec.inputs)
     if len(tensors) != len(spec.inputs):
-        raise LaunchError(f"{spec.name} got {len(tensors)} arguments; expected {len(spec.inputs)}: {names}")
+        raise LaunchError(
+            f"{spec.name} got {len(tensors)} arguments; expected {len(spec.inputs)}: {names}",
+            help="give tensors in this order",
+        )
     for argument, tensor in zip(spec.inputs, tensors, strict=True):
         _check_argument(argument, tensor, interpreter)
     first = tensors[0] if tensors else None

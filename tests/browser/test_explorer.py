@@ -121,7 +121,7 @@ def test_edit_a_tile_then_an_illegal_edit_and_undo(explorers):
     text = explorer.page.evaluate("e => e.cmTile?.view?.state.doc.toString() ?? e.innerText", editor.element_handle())
     assert "sch.tile('qk', i=64, j=64)" in text
     explorer.get_by_role("button", name="Cards", exact=True).click()
-    card = explorer.locator(".card", has_text="tile").first
+    card = explorer.locator(".card", has=explorer.page.locator("code", has_text=re.compile(r"^tile\("))).first
     card.locator("button.call").click()
     choice = card.locator("select[aria-label*='j']").first
     expect(choice).to_be_visible(timeout=SOON)
@@ -144,6 +144,23 @@ def test_edit_a_tile_then_an_illegal_edit_and_undo(explorers):
     explorer.get_by_role("button", name="undo").click()
     code = reveal_code(explorer, "Triton")
     expect(code.locator(".ln", has_text="j0 * 64").first).to_be_visible(timeout=SOON)
+
+
+def test_a_remark_is_a_note_and_the_partition_shows_its_proof(explorers):
+    explorer = explorers.nth(ATTENTION)
+    explorer.scroll_into_view_if_needed()
+    note = explorer.locator(".rail li .remark")
+    expect(note).to_contain_text("rolling_update: j has 4 tiles of 64")
+    explorer.get_by_role("button", name=re.compile("^Edit schedule")).click()
+    card = explorer.locator(".card", has=explorer.page.locator(".remark"))
+    card.locator("button.call").click()
+    card.get_by_role("textbox", name="text of remark").fill("Chosen by hand.")
+    expect(note).to_have_text("Chosen by hand.", timeout=SOON)
+
+    explorer.locator(".rail li", has_text="partition masked loops").first.click()
+    proof = explorer.locator("section[aria-label='derivation'] .proof")
+    for claim in ("becomes interior 0 .. i0", "score is masked by"):
+        expect(proof.get_by_text(claim)).to_be_visible()  # what is folded out says its claim, too
 
 
 def tab_editor(explorer: Locator) -> None:

@@ -187,23 +187,26 @@ REFUSALS: dict[str, tuple[Callable[[Schedule], object], str]] = {
     "no loop named": (lambda s: s.split("s_max", (None, 2)), "'s_max' does not name a loop"),
     "one factor": (lambda s: s.split("s_max.j", (4,)), "two or more positive extents"),
     "two unknown factors": (lambda s: s.split("s_max.j", (None, None)), "at most one of them None"),
-    "a factor of 0": (lambda s: s.split("s_max.j", (None, 0)), "two or more positive extents"),
+    "a factor of 0": (
+        lambda s: s.split("s_max.j", (None, 0)),
+        r"split: factors=\[None, 0\], expected positive integers",
+    ),
     "factors too small": (lambda s: s.split("s_max.j", (2, 3)), "cover 6 of the 8 iterations"),
     "too few names": (lambda s: s.split("s_max.j", (None, 2), names=["a"]), "1 names for 2 factors"),
     "a name that is taken": (lambda s: s.split("s_max.j", (None, 2), names=["i", "k"]), r"\['i', 'k'\] are not free"),
-    "a factor that is text": (lambda s: s.split("s_max.j", (None, "2")), "an argument has the wrong type"),  # type: ignore[arg-type]
-    "a loop that is a number": (lambda s: s.split(3, (None, 2)), "an argument has the wrong type"),  # type: ignore[arg-type]
+    "a factor that is text": (lambda s: s.split("s_max.j", (None, "2")), "expected positive integers"),  # type: ignore[arg-type]
+    "a loop that is a number": (lambda s: s.split(3, (None, 2)), "split: loop=3, expected a string"),  # type: ignore[arg-type]
     "fuse one loop": (lambda s: s.fuse("s_exp", "i"), "two loops or more"),
     "fuse none": (lambda s: s.fuse("s_exp"), "two loops or more"),
     "fuse the wrong way round": (lambda s: s.fuse("s_exp", "j", "i"), "TVM refuses"),
     "reorder with a stranger": (lambda s: s.reorder("s_exp", "i", "k"), "has no loop 'k'"),
     "tile a stranger": (lambda s: s.tile("s_exp", k=2), "has no loop 'k'"),
-    "tile by nothing": (lambda s: s.tile("s_exp", i=0), "two or more positive extents"),
+    "tile by nothing": (lambda s: s.tile("s_exp", i=0), "tiles={'i': 0}, expected a positive integer"),
     "bind a fold": (lambda s: s.bind("s_max.j", "blockIdx.x"), "'s_max' carries a value from one iteration"),
     "bind to a thread": (lambda s: s.bind("s_max.i", "threadIdx.x"), "'threadIdx.x' is not a grid axis"),
     "consumer before producer": (lambda s: s.reverse_compute_at("s_sum", "s_max.j"), "TVM refuses"),
     "compute at its own loop": (lambda s: s.compute_at("s_exp", "s_exp.i"), "TVM refuses"),
-    "inline a fold": (lambda s: s.inline("s_max"), "TVM refuses"),
+    "inline a fold": (lambda s: s.inline("s_max"), "'s_max' is a reduction: it cannot be inlined"),
     "inline a stranger": (lambda s: s.inline("exp"), "did you mean 's_exp'"),
     "cache what is not read": (lambda s: s.cache_read("s_max", "xexp"), "'s_max' does not read 'xexp'"),
     "an output on chip": (lambda s: s.set_scope("s_sum", "local"), "writes 'xsum', an output"),

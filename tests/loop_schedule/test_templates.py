@@ -85,6 +85,14 @@ def test_performer_is_two_nests():
     assert kernel.error() < 1e-3
 
 
+def test_a_nest_that_fills_a_gpu_is_not_split_beside_one_that_does_not():
+    """Performer's keys are 8 programs, which are split; its queries are 256 a head already."""
+    sch = TEMPLATES["split_k_update"](Schedule(performer.performer(1, 8, 2048, 64, 256)))
+    assert remarks(sch) == ["q_dot and what follows it roll: 256 programs fill a GPU."]
+    kernel = nl.compile(sch)
+    assert len(kernel.triton.kernels) == 3
+
+
 def test_gemm_chain_is_one_kernel():
     kernel = nl.compile(gemm_chain.gemm_chain(2, 70, 50, 32, 40), block_q=16, block_kv=16)
     assert len(kernel.triton.kernels) == 1
@@ -151,5 +159,5 @@ def test_the_choice_stands_in_the_record():
 
 @pytest.mark.parametrize("splits", [0, -1])
 def test_no_splits(splits: int):
-    with pytest.raises(nl.errors.ScheduleError, match="expected a positive number of splits"):
+    with pytest.raises(nl.errors.ScheduleError, match=r"splits=.*expected a positive integer"):
         nl.compile(attention.causal(1, 2, 100, 16), "split_k_update", splits=splits)

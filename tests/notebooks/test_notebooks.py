@@ -214,9 +214,10 @@ def test_relative_errors_are_small():
         assert 0 < error < 1e-3
 
 
-def test_attention_is_one_loop_without_a_score_matrix():
+def test_attention_loops_over_interior_and_right_edge_without_a_score_matrix():
     source = shown_by(executed(TOUR), "show_code(kernel.source)")
-    assert len(re.findall(r"^ +for ", source, re.MULTILINE)) == 1
+    assert re.findall(r"^ +for .*# (.*)$", source, re.MULTILINE) == ["interior", "right edge"]
+    assert len(re.findall(r"^ +for ", source, re.MULTILINE)) == 2
     assert source.count("tl.store(") == 1
     decode = shown_by(executed(TOUR), "show_code(decode.source)")
     assert decode.count("@triton.jit") == 2

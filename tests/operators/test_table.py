@@ -10,12 +10,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import neptune_lab as nl
+from neptune_lab.htile import interpret
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.operators import OPERATORS, PRESETS, attention, find, gemm_chain
 from neptune_lab.operators.base import Operator
+from neptune_lab.pipeline import Kernel
+from neptune_lab.runtime import interpreting
 
 TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}  # relative, Frobenius norm
 TILES = {"block_q": 16, "block_kv": 16}
@@ -37,6 +41,8 @@ class Entry(NamedTuple):
 
     make: Callable[[int, int, str], Operator]
     dtypes: tuple[str, ...] = tuple(TOLERANCE)
+    stepped: tuple[str, ...] = ()  # outputs in integers
+    rounds: bool = False  # large intermediates are rounded to the dtype, several times over
 
 
 def rowwise(name: str, *dtypes: str) -> Entry:
@@ -58,7 +64,7 @@ def chain(name: str) -> Entry:
 
 def attend(name: str, **own: Any) -> Entry:
     def make(rows: int, cols: int, dtype: str) -> Operator:
-        sizes = {"batch": 1, "heads": 2, "head_dim": 16, "q_len": rows, "kv_len": max(rows, cols)}
+        sizes = {"batch": 1, "heads": 1, "head_dim": 16, "q_len": rows, "kv_len": max(rows, cols)}
         return OPERATORS[name](**{**sizes, **own, "dtype": dtype})
 
     return Entry(make)
@@ -70,7 +76,7 @@ def preset(name: str) -> Entry:
     heads, kv_heads = found.sizes["heads"], found.sizes.get("kv_heads", found.sizes["heads"])
     group = min(heads // kv_heads, 4)
     own: dict[str, Any] = {
-        "heads": group * (1 if group > 1 else min(heads, 2)),
+        "heads": group if group > 1 or "v_head_dim" in found.sizes else 2,
         "head_dim": found.sizes["head_dim"] // 4,
     }
     if "v_head_dim" in found.sizes:
@@ -98,22 +104,23 @@ def banded(b, h, q, kv):
 
 
 TABLE: dict[str, Entry] = {
-    "attention.alibi": attend("attention.alibi"),
+    "attention.alibi": attend("attention.alibi", heads=2),
     "attention.causal": attend("attention.causal", batch=2),
-    "attention.general": attend("attention.general", score_mod=biased, mask_mod=banded, kv_heads=1),
+    "attention.general": attend("attention.general", score_mod=biased, mask_mod=banded, heads=2, kv_heads=1),
     "attention.global": attend("attention.global", v_head_dim=20),
     "attention.gqa": attend("attention.gqa", heads=4, kv_heads=2),
     "attention.prefix": attend("attention.prefix", prefix=5),
-    "attention.softcap": attend("attention.softcap", cap=2.0, kv_heads=1),
+    "attention.softcap": attend("attention.softcap", cap=2.0, heads=2, kv_heads=1),
     "attention.window": attend("attention.window", window=21),
     "gemm_chain": chain("gemm_chain"),
     "norms.l2_norm": rowwise("norms.l2_norm"),
     "norms.layer_norm": rowwise("norms.layer_norm"),
     "norms.layer_norm_statistics": rowwise("norms.layer_norm_statistics"),
     "norms.rms_norm_max": rowwise("norms.rms_norm_max"),
-    "norms.rms_norm_quantize": rowwise("norms.rms_norm_quantize"),
+    "norms.rms_norm_quantize": rowwise("norms.rms_norm_quantize")._replace(stepped=("q",)),
     "performer": Entry(
-        lambda rows, cols, dtype: OPERATORS["performer"](heads=2, seq=cols, head_dim=16, features=rows, dtype=dtype)
+        lambda rows, cols, dtype: OPERATORS["performer"](heads=1, seq=cols, head_dim=16, features=rows, dtype=dtype),
+        rounds=True,
     ),
     "rows.cross_entropy": rowwise("rows.cross_entropy"),
     "rows.log_sum_exp": rowwise("rows.log_sum_exp"),
@@ -125,20 +132,41 @@ TABLE: dict[str, Entry] = {
 
 
 def check(name: str, schedule: str, dtype: str, rows: int, cols: int) -> None:
-    """The schedule equals the definition to 1e-9 in float64, and the kernel the reference to the dtype's tolerance."""
-    options = {**TILES, **SCHEDULES[schedule]}
-    kernel = nl.compile(TABLE[name].make(rows, cols, dtype), **options)
-    assert kernel.schedule.check().error <= 1e-9
-    assert kernel.error() <= TOLERANCE[dtype]
+    """The kernel equals the reference to the dtype's tolerance, and the schedule the definition to 1e-9 in float64.
+
+    A preset is an operator at other sizes, so its schedule is not checked again.  An integer output may differ in a
+    few elements by one: values that stand exactly between two steps, which bfloat16 inputs make, go either way.
+    """
+    entry = TABLE[name]
+    kernel = nl.compile(entry.make(rows, cols, dtype), **TILES, **SCHEDULES[schedule])
+    # Triton's interpreter cuts numbers off where a GPU rounds them to bfloat16, so it is up to twice as far off.
+    cut_off = entry.rounds and dtype == "bfloat16" and interpreting()
+    assert kernel.error() <= TOLERANCE[dtype] * (2 if cut_off else 1)
+    if cut_off:
+        assert tile_error(kernel) <= TOLERANCE[dtype]
+    if name in OPERATORS:
+        errors = dict(kernel.schedule.check().outputs)
+        assert all(error <= (1e-3 if output in entry.stepped else 1e-9) for output, error in errors.items())
+
+
+def tile_error(kernel: Kernel) -> float:
+    """The relative error of the first output, with NumPy as the interpreter of HTile, which rounds as a GPU does."""
+    inputs = kernel.operator.random_inputs()
+    found = interpret(kernel.htile, inputs)[kernel.operator.outputs[0].name]
+    wanted = kernel.operator.reference(*inputs.values())
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
 def turns() -> list[tuple[str, str, str, int, int]]:
-    """Each name with each schedule: operators with all four, presets (which are operators at other sizes) with rolling
-    and one kind of split; dtypes and lengths take turns, so that each operator meets each dtype."""
+    """Each name with each kind of schedule; dtypes, lengths and the number of splits take turns.
+
+    Operators run three schedules, and so meet each dtype; presets run two.
+    """
     found = []
     for n, (name, entry) in enumerate(TABLE.items()):
-        splits = list(SCHEDULES)[1:]
-        for m, schedule in enumerate(SCHEDULES if name in OPERATORS else ("rolling", splits[n % 3])):
+        some = ["split_in_2", "split_in_3"][n % 2]
+        schedules = ["rolling", "split_each_tile", some] if name in OPERATORS else ["rolling", some]
+        for m, schedule in enumerate(schedules):
             found.append((name, schedule, entry.dtypes[(n + m) % len(entry.dtypes)], *LENGTHS[(n + m) % 4]))
     return found
 
@@ -146,7 +174,7 @@ def turns() -> list[tuple[str, str, str, int, int]]:
 def test_every_operator_and_preset_is_in_the_table():
     assert set(TABLE) == {*OPERATORS, *PRESETS, *gemm_chain.PRESETS}
     taken = {(name, schedule) for name, schedule, *_ in turns()}
-    assert {(name, schedule) for name in OPERATORS for schedule in SCHEDULES} <= taken
+    assert {schedule for _, schedule in taken} == set(SCHEDULES)
     for name in TABLE:
         assert {SCHEDULES[schedule]["template"] for n, schedule in taken if n == name} == set(TEMPLATES)
 

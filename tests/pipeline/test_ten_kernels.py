@@ -61,8 +61,7 @@ def test_prefill_is_one_kernel_that_loads_q_once_and_masks_at_edges_only(ten, na
 
 @pytest.mark.parametrize("name", [n for n in TEN if n.endswith("_dc")])
 def test_decode_is_two_kernels_that_share_partial_results_only(ten, name):
-    local, combine = ten[name].htile.kernels
-    assert (local.name[-6:], combine.name[-8:]) == ("_local", "_combine")
+    _, combine = ten[name].htile.kernels
     second = ten[name].outline.split(f"kernel {combine.name}")[1]
     for tensor in ("q", "k", "v"):
         assert f"loads    {tensor}[" not in second

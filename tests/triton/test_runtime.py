@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from htile_programs import attention, softmax
+from triton.runtime.errors import OutOfResources
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.htile_to_triton import emit
@@ -54,8 +55,27 @@ def test_arguments_are_checked(kernel, position, change, match):
 
 
 def test_the_number_of_arguments_is_checked(kernel):
-    with pytest.raises(LaunchError, match="attention got 2 arguments; expected 3: q, k, v"):
+    with pytest.raises(LaunchError, match=r"attention got 2 arguments; expected 3: q, k, v\n.*in this order"):
         kernel(*tensors()[:2])
+    with pytest.raises(LaunchError, match="attention got 0 arguments; expected 3"):
+        kernel()
+
+
+def test_a_kernel_that_needs_more_than_the_gpu_has_is_explained(kernel, monkeypatch):
+    """Triton finds out as it compiles for the GPU; its own message names no kernel of ours."""
+
+    def too_large(*_: torch.Tensor) -> None:
+        raise OutOfResources(262144, 232448, "shared memory")
+
+    monkeypatch.setattr(kernel.module, kernel.spec.entry, too_large)
+    match = "attention needs 262144 of shared memory; this GPU has 232448\n.*smaller tiles"
+    with pytest.raises(LaunchError, match=match):
+        kernel(*tensors())
+
+
+def test_tensors_that_record_gradients_are_taken_and_the_output_records_none(kernel):
+    out = kernel(*(x.requires_grad_() for x in tensors()))
+    assert not out.requires_grad
 
 
 @pytest.mark.gpu

@@ -196,7 +196,13 @@ def test_a_remark_is_written_and_edited_like_a_step(attention_page):
     page = attention_page
     found = page.ask("choices", steps=page.steps, index=0, primitive="remark")
     assert found["parameters"] == [
-        {"name": "text", "kind": "sentence", "required": True, "choices": None, "value": page.steps[0]["arguments"]["text"]}
+        {
+            "name": "text",
+            "kind": "sentence",
+            "required": True,
+            "choices": None,
+            "value": page.steps[0]["arguments"]["text"],
+        }
     ]
     assert "message" not in found
     said = {"primitive": "remark", "arguments": {"text": "Wider tiles spill."}}

@@ -73,7 +73,21 @@ def test_the_static_view_has_no_script_and_loads_nothing(kernel, evil):
         outline = Outline(static_view.html(trace, note="checked"))
         assert outline.open == []
         for tag, attributes in outline.found:
-            assert tag in {"div", "style", "h3", "p", "br", "details", "summary", "ol", "li", "code", "em", "pre", "small"}
+            assert tag in {
+                "div",
+                "style",
+                "h3",
+                "p",
+                "br",
+                "details",
+                "summary",
+                "ol",
+                "li",
+                "code",
+                "em",
+                "pre",
+                "small",
+            }
             assert set(attributes) <= {"class", "open", "type"}
 
 

@@ -162,18 +162,19 @@ def explore(what: Operator | Schedule | Kernel | Trace | str | PathLike[str]) ->
     """An explorer, to be displayed in a notebook.
 
     Args:
-        what: an operator (compiled by its own template), a schedule as it stands, a kernel, a record, or the path of
+        what: an operator (scheduled by its template), a schedule as it stands, a kernel, a record, or the path of
             a saved record.
     """
     if isinstance(what, str | PathLike):
         return Explorer(load_trace(Path(what)))
     if isinstance(what, Trace):
         return Explorer(what)
-    from neptune_lab import Kernel, Schedule, compile
+    from neptune_lab import Kernel, Schedule
     from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import schedule
 
     if isinstance(what, Operator):
-        what = compile(what)
+        what = schedule(what)  # opens even where no kernel comes of it, and says why
     if isinstance(what, Kernel):
         return Explorer(Session(what.schedule, what))
     if isinstance(what, Schedule):

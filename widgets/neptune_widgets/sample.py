@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from neptune_lab.loop_schedule import Step
     from neptune_lab.operators import Operator
 
+
 def sample(schedule: Schedule) -> tuple[Schedule, str] | None:
     """The schedule at tiny sizes, and what these are; None where the operator cannot be made again."""
     return _sample(schedule.operator, schedule.steps)

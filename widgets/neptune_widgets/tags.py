@@ -12,7 +12,7 @@ from neptune_widgets.session import prefix
 
 if TYPE_CHECKING:
     from neptune_lab import Schedule
-    from neptune_lab.loop_ir import Program
+    from neptune_lab.loop_ir.nodes import Program
     from neptune_lab.operators import Operator
 
 # Stores up to which a program is recorded in plain Python when asked, about a second; and up to which all phases
@@ -151,13 +151,14 @@ def table(
     hidden = f"{made.hidden} more rows are not shown." if made.hidden else ""
     note = f"{note} {hidden}".strip()
     relative = _of_a_part(program)
+    repaired = {r.block for r in made.rows if r.kind == "repair"}
     rows = [
         {
             "label": r.label,
             "kind": r.kind,
             "buffer": r.buffer,
             "block": r.block,
-            "cells": _cells(r.cells, rolling, compared=r.block not in relative),
+            "cells": _cells(r.cells, rolling, r.block in relative, r.block in repaired),
         }
         for r in made.rows
     ]
@@ -165,7 +166,10 @@ def table(
 
 
 def _of_a_part(program: Program) -> frozenset[str]:
-    """Blocks that map what a split alone has reduced: their values stand relative to that split, not to the whole."""
+    """Blocks whose values stand relative to a part of the whole: what a split has reduced, and what is made of that.
+
+    Among them are the sums that a vector repair carries along, which the definition does not have.
+    """
     from neptune_lab.pipeline.facts import block_facts
     from neptune_lab.pipeline.record import program_lines
 
@@ -182,15 +186,20 @@ def _of_a_part(program: Program) -> frozenset[str]:
     return frozenset(found)
 
 
-def _cells(cells: tuple[Any, ...], rolling: str, *, compared: bool) -> list[dict[str, Any] | None]:
+def _cells(cells: tuple[Any, ...], rolling: str, relative: bool, repaired: bool) -> list[dict[str, Any] | None]:
     last = max((dict(c.tag)[rolling] for c in cells if c is not None and rolling in dict(c.tag)), default=None)
-    return [None if c is None else _cell(c, compared and dict(c.tag).get(rolling) in (None, last)) for c in cells]
+    found: list[dict[str, Any] | None] = []
+    for c in cells:
+        on_the_way = c is not None and dict(c.tag).get(rolling) not in (None, last)
+        moves = c is not None and (repaired or c.sign == "repaired")
+        found.append(None if c is None else _cell(c, relative or (on_the_way and moves)))
+    return found
 
 
-def _cell(cell: Any, complete: bool) -> dict[str, Any]:
-    """A cell; a repaired value is compared where it is complete, since on the way it stands relative to its own tag,
-    and the unscheduled program's to the final one."""
-    compared = cell.should_be is not None and (complete or cell.right or cell.sign != "repaired")
+def _cell(cell: Any, relative: bool) -> dict[str, Any]:
+    """A cell; a relative value, which the unscheduled program does not have, is compared only where it is read early
+    on purpose. So a repaired value is compared where it is complete: on the way it stands relative to its own tag."""
+    compared = cell.should_be is not None and (cell.right or cell.sign == "early" or not relative)
     return {
         "value": _number(cell.value),
         "tag": ", ".join(f"{var}={at}" for var, at in cell.tag),

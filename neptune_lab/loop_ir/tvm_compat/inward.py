@@ -200,7 +200,8 @@ def from_tvm(func: Any, *, name: str, outputs: tuple[str, ...], like: Program | 
             reader.buffer(buf)
         root = root.block.body
     body = reader.stmt(root, {}, set())
-    return Program(name, params, outputs, tuple(reader.buffers.values()), body)
+    masked = () if like is None else like.masked
+    return Program(name, params, outputs, tuple(reader.buffers.values()), body, masked)
 
 
 def from_te(name: str, inputs: list[Any], outputs: list[Any]) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.plan import Nest, plan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import (
@@ -28,6 +29,8 @@ def rolling_update(
     Each nest that `plan` finds becomes a kernel.  A reduction that cannot be fused into its nest (the algebra has no
     repair term, or it needs a complete value) starts a nest of its own; a remark says why.
     """
+    sizes = {"block_q": block_q, "block_kv": block_kv, "num_warps": num_warps, "num_stages": num_stages}
+    check_options("rolling_update", rolling_update, sizes)
     nests = plan(sch.program)
     check_plan(sch, nests)
     loops: list[str] = []

@@ -7,9 +7,11 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.nodes import variables
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest, parallelism, plan
 from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.loop_schedule.templates.choose import MULTIPROCESSORS
 from neptune_lab.loop_schedule.templates.common import (
     alone_in_order,
     bind_grid,
@@ -29,7 +31,7 @@ from neptune_lab.loop_schedule.templates.common import (
 from neptune_lab.loop_schedule.templates.rolling_update import roll_nest
 
 # Where the split count is not given: enough programs for four on each multiprocessor of a large GPU.
-WANTED_PROGRAMS = 4 * 132
+WANTED_PROGRAMS = 4 * MULTIPROCESSORS
 
 
 def split_k_update(
@@ -46,12 +48,10 @@ def split_k_update(
         block_q: rows (queries) of a program.
         block_kv: columns of a tile.
         splits: how many parts the columns are cut into, in whole tiles; it need not divide, and the last part may be
-            shorter.  None: enough to fill a large GPU.
+            shorter.  None: enough to fill a large GPU; of several nests, one that fills it without rolls instead.
     """
-    if splits is not None and (isinstance(splits, bool) or not isinstance(splits, int) or splits < 1):
-        raise ScheduleError(
-            f"splits={splits!r}: expected a positive number of splits, or None for enough to fill a GPU"
-        )
+    sizes = {"block_q": block_q, "block_kv": block_kv, "splits": splits}
+    check_options("split_k_update", split_k_update, {**sizes, "num_warps": num_warps, "num_stages": num_stages})
     nests = plan(sch.program)
     check_plan(sch, nests)
     loops: list[str | None] = []
@@ -82,6 +82,10 @@ def _split_or_roll(
 ) -> tuple[tuple[Nest, ...], str | None]:
     """Schedules nest number `n`: split, or where a reduction of it cannot be combined from splits, rolling. As
     `roll_nest`; the loop is None where each split is one tile."""
+    programs = parallelism(sch.definition, nests[n], block_q)
+    if splits is None and len(nests) > 1 and programs >= MULTIPROCESSORS:
+        sch.remark(f"{nests[n].first} and what follows it roll: {programs} programs fill a GPU.")
+        return roll_nest(sch, nests, n, block_q, block_kv)
     before = len(sch.steps)
     try:
         return nests, _split(sch, nests[n], block_q, block_kv, splits, planned_later(nests, n))

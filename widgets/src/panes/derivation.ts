@@ -56,7 +56,7 @@ export function derivationEl(d: Derivation): HTMLElement {
 export function proofEl(proof: readonly string[]): HTMLElement {
   const claims: { text: string; why: string[] }[] = [];
   for (const line of proof) {
-    if (line.startsWith("  ") && claims.length) claims[claims.length - 1]!.why.push(line.trim());
+    if (line.startsWith("  ") && claims.length) claims[claims.length - 1]!.why.push(line.slice(2));
     else claims.push({ text: line, why: [] });
   }
   const claim = ({ text, why }: { text: string; why: string[] }) =>

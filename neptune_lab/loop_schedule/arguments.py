@@ -1,0 +1,103 @@
+"""Arguments of primitives and templates, checked before anything is done: a refusal names the argument."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.tree import nearest
+
+# Triton launches powers of two; 32 warps are 1024 threads, CUDA's limit on a block.
+WARPS = (1, 2, 4, 8, 16, 32)
+
+
+def is_count(value: Any) -> bool:
+    """A positive int; True is one in Python, and nobody means it.
+
+    >>> [is_count(x) for x in (64, 0, True, 2.0, "64")]
+    [True, False, False, False, False]
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(x, str) for x in value)
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(k, str) and is_count(v) for k, v in value.items())
+
+
+def _is_factors(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(x is None or is_count(x) for x in value)
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+# By the annotation of a primitive's parameter: the test, what is expected, and an example.
+_TYPES: Mapping[str, tuple[Callable[[Any], bool], str, str]] = {
+    "str": (lambda v: isinstance(v, str), "a string", "a block is written 's_max', a loop 's_max.j'"),
+    "str | None": (lambda v: v is None or isinstance(v, str), "a string", "leave it out for a name of our own"),
+    "str | int": (_is_value, "a string or an int", "a number of warps is 4, a note is 'by hand'"),
+    "list[str]": (_is_names, "a list of loop names", "name loops without their block, as in ['i', 'j']"),
+    "list[str] | None": (_is_names, "a list of names", "name loops without their block, as in ['j0', 'j1']"),
+    "list[int | None]": (_is_factors, "positive integers, at most one of them None", "for example (None, 64)"),
+    "dict[str, int]": (_is_sizes, "a positive integer for each loop", "for example tile('s_max', i=64, j=64)"),
+}
+
+
+def check_types(primitive: str, annotations: Mapping[str, str], arguments: Mapping[str, Any]) -> None:
+    """Raise ScheduleError where an argument is not of the type that its parameter's annotation asks for."""
+    for name, value in arguments.items():
+        known = _TYPES.get(annotations[name])
+        if known is None or (value is None and annotations[name].endswith("| None")):
+            continue
+        fits, expected, example = known
+        if not fits(value):
+            raise ScheduleError(f"{primitive}: {name}={value!r}, expected {expected}", help=example)
+
+
+def check_hint(key: str, value: Any, where: str) -> None:
+    """Raise ScheduleError where a launch hint, "num_warps" or "num_stages", is none that a kernel can be launched with.
+
+    Args:
+        where: what the hint is given to, for the message.
+    """
+    if key == "num_warps" and not (is_count(value) and value in WARPS):
+        raise ScheduleError(
+            f"{where}: num_warps={value!r}, expected a power of two from 1 to 32",
+            help="4 or 8 suit most tiles; a warp is 32 threads, and a block has 1024 at most",
+        )
+    if key == "num_stages" and not is_count(value):
+        raise ScheduleError(
+            f"{where}: num_stages={value!r}, expected a positive integer",
+            help="1 loads each tile when it is needed, 2 to 4 load ahead",
+        )
+
+
+def check_options(template: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise ScheduleError where an option is none of the template's, or is not of its kind.
+
+    Args:
+        function: the template; its parameters after the first are its options. A size that may be left open is
+            None by default.
+    """
+    parameters = dict(list(inspect.signature(function).parameters.items())[1:])
+    where = f"template {template!r}"
+    for name, value in options.items():
+        if name not in parameters:
+            raise ScheduleError(f"{where} has no option {name!r}", help=nearest(name, list(parameters), "options"))
+        default = parameters[name].default
+        if value is None and default is None:
+            continue
+        if name in ("num_warps", "num_stages"):
+            check_hint(name, value, where)
+        elif not is_count(value):
+            left_open = " or leave it out, and it is chosen" if default is None else f" such as {default}"
+            raise ScheduleError(
+                f"{where}: {name}={value!r}, expected a positive integer", help=f"give a whole number{left_open}"
+            )

@@ -1,0 +1,248 @@
+"""How far outputs are from a float64 reference, and the attention of torch to compare with."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.errors import MeasureError
+
+# How much larger than the best fused peer's our root mean square error may be.
+ALLOWED = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """Absolute errors of an output: root mean square, 90th and 99th percentile (Neptune, Table 5)."""
+
+    rms: float
+    p90: float
+    p99: float
+
+
+def error_summary(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> ErrorSummary:
+    """The errors of all samples together.
+
+    Args:
+        got: an output a sample, any float dtype that `numpy.asarray` takes.
+        want: its float64 reference, of the same shape.
+
+    Raises:
+        MeasureError: no sample, shapes that differ, or an output that is not finite where the reference is.
+    """
+    if not got or len(got) != len(want):
+        raise MeasureError(f"got {len(got)} outputs and {len(want)} references: expected as many, and at least one")
+    errors = np.concatenate([_errors(np.asarray(a), np.asarray(b)) for a, b in zip(got, want, strict=True)])
+    if not errors.size:
+        raise MeasureError("the reference has no finite element: nothing to compare with")
+    p90, p99 = np.percentile(errors, (90, 99))
+    return ErrorSummary(float(np.sqrt(np.mean(errors**2))), float(p90), float(p99))
+
+
+def _errors(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    if got.shape != want.shape:
+        raise MeasureError(f"an output has shape {got.shape}, its reference {want.shape}")
+    finite = np.isfinite(want)  # a fully masked row is NaN in both
+    errors = np.abs(got.astype(np.float64)[finite] - want[finite])
+    if not np.isfinite(errors).all():
+        raise MeasureError(
+            f"{np.count_nonzero(~np.isfinite(errors))} elements of the output are not finite where the reference is"
+        )
+    return errors
+
+
+def error_ratio(ours: Any, peer: Any, reference: Any) -> float:
+    """Our root mean square error over the peer's; below 1 ours is the better one, and at most `ALLOWED` is asked for.
+
+    Args:
+        ours, peer: two outputs for the same inputs, torch tensors or arrays of one shape.
+        reference: the float64 output.
+
+    Raises:
+        MeasureError: as `error_summary`; or the peer is exact and ours is not.
+    """
+    want = [to_float64(reference)]
+    own, other = (error_summary([to_float64(x)], want).rms for x in (ours, peer))
+    if other == 0 and own > 0:
+        raise MeasureError(f"the peer's output is exact, ours is off by {own:.2e}: no ratio")
+    return own / other if other else 1.0
+
+
+def to_float64(value: Any) -> np.ndarray:
+    """A torch tensor (on any device) or an array as a float64 array."""
+    if hasattr(value, "detach"):
+        value = value.detach().double().cpu().numpy()
+    return np.asarray(value, dtype=np.float64)
+
+
+# -- peers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCase:
+    """Attention as torch's kernels are told it.
+
+    Args:
+        heads, kv_heads: of q, and of k and v.
+        q_len, kv_len: numbers of queries and keys; the last query stands at the last key.
+        scale: factor of the scores.
+        causal: a query sees the keys up to its own position only.
+        window: how many keys a query sees at most (its own the last); None: all.
+        cap: scores become cap * tanh(score / cap); None: they stay.
+        alibi: 2**(-8 * (h + 1) / heads) * (key's position - query's) is added to a score.
+    """
+
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    scale: float
+    causal: bool = False
+    window: int | None = None
+    cap: float | None = None
+    alibi: bool = False
+
+
+Peer = Callable[..., Any]
+
+SDPA_ON_CPU = "SDPA (CPU)"
+
+
+def peers(case: AttentionCase, device: str) -> dict[str, Peer]:
+    """Torch's fused attention kernels for the case, by name: each takes q, k and v (batch, heads, length, head_dim).
+
+    On "cpu": scaled_dot_product_attention as it is, which computes in wider numbers than it is given.  On "cuda": its
+    flash, cuDNN and memory-efficient backends, and FlexAttention, compiled.  SDPA has no soft capping.  A backend that
+    does not take a case raises RuntimeError when it is called.
+    """
+    found: dict[str, Peer] = {}
+    if case.cap is None:
+        if device == "cpu":
+            found[SDPA_ON_CPU] = lambda q, k, v: _sdpa(case, q, k, v)
+        else:
+            from torch.nn.attention import SDPBackend, sdpa_kernel
+
+            def on(backend: Any) -> Peer:
+                def run(q: Any, k: Any, v: Any) -> Any:
+                    with sdpa_kernel(backend):
+                        return _sdpa(case, q, k, v)
+
+                return run
+
+            found["SDPA flash"] = on(SDPBackend.FLASH_ATTENTION)
+            found["SDPA cuDNN"] = on(SDPBackend.CUDNN_ATTENTION)
+            found["SDPA efficient"] = on(SDPBackend.EFFICIENT_ATTENTION)
+    if device != "cpu":
+        found["FlexAttention"] = _flex(case, device)
+    return found
+
+
+def _sdpa(case: AttentionCase, q: Any, k: Any, v: Any) -> Any:
+    """The case by scaled_dot_product_attention; what is no plain causal mask goes in as a bias in q's dtype."""
+    import torch
+
+    plain = case.window is None and not case.alibi and (not case.causal or case.q_len == case.kv_len)
+    grouped = case.kv_heads != case.heads
+    if grouped and q.is_cuda:  # not every backend takes fewer key heads than query heads
+        k, v = (x.repeat_interleave(case.heads // case.kv_heads, dim=1) for x in (k, v))
+        grouped = False
+    bias = None if plain else _bias(case, q)
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=bias, is_causal=plain and case.causal, scale=case.scale, enable_gqa=grouped
+    )
+
+
+def _bias(case: AttentionCase, q: Any) -> Any:
+    import torch
+
+    at = torch.arange(case.q_len, device=q.device)[:, None] + case.kv_len - case.q_len
+    kv = torch.arange(case.kv_len, device=q.device)[None]
+    seen = torch.ones(case.q_len, case.kv_len, dtype=torch.bool, device=q.device)
+    if case.causal:
+        seen &= kv <= at
+    if case.window is not None:
+        seen &= (kv <= at) & (at - kv < case.window)
+    added = torch.zeros(1, 1, 1, device=q.device)
+    if case.alibi:
+        head = torch.arange(1, case.heads + 1, device=q.device)
+        added = torch.exp2(-8.0 * head / case.heads)[:, None, None] * (kv - at)
+    return torch.where(seen, added, -torch.inf).to(q.dtype)[None]
+
+
+def _flex(case: AttentionCase, device: str) -> Peer:
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    offset = case.kv_len - case.q_len
+
+    def score_mod(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        if case.alibi:
+            score = score + torch.exp2(-8.0 * (h + 1) / case.heads) * (j - (i + offset))
+        if case.cap is not None:
+            score = case.cap * torch.tanh(score / case.cap)
+        return score
+
+    def mask_mod(b: Any, h: Any, i: Any, j: Any) -> Any:
+        seen = j <= i + offset
+        return seen if case.window is None else seen & (i + offset - j < case.window)
+
+    masked = case.causal or case.window is not None
+    mask = create_block_mask(mask_mod, None, None, case.q_len, case.kv_len, device=device) if masked else None
+    modified = score_mod if case.alibi or case.cap is not None else None
+    # After eight compiled shapes torch would fall back to unfused code, which is another peer.
+    torch.compiler.reset()
+    fused = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    grouped = case.kv_heads != case.heads
+    return lambda q, k, v: fused(q, k, v, score_mod=modified, block_mask=mask, scale=case.scale, enable_gqa=grouped)
+
+
+def run_peer(peer: Peer, arrays: Sequence[np.ndarray], device: str) -> np.ndarray | str:
+    """The peer's output in float64, or why it has none (torch says so in a RuntimeError)."""
+    from neptune_lab.runtime.arrays import to_tensor
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        try:
+            return to_float64(peer(*(to_tensor(a, device) for a in arrays)))
+        except RuntimeError as refusal:
+            # SDPA warns of each backend it does not use; what remains says why the one that was asked for refuses.
+            said = [str(w.message).split(" (Triggered")[0] for w in heard]
+            why = [x for x in said if not x.endswith(("because:", "has been runtime disabled."))]
+            return " ".join(why) or str(refusal).strip().splitlines()[0]
+
+
+# -- recorded inputs ------------------------------------------------------------------------------------------------
+
+
+def read_tensors(path: Path) -> Mapping[str, np.ndarray]:
+    """The tensors of a .npz file, or of a dict that torch.save wrote, by name, as arrays.
+
+    Raises:
+        MeasureError: no such file, another kind of file, or one that holds anything but tensors.
+    """
+    if not path.is_file():
+        raise MeasureError(f"there is no file {path}", help="a .npz or .pt file with q, k and v")
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as held:
+                return {name: held[name] for name in held.files}
+        except (ValueError, OSError) as error:
+            raise MeasureError(f"{path} is no .npz file of plain arrays: {error}") from error
+    if path.suffix not in (".pt", ".pth"):
+        raise MeasureError(f"{path} ends in {path.suffix!r}", help="a .npz or .pt file with q, k and v")
+    import pickle
+
+    import torch
+
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise MeasureError(f"{path} is no .pt file of plain tensors") from error
+    if not isinstance(held, dict) or not all(isinstance(value, torch.Tensor) for value in held.values()):
+        raise MeasureError(f"{path} holds no dict of tensors", help='torch.save({"q": q, "k": k, "v": v}, path)')
+    return {name: value.float().numpy() for name, value in held.items()}

@@ -1,0 +1,318 @@
+"""Everything that is refused says what, why, and what would help, and leaves the schedule as it was.
+
+One entry a refusal: how to make it, the error's class, and what the message and the help say.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import te
+
+import neptune_lab as nl
+from neptune_lab.errors import DefinitionError, LaunchError, NeptuneError, ScheduleError, TileError
+from neptune_lab.loop_schedule import Schedule
+from neptune_lab.loop_schedule.schedule import Step
+from neptune_lab.operators import attention, softmax
+
+sys.path.insert(0, str(Path(__file__).parent / "loop_schedule"))
+
+import small_operators as small  # pyright: ignore[reportMissingImports]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """`act` on the schedule that `start` makes raises `error`, with these words in its message and in its help."""
+
+    start: Callable[[], Schedule]
+    act: Callable[[Schedule], object]
+    message: str
+    help: str
+    error: type[NeptuneError] = ScheduleError
+
+
+def figure1() -> Schedule:
+    return Schedule(softmax.figure1(rows=4, cols=8))
+
+
+def split(definition: small.Definition, loop: str = "r.j") -> Schedule:
+    sch = small.schedule(definition)
+    sch.split(loop, (None, 2))
+    return sch
+
+
+def bound() -> Schedule:
+    sch = split(small.scaled_first(), "c.j")
+    sch.bind("c.j0", "blockIdx.x")
+    return sch
+
+
+def two_readers() -> Schedule:
+    """s rolls with r; q, which reads r's tags too, would be left behind if the tags were retired and one value kept."""
+    sch = split(small.two_direct_sums())
+    sch.rolling_update("s", "r.j0")
+    sch.retire_tags("r")
+    return sch
+
+
+def stage(shape: tuple[int, ...], index: Callable[[Any, Any], Any]) -> Callable[[], Schedule]:
+    """o[i] = index(x, i)."""
+
+    def make() -> Schedule:
+        x = te.placeholder(shape, "float32", name="x")
+        return small.schedule(([x], [small.compute((4,), lambda i: index(x, i), name="o")]))
+
+    return make
+
+
+def template(name: str, **options: Any) -> Callable[[Schedule], object]:
+    return lambda sch: nl.compile(sch.operator, name, **options)
+
+
+def on_schedule(name: str, **options: Any) -> Callable[[Schedule], object]:
+    return lambda sch: nl.templates.TEMPLATES[name](sch, **options)
+
+
+OPERANDS = "block 'qk' multiplies tiles of q .131072 bytes. and k .131072 bytes., 262144 bytes in all"
+CASES: dict[str, Refused] = {
+    # What the updates refuse.
+    "a producer that is not a reduction": Refused(
+        figure1, lambda s: s.rolling_update("s_exp", "s_max.j"), "'s_exp' is not a reduction", "a sum or a max"
+    ),
+    "a rolling loop that encloses the target": Refused(
+        figure1, lambda s: s.rolling_update("s_max", "s_max.j"), "'s_max.j' encloses block 's_max'", "comes before it"
+    ),
+    "a rolling loop behind the target": Refused(
+        figure1, lambda s: s.rolling_update("s_max", "s_sum.j"), "'s_max' comes before loop", "comes before it"
+    ),
+    "a rolling loop that is parallel": Refused(
+        bound, lambda s: s.rolling_update("r", "c.j0"), "'c.j0' is bound to blockIdx.x", "split_k_update"
+    ),
+    "an output would hold one value a tag": Refused(
+        lambda: split(small.maximum_output()),
+        lambda s: s.rolling_update("s", "r.j0"),
+        "'r' writes the output 'r'",
+        "copies it to the output",
+    ),
+    "a second consumer whose tags are retired": Refused(
+        two_readers,
+        lambda s: s.rolling_update("q", "r.j0"),
+        "'q' reads 'r_0', whose tags are retired",
+        "after the last rolling_update",
+    ),
+    "a consumer under a loop that leaves its producer incomplete": Refused(
+        figure1, lambda s: s.fuse_under("s_sum", "s_max.j"), "would read s_max inside loop", "rolling_update"
+    ),
+    "an input that is computed later": Refused(
+        lambda: split(small.late_weight()),
+        lambda s: s.rolling_update("o", "r.j0"),
+        "would read 'w' before 'w' writes it",
+        "inline it if it is elementwise",
+    ),
+    "a read at another element": Refused(
+        lambda: split(small.elsewhere(lambda i, j: 3 - i)),
+        lambda s: s.rolling_update("o", "r.j0"),
+        r"would read r.*, but what is written there",
+        "at the element",
+    ),
+    "a repair that cannot be proved": Refused(
+        lambda: split(small.pair(lambda c, r: c * r, "max")),
+        lambda s: s.rolling_update("o", "r.j0"),
+        "no repair term, step 'prove Eq. 4' failed.*not monotone",
+        "if the producers cannot be negative",
+    ),
+    "a term that cannot be inverted": Refused(
+        lambda: split(small.pair(lambda c, r: te.erf(c - r))),
+        lambda s: s.rolling_update("o", "r.j0"),
+        "step 'invert' failed.*erf has no known inverse",
+        "operations that can be undone",
+    ),
+    "splits of one element": Refused(
+        figure1, lambda s: s.split_k_update("s_sum", "s_max.j"), "each split would hold one element", "split the loop"
+    ),
+    "an unknown policy": Refused(
+        figure1, lambda s: s.rolling_update("s_sum", "s_max.j", maps="some"), "maps='some'", '"auto", "inline"'
+    ),
+    # Names.
+    "an unknown block": Refused(
+        figure1, lambda s: s.rolling_update("s_sun", "s_max.j"), "no block 's_sun'", "did you mean 's_sum'"
+    ),
+    "an unknown loop": Refused(
+        figure1, lambda s: s.split("s_max.jj", (None, 2)), "'s_max' has no loop 'jj'", "did you mean 'j'"
+    ),
+    "a loop without its block": Refused(
+        figure1, lambda s: s.split("j", (None, 2)), "'j' does not name a loop", '"block.loop"'
+    ),
+    "a loop of another block": Refused(
+        figure1, lambda s: s.decompose_reduction("s_max", "s_sum.j"), "named by another block", "'s_max.j'"
+    ),
+    "an unknown primitive": Refused(
+        figure1, lambda s: s.apply(Step.of("spilt")), "no primitive 'spilt'", "did you mean 'split'"
+    ),
+    "an unknown argument": Refused(
+        figure1,
+        lambda s: s.apply(Step.of("split", loop="s_max.j", factor=[2])),
+        "split has no argument 'factor'",
+        "did you mean 'factors'",
+    ),
+    "a missing argument": Refused(
+        figure1, lambda s: s.apply(Step.of("split", loop="s_max.j")), "needs the argument 'factors'", "loop, factors"
+    ),
+    "an unknown template": Refused(figure1, template("rolling_updat"), "no template 'rolling_updat'", "did you mean"),
+    "an unknown option": Refused(
+        figure1, template("rolling_update", block_k=4), "has no option 'block_k'", "did you mean 'block_kv'"
+    ),
+    "an option of the other template": Refused(
+        figure1, template("rolling_update", splits=2), "has no option 'splits'", "block_q, block_kv"
+    ),
+    "no operator": Refused(figure1, lambda s: nl.compile(None), "got None", "make an operator"),  # type: ignore[arg-type]
+    "options for a schedule": Refused(
+        figure1, lambda s: nl.compile(s, block_q=4), "compiled as it stands", "schedule.operator"
+    ),
+    # Sizes and kinds.
+    "splits of 0": Refused(
+        figure1, on_schedule("split_k_update", splits=0), "splits=0, expected a positive", "leave it out"
+    ),
+    "block_q of 0": Refused(figure1, on_schedule("split_k_update", block_q=0), "block_q=0, expected", "such as 64"),
+    "block_kv below 0": Refused(figure1, on_schedule("rolling_update", block_kv=-1), "block_kv=-1", "such as 64"),
+    "block_q of True": Refused(figure1, on_schedule("rolling_update", block_q=True), "block_q=True", "whole number"),
+    "block_kv a float": Refused(figure1, on_schedule("rolling_update", block_kv=2.0), "block_kv=2.0", "whole number"),
+    "block_q text": Refused(figure1, template("rolling_update", block_q="64"), "block_q='64'", "whole number"),
+    "three warps": Refused(figure1, on_schedule("rolling_update", num_warps=3), "num_warps=3.*power of two", "32"),
+    "no stages": Refused(figure1, on_schedule("rolling_update", num_stages=0), "num_stages=0", "load ahead"),
+    "warps in a note": Refused(
+        figure1,
+        lambda s: s.annotate("s_max.i", "num_warps", "four"),
+        "annotate on 's_max.i': num_warps='four'",
+        "4 or 8",
+    ),
+    "a factor of 0": Refused(figure1, lambda s: s.split("s_max.j", (None, 0)), r"factors=\[None, 0\]", r"\(None, 64\)"),
+    "a factor of True": Refused(figure1, lambda s: s.split("s_max.j", (None, True)), "factors=.*True", r"\(None, 64\)"),
+    "a factor that is no list": Refused(figure1, lambda s: s.split("s_max.j", 2), "factors=2", r"\(None, 64\)"),  # type: ignore[arg-type]
+    "factors that leave a rest": Refused(
+        figure1, lambda s: s.split("s_max.j", (2, 2)), "cover 4 of the 8 iterations", "one factor None"
+    ),
+    "a tile that is a float": Refused(figure1, lambda s: s.tile("s_max", i=2.5), "tiles={'i': 2.5}", "i=64"),  # type: ignore[arg-type]
+    "a loop that is a number": Refused(
+        figure1,
+        lambda s: s.split(3, (None, 2)),  # type: ignore[arg-type]
+        "loop=3, expected a string",
+        "'s_max.j'",
+    ),
+    # The standard primitives.
+    "a fold along the grid": Refused(
+        figure1, lambda s: s.bind("s_max.j", "blockIdx.x"), "cannot run in parallel", "split_k_update"
+    ),
+    "a thread": Refused(figure1, lambda s: s.bind("s_max.i", "threadIdx.x"), "is not a grid axis", "blockIdx.x"),
+    "a loop twice": Refused(figure1, lambda s: s.reorder("s_max", "j", "j"), "each once, got", "i, j"),
+    "loops the wrong way round": Refused(
+        figure1, lambda s: s.fuse("s_max", "j", "i"), "TVM refuses", "outermost first"
+    ),
+    "a reduction inlined": Refused(figure1, lambda s: s.inline("s_max"), "is a reduction: it cannot", "elementwise"),
+    "an output inlined": Refused(
+        lambda: small.schedule(small.doubled()), lambda s: s.inline("o"), "writes the output 'o'", "elementwise"
+    ),
+    "an unknown memory": Refused(
+        figure1, lambda s: s.cache_read("s_max", "inp", "share"), "scope='share'", "did you mean 'shared'"
+    ),
+    "an output on chip": Refused(figure1, lambda s: s.set_scope("s_sum", "local"), "'xsum', an output", "cache_write"),
+    "nothing to undo": Refused(figure1, lambda s: s.undo(), "no step to undo", "apply a step"),
+    "nothing to redo": Refused(figure1, lambda s: s.redo(), "no step to redo", "follows undo"),
+    # Tiles.
+    "an index used twice": Refused(
+        stage((4, 4), lambda x, i: x[i, i]),
+        nl.compile,
+        r"'o': the access x\[i, i\] uses .*'i' twice",
+        "a diagonal",
+        TileError,
+    ),
+    "an index with a step": Refused(
+        stage((8,), lambda x, i: x[i * 2]), nl.compile, r"'o': the access x\[i \* 2\]", "split or fuse", TileError
+    ),
+    "an index that is not linear": Refused(
+        stage((16,), lambda x, i: x[i * i]), nl.compile, r"'o': the access x\[i \* i\]", "split or fuse", TileError
+    ),
+    "a tile of too many elements": Refused(
+        lambda: Schedule(softmax.figure1(2048, 2048)),
+        nl.compile,
+        "'s_max' would compute a tile of 4194304 elements .*at most 1048576",
+        "split its loops",
+        TileError,
+    ),
+    "tiles larger than shared memory": Refused(
+        lambda: Schedule(attention.causal(1, 1, seq=512, head_dim=128)),
+        template("rolling_update", block_q=512, block_kv=512),
+        OPERANDS + r" \(i1 512 × d 128 × j1 512\); at most 232448",
+        "i1 256 × d 128 × j1 512, which take 196608 bytes",
+        TileError,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_refused(case: Refused) -> None:
+    sch = case.start()
+    program, steps, text = sch.program, sch.steps, str(sch)
+    with pytest.raises(case.error, match=case.message) as caught:
+        case.act(sch)
+    assert caught.value.help is not None
+    assert re.search(case.help, caught.value.help)
+    assert sch.program is program
+    assert sch.steps == steps
+    assert str(sch) == text
+
+
+def test_the_limit_on_shared_memory_refuses_nothing_that_fits() -> None:
+    """196608 bytes for both operands: what an H200 ran."""
+    op = attention.causal(1, 1, seq=512, head_dim=128)
+    assert nl.compile(op, "rolling_update", block_q=256, block_kv=512).source
+
+
+def test_rows_of_a_product_are_no_matrix_product() -> None:
+    """A single query is multiplied without `tl.dot`, so its tiles need no shared memory."""
+    op = attention.global_(1, 1, q_len=1, kv_len=2048, head_dim=128)
+    assert nl.compile(op, "rolling_update", block_kv=2048).source
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: attention.causal(seq=0), "seq=0: expected a positive integer"),
+        (lambda: attention.causal(seq=True), "seq=True: expected a positive integer"),
+        (lambda: attention.causal(seq=8, head_dim=2.0), "head_dim=2.0"),  # type: ignore[arg-type]
+        (lambda: attention.causal(seq=8, dtype="half"), "dtype='half': expected one of float16"),
+        (lambda: softmax.figure1(dtype="int8"), "dtype='int8': expected one of"),
+    ],
+)  # fmt: skip
+def test_definitions_are_refused_with_the_argument(make: Callable[[], object], match: str) -> None:
+    with pytest.raises(DefinitionError, match=match):
+        make()
+
+
+def test_arrays_of_another_shape_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="no array was given for input 'inp'"):
+        figure1().run()
+    with pytest.raises(ScheduleError, match=r"'inp' has shape \(1, 1\), expected \(4, 8\)"):
+        figure1().run(inp=np.zeros((1, 1)))
+
+
+def test_a_captured_tensor_may_be_left_out_and_a_wrong_one_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    bias = np.arange(4, dtype=np.float32)
+    op = attention.general(1, 1, 4, 4, 16, score_mod=lambda s, b, h, q, kv: s + bias[kv])
+    kernel = nl.compile(op)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    q, k, v, captured = (torch.as_tensor(a, device=device) for a in op.random_inputs(0).values())
+    assert torch.equal(kernel(q, k, v), kernel(q, k, v, captured))
+    name = op.inputs[3].name
+    with pytest.raises(LaunchError, match=rf"argument {name} has shape \(3,\); expected \(4,\)"):
+        kernel(q, k, v, captured[:3])
+    with pytest.raises(LaunchError, match=rf"got 2 arguments; expected 4: q, k, v, {name}"):
+        kernel(q, k)
