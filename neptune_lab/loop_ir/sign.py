@@ -30,7 +30,7 @@ from neptune_lab.loop_ir.nodes import (
     substitute,
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
-from neptune_lab.loop_ir.simplify import bounds
+from neptune_lab.loop_ir.simplify import bounds, simplify
 
 _INF = math.inf
 
@@ -165,7 +165,10 @@ def may_be_empty(program: Program, block: Block) -> bool:
     kept = bound_loops(it for it in block.iters if it.kind == "spatial")
     first: dict[str, Expr] = {name: Const(0) for name in folded - kept}
     extents = {loop.var: loop.extent for loop in loops if loop.var not in first}
+    rows = {simplify(it.binding, {}) for it in block.iters if it.kind == "spatial"}
     for predicate in block.predicates:
+        if isinstance(predicate, Op) and predicate.name == "lt" and simplify(predicate.args[0], {}) in rows:
+            continue  # a row past the end is read by nobody
         match substitute(predicate, first):
             case Op("lt", (index, Const(limit))):
                 reach = bounds(index, extents)

@@ -196,6 +196,10 @@ class Schedule:
         self._undone.append(step)
         return step
 
+    def back_to(self, count: int) -> None:
+        """The schedule as it was after its first `count` steps, for good: what a refused template does."""
+        del self._applied[count:]
+
     def redo(self) -> Step:
         """Applies the step that was undone last."""
         if not self._undone:

@@ -69,14 +69,16 @@ def _check_on_chip(program: Program) -> None:
 
 def _kernel_name(program: Program, nest: Stmt, n: int, taken: list[str]) -> str:
     blocks = blocks_under(nest)
+    roles = {b.role for b in blocks}
     if len(program.body) == 1:
         name = program.name
-    elif any(b.role == "local" for b in blocks):
+    elif any(b.role == "local" or b.name.endswith("_local") for b in blocks):
         name = f"{program.name}_local"
-    elif any(b.role == "global" for b in blocks):
+    elif "global" in roles and "tile" not in roles:
         name = f"{program.name}_combine"
     else:
-        name = f"{program.name}_{blocks[0].name}"
+        first = next((b for b in blocks if not b.role), blocks[0])
+        name = f"{program.name}_{first.name}"
     if name in taken:
         name = f"{name}_{n}"
     taken.append(name)

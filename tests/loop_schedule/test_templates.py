@@ -161,3 +161,13 @@ def test_the_choice_stands_in_the_record():
 def test_no_splits(splits: int):
     with pytest.raises(nl.errors.ScheduleError, match=r"splits=.*expected a positive integer"):
         nl.compile(attention.causal(1, 2, 100, 16), "split_k_update", splits=splits)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_that_refuses_leaves_the_schedule_as_it_was(template: str):
+    sch = Schedule(attention.causal(1, 2, 100, 16))
+    sch.tile("qk", i=16, j=16)
+    before = sch.steps
+    with pytest.raises(nl.errors.ScheduleError):
+        TEMPLATES[template](sch)
+    assert sch.steps == before

@@ -4,8 +4,10 @@ chip."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
-from neptune_lab.errors import ScheduleError
+from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.nodes import Block, Program, bound_loops, reads, variables
@@ -14,8 +16,27 @@ from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest
 from neptune_lab.loop_schedule.schedule import Schedule
 
+P = ParamSpec("P")
+
 # A loop that holds one block is a dimension of its tile, unless it says that it runs in order.
 SEQUENTIAL = "sequential"
+
+
+def all_or_nothing(
+    template: Callable[Concatenate[Schedule, P], Schedule],
+) -> Callable[Concatenate[Schedule, P], Schedule]:
+    """A template that refuses leaves the schedule as it was."""
+
+    @wraps(template)
+    def applied(sch: Schedule, *args: P.args, **kwargs: P.kwargs) -> Schedule:
+        before = len(sch.steps)
+        try:
+            return template(sch, *args, **kwargs)
+        except NeptuneError:
+            sch.back_to(before)
+            raise
+
+    return applied
 
 
 def extent_of(sch: Schedule, block: str, var: str) -> int:
@@ -39,6 +60,36 @@ def tile_nest(sch: Schedule, nest: Nest, block_q: int, block_kv: int) -> str:
     sch.tile(nest.first, **row_tile(sch, nest, block_q), **{nest.column: columns})
     outer_first(sch, nest, f"{nest.column}0")
     return f"{nest.first}.{nest.column}0"
+
+
+# A product over more than this is summed up in tiles of CONTRACTION: its operands would fill a multiprocessor.
+LONGEST_CONTRACTION = 256
+CONTRACTION = 128
+
+
+def tile_contraction(sch: Schedule, nest: Nest, column: str) -> str | None:
+    """A long dimension that the nest's first block folds by itself (K of a product) runs in tiles inside `column`, the
+    innermost loop of the nest: its loop; None where it is short."""
+    block = tree.find_block(sch.program, nest.first)[1]
+    long = [it.name for it in block.iters if it.kind == "reduce" and it.extent > LONGEST_CONTRACTION]
+    folded = [name for name in long if name != nest.column]
+    if len(folded) != 1:
+        return None
+    outer, _ = sch.split(f"{nest.first}.{folded[0]}", (None, CONTRACTION))
+    names = [loop_ref(ref)[1] for ref in sch.loops(nest.first)]
+    at = names.index(column) + 1
+    moved = [loop_ref(outer)[1], *(n for n in names[at:] if n != loop_ref(outer)[1])]
+    if moved != names[at:]:
+        sch.reorder(nest.first, *moved)
+    return outer
+
+
+def start_contraction(sch: Schedule, loop: str) -> None:
+    """The start value of a product that is summed up in tiles is written before them, and they run in order."""
+    name, var = loop_ref(loop)
+    if tree.find_block(sch.program, name)[1].init is not None:
+        sch.decompose_reduction(name, loop)
+    run_in_order(sch, name, var)
 
 
 def outer_first(sch: Schedule, nest: Nest, *columns: str) -> None:
@@ -283,6 +334,7 @@ def check_plan(sch: Schedule, nests: tuple[Nest, ...]) -> None:
 
 __all__ = [
     "SEQUENTIAL",
+    "all_or_nothing",
     "alone_in_order",
     "bind_grid",
     "check_plan",
@@ -297,6 +349,8 @@ __all__ = [
     "retire_all",
     "row_tile",
     "run_in_order",
+    "start_contraction",
     "start_outside",
+    "tile_contraction",
     "tile_nest",
 ]

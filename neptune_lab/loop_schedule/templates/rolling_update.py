@@ -7,6 +7,7 @@ from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.plan import Nest, plan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import (
+    all_or_nothing,
     alone_in_order,
     bind_grid,
     check_plan,
@@ -16,11 +17,14 @@ from neptune_lab.loop_schedule.templates.common import (
     join,
     planned_later,
     retire_all,
+    start_contraction,
     start_outside,
+    tile_contraction,
     tile_nest,
 )
 
 
+@all_or_nothing
 def rolling_update(
     sch: Schedule, block_q: int = 64, block_kv: int = 64, num_warps: int | None = None, num_stages: int | None = None
 ) -> Schedule:
@@ -34,25 +38,30 @@ def rolling_update(
     nests = plan(sch.program)
     check_plan(sch, nests)
     loops: list[str] = []
+    contractions: list[str] = []
     while len(loops) < len(nests):
-        nests, loop = roll_nest(sch, nests, len(loops), block_q, block_kv)
+        nests, loop, contraction = roll_nest(sch, nests, len(loops), block_q, block_kv)
         loops.append(loop)
+        contractions += [contraction] if contraction else []
     # TVM moves no block any more once a value is written in two places, so this waits until all stand where they will.
     retire_all(sch)
     for loop in loops:
         start_outside(sch, loop)
         alone_in_order(sch, loop)
+    for contraction in contractions:
+        start_contraction(sch, contraction)
     finish(sch, block_q, block_kv, num_warps, num_stages)
     return sch
 
 
 def roll_nest(
     sch: Schedule, nests: tuple[Nest, ...], n: int, block_q: int, block_kv: int
-) -> tuple[tuple[Nest, ...], str]:
+) -> tuple[tuple[Nest, ...], str, str | None]:
     """Schedules nest number `n`: all nests, with new ones behind it for reductions that could not be fused into it, and
-    the rolling loop of this one."""
+    the rolling loop of this one, and the loop of its long contraction, if it has one."""
     nest = nests[n]
     loop = tile_nest(sch, nest, block_q, block_kv)
+    contraction = tile_contraction(sch, nest, loop.partition(".")[2])
     grid = bind_grid(sch, nest.first, outside=loop.partition(".")[2])
     join(sch, nest, loop)
     for done, block in enumerate(nest.chain):
@@ -64,4 +73,4 @@ def roll_nest(
             break
     fuse_before(sch, nest, grid)
     fuse_after(sch, nest.first, grid, block_kv, planned_later(nests, n))
-    return nests, loop
+    return nests, loop, contraction

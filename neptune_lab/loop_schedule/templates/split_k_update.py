@@ -13,6 +13,7 @@ from neptune_lab.loop_schedule.plan import Nest, parallelism, plan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.choose import MULTIPROCESSORS
 from neptune_lab.loop_schedule.templates.common import (
+    all_or_nothing,
     alone_in_order,
     bind_grid,
     check_plan,
@@ -25,7 +26,9 @@ from neptune_lab.loop_schedule.templates.common import (
     planned_later,
     retire_all,
     row_tile,
+    start_contraction,
     start_outside,
+    tile_contraction,
     tile_nest,
 )
 from neptune_lab.loop_schedule.templates.rolling_update import roll_nest
@@ -34,6 +37,7 @@ from neptune_lab.loop_schedule.templates.rolling_update import roll_nest
 WANTED_PROGRAMS = 4 * MULTIPROCESSORS
 
 
+@all_or_nothing
 def split_k_update(
     sch: Schedule,
     block_q: int = 64,
@@ -55,15 +59,19 @@ def split_k_update(
     nests = plan(sch.program)
     check_plan(sch, nests)
     loops: list[str | None] = []
+    contractions: list[str] = []
     while len(loops) < len(nests):
-        nests, loop = _split_or_roll(sch, nests, len(loops), block_q, block_kv, splits)
+        nests, loop, contraction = _split_or_roll(sch, nests, len(loops), block_q, block_kv, splits)
         loops.append(loop)
+        contractions += [contraction] if contraction else []
     # TVM moves no block any more once a value is written in two places, so this waits until all stand where they will.
     retire_all(sch)
     for loop in loops:
         if loop is not None:
             start_outside(sch, loop)
             alone_in_order(sch, loop)
+    for contraction in contractions:
+        start_contraction(sch, contraction)
     finish(sch, block_q, block_kv, num_warps, num_stages)
     return sch
 
@@ -79,7 +87,7 @@ def tiles_a_split(sch: Schedule, nest: Nest, block_q: int, block_kv: int, splits
 
 def _split_or_roll(
     sch: Schedule, nests: tuple[Nest, ...], n: int, block_q: int, block_kv: int, splits: int | None
-) -> tuple[tuple[Nest, ...], str | None]:
+) -> tuple[tuple[Nest, ...], str | None, str | None]:
     """Schedules nest number `n`: split, or where a reduction of it cannot be combined from splits, rolling. As
     `roll_nest`; the loop is None where each split is one tile."""
     programs = parallelism(sch.definition, nests[n], block_q)
@@ -88,17 +96,16 @@ def _split_or_roll(
         return roll_nest(sch, nests, n, block_q, block_kv)
     before = len(sch.steps)
     try:
-        return nests, _split(sch, nests[n], block_q, block_kv, splits, planned_later(nests, n))
+        return nests, *_split(sch, nests[n], block_q, block_kv, splits, planned_later(nests, n))
     except ScheduleError as error:
-        while len(sch.steps) > before:
-            sch.undo()
+        sch.back_to(before)
         sch.remark(f"{nests[n].first} and what follows it roll instead: {error.reason}")
         return roll_nest(sch, nests, n, block_q, block_kv)
 
 
 def _split(
     sch: Schedule, nest: Nest, block_q: int, block_kv: int, splits: int | None, later: frozenset[str]
-) -> str | None:
+) -> tuple[str | None, str | None]:
     first, column = nest.first, nest.column
     count, each = tiles_a_split(sch, nest, block_q, block_kv, splits)
     if each == 1:
@@ -110,6 +117,7 @@ def _split(
         if rows := row_tile(sch, nest, block_q):
             sch.tile(first, **rows)
         outer_first(sch, nest, split, tile)
+    contraction = tile_contraction(sch, nest, tile)
     join(sch, nest, f"{first}.{tile}")
     local, made = first, []
     for block in nest.chain:
@@ -125,7 +133,7 @@ def _split(
     grid = bind_grid(sch, local, outside=names[names.index(split) + 1])
     fuse_before(sch, nest, grid)
     _combine(sch, nest, block_q, block_kv, later)
-    return f"{local}.{tile}" if each > 1 else None
+    return f"{local}.{tile}" if each > 1 else None, contraction
 
 
 def _folds(sch: Schedule, block: str, loop: str) -> bool:
