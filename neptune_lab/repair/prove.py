@@ -152,8 +152,8 @@ def prove_distributes(reducer: str, derived: Derivation, sign: Mapping[str, bool
             f"{_signature(derived)} = {text(derived.h)} is not {rule.homomorphism}: {_gap(reducer, left - right)}",
             step="prove Eq. 4",
             expression=text(derived.h),
-            help="for a sum, r must act on a term as a factor, as in exp(c - r) or c/r; terms such as c - r can be "
-            "summed first and corrected after the loop"
+            help="for a sum, r must act on a term as a factor, as in exp(c - r) or c/r; of other terms, such as c - r, "
+            "repair.solve_vector finds those that can be repaired together with a few sums more"
             if reducer == "sum"
             else "for a product, r must act on a term as a power, as in exp(c*r)",
         )
