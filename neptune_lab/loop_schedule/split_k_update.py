@@ -49,14 +49,11 @@ def halves(program: Program, name: str, loop: str) -> Halves | None:
     _, block, _ = tree.find_block(program, name)
     if block.role != "global":
         return None
-    term = match_reduction(block).term
-    read = term.args[1] if isinstance(term, Op) and isinstance(term.args[-1], Load) else term
-    found = read if isinstance(read, Load) else next((e for e in _loads(term)), None)
     tags = [i.name for i in block.iters if i.kind == "reduce"]
+    # The local half is of the same stage; a repair reads the producers' halves beside it.
+    own = {b.writes for b in tree.blocks(program) if b.origin == block.origin and under(program, b.name, target)}
+    found = next((e for e in _loads(match_reduction(block).term) if e.buffer in own), None)
     if found is None or len(tags) != 1:
-        return None
-    locals_ = [b for b in tree.blocks(program) if b.writes == found.buffer and under(program, b.name, target)]
-    if not locals_:
         return None
     axis = found.indices.index(Var(tags[0]))
     return Halves(block.writes, found.buffer, found, block.body.indices, tags[0], axis)

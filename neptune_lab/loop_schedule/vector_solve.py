@@ -24,7 +24,7 @@ from neptune_lab.loop_schedule.repairing import (
     singular_points,
     solve_repair,
 )
-from neptune_lab.repair import VectorRepair, solve_vector
+from neptune_lab.repair import VectorRepair, solve_vector, text
 
 if TYPE_CHECKING:
     from sympy import Symbol
@@ -58,6 +58,15 @@ def find_family_repair(
     """
     asked = read_consumer(program, consumer, producers, kept)
     term = solve_vector(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions)
+    if len(term.growth) > 1:
+        raise RepairError(
+            f"the parts of the term move at different rates ({', '.join(text(rate) for rate in term.growth)}) as "
+            f"{', '.join(asked.producers)} changes: one sum of them would lose the digits of the part that is small",
+            step="close",
+            expression=text(term.g),
+            node=consumer.name,
+            help="write the parts as stages of their own, and add them up after the loop",
+        )
     points = {p: singular_points(program, term, p) for p in asked.producers}
     dtype = program.buffer(consumer.writes).dtype
 

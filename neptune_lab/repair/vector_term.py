@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Symbol, log
+from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Symbol, log, re, simplify
 
 from neptune_lab.repair.guard import Guard
 from neptune_lab.repair.numeric import Array, compute_all
@@ -61,6 +61,16 @@ class VectorRepair:
     def g(self) -> Expr:
         """The term as given."""
         return self.components[0]
+
+    @property
+    def growth(self) -> tuple[Expr, ...]:
+        """How fast the parts of the family grow with u: the distinct real parts of the generator's eigenvalues.
+
+        With more than one (exp(c - r) + 1: -1 and 0), the sum of g is carried as one number although its parts move at
+        different rates; where one part shrinks a lot, the digits of the other are lost.
+        """
+        rates = (re(rate) for rate in self.generator.eigenvals())
+        return tuple(dict.fromkeys(cast(Expr, simplify(rate)) for rate in rates))
 
     @property
     def size(self) -> int:

@@ -31,6 +31,38 @@ CHAINS = {
         "refused",
         Chain((Stage("max", "x"), Stage("sum", ("exp", ("sub", "x", ("log", "r0")))))),
     ),
+    # Its two parts move at different rates, and where one shrinks by e**31, the other's digits went with it.
+    "an exponential or a number": (
+        "part",
+        Chain(
+            (
+                Stage("max", ("relu", "x")),
+                Stage("sum", ("square", ("div", ("select", ("above", "y", 0.0), "x", 0.0), ("add", "r0", 0.25)))),
+                Stage(
+                    "sum",
+                    (
+                        "select",
+                        ("above", "y", 0.0),
+                        ("exp", ("sub", ("abs", "x"), ("rsqrt", ("add", ("square", "r1"), 0.001)))),
+                        "x",
+                    ),
+                ),
+            )
+        ),
+    ),
+    # The third reduction reads the halves of two producers, one of which holds a repair by the other.
+    "halves of a repaired producer": (
+        "fused",
+        Chain(
+            (
+                Stage("max", "x"),
+                Stage("max", ("add", "x", "r0")),
+                Stage("sum", ("exp", ("sub", "x", ("add", "r0", "r1")))),
+            ),
+            m=2,
+            tile=1,
+        ),
+    ),
     "product of shifted": ("refused", Chain((Stage("max", "x"), Stage("prod", ("sub", "x", "r0"))))),
     "a maximum compared": ("refused", Chain((Stage("max", "x"), Stage("any", ("above", "x", "r0"))))),
 }
