@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read
-from neptune_lab.loop_ir.dimensions import Dimensions, dimensions
+from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.nodes import (
     Block,
     Const,
@@ -90,7 +90,6 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
     iters, predicates = [], []
     anchors: list[Block] = []
     shared = _shared_bindings(program, block, target)
-    dims = dimensions(program)
     for it in block.iters:
         if it.name in shared:
             iters.append(it)
@@ -110,7 +109,7 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
                         break
             if found:
                 break
-        found = found or _same_dimension(dims, block, it, inside)
+        found = found or _same_dimension(program, block, it, inside)
         if found is None:
             name = it.name
             while name in outer or name in extents:
@@ -132,11 +131,12 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
 
 
 def _same_dimension(
-    dims: Dimensions, block: Block, it: Iter, inside: list[tuple[Block, tuple[Loop, ...]]]
+    program: Program, block: Block, it: Iter, inside: list[tuple[Block, tuple[Loop, ...]]]
 ) -> tuple[Expr, tuple[Loop, ...], Block] | None:
     """Where a block under the target runs along the dimension of `it`, though the two share no tensor: that they do
     shows in blocks that read both. Any order of its own iterations is right for a block; `check_reads` sees to what it
     reads."""
+    dims = dimensions(program)
     for anchor, loops in inside:
         name = dims.all_of(anchor).get(dims.of(block, it.name))
         if name is not None and anchor.iter(name).extent == it.extent and variables(anchor.iter(name).binding):

@@ -135,7 +135,6 @@ def _nest(
         for b in blocks.values()
         if b.name in feeding
         and column in dims.all_of(b)
-        and (b.name in late or b.name not in home)
         and not (above[b.name] & elsewhere and not above[b.name] & late)
     ]
     first = next(b for b in along if b.name == chain[0].name or b.name in above[chain[0].name])

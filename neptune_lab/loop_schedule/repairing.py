@@ -128,19 +128,18 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
         term = solve(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions, constants=())
         points = {p: singular_points(program, term, p) for p in asked.producers}
         repair = Repair(asked.reads, points, empty_points(program, consumer, asked, points), term)
-        return replace(repair, checked=check_as_written(program, consumer, asked, repair))
+        return replace(repair, checked=check_written(*as_written(program, consumer, asked, repair)))
     except RepairError as error:
         error.node = consumer.name
         raise
 
 
-def check_as_written(program: Program, consumer: Block, asked: Question, repair: Repair) -> str:
-    """Holds the h that goes into the program against g as the program has it, in numbers; what was compared.
+def as_written(
+    program: Program, consumer: Block, asked: Question, repair: Repair
+) -> tuple[Program, str, Expr, Expr, Expr, list[Places]]:
+    """What `check_written` takes to hold the h that goes into the program against g as the program has it.
 
     Nothing of it comes from the algebra system: where that is wrong, the numbers say so.
-
-    Raises:
-        RepairError: the two disagree.
     """
 
     def before(buffer: str, _: tuple[Expr, ...]) -> Expr:
@@ -152,7 +151,7 @@ def check_as_written(program: Program, consumer: Block, asked: Question, repair:
     carried = Var("t")
     h = apply_h(consumer, carried, repair, before, now, program, starts=False)
     places = [Places(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
-    return check_written(program, asked.reducer, asked.term, h, carried, places)
+    return program, asked.reducer, asked.term, h, carried, places
 
 
 class RepairRefused(ScheduleError):

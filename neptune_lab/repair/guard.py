@@ -14,10 +14,10 @@ loop gives the true value; `Guard.final_repair` says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import sympy as sp
@@ -48,6 +48,23 @@ class Guard:
     stand_in: Expr
     reason: str
     final_repair: bool
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON form, expressions as text."""
+        return {
+            "producer": self.producer,
+            "point": text(self.point),
+            "stand_in": text(self.stand_in),
+            "reason": self.reason,
+            "final_repair": self.final_repair,
+        }
+
+
+def reachable(guards: Iterable[Guard], producer_reducer: str) -> tuple[Guard, ...]:
+    """Those at points that a producer reaches with finite inputs, or inputs masked by its identity: finite points, and
+    its reducer's identity."""
+    identity = REDUCERS[producer_reducer].identity
+    return tuple(guard for guard in guards if guard.point == identity or guard.point.is_finite is not False)
 
 
 def zeros(expr: Expr, producers: Sequence[Symbol], ignore: Sequence[Symbol] = ()) -> dict[Symbol, tuple[Expr, ...]]:

@@ -210,6 +210,10 @@ class Step:
     lines: tuple[Line, ...]
     ok: bool = True
 
+    def as_record(self) -> dict[str, Any]:
+        """JSON form: the title, and the step as text, LaTeX and MathML."""
+        return {"title": self.title, "ok": self.ok, "text": self.text, "latex": self.latex, "mathml": self.mathml}
+
     @property
     def text(self) -> str:
         """Title and lines, indented.

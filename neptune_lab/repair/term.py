@@ -10,7 +10,7 @@ import numpy as np
 from sympy import Expr, Function, Symbol
 
 from neptune_lab.repair.derive import Derivation
-from neptune_lab.repair.guard import Guard
+from neptune_lab.repair.guard import Guard, reachable
 from neptune_lab.repair.invert import Inverse
 from neptune_lab.repair.numeric import compute
 from neptune_lab.repair.prove import Proof
@@ -167,9 +167,7 @@ class RepairTerm:
         [-oo]
         """
         name = self.symbols[producer].name if isinstance(producer, Symbol) else producer
-        identity = REDUCERS[producer_reducer].identity
-        mine = (guard for guard in self.guards if guard.producer == name)
-        return tuple(guard for guard in mine if guard.point == identity or guard.point.is_finite is not False)
+        return reachable((guard for guard in self.guards if guard.producer == name), producer_reducer)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -236,19 +234,8 @@ class RepairTerm:
                 for proof in self.proofs
             ],
             "checks": list(self.checks),
-            "guards": [
-                {
-                    "producer": guard.producer,
-                    "point": text(guard.point),
-                    "stand_in": text(guard.stand_in),
-                    "reason": guard.reason,
-                    "final_repair": guard.final_repair,
-                }
-                for guard in self.guards
-            ],
-            "steps": [
-                {"title": s.title, "ok": s.ok, "text": s.text, "latex": s.latex, "mathml": s.mathml} for s in self.steps
-            ],
+            "guards": [guard.as_record() for guard in self.guards],
+            "steps": [step.as_record() for step in self.steps],
         }
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Symbol, log, re, simplify
 
-from neptune_lab.repair.guard import Guard
+from neptune_lab.repair.guard import Guard, reachable
 from neptune_lab.repair.numeric import Array, compute_all
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.reducers import REDUCERS
@@ -158,8 +158,7 @@ class VectorRepair:
     def reachable_guards(self, producer: str | Symbol, producer_reducer: str) -> tuple[Guard, ...]:
         """Guards at points that the producer reaches with finite inputs (or inputs masked by its identity)."""
         self._check_producer(producer, producer_reducer)
-        identity = REDUCERS[producer_reducer].identity
-        return tuple(g for g in self.guards if g.point == identity or g.point.is_finite is not False)
+        return reachable(self.guards, producer_reducer)
 
     def _check_producer(self, producer: str | Symbol, producer_reducer: str) -> None:
         name = self.symbols[producer].name if isinstance(producer, Symbol) else producer
@@ -274,17 +273,6 @@ class VectorRepair:
                 for proof in self.proofs
             ],
             "checks": list(self.checks),
-            "guards": [
-                {
-                    "producer": guard.producer,
-                    "point": text(guard.point),
-                    "stand_in": text(guard.stand_in),
-                    "reason": guard.reason,
-                    "final_repair": guard.final_repair,
-                }
-                for guard in self.guards
-            ],
-            "steps": [
-                {"title": s.title, "ok": s.ok, "text": s.text, "latex": s.latex, "mathml": s.mathml} for s in self.steps
-            ],
+            "guards": [guard.as_record() for guard in self.guards],
+            "steps": [step.as_record() for step in self.steps],
         }

@@ -12,7 +12,7 @@ from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
 from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule import repairing
-from neptune_lab.loop_schedule.repairing import Repair, apply_h, read_consumer
+from neptune_lab.loop_schedule.repairing import Repair, as_written, read_consumer
 
 DEFINITIONS: dict[str, Callable[[], small.Definition]] = {
     "softmax": small.two_sums,
@@ -29,21 +29,6 @@ DEFINITIONS: dict[str, Callable[[], small.Definition]] = {
 }
 
 
-def written(program, consumer, producers, kept, repair: Repair):
-    """What `check_written` takes, for the h that the primitives write with this repair."""
-    asked = read_consumer(program, consumer, producers, kept)
-
-    def before(buffer: str, _: tuple[Expr, ...]) -> Expr:
-        return Var(f"{buffer} before")
-
-    def now(buffer: str, _: tuple[Expr, ...]) -> Expr:
-        return Var(f"{buffer} now")
-
-    h = apply_h(consumer, Var("t"), repair, before, now, program, starts=False)
-    places = [Places(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
-    return program, asked.reducer, asked.term, h, Var("t"), places
-
-
 def repairs_of(definition: small.Definition, update: str, monkeypatch: pytest.MonkeyPatch) -> list:
     """Arguments of `check_written` for each repair found while the definition is fused as far as it goes."""
     found, find = [], repairing.find_repair
@@ -51,7 +36,8 @@ def repairs_of(definition: small.Definition, update: str, monkeypatch: pytest.Mo
     def watched(program, consumer, producers, kept):
         repair = find(program, consumer, producers, kept)
         if isinstance(repair, Repair):
-            found.append(written(program, consumer, producers, kept, repair))
+            asked = read_consumer(program, consumer, producers, kept)
+            found.append(as_written(program, consumer, asked, repair))
         return repair
 
     monkeypatch.setattr(repairing, "find_repair", watched)

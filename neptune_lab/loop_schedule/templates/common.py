@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec
 
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.dimensions import dimensions
+from neptune_lab.loop_ir.dimensions import Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Program, bound_loops, reads, variables
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
@@ -77,10 +77,7 @@ def tile_contraction(sch: Schedule, nest: Nest, column: str) -> str | None:
         return None
     outer, _ = sch.split(f"{nest.first}.{folded[0]}", (None, CONTRACTION))
     names = [loop_ref(ref)[1] for ref in sch.loops(nest.first)]
-    at = names.index(column) + 1
-    moved = [loop_ref(outer)[1], *(n for n in names[at:] if n != loop_ref(outer)[1])]
-    if moved != names[at:]:
-        sch.reorder(nest.first, *moved)
+    put_outermost(sch, nest.first, loop_ref(outer)[1], among=names[names.index(column) + 1 :])
     return outer
 
 
@@ -92,14 +89,23 @@ def start_contraction(sch: Schedule, loop: str) -> None:
     run_in_order(sch, name, var)
 
 
+def put_outermost(sch: Schedule, block: str, *outer: str, among: list[str] | None = None) -> list[str]:
+    """The loops `outer` of `block` before its others, which stay as they were: all of them, in their new order.
+
+    Args:
+        among: nested loops of the block that are to be put in order; None: all.
+    """
+    names = [loop_ref(ref)[1] for ref in sch.loops(block)] if among is None else among
+    wanted = [*outer, *(name for name in names if name not in outer)]
+    if wanted != names:
+        sch.reorder(block, *wanted)
+    return wanted
+
+
 def outer_first(sch: Schedule, nest: Nest, *columns: str) -> None:
     """The nest's grid loops outermost, then the loops `columns`, then all others as they were."""
     names = [loop_ref(ref)[1] for ref in sch.loops(nest.first)]
-    grid = [name if name in names else f"{name}0" for name in nest.grid]
-    wanted = [*grid, *columns]
-    wanted += [name for name in names if name not in wanted]
-    if wanted != names:
-        sch.reorder(nest.first, *wanted)
+    put_outermost(sch, nest.first, *(name if name in names else f"{name}0" for name in nest.grid), *columns)
 
 
 def bind_grid(sch: Schedule, block: str, *, outside: str) -> str | None:
@@ -138,10 +144,7 @@ def fuse_before(sch: Schedule, nest: Nest, grid: str | None) -> None:
         here = {b.name for b in tree.blocks_under(sch.program.body[at])}
         at -= 1
         if len(candidates) == 1 and _readers(sch.program, candidates[0]) <= here:
-            try:
-                sch.compute_at(candidates[0].name, grid)
-            except ScheduleError:
-                continue
+            _first_that_works(sch.compute_at)(candidates[0].name, grid)
 
 
 def _readers(program: Program, block: Block) -> set[str]:
@@ -160,7 +163,8 @@ def fuse_after(sch: Schedule, anchor: str, grid: str | None, block_kv: int, late
     """
     if grid is None:
         return
-    columns = _columns(sch)
+    dims = dimensions(sch.definition)
+    columns = _columns(sch.definition, dims)
     for name in sch.blocks:
         position = tree.find_block(sch.program, anchor)[0][0]
         path, block, _ = tree.find_block(sch.program, name)
@@ -169,21 +173,20 @@ def fuse_after(sch: Schedule, anchor: str, grid: str | None, block_kv: int, late
             continue
         sources = {b.name for b in tree.blocks(sch.program) if b.name != name and reads(block, b.writes)}
         behind = {b.name for stmt in sch.program.body[position + 1 :] for b in tree.blocks_under(stmt)}
-        if not sources & here or sources & behind - {name}:
+        if not sources & here or sources & behind:
             continue
         if reducer_of(block) is not None:
             if sources <= here:
                 _first_that_works(sch.fuse_under)(name, grid)
-        elif columns.get(name) and not _whole(sch, columns[name], block, here):
+        elif columns.get(name) and not _whole(sch.definition, dims, columns[name], block, here):
             _again(sch, name, grid, columns[name], block_kv)
         else:
             _first_that_works(sch.reverse_compute_at, sch.fuse_under)(name, grid)
 
 
-def _whole(sch: Schedule, columns: tuple[str, ...], block: Block, here: set[str]) -> bool:
+def _whole(definition: Program, dims: Dimensions, columns: tuple[str, ...], block: Block, here: set[str]) -> bool:
     """Whether what the map reads of this nest has those dimensions too, so that it does not walk a loop again."""
-    dims = dimensions(sch.definition)
-    sources = [b for b in tree.blocks(sch.definition) if b.name in here and reads(block, b.writes)]
+    sources = [b for b in tree.blocks(definition) if b.name in here and reads(block, b.writes)]
     return all(any(dims.of(block, name) in dims.all_of(b, "spatial") for b in sources) for name in columns)
 
 
@@ -223,8 +226,7 @@ def run_in_order(sch: Schedule, block: str, var: str) -> None:
     """The loop `var`, which only `block` is in, goes outside its other own loops and is no dimension of its tile."""
     _, _, loops = tree.find_block(sch.program, block)
     own = [loop.var for loop in loops if len(tree.blocks_under(loop)) == 1 and loop.kind == "serial"]
-    if own[0] != var:
-        sch.reorder(block, var, *(x for x in own if x != var))
+    put_outermost(sch, block, var, among=own)
     sch.annotate(f"{block}.{var}", SEQUENTIAL)
 
 
@@ -235,10 +237,8 @@ def alone_in_order(sch: Schedule, loop: str) -> None:
         run_in_order(sch, name, var)
 
 
-def _columns(sch: Schedule) -> dict[str, tuple[str, ...]]:
+def _columns(definition: Program, dims: Dimensions) -> dict[str, tuple[str, ...]]:
     """For each map of the definition, its iterations along dimensions that some reduction folds."""
-    definition = sch.definition
-    dims = dimensions(definition)
     folded = {c for b in tree.blocks(definition) for c in dims.all_of(b, "reduce")}
     return {
         b.name: tuple(name for c, name in dims.all_of(b).items() if c in folded)
@@ -292,13 +292,10 @@ def _own_kernel(sch: Schedule, name: str, block_q: int, block_kv: int) -> None:
     grid = [loop.var for loop in loops if loop.var not in folded and loop.var not in tiles]
     if tiles:
         sch.tile(name, **tiles)
-    names = [loop_ref(ref)[1] for ref in sch.loops(name)]
     outer = [*grid, *(f"{var}0" for var in tiles)]
-    wanted = [*outer, *(n for n in names if n not in outer)]
-    if wanted != names:
-        sch.reorder(name, *wanted)
-    if outer and len(wanted) > len(outer):
-        bind_grid(sch, name, outside=wanted[len(outer)])
+    ordered = put_outermost(sch, name, *outer)
+    if outer and len(ordered) > len(outer):
+        bind_grid(sch, name, outside=ordered[len(outer)])
 
 
 def keep_on_chip(sch: Schedule) -> None:
@@ -346,6 +343,7 @@ __all__ = [
     "keep_on_chip",
     "outer_first",
     "planned_later",
+    "put_outermost",
     "retire_all",
     "row_tile",
     "run_in_order",
