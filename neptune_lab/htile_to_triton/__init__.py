@@ -9,6 +9,8 @@ therefore be missing (a row of nothing else gives the start value, -inf or inf).
 from __future__ import annotations
 
 from neptune_lab.htile_to_triton.module import emit
+from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.source import KernelSource, SourceLine, TritonSource
+from neptune_lab.htile_to_triton.target import ANY, HOPPER, Target
 
-__all__ = ["KernelSource", "SourceLine", "TritonSource", "emit"]
+__all__ = ["ANY", "HOPPER", "EmitOptions", "KernelSource", "SourceLine", "Target", "TritonSource", "emit"]

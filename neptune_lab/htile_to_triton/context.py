@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import assert_never
 
 from neptune_lab.htile.bounds import Interval, grid_env, interval
@@ -10,6 +11,7 @@ from neptune_lab.htile.layout import Doc, flat, lines
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, TileExpr
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import names_of_index, simplify, written
+from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
 
@@ -20,12 +22,32 @@ COMPARE, OR, AND, ADD, MUL, NEGATE, ATOM = 4, 5, 6, 8, 9, 10, 12
 _INDEX_LEVEL = {"+": ADD, "-": ADD, "*": MUL, "//": MUL, "%": MUL}
 
 
+@dataclass(frozen=True, slots=True)
+class HostDescriptor:
+    """A tensor descriptor that the launcher makes: the kernel's parameter, and the rows it describes."""
+
+    parameter: str
+    tensor: str
+    shape: tuple[int, int]
+    block: tuple[int, int]
+
+
 class Context:
     """The state of one kernel's emission."""
 
-    def __init__(self, program: Program, kernel: Kernel, helpers: dict[str, dict[str, None]], names: Names) -> None:
+    def __init__(
+        self,
+        program: Program,
+        kernel: Kernel,
+        helpers: dict[str, dict[str, None]],
+        names: Names,
+        options: EmitOptions,
+    ) -> None:
         self.program = program
         self.kernel = kernel
+        self.options = options
+        self.uses_descriptors = False
+        self.host_descriptors: dict[Hashable, HostDescriptor] = {}
         self.padding = Padding(program, kernel)
         self.names = names
         self.env: dict[str, Interval] = grid_env(kernel)

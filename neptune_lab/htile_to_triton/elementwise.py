@@ -64,6 +64,8 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
     if op == "not":
         return Piece(seq(pieces[0].at(COMPARE + 1), " == 0"), COMPARE)
     function = _FUNCTIONS.get(op, f"tl.{op}")
+    if op == "tanh" and dtype == "float32" and ctx.options.tanh == "hardware":
+        function = "_hardware_tanh"
     if function.startswith("_"):
         ctx.helper(function)
     args = [strong(piece, dtype) for piece in pieces]

@@ -28,9 +28,10 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import FLOATS, INTEGERS
+from neptune_lab.htile_to_triton.addresses import inside, subscript, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
 from neptune_lab.htile_to_triton.elementwise import elementwise
-from neptune_lab.htile_to_triton.memory import inside, loaded, subscript, vector
+from neptune_lab.htile_to_triton.memory import loaded
 from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
 
 

@@ -8,7 +8,35 @@ from types import MappingProxyType
 _TANH = '''@triton.jit
 def _tanh(x):
     """tanh(x) = 1 - 2 / (exp(2 x) + 1): finite everywhere, one exponential, no libdevice."""
-    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+    return 1.0 - 2.0 / (tl.exp2(2.8853900817779268 * x) + 1.0)
+'''
+
+_HARDWARE_TANH = '''@triton.jit
+def _hardware_tanh(x):
+    """The GPU's own instruction: relative error about 2**-11."""
+    if INTERPRETED:
+        return 1.0 - 2.0 / (tl.exp2(2.8853900817779268 * x) + 1.0)
+    else:
+        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+'''
+
+ALLOCATOR = '''def _scratch(size, alignment, stream):
+    """Memory in which kernels write their tensor descriptors."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+'''
+
+_WAIT = '''@triton.jit
+def _wait():
+    """Until the kernel before this one has written its results."""
+    if not INTERPRETED:
+        tl.extra.cuda.gdc_wait()
+'''
+
+_LAUNCH_DEPENDENTS = '''@triton.jit
+def _launch_dependents():
+    """The next kernel may start; it waits by itself for what this one writes."""
+    if not INTERPRETED:
+        tl.extra.cuda.gdc_launch_dependents()
 '''
 
 _ROUND = '''@triton.jit
@@ -25,10 +53,7 @@ def _product(a, b):
     return a * b
 """
 
-_DOT = '''INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-
-
-@triton.jit
+_DOT = '''@triton.jit
 def _dot(a, b, acc):
     """acc + a @ b; Triton's interpreter would multiply the bits of bfloat16, so there it goes through float32."""
     if INTERPRETED:
@@ -37,4 +62,18 @@ def _dot(a, b, acc):
         return tl.dot(a, b, acc=acc)
 '''
 
-HELPERS: Mapping[str, str] = MappingProxyType({"_tanh": _TANH, "_round": _ROUND, "_product": _PRODUCT, "_dot": _DOT})
+INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
+# These ask whether Triton interprets them.
+ASK = frozenset({"_dot", "_hardware_tanh", "_launch_dependents", "_wait"})
+
+HELPERS: Mapping[str, str] = MappingProxyType(
+    {
+        "_dot": _DOT,
+        "_hardware_tanh": _HARDWARE_TANH,
+        "_launch_dependents": _LAUNCH_DEPENDENTS,
+        "_product": _PRODUCT,
+        "_round": _ROUND,
+        "_tanh": _TANH,
+        "_wait": _WAIT,
+    }
+)

@@ -11,24 +11,28 @@ from typing import assert_never
 from neptune_lab.errors import EmitError, TileError
 from neptune_lab.htile.bounds import loop_interval
 from neptune_lab.htile.layout import Doc, Loose, call, flat, seq
-from neptune_lab.htile.nodes import Access, Cast, For, Kernel, Permute, Program, Stmt, Store, TileExpr
+from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import reads, stores
+from neptune_lab.htile.walk import reads, stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.expressions import emit, stored
 from neptune_lab.htile_to_triton.memory import Condition, barrier, load, store
+from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.pieces import Piece, cast, strong
 from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
-def emit_kernel(program: Program, kernel: Kernel, helpers: dict[str, dict[str, None]], taken: set[str]) -> Context:
+def emit_kernel(
+    program: Program, kernel: Kernel, helpers: dict[str, dict[str, None]], taken: set[str], options: EmitOptions
+) -> Context:
     """Emit `kernel`: the context returned holds its statements (`root`) and its parameters (`pointers`).
 
     Args:
         helpers: module-level helpers asked for so far, with the nodes that use them; added to.
         taken: names of the module's functions.
+        options: the emitter's choices.
     """
     for n, axis in enumerate(kernel.grid):
         if axis.extent > MAX_GRID[n]:
@@ -38,7 +42,7 @@ def emit_kernel(program: Program, kernel: Kernel, helpers: dict[str, dict[str, N
                 node=kernel.node_id,
                 help="put the longest axis first",
             )
-    ctx = Context(program, kernel, helpers, Names(taken))
+    ctx = Context(program, kernel, helpers, Names(taken), options)
     used = {access.tensor for s in stores(kernel.body) for access in (s.target, *reads(s))}
     for tensor in program.tensors:
         if tensor.name in used and tensor.space != "chip":
@@ -51,6 +55,11 @@ def emit_kernel(program: Program, kernel: Kernel, helpers: dict[str, dict[str, N
     for tensor in program.tensors:
         if tensor.name in used and tensor.space == "chip":
             ctx.tiles[tensor.name] = ctx.names.fresh(tensor.name)
+    if options.dependent_launch:
+        if kernel is not program.kernels[0]:
+            ctx.line(f"{ctx.helper('_wait')}()")
+        if kernel is not program.kernels[-1]:
+            ctx.line(f"{ctx.helper('_launch_dependents')}()")
     _body(ctx, kernel.body)
     return ctx
 
@@ -90,7 +99,7 @@ def _loop(ctx: Context, loop: For) -> None:
     scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
     part = f"  # {loop.part}" if loop.part else ""
-    scope.header = Draft([f"for {name} in range({stop if start == '0' else f'{start}, {stop}'}):{part}"], loop.origin)
+    scope.header = Draft([f"for {name} in {_range(ctx, loop, start, stop)}:{part}"], loop.origin)
     scope.header.used_by(loop.node_id)
     ctx.env[loop.var] = loop_interval(loop, ctx.env)
     ctx.variables[loop.var] = (name, scope.header)
@@ -102,6 +111,24 @@ def _loop(ctx: Context, loop: For) -> None:
         del ctx.variables[loop.var]
     else:
         ctx.variables[loop.var] = shadowed
+
+
+def _range(ctx: Context, loop: For, start: str, stop: str) -> str:
+    """Python's `range` where Triton's defaults do, `tl.range` with what the options ask for."""
+    bounds = stop if start == "0" else f"{start}, {stop}"
+    extra: list[str] = []
+    if ctx.options.warp_specialize and _has_dot(loop):
+        extra.append("warp_specialize=True")
+    if ctx.options.loop_stages is not None and not _has_dot(loop):
+        # Triton pipelines loads by itself only where a product uses them.
+        extra.append(f"num_stages={ctx.options.loop_stages}")
+    if not extra:
+        return f"range({bounds})"
+    return f"tl.range({', '.join([bounds if start != '0' else f'0, {stop}', *extra])})"
+
+
+def _has_dot(loop: For) -> bool:
+    return any(isinstance(expr, Dot) for stmt in stores(loop.body) for expr in subexpressions(stmt.value))
 
 
 def _store(ctx: Context, stmt: Store) -> None:

@@ -1,4 +1,4 @@
-"""Addresses: base pointers, index vectors, masks, and the loads and stores that use them.
+"""Loads and stores, and the masks that keep them inside their tensors.
 
 An access becomes `base + vector[:, None] * stride + ...`: its scalar part stands in a named base pointer, each slice
 is a named index vector.  Strides are those of contiguous tensors, folded to constants.  A mask is there only where a
@@ -7,122 +7,24 @@ slice can leave its tensor, or where padding added lanes.
 
 from __future__ import annotations
 
-import math
-import re
 from typing import TypeAlias
 
 from neptune_lab.htile.layout import Doc, call, seq
-from neptune_lab.htile.nodes import Access, Arith, Index, IndexExpr, Int, NewAxis, Slice, Tensor
+from neptune_lab.htile.nodes import Access, Index, NewAxis, Slice
 from neptune_lab.htile.shapes import FLOATS, shape_of_access
-from neptune_lab.htile.walk import names_of_index, simplify
-from neptune_lab.htile_to_triton.context import ADD, AND, ATOM, COMPARE, MUL, Context
-
-INT32_MAX = 2**31 - 1
+from neptune_lab.htile.walk import region, simplify
+from neptune_lab.htile_to_triton.addresses import inside, numbered, pointer, subscript, vector
+from neptune_lab.htile_to_triton.context import AND, ATOM, COMPARE, Context
+from neptune_lab.htile_to_triton.descriptors import descriptor
 
 Condition: TypeAlias = tuple[str, int]  # text and its precedence
-
-
-def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of a contiguous tensor.
-
-    >>> strides((4, 200, 64))
-    (12800, 64, 1)
-    """
-    return tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
-
-
-def subscript(rank: int, *dims: int) -> str:
-    """The brackets that put the dimensions of a tile at `dims` of a tile of rank `rank`; "" where they fill it.
-
-    >>> subscript(2, 1), subscript(1, 0)
-    ('[None, :]', '')
-    """
-    if rank == len(dims):
-        return ""
-    return f"[{', '.join(':' if n in dims else 'None' for n in range(rank))}]"
-
-
-def vector(ctx: Context, index: Slice) -> str:
-    """The named index vector of a slice: `i = i0 * 128 + tl.arange(0, 128)`."""
-    start, extent = simplify(index.start), ctx.padding.extent(index.extent)
-    lanes = f"tl.arange(0, {extent})"
-    text = lanes if start == Int(0) else f"{ctx.index(start, ADD)} + {lanes}"
-    wanted = re.sub(r"(?<=[^\W\d_])_?\d+$", "", index.axis) or index.axis
-    return ctx.define(("vector", start, extent), wanted, names_of_index(start), text)
-
-
-def inside(ctx: Context, extent: int) -> str:
-    """The named mask of the lanes that a padded extent does not add: `in_80 = tl.arange(0, 128) < 80`."""
-    text = f"tl.arange(0, {ctx.padding.extent(extent)}) < {extent}"
-    return ctx.define(("inside", extent), f"in_{extent}", frozenset(), text)
-
-
-def pointer(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
-    """The pointers to the elements of `access`, its dimensions in `order`."""
-    tensor = ctx.program.tensor(access.tensor)
-    shape = shape_of_access(access)
-    parts = [_base(ctx, tensor, access)]
-    wide = _slices_span(ctx, tensor, access) > INT32_MAX
-    for dim, stride, index in _sliced(access, tensor):
-        if index.extent == 1:
-            continue
-        place = subscript(len(shape), order.index(dim))
-        name = f"{vector(ctx, index)}{'.to(tl.int64)' if wide else ''}{place}"
-        parts.append(name if stride == 1 else f"{name} * {stride}")
-    if shape and math.prod(shape) == 1:
-        parts.append(f"tl.zeros([{', '.join('1' for _ in shape)}], tl.int32)")
-    return " + ".join(parts)
-
-
-def _numbered(access: Access, tensor: Tensor) -> dict[int, tuple[int, int, Slice]]:
-    """Dimension of the tensor -> (dimension of the tile, stride, slice), for every slice of `access`."""
-    out: dict[int, tuple[int, int, Slice]] = {}
-    tile_dim, tensor_dim = 0, 0
-    steps = strides(tensor.shape)
-    for index in access.index:
-        if isinstance(index, Slice):
-            out[tensor_dim] = (tile_dim, steps[tensor_dim], index)
-        tile_dim += isinstance(index, Slice | NewAxis)
-        tensor_dim += not isinstance(index, NewAxis)
-    return out
-
-
-def _sliced(access: Access, tensor: Tensor) -> list[tuple[int, int, Slice]]:
-    return list(_numbered(access, tensor).values())
-
-
-def _slices_span(ctx: Context, tensor: Tensor, access: Access) -> int:
-    span = sum(stride * max(0, ctx.interval(s.start).hi + s.extent) for _, stride, s in _sliced(access, tensor))
-    return min(span, math.prod(tensor.shape))
-
-
-def _base(ctx: Context, tensor: Tensor, access: Access) -> str:
-    """The scalar part of an address, as a named pointer, by Horner's rule over the tensor's dimensions."""
-    param = ctx.pointers[tensor.name]
-    indices = [index for index in access.index if not isinstance(index, NewAxis)]
-    offset: IndexExpr = Int(0)
-    unit = 0
-    for index, stride in zip(indices, strides(tensor.shape), strict=True):
-        scalar = index if not isinstance(index, Slice) else index.start if index.extent == 1 else None
-        if scalar is None or simplify(scalar) == Int(0):
-            continue
-        offset = scalar if unit == 0 else Arith("+", Arith("*", offset, Int(unit // stride)), scalar)
-        unit = stride
-    offset = simplify(offset)
-    if offset == Int(0):
-        return param
-    text = ctx.index(offset, MUL if unit > 1 else ADD)
-    if math.prod(tensor.shape) > INT32_MAX:
-        text = f"tl.cast({ctx.index(offset)}, tl.int64)"
-    text = f"{param} + {text} * {unit}" if unit > 1 else f"{param} + {text}"
-    return ctx.define(("base", tensor.name, offset, unit), f"{tensor.name}_base", names_of_index(offset), text)
 
 
 def mask(ctx: Context, access: Access, order: tuple[int, ...]) -> list[Condition]:
     """The conditions under which the elements of `access` exist; none where all of them do."""
     tensor = ctx.program.tensor(access.tensor)
     rank = len(shape_of_access(access))
-    tile_dim = {n: dim for n, (dim, _, _) in _numbered(access, tensor).items()}
+    tile_dim = {n: dim for n, (dim, _, _) in numbered(access, tensor).items()}
     conditions: list[Condition] = []
     indices = [index for index in access.index if not isinstance(index, NewAxis)]
     for n, (index, size) in enumerate(zip(indices, tensor.shape, strict=True)):
@@ -161,7 +63,13 @@ def conjunction(conditions: list[Condition]) -> str:
 
 
 def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
-    """The `tl.load` of a global access, its dimensions in `order`; elements that do not exist read as 0."""
+    """The load of a global access, its dimensions in `order`; elements that do not exist read as 0."""
+    if ctx.options.loads != "pointers" and access.tensor not in ctx.written:
+        found = descriptor(ctx, access)
+        if found is not None:
+            name, at = found
+            tile = call(f"{name}.load", at)
+            return tile if order == (0, 1) else call("tl.trans", tile)
     conditions = mask(ctx, access, order)
     args: list[Doc] = [pointer(ctx, access, order)]
     if conditions:
@@ -171,7 +79,13 @@ def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
 
 
 def loaded(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
-    """The name of a tile that holds a global access: loaded by a line of its own, once in a scope if read-only."""
+    """A tile that holds a global access: loaded by a line of its own, once in a scope if read-only."""
+    kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
+    if any(kept) and not all(kept):
+        # The tile without its `NewAxis`es: whoever reads it in another place has it already.
+        own = tuple(sum(kept[:dim]) for dim in order if kept[dim])
+        name = loaded(ctx, Access(access.tensor, region(access)), own)
+        return f"{name}{subscript(len(order), *(n for n, dim in enumerate(order) if kept[dim]))}"
     doc = load(ctx, access, order)  # also where the tile is there already: it links the lines to this node
     read_only = access.tensor not in ctx.written
     key = ("load", access.tensor, _anonymous(access), order)
@@ -197,7 +111,11 @@ def barrier(ctx: Context, access: Access) -> None:
 
 
 def store(ctx: Context, access: Access, value: Doc, extra: list[Condition]) -> Doc:
-    """The `tl.store` of `value` to a global access; elements that do not exist are dropped."""
+    """The store of `value` to a global access; elements that do not exist are dropped."""
+    if ctx.options.loads != "pointers" and not extra:
+        found = descriptor(ctx, access)
+        if found is not None:
+            return call(f"{found[0]}.store", found[1], value)
     order = tuple(range(len(shape_of_access(access))))
     conditions = mask(ctx, access, order) + extra
     args: list[Doc] = [pointer(ctx, access, order), value]

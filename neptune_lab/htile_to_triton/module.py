@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.nodes import Kernel, Program, Tensor
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores
-from neptune_lab.htile_to_triton.context import Context
-from neptune_lab.htile_to_triton.helpers import HELPERS
+from neptune_lab.htile_to_triton.context import Context, HostDescriptor
+from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
+from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import Names
 from neptune_lab.htile_to_triton.source import KernelSource, SourceLine, TritonSource
+
+WORD = re.compile(r"\w+")
 
 
 class _Writer:
@@ -28,25 +33,33 @@ class _Writer:
         self.lines.append(SourceLine(kernel, len(self.text), text, nodes, origin))
 
 
-def emit(program: Program) -> TritonSource:
+def emit(program: Program, options: EmitOptions | None = None) -> TritonSource:
     """`program` as a Triton module, every computing line linked to its HTile nodes.
+
+    Args:
+        options: choices of spelling; None: plain pointers, valid on every GPU.
 
     Raises:
         TileError: the program is not valid HTile IR.
         EmitError: it is, but Triton has no way to say it.
     """
     verify(program)
+    options = options or EmitOptions()
     if not program.inputs:
         raise EmitError(f"program {program.name} has no inputs; expected one at least, whose device the launcher uses")
     names = Names(HELPERS)
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
-    taken = {entry, *functions, *HELPERS}
+    taken = {entry, *functions, *HELPERS, "_scratch"}
     helpers: dict[str, dict[str, None]] = {}
-    contexts = [emit_kernel(program, kernel, helpers, taken) for kernel in program.kernels]
+    contexts = [emit_kernel(program, kernel, helpers, taken, options) for kernel in program.kernels]
 
     out = _Writer()
     out.plain(*_docstring(program, entry), "import torch", "import triton", "import triton.language as tl")
+    if any(ctx.host_descriptors for ctx in contexts):
+        out.plain("from triton.tools.tensor_descriptor import TensorDescriptor")
+    if ASK & helpers.keys():
+        out.plain("", "", INTERPRETED)
     for helper, users in sorted(helpers.items()):
         out.plain("", "")
         _write_helper(out, helper, users, functions, contexts)
@@ -54,7 +67,10 @@ def emit(program: Program) -> TritonSource:
         _write_kernel(out, f, kernel, ctx) for f, kernel, ctx in zip(functions, program.kernels, contexts, strict=True)
     ]
     out.plain("", "")
-    _write_launcher(out, program, entry, sources)
+    scratch = any(ctx.uses_descriptors for ctx in contexts)
+    if scratch:
+        out.plain(*ALLOCATOR.rstrip("\n").split("\n"), "", "")
+    _write_launcher(out, program, entry, sources, scratch, options.dependent_launch)
     return TritonSource(program.name, entry, "\n".join(out.text) + "\n", tuple(sources), tuple(out.lines))
 
 
@@ -77,7 +93,7 @@ def _write_helper(out: _Writer, helper: str, users: dict[str, None], functions: 
             if stmt.node_id == user:
                 kernel, origin = function, stmt.origin
     for line in HELPERS[helper].rstrip("\n").split("\n"):
-        if line.lstrip().startswith(("return", "if ", "INTERPRETED")):
+        if line.lstrip().startswith(("return", "if ")):
             out.linked(kernel, line, tuple(users), origin)
         else:
             out.plain(line)
@@ -87,8 +103,14 @@ def _write_kernel(out: _Writer, function: str, kernel: Kernel, ctx: Context) -> 
     out.plain("", "")
     first = len(out.text)
     out.plain("@triton.jit")
-    out.linked(function, f"def {function}({', '.join(ctx.pointers.values())}):", (kernel.node_id,), kernel.name)
-    for indent, draft in ctx.root.drafts("    "):
+    drafts = list(ctx.root.drafts("    "))
+    words = {word for _, draft in drafts for line in draft.lines for word in WORD.findall(line)}
+    # A tensor that is reached through descriptors alone is no parameter.
+    pointers = {tensor: name for tensor, name in ctx.pointers.items() if name in words}
+    descriptors = tuple(ctx.host_descriptors.values())
+    parameters = [*pointers.values(), *(d.parameter for d in descriptors)]
+    out.linked(function, f"def {function}({', '.join(parameters)}):", (kernel.node_id,), kernel.name)
+    for indent, draft in drafts:
         for line in draft.lines:
             if draft.is_comment:
                 out.plain(indent + line)
@@ -98,16 +120,20 @@ def _write_kernel(out: _Writer, function: str, kernel: Kernel, ctx: Context) -> 
         out.plain("    pass")
     text = "\n".join(out.text[first:]) + "\n"
     grid = tuple(axis.extent for axis in kernel.grid) or (1,)
-    return KernelSource(function, text, grid, tuple(ctx.pointers), kernel.num_warps, kernel.num_stages)
+    return KernelSource(function, text, grid, tuple(pointers), descriptors, kernel.num_warps, kernel.num_stages)
 
 
-def _write_launcher(out: _Writer, program: Program, entry: str, sources: list[KernelSource]) -> None:
+def _write_launcher(
+    out: _Writer, program: Program, entry: str, sources: list[KernelSource], scratch: bool, dependent: bool
+) -> None:
     names = Names({entry, *(source.name for source in sources)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     out.plain(f"def {entry}({', '.join(arguments.values())}):", *_signature(program))
+    if scratch:
+        out.plain("    triton.set_allocator(_scratch)")
     device = f"{arguments[program.inputs[0]]}.device"
     for kernel, source in zip(program.kernels, sources, strict=True):
-        for name in source.arguments:
+        for name in (*source.arguments, *(d.tensor for d in source.descriptors)):
             if name not in arguments:
                 arguments[name] = names.fresh(name)
                 out.linked(
@@ -117,12 +143,19 @@ def _write_launcher(out: _Writer, program: Program, entry: str, sources: list[Ke
                     kernel.name,
                 )
         args = [arguments[name] for name in source.arguments]
+        args += [_descriptor(d, arguments[d.tensor]) for d in source.descriptors]
         hints = {"num_warps": source.num_warps, "num_stages": source.num_stages}
         args += [f"{key}={value}" for key, value in hints.items() if value is not None]
+        args += ["launch_pdl=True"] if dependent and source is not sources[0] else []
         grid = ", ".join(map(str, source.grid)) + ("," if len(source.grid) == 1 else "")
         launch = f"    {source.name}[({grid})]({', '.join(args)})"
         out.linked(source.name, launch, (kernel.node_id,), kernel.name)
     out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
+
+
+def _descriptor(made: HostDescriptor, tensor: str) -> str:
+    rows, columns = made.shape
+    return f"TensorDescriptor({tensor}, [{rows}, {columns}], [{columns}, 1], [{made.block[0]}, {made.block[1]}])"
 
 
 def _allocation(tensor: Tensor, name: str, device: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neptune_lab.htile_to_triton.context import HostDescriptor
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
@@ -33,6 +35,7 @@ class KernelSource:
         text: the function's source, decorator included.
         grid: number of program instances along each axis.
         arguments: tensors in the order in which the launcher passes them.
+        descriptors: tensor descriptors that the launcher makes and passes behind them.
         num_warps, num_stages: launch options, None for Triton's defaults.
     """
 
@@ -40,6 +43,7 @@ class KernelSource:
     text: str
     grid: tuple[int, ...]
     arguments: tuple[str, ...]
+    descriptors: tuple[HostDescriptor, ...]
     num_warps: int | None
     num_stages: int | None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab import htile_passes, htile_to_triton
@@ -13,9 +14,11 @@ from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
 from neptune_lab.loop_to_htile import translate
 from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.options import CodeOptions, split
 from neptune_lab.pipeline.record import Applied
 
 if TYPE_CHECKING:
+    from neptune_lab.htile_to_triton import Target
     from neptune_lab.operators import Operator
 
 
@@ -42,17 +45,30 @@ def schedule(operator: Operator, template: str | None = None, **options: Any) ->
     return TEMPLATES[name](started, **options)
 
 
-def compile(what: Operator | Schedule, template: str | None = None, **options: Any) -> Kernel:
+def compile(
+    what: Operator | Schedule,
+    template: str | None = None,
+    *,
+    tuned: bool = False,
+    target: Target | None = None,
+    **options: Any,
+) -> Kernel:
     """Compiles an operator (through a template) or a schedule as it stands.
 
     Args:
         what: an Operator, or a Schedule that the caller made.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
-        options: the template's, such as block_q and block_kv.
+        tuned: take template and options from the records of tuning (`nl.tune`) for this operator and GPU, where there
+            are any; what is given here counts more.
+        target: the GPU that code is emitted for; default: the one at hand.
+        options: the template's, such as block_q and block_kv, and those of code generation (`CodeOptions`).
 
     Raises:
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
     """
+    if tuned and not isinstance(what, Schedule):
+        template, options = with_record(what, template, options)
+    code, options = split(options)
     if isinstance(what, Schedule):
         if template or options:
             raise ScheduleError(
@@ -65,12 +81,32 @@ def compile(what: Operator | Schedule, template: str | None = None, **options: A
     translated = verify_and_return(translate(scheduled.program))  # loops -> HTile
     passes = []
     tiles = translated
-    for name, rewrite in htile_passes.PASSES.items():  # HTile -> HTile
+    for name, rewrite in code_passes(code).items():  # HTile -> HTile
         done = htile_passes.apply(rewrite, tiles)
         tiles = verify_and_return(done.program)
         passes.append(Applied(name, tiles, done.notes))
-    source = htile_to_triton.emit(tiles)  # HTile -> Triton
+    source = htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
     return Kernel(scheduled, translated, tuple(passes), source)
+
+
+def with_record(operator: Operator, template: str | None, options: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """Template and options of the best record of this operator on the GPU at hand; what is given counts more."""
+    from neptune_lab import records
+
+    found = records.best(operator)
+    if found is None or (template is not None and template != found.template):
+        return template, options
+    return found.template, {**found.options, **options}
+
+
+def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
+    """The HTile passes in order, by name: those that always run but for `code.without`, then those asked for."""
+    chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in code.without}
+    if code.warp_specialize and "partition_masked_loops" in chosen:
+        chosen["partition_masked_loops"] = partial(htile_passes.partition_masked_loops, split=False)
+    if code.interleave > 1:
+        chosen["interleave_rows"] = htile_passes.interleave_rows
+    return chosen
 
 
 def verify_and_return(tiles):

@@ -18,8 +18,10 @@ from neptune_lab.pipeline import record
 from neptune_lab.trace import Trace
 
 if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
     from neptune_lab.operators import Operator
-    from neptune_lab.runtime import LoadedKernel
+    from neptune_lab.runtime import KernelSpec, LoadedKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +81,20 @@ class Kernel:
     def _loaded(self) -> LoadedKernel:
         from neptune_lab.runtime import load
 
-        return load(_spec(self.operator, self.triton))
+        return load(self.spec)
+
+    @cached_property
+    def spec(self) -> KernelSpec:
+        """What the runtime needs of the kernel: the module's text, its entry, inputs and outputs."""
+        from neptune_lab.runtime import KernelSpec, TensorSpec
+
+        return KernelSpec(
+            name=self.triton.name,
+            entry=self.triton.entry,
+            text=self.triton.text,
+            inputs=tuple(TensorSpec(s.name, s.shape, s.dtype) for s in self.operator.inputs),
+            outputs=tuple(TensorSpec(s.name, s.shape, s.dtype) for s in self.operator.outputs),
+        )
 
     def __call__(self, *tensors: Any) -> Any:
         """Launches on CUDA tensors, or in Triton's interpreter where there is no GPU.
@@ -113,6 +128,22 @@ class Kernel:
         target.write_text(self.source, encoding="utf-8")
         return target
 
+    def as_torch_op(self, name: str | None = None) -> OpOverload:
+        """The kernel as an operator of torch, torch.ops.neptune_lab.<name>: torch.compile and CUDA graphs take it.
+
+        It takes the operator's inputs, those that a mod captured too, contiguous, and gives new tensors.  Asking again
+        gives the same operator.
+
+        Args:
+            name: a Python identifier; None: the program's name and a digest of its source.
+
+        Raises:
+            LaunchError: `name` is no identifier, or another kernel has it.
+        """
+        from neptune_lab.runtime.torch_op import torch_op
+
+        return torch_op(self._loaded, name)
+
     def error(self, seed: int = 0) -> float:
         """Runs on random inputs; the largest relative error (Frobenius norm) against the float64 reference.
 
@@ -137,15 +168,3 @@ def _distance(got: np.ndarray, want: np.ndarray) -> float:
         return float("inf")
     scale = float(np.linalg.norm(want[finite]))
     return float(np.linalg.norm(got[finite] - want[finite])) / (scale or 1.0)
-
-
-def _spec(operator: Operator, source: TritonSource) -> Any:
-    from neptune_lab.runtime import KernelSpec, TensorSpec
-
-    return KernelSpec(
-        name=source.name,
-        entry=source.entry,
-        text=source.text,
-        inputs=tuple(TensorSpec(s.name, s.shape, s.dtype) for s in operator.inputs),
-        outputs=tuple(TensorSpec(s.name, s.shape, s.dtype) for s in operator.outputs),
-    )

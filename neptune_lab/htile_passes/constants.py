@@ -1,0 +1,49 @@
+"""Numbers in tile expressions: is this one, what does a positive factor leave, and products of factors."""
+
+from __future__ import annotations
+
+import math
+
+from neptune_lab.htile.nodes import Elementwise, Literal, TileExpr
+
+
+def number(expr: TileExpr) -> float | None:
+    """The value of a float32 constant that is finite; None for everything else."""
+    if isinstance(expr, Literal) and expr.dtype == "float32" and math.isfinite(expr.value):
+        return float(expr.value)
+    return None
+
+
+def float32(value: float) -> Literal:
+    """A float32 constant."""
+    return Literal(value, "float32")
+
+
+def split_factor(expr: TileExpr) -> tuple[TileExpr, float]:
+    """`expr` as (rest, factor): `x * 0.5` is (x, 0.5); (expr, 1.0) where there is no constant factor.
+
+    >>> from neptune_lab.htile.nodes import Access
+    >>> x = Access("x", ())
+    >>> split_factor(Elementwise("mul", (float32(0.5), x), "float32"))
+    (Access(tensor='x', index=()), 0.5)
+    """
+    match expr:
+        case Elementwise(op="mul", args=(a, b), dtype="float32"):
+            if (value := number(b)) is not None:
+                return a, value
+            if (value := number(a)) is not None:
+                return b, value
+        case _:
+            pass
+    return expr, 1.0
+
+
+def times(expr: TileExpr, factor: float) -> TileExpr:
+    """`expr * factor` for a float32 tile, with constant factors multiplied out."""
+    rest, own = split_factor(expr)
+    factor *= own
+    if (value := number(rest)) is not None:
+        return float32(value * factor)
+    if isinstance(rest, Literal):  # an infinity
+        return float32(rest.value * factor)
+    return rest if factor == 1.0 else Elementwise("mul", (rest, float32(factor)), "float32")

@@ -1,0 +1,79 @@
+"""Positions become floats before they are combined: one conversion a row and a column, none an element."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
+from neptune_lab.htile.nodes import Cast, Elementwise, For, Iota, Literal, Program, Scalar, Slice, Stmt, Store, TileExpr
+from neptune_lab.htile.walk import rewrite_store
+
+# Every integer up to here is a float32.
+EXACT = 2**24
+
+
+def convert_positions_as_vectors(program: Program) -> Program:
+    """Before => after:
+
+        float32(iota[j0*64:j0*64+64] - iota[i0*64:i0*64+64])
+        =>
+        float32(iota[j0*64:j0*64+64]) - float32(iota[i0*64:i0*64+64])
+
+    An ALiBi bias is such a term.  The two sides are equal where all numbers involved are below 2**24 in magnitude,
+    which the bounds of the positions show; elsewhere the term stays.
+    """
+    kernels = tuple(
+        k if (body := _body(k.body, grid_env(k))) is k.body else replace(k, body=body) for k in program.kernels
+    )
+    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
+    return program if unchanged else replace(program, kernels=kernels)
+
+
+def _body(body: tuple[Stmt, ...], env: Env) -> tuple[Stmt, ...]:
+    def visit(expr: TileExpr) -> TileExpr:
+        match expr:
+            case Cast(arg=Elementwise(op="add" | "sub"), dtype="float32") if _magnitude(expr.arg, env) < EXACT:
+                return _converted(expr.arg)
+            case _:
+                return expr
+
+    out: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, Store):
+            out.append(rewrite_store(stmt, visit))
+        else:
+            inner = _body(stmt.body, _inside(stmt, env))
+            out.append(stmt if inner is stmt.body else replace(stmt, body=inner))
+    return body if all(a is b for a, b in zip(out, body, strict=True)) else tuple(out)
+
+
+def _inside(loop: For, env: Env) -> Env:
+    return {**env, loop.var: loop_interval(loop, env)}
+
+
+def _converted(expr: TileExpr) -> TileExpr:
+    if isinstance(expr, Elementwise):
+        return Elementwise(expr.op, tuple(_converted(arg) for arg in expr.args), "float32")
+    return Literal(float(expr.value), "float32") if isinstance(expr, Literal) else Cast(expr, "float32")
+
+
+def _magnitude(expr: TileExpr, env: Env) -> float:
+    """A bound of |expr| and of all its parts; infinite where there is none, or where it is no sum of positions."""
+    try:
+        match expr:
+            case Elementwise(op="add" | "sub", args=(a, b)):
+                return _magnitude(a, env) + _magnitude(b, env)
+            case Iota(index=index):
+                part = next(p for p in index if isinstance(p, Slice))
+                at = interval(part.start, env)
+                return max(abs(at.lo), abs(at.hi + part.extent - 1))
+            case Scalar(value=value):
+                at = interval(value, env)
+                return max(abs(at.lo), abs(at.hi))
+            case Literal(value=value):
+                return abs(float(value))
+            case _:
+                return float("inf")
+    except TileError:
+        return float("inf")

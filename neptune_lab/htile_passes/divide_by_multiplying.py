@@ -1,0 +1,42 @@
+"""A tile divided by a value a row is multiplied by its reciprocal: one division a row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from neptune_lab.htile.nodes import Cast, Elementwise, Program, TileExpr
+from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.walk import map_stores, rewrite_store
+from neptune_lab.htile_passes.constants import float32, number
+
+NARROW = frozenset({"float16", "bfloat16"})
+
+
+def divide_by_multiplying(program: Program) -> Program:
+    """Before => after, where `out` is narrower than float32:
+
+        out[...] = float16(acc[...] / s[..., NewAxis])   =>   out[...] = float16(acc[...] * (1.0 / s[..., NewAxis]))
+
+    Two roundings in float32 in place of one, which a result of 8 or 11 bits does not show; so a result in float32
+    keeps its division.
+    """
+
+    def visit(expr: TileExpr) -> TileExpr:
+        match expr:
+            case Cast(arg=Elementwise(op="div", args=(a, b), dtype="float32") as quotient, dtype=dtype):
+                if dtype not in NARROW or number(b) is not None:
+                    return expr
+                if math.prod(shape_of(b, program)) >= math.prod(shape_of(quotient, program)):
+                    return expr
+                reciprocal = Elementwise("div", (float32(1.0), b), "float32")
+                return replace(expr, arg=Elementwise("mul", (a, reciprocal), "float32"))
+            case _:
+                return expr
+
+    kernels = tuple(
+        k if (body := map_stores(k.body, lambda s: rewrite_store(s, visit))) is k.body else replace(k, body=body)
+        for k in program.kernels
+    )
+    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
+    return program if unchanged else replace(program, kernels=kernels)

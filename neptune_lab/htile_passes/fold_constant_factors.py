@@ -1,0 +1,48 @@
+"""One multiplication where a tile is multiplied and divided by several constants."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from neptune_lab.htile.nodes import Elementwise, Program, TileExpr
+from neptune_lab.htile.walk import map_stores, rewrite_store
+from neptune_lab.htile_passes.constants import float32, number, split_factor
+
+
+def fold_constant_factors(program: Program) -> Program:
+    """Before => after, in float32:
+
+        tanh(x[...] * 0.088 / 50.0)   =>   tanh(x[...] * 0.00176)
+
+    A division by a constant costs several instructions on a GPU, a multiplication one.  The factors are multiplied in
+    double precision and rounded once, so the result has no more roundings than before.
+    """
+    kernels = tuple(
+        k if (body := map_stores(k.body, lambda s: rewrite_store(s, _fold))) is k.body else replace(k, body=body)
+        for k in program.kernels
+    )
+    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
+    return program if unchanged else replace(program, kernels=kernels)
+
+
+def _fold(expr: TileExpr) -> TileExpr:
+    match expr:
+        case Elementwise(op="div", args=(a, b), dtype="float32") if (divisor := number(b)) and number(a) is None:
+            rest, factor = split_factor(a)
+            return _product(rest, factor / divisor) or expr
+        case Elementwise(op="mul", args=(_, _), dtype="float32"):
+            rest, outer = split_factor(expr)
+            inner, factor = split_factor(rest)
+            if rest is expr or inner is rest:
+                return expr
+            return _product(inner, outer * factor) or expr
+        case _:
+            return expr
+
+
+def _product(rest: TileExpr, factor: float) -> TileExpr | None:
+    """None where the factor is no normal number of float32: then the operations stay as they are."""
+    if not math.isfinite(factor) or not 1.2e-38 < abs(factor) < 3.4e38:
+        return None
+    return Elementwise("mul", (rest, float32(factor)), "float32")

@@ -1,0 +1,51 @@
+"""Programs with the longest loops start first, so that none of them is left alone at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune_lab.htile.affine import affine
+from neptune_lab.htile.nodes import Arith, For, GridAxis, Int, Kernel, Name, Program, Stmt
+from neptune_lab.htile_passes.unroll_single_iterations import substitute
+
+
+def longest_first(program: Program) -> Program:
+    """A grid axis along which loops grow runs backwards:
+
+        kernel k  grid (i0: 32)                    =>   kernel k  grid (i0: 32)
+            for j0 in range(i0): ... q[i0*64:...]           for j0 in range(31-i0): ... q[(31-i0)*64:...]
+
+    A GPU starts program instances in the order of their numbers.  Under a causal mask the last rows have the most
+    work; started last, each of them would keep one multiprocessor busy while the others have nothing left.
+    """
+    kernels = tuple(_kernel(kernel) for kernel in program.kernels)
+    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
+    return program if unchanged else replace(program, kernels=kernels)
+
+
+def _kernel(kernel: Kernel) -> Kernel:
+    growing = [axis for axis in kernel.grid if axis.extent > 1 and _grows(kernel.body, axis.var)]
+    if not growing:
+        return kernel
+    body = kernel.body
+    for axis in growing:
+        body = substitute(body, axis.var, _reversed(axis))
+    return replace(kernel, body=body)
+
+
+def _reversed(axis: GridAxis) -> Arith:
+    return Arith("-", Int(axis.extent - 1), Name(axis.var))
+
+
+def _grows(body: tuple[Stmt, ...], var: str) -> bool:
+    """Whether the trip counts together grow with `var`, where they say so without case distinctions."""
+    return _slope(body, var) > 0
+
+
+def _slope(body: tuple[Stmt, ...], var: str) -> int:
+    slope = 0
+    for stmt in body:
+        if isinstance(stmt, For):
+            length = affine(stmt.stop) - affine(stmt.start)
+            slope += length.coefficient(Name(var)) + _slope(stmt.body, var)
+    return slope

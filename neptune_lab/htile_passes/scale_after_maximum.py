@@ -1,0 +1,100 @@
+"""A positive scale commutes with a maximum: the tile is kept unscaled, the scale goes to where it is read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from neptune_lab.htile.nodes import Access, Elementwise, Iota, Kernel, Literal, Program, Reduce, Store, TileExpr
+from neptune_lab.htile.walk import map_stores, reads, rewrite_store, stores, subexpressions
+from neptune_lab.htile_passes.constants import split_factor, times
+
+
+def scale_after_maximum(program: Program) -> Program:
+    """Before => after:
+
+        score[...] = where(mask, qk[...] * 0.125, -inf)
+        m[...] = max(m[...], reduce(max, score[...], dim=1))
+        p[...] = exp(score[...] - m[..., NewAxis])
+        =>
+        score[...] = where(mask, qk[...], -inf)
+        m[...] = max(m[...], reduce(max, score[...], dim=1) * 0.125)
+        p[...] = exp(score[...] * 0.125 - m[..., NewAxis])
+
+    One multiplication a row where there was one an element; the one inside the exponential becomes part of a fused
+    multiply-add.  The maximum is the same to the bit: rounding is monotone, so max(fl(c x)) = fl(c max(x)) for c > 0.
+
+    Done for a tile that a maximum or minimum reads and every store of which has the same factor.
+    """
+    kernels = tuple(_kernel(kernel, program) for kernel in program.kernels)
+    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
+    return program if unchanged else replace(program, kernels=kernels)
+
+
+def _kernel(kernel: Kernel, program: Program) -> Kernel:
+    written: dict[str, list[Store]] = {}
+    for store in stores(kernel.body):
+        written.setdefault(store.target.tensor, []).append(store)
+    factors: dict[str, float] = {}
+    for name, writes in written.items():
+        tensor = program.tensor(name)
+        if tensor.space != "chip" or tensor.dtype != "float32" or name not in _under_extremum(kernel):
+            continue
+        found = {_unscaled(store.value)[1] for store in writes}
+        factor = found.pop() if len(found) == 1 else 1.0
+        # A store that reads its own tile would be scaled once an iteration.
+        again = any(access.tensor == name for store in writes for access in reads(store))
+        if factor > 0 and factor != 1.0 and not again:
+            factors[name] = factor
+    if not factors:
+        return kernel
+
+    def visit(expr: TileExpr) -> TileExpr:
+        match expr:
+            case Access(tensor=name) if name in factors:
+                return times(expr, factors[name])
+            case Reduce(op="max" | "min", arg=arg):
+                rest, factor = split_factor(arg)
+                return times(replace(expr, arg=rest), factor) if factor > 0 and rest is not arg else expr
+            case _:
+                return expr
+
+    def scaled(store: Store) -> Store:
+        if store.target.tensor in factors:
+            store = replace(store, value=_unscaled(store.value)[0])
+        return rewrite_store(store, visit)
+
+    return replace(kernel, body=map_stores(kernel.body, scaled))
+
+
+def _under_extremum(kernel: Kernel) -> frozenset[str]:
+    return frozenset(
+        expr.arg.tensor
+        for store in stores(kernel.body)
+        for expr in subexpressions(store.value)
+        if isinstance(expr, Reduce) and expr.op in ("max", "min") and isinstance(expr.arg, Access)
+    )
+
+
+def _unscaled(value: TileExpr) -> tuple[TileExpr, float]:
+    """`value` as (rest, factor), also where a mask puts an infinity in place of some elements."""
+    match value:
+        case Elementwise(op="where", args=(condition, kept, Literal(value=other) as infinity)) if math.isinf(other):
+            rest, factor = _unscaled(kept)
+            if factor <= 0 or factor == 1.0:
+                return value, 1.0
+            return replace(value, args=(condition, rest, infinity)), factor
+        case Elementwise(op="add" | "sub", args=(a, Elementwise(op="mul", args=(x, y), dtype="float32"))):
+            # c a + s b = c (a + (s / c) b), where s has one value for the whole tile
+            rest, factor = split_factor(a)
+            if factor <= 0 or rest is a or not (_is_scalar(x) or _is_scalar(y)):
+                return value, 1.0
+            scaled = (times(x, 1 / factor), y) if _is_scalar(x) else (x, times(y, 1 / factor))
+            return replace(value, args=(rest, Elementwise("mul", scaled, "float32"))), factor
+        case _:
+            return split_factor(value)
+
+
+def _is_scalar(expr: TileExpr) -> bool:
+    """Whether the expression has one value, known without its tensors' shapes: constants and grid or loop variables."""
+    return all(not isinstance(e, Access | Iota) for e in subexpressions(expr))

@@ -1,0 +1,110 @@
+"""A loop that runs exactly once is no loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune_lab.htile.affine import affine
+from neptune_lab.htile.nodes import (
+    Access,
+    Arith,
+    For,
+    Index,
+    IndexExpr,
+    Int,
+    Iota,
+    Kernel,
+    Name,
+    NewAxis,
+    Program,
+    Scalar,
+    Slice,
+    Stmt,
+    Store,
+    TileExpr,
+)
+from neptune_lab.htile.walk import rewrite_store, simplify
+
+
+def unroll_single_iterations(program: Program) -> Program:
+    """Before => after:
+
+        for j0 in range(i0, i0+1):               =>   score[...] = ... k[b, h, i0*64:i0*64+64, 0:128] ...
+            score[...] = ... k[b, h, j0*64:j0*64+64, 0:128] ...
+
+    The diagonal tile of a causal mask is such a loop.  Straight code needs no pipeline to fill and drain, and a kernel
+    with one loop left can be specialised by warps.
+    """
+    kernels = tuple(_kernel(kernel) for kernel in program.kernels)
+    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
+    return program if unchanged else replace(program, kernels=kernels)
+
+
+def _kernel(kernel: Kernel) -> Kernel:
+    body = _body(kernel.body)
+    return kernel if body is kernel.body else replace(kernel, body=body)
+
+
+def _body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, Store):
+            out.append(stmt)
+            continue
+        inner = _body(stmt.body)
+        if trips(stmt) == 1:
+            out += substitute(inner, stmt.var, simplify(stmt.start))
+        else:
+            out.append(stmt if inner is stmt.body else replace(stmt, body=inner))
+    unchanged = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
+    return body if unchanged else tuple(out)
+
+
+def trips(loop: For) -> int | None:
+    """How often `loop` runs, where that is the same for all values of the variables around it."""
+    length = affine(loop.stop) - affine(loop.start)
+    return None if length.terms else max(0, length.constant)
+
+
+def substitute(body: tuple[Stmt, ...], var: str, value: IndexExpr) -> tuple[Stmt, ...]:
+    """`body` with the index variable `var` replaced by `value`."""
+
+    def at(index: IndexExpr) -> IndexExpr:
+        match index:
+            case Name(name=name):
+                return value if name == var else index
+            case Arith(op=op, a=a, b=b):
+                return simplify(Arith(op, at(a), at(b)))
+            case Int():
+                return index
+
+    def place(index: Index) -> Index:
+        match index:
+            case Slice(start=start):
+                return replace(index, start=at(start))
+            case NewAxis():
+                return index
+            case _:
+                return at(index)
+
+    def visit(expr: TileExpr) -> TileExpr:
+        match expr:
+            case Access(tensor=name, index=index):
+                return Access(name, tuple(place(i) for i in index))
+            case Iota(index=index):
+                return Iota(tuple(place(i) for i in index))  # pyright: ignore[reportArgumentType]
+            case Scalar(value=scalar):
+                return Scalar(at(scalar))
+            case _:
+                return expr
+
+    out: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, Store):
+            target = visit(stmt.target)
+            assert isinstance(target, Access)
+            out.append(replace(rewrite_store(stmt, visit), target=target))
+        else:
+            inner = substitute(stmt.body, var, value)
+            out.append(replace(stmt, start=at(stmt.start), stop=at(stmt.stop), body=inner))
+    return tuple(out)

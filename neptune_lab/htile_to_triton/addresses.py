@@ -1,0 +1,110 @@
+"""Addresses: named index vectors and base pointers, with the strides of contiguous tensors folded to constants."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice, Tensor
+from neptune_lab.htile.shapes import shape_of_access
+from neptune_lab.htile.walk import names_of_index, simplify
+from neptune_lab.htile_to_triton.context import ADD, MUL, Context
+
+INT32_MAX = 2**31 - 1
+
+
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a contiguous tensor.
+
+    >>> strides((4, 200, 64))
+    (12800, 64, 1)
+    """
+    return tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
+def subscript(rank: int, *dims: int) -> str:
+    """The brackets that put the dimensions of a tile at `dims` of a tile of rank `rank`; "" where they fill it.
+
+    >>> subscript(2, 1), subscript(1, 0)
+    ('[None, :]', '')
+    """
+    if rank == len(dims):
+        return ""
+    return f"[{', '.join(':' if n in dims else 'None' for n in range(rank))}]"
+
+
+def vector(ctx: Context, index: Slice) -> str:
+    """The named index vector of a slice: `i = i0 * 128 + tl.arange(0, 128)`."""
+    start, extent = simplify(index.start), ctx.padding.extent(index.extent)
+    lanes = f"tl.arange(0, {extent})"
+    text = lanes if start == Int(0) else f"{ctx.index(start, ADD)} + {lanes}"
+    wanted = re.sub(r"(?<=[^\W\d_])_?\d+$", "", index.axis) or index.axis
+    return ctx.define(("vector", start, extent), wanted, names_of_index(start), text)
+
+
+def inside(ctx: Context, extent: int) -> str:
+    """The named mask of the lanes that a padded extent does not add: `in_80 = tl.arange(0, 128) < 80`."""
+    text = f"tl.arange(0, {ctx.padding.extent(extent)}) < {extent}"
+    return ctx.define(("inside", extent), f"in_{extent}", frozenset(), text)
+
+
+def pointer(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
+    """The pointers to the elements of `access`, its dimensions in `order`."""
+    tensor = ctx.program.tensor(access.tensor)
+    shape = shape_of_access(access)
+    parts = [base(ctx, tensor, access)]
+    wide = _slices_span(ctx, tensor, access) > INT32_MAX
+    for dim, stride, index in sliced(access, tensor):
+        if index.extent == 1:
+            continue
+        place = subscript(len(shape), order.index(dim))
+        name = f"{vector(ctx, index)}{'.to(tl.int64)' if wide else ''}{place}"
+        parts.append(name if stride == 1 else f"{name} * {stride}")
+    if shape and math.prod(shape) == 1:
+        parts.append(f"tl.zeros([{', '.join('1' for _ in shape)}], tl.int32)")
+    return " + ".join(parts)
+
+
+def numbered(access: Access, tensor: Tensor) -> dict[int, tuple[int, int, Slice]]:
+    """Dimension of the tensor -> (dimension of the tile, stride, slice), for every slice of `access`."""
+    out: dict[int, tuple[int, int, Slice]] = {}
+    tile_dim, tensor_dim = 0, 0
+    steps = strides(tensor.shape)
+    for index in access.index:
+        if isinstance(index, Slice):
+            out[tensor_dim] = (tile_dim, steps[tensor_dim], index)
+        tile_dim += isinstance(index, Slice | NewAxis)
+        tensor_dim += not isinstance(index, NewAxis)
+    return out
+
+
+def sliced(access: Access, tensor: Tensor) -> list[tuple[int, int, Slice]]:
+    """Of each slice of `access`: dimension of the tile, stride, slice."""
+    return list(numbered(access, tensor).values())
+
+
+def _slices_span(ctx: Context, tensor: Tensor, access: Access) -> int:
+    span = sum(stride * max(0, ctx.interval(s.start).hi + s.extent) for _, stride, s in sliced(access, tensor))
+    return min(span, math.prod(tensor.shape))
+
+
+def base(ctx: Context, tensor: Tensor, access: Access) -> str:
+    """The scalar part of an address, as a named pointer, by Horner's rule over the tensor's dimensions."""
+    param = ctx.pointers[tensor.name]
+    indices = [index for index in access.index if not isinstance(index, NewAxis)]
+    offset: IndexExpr = Int(0)
+    unit = 0
+    for index, stride in zip(indices, strides(tensor.shape), strict=True):
+        scalar = index if not isinstance(index, Slice) else index.start if index.extent == 1 else None
+        if scalar is None or simplify(scalar) == Int(0):
+            continue
+        offset = scalar if unit == 0 else Arith("+", Arith("*", offset, Int(unit // stride)), scalar)
+        unit = stride
+    offset = simplify(offset)
+    if offset == Int(0):
+        return param
+    text = ctx.index(offset, MUL if unit > 1 else ADD)
+    if math.prod(tensor.shape) > INT32_MAX:
+        text = f"tl.cast({ctx.index(offset)}, tl.int64)"
+    text = f"{param} + {text} * {unit}" if unit > 1 else f"{param} + {text}"
+    return ctx.define(("base", tensor.name, offset, unit), f"{tensor.name}_base", names_of_index(offset), text)

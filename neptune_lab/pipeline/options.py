@@ -1,0 +1,76 @@
+"""Code options of `compile`: what is chosen behind the schedule, in one dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.htile_passes import PASSES
+from neptune_lab.htile_to_triton import ANY, HOPPER, EmitOptions, Target
+from neptune_lab.loop_ir.tree import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class CodeOptions:
+    """Choices of code generation.
+
+    Args:
+        loads, warp_specialize, tanh, loop_stages, dependent_launch: as in `EmitOptions`.
+        interleave: independent parts that the rows of a program are cut into, 1 or 2. With 2 the softmax of one half
+            runs while the product of the other does.
+        without: names of HTile passes that are left out, to see what each is worth.
+    """
+
+    loads: str = "pointers"
+    warp_specialize: bool = False
+    tanh: str = "exp2"
+    loop_stages: int | None = None
+    dependent_launch: bool = False
+    interleave: int = 1
+    without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.without:
+            if name not in PASSES:
+                raise ScheduleError(
+                    f"without={name!r}: there is no such pass", help=nearest(name, list(PASSES), "passes")
+                )
+        if self.interleave not in (1, 2):
+            raise ScheduleError(f"interleave={self.interleave}: expected 1 or 2")
+
+    def emitter(self, target: Target | None) -> EmitOptions:
+        """The emitter's part, for `target`; None: the GPU at hand, else Hopper, whose code the interpreter runs too."""
+        plain = self.loads == "pointers" and not (self.warp_specialize or self.dependent_launch) and self.tanh == "exp2"
+        return EmitOptions(
+            self.loads,  # pyright: ignore[reportArgumentType]
+            self.warp_specialize,
+            self.tanh,  # pyright: ignore[reportArgumentType]
+            self.loop_stages,
+            self.dependent_launch,
+            target or (ANY if plain else target_at_hand()),
+        )
+
+
+NAMES = frozenset(field.name for field in fields(CodeOptions))
+
+
+def split(options: Mapping[str, Any]) -> tuple[CodeOptions, dict[str, Any]]:
+    """The code options among `options`, and the others, which are a template's."""
+    mine = {name: value for name, value in options.items() if name in NAMES}
+    if "without" in mine:
+        mine["without"] = tuple(mine["without"])
+    return CodeOptions(**mine), {name: value for name, value in options.items() if name not in NAMES}
+
+
+def target_at_hand() -> Target:
+    """The GPU here; Hopper where there is none."""
+    from neptune_lab.runtime import device_facts, has_gpu
+
+    if not has_gpu():
+        return HOPPER
+    facts = device_facts()
+    if facts.interpreter:
+        return HOPPER
+    return Target("cuda", facts.capability) if facts.capability and facts.cuda else Target("hip")
