@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml scripts/jupyterlab.json
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade
 	$(PIP) install "$(TORCH)"
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(VENV)/torch-constraint.txt
-	$(PIP) install --constraint $(VENV)/torch-constraint.txt --editable ".[widgets,dev]"
+	$(PIP) install --constraint $(VENV)/torch-constraint.txt --editable ".[widgets,tune,dev]"
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp scripts/jupyterlab.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $(STAMP)
 

@@ -18,19 +18,18 @@ def divide_by_multiplying(program: Program) -> Program:
 
         out[...] = float16(acc[...] / s[..., NewAxis])   =>   out[...] = float16(acc[...] * (1.0 / s[..., NewAxis]))
 
-    Two roundings in float32 in place of one, which a result of 8 or 11 bits does not show; so a result in float32
-    keeps its division.
+    Two roundings in float32 in place of one, which a result of 8 or 11 bits does not show, nor one that is rounded to
+    whole numbers (quantisation) but next to a tie; so a result in float32 keeps its division.
     """
 
     def visit(expr: TileExpr) -> TileExpr:
         match expr:
-            case Cast(arg=Elementwise(op="div", args=(a, b), dtype="float32") as quotient, dtype=dtype):
-                if dtype not in NARROW or number(b) is not None:
-                    return expr
-                if math.prod(shape_of(b, program)) >= math.prod(shape_of(quotient, program)):
-                    return expr
-                reciprocal = Elementwise("div", (float32(1.0), b), "float32")
-                return replace(expr, arg=Elementwise("mul", (a, reciprocal), "float32"))
+            case Cast(arg=Elementwise(op="div") as quotient, dtype=dtype) if dtype in NARROW:
+                found = _product(quotient, program)
+                return expr if found is None else replace(expr, arg=found)
+            case Elementwise(op="round", args=(Elementwise(op="div") as quotient,), dtype="float32"):
+                found = _product(quotient, program)
+                return expr if found is None else replace(expr, args=(found,))
             case _:
                 return expr
 
@@ -40,3 +39,13 @@ def divide_by_multiplying(program: Program) -> Program:
     )
     unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
     return program if unchanged else replace(program, kernels=kernels)
+
+
+def _product(quotient: Elementwise, program: Program) -> Elementwise | None:
+    """`a * (1 / b)` for `a / b`; None where `b` has as many elements as the quotient, or is a constant."""
+    a, b = quotient.args
+    if quotient.dtype != "float32" or number(b) is not None:
+        return None
+    if math.prod(shape_of(b, program)) >= math.prod(shape_of(quotient, program)):
+        return None
+    return Elementwise("mul", (a, Elementwise("div", (float32(1.0), b), "float32")), "float32")

@@ -117,8 +117,6 @@ def _range(ctx: Context, loop: For, start: str, stop: str) -> str:
     """Python's `range` where Triton's defaults do, `tl.range` with what the options ask for."""
     bounds = stop if start == "0" else f"{start}, {stop}"
     extra: list[str] = []
-    if ctx.options.warp_specialize and _has_dot(loop):
-        extra.append("warp_specialize=True")
     if ctx.options.loop_stages is not None and not _has_dot(loop):
         # Triton pipelines loads by itself only where a product uses them.
         extra.append(f"num_stages={ctx.options.loop_stages}")

@@ -20,8 +20,6 @@ class EmitOptions:
         loads: "pointers"; "descriptors": tiles that are contiguous rows go through Hopper's copy engine, each program
             makes the descriptors it needs; "host_descriptors": the launcher makes them, which programs with little to
             do are glad of, and which asks for tiles that end where their tensor does.
-        warp_specialize: the loop's loads run on a warp of their own, its products on two groups of four. Needs
-            descriptors, 4 warps and 128 rows; worth 10% on an H200.
         tanh: "exp2" (error about 1e-7), or "hardware" (about 5e-4, one instruction in place of four).
         loop_stages: how many iterations ahead loops without a product load; None: Triton's default, none.
         dependent_launch: a kernel starts while the one before it ends, and waits for its results on the GPU.
@@ -29,7 +27,6 @@ class EmitOptions:
     """
 
     loads: Lit["pointers", "descriptors", "host_descriptors"] = "pointers"
-    warp_specialize: bool = False
     tanh: Lit["exp2", "hardware"] = "exp2"
     loop_stages: int | None = None
     dependent_launch: bool = False
@@ -41,7 +38,6 @@ class EmitOptions:
                 raise EmitError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}")
         asked = {
             f"loads={self.loads!r}": self.loads != "pointers" and not self.target.descriptors,
-            "warp_specialize=True": self.warp_specialize and not self.target.warp_specialize,
             "dependent_launch=True": self.dependent_launch and not self.target.dependent_launch,
             "tanh='hardware'": self.tanh == "hardware" and not self.target.hardware_tanh,
         }
@@ -51,5 +47,3 @@ class EmitOptions:
                     f"{what} is not available on target {self.target}",
                     help="give target=Target('cuda', (9, 0)) for Hopper, or leave it out",
                 )
-        if self.warp_specialize and self.loads != "descriptors":
-            raise EmitError(f"warp_specialize=True needs loads='descriptors', found {self.loads!r}")

@@ -23,9 +23,9 @@ class Target:
         return self._at_least(9)
 
     @property
-    def warp_specialize(self) -> bool:
-        """Loops whose loads and products run on warps of their own."""
-        return self._at_least(9)
+    def warpgroup_products(self) -> bool:
+        """Hopper's products of four warps, which no other GPU has."""
+        return self.kind == "cuda" and self.capability is not None and self.capability[0] == 9
 
     @property
     def hardware_tanh(self) -> bool:

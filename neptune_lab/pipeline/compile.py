@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab import htile_passes, htile_to_triton
@@ -102,8 +101,6 @@ def with_record(operator: Operator, template: str | None, options: dict[str, Any
 def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
     """The HTile passes in order, by name: those that always run but for `code.without`, then those asked for."""
     chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in code.without}
-    if code.warp_specialize and "partition_masked_loops" in chosen:
-        chosen["partition_masked_loops"] = partial(htile_passes.partition_masked_loops, split=False)
     if code.interleave > 1:
         chosen["interleave_rows"] = htile_passes.interleave_rows
     return chosen

@@ -17,14 +17,13 @@ class CodeOptions:
     """Choices of code generation.
 
     Args:
-        loads, warp_specialize, tanh, loop_stages, dependent_launch: as in `EmitOptions`.
+        loads, tanh, loop_stages, dependent_launch: as in `EmitOptions`.
         interleave: independent parts that the rows of a program are cut into, 1 or 2. With 2 the softmax of one half
             runs while the product of the other does.
         without: names of HTile passes that are left out, to see what each is worth.
     """
 
     loads: str = "pointers"
-    warp_specialize: bool = False
     tanh: str = "exp2"
     loop_stages: int | None = None
     dependent_launch: bool = False
@@ -42,10 +41,9 @@ class CodeOptions:
 
     def emitter(self, target: Target | None) -> EmitOptions:
         """The emitter's part, for `target`; None: the GPU at hand, else Hopper, whose code the interpreter runs too."""
-        plain = self.loads == "pointers" and not (self.warp_specialize or self.dependent_launch) and self.tanh == "exp2"
+        plain = self.loads == "pointers" and not self.dependent_launch and self.tanh == "exp2"
         return EmitOptions(
             self.loads,  # pyright: ignore[reportArgumentType]
-            self.warp_specialize,
             self.tanh,  # pyright: ignore[reportArgumentType]
             self.loop_stages,
             self.dependent_launch,

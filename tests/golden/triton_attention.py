@@ -18,6 +18,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     d = tl.arange(0, 64)
     k_base = k_ptr + (b * 2 + h) * 4928
     v_base = v_ptr + (b * 2 + h) * 4928
+    j_2 = 64 + tl.arange(0, 32)
     out_base = out_ptr + (b * 2 + h) * 12800
     # s_max_init
     s_max = tl.full([64], float("-inf"), tl.float32)
@@ -30,29 +31,31 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     for j0 in range(2):  # interior
         j = j0 * 32 + tl.arange(0, 32)
         k = tl.load(k_base + j[None, :] * 64 + d[:, None])
-        score = tl.dot(q_tile, k) * 0.125
+        score = tl.dot(q_tile, k)
         s_max_prev = s_max
-        s_max = tl.maximum(s_max, tl.max(score, axis=1))
-        p = tl.exp(score - s_max[:, None])
+        s_max = tl.maximum(s_max, tl.max(score, axis=1) * 0.125)
+        p = tl.exp2(score * 0.18033688011112042 - s_max[:, None] * 1.4426950408889634)
         # s_sum
-        repair = tl.exp(s_max_prev - s_max)
+        repair = tl.exp2(s_max_prev * 1.4426950408889634 - s_max * 1.4426950408889634)
         s_sum = s_sum * repair + tl.sum(p, axis=1)
         v = tl.load(v_base + j[:, None] * 64 + d[None, :])
         acc = tl.dot(p.to(tl.float16), v, acc=acc * repair[:, None])
-    for j0 in range(2, 3):  # right edge
-        j = j0 * 32 + tl.arange(0, 32)
-        k = tl.load(k_base + j[None, :] * 64 + d[:, None], mask=j[None, :] < 77, other=0.0)
-        score = tl.dot(q_tile, k) * 0.125
-        s_max_prev = s_max
-        s_max = tl.maximum(s_max, tl.max(tl.where(j[None, :] < 77, score, float("-inf")), axis=1))
-        p = tl.exp(score - s_max[:, None])
-        # s_sum
-        repair = tl.exp(s_max_prev - s_max)
-        s_sum = s_sum * repair + tl.sum(tl.where(j[None, :] < 77, p, 0.0), axis=1)
-        v = tl.load(v_base + j[:, None] * 64 + d[None, :], mask=j[:, None] < 77, other=0.0)
-        acc = tl.dot(tl.where(j[None, :] < 77, p, 0.0).to(tl.float16), v, acc=acc * repair[:, None])
+    k_2 = tl.load(k_base + j_2[None, :] * 64 + d[:, None], mask=j_2[None, :] < 77, other=0.0)
+    score = tl.dot(q_tile, k_2)
+    s_max_prev = s_max
+    s_max = tl.maximum(s_max, tl.max(tl.where(j_2[None, :] < 77, score * 0.125, float("-inf")), axis=1))
+    p = tl.exp2(score * 0.18033688011112042 - s_max[:, None] * 1.4426950408889634)
+    # s_sum
+    repair = tl.exp2(s_max_prev * 1.4426950408889634 - s_max * 1.4426950408889634)
+    s_sum = s_sum * repair + tl.sum(tl.where(j_2[None, :] < 77, p, 0.0), axis=1)
+    v_2 = tl.load(v_base + j_2[:, None] * 64 + d[None, :], mask=j_2[:, None] < 77, other=0.0)
+    acc = tl.dot(tl.where(j_2[None, :] < 77, p, 0.0).to(tl.float16), v_2, acc=acc * repair[:, None])
     # out
-    tl.store(out_base + i[:, None] * 64 + d[None, :], (acc / s_sum[:, None]).to(tl.float16), mask=i[:, None] < 200)
+    tl.store(
+        out_base + i[:, None] * 64 + d[None, :],
+        (acc * (1.0 / s_sum[:, None])).to(tl.float16),
+        mask=i[:, None] < 200,
+    )
 
 
 def attention(q, k, v):

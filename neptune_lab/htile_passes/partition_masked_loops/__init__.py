@@ -18,7 +18,7 @@ from neptune_lab.htile_passes.rewrite import Rewrite
 SUFFIX: dict[Part, str] = {"left edge": "/left", "interior": "/interior", "right edge": "/right"}
 
 
-def partition_masked_loops(program: Program, *, split: bool = True) -> Rewrite:
+def partition_masked_loops(program: Program) -> Rewrite:
     """Before => after, for causal attention with 64 rows and 64 columns a tile:
 
         for j0 in range(4):
@@ -45,12 +45,8 @@ def partition_masked_loops(program: Program, *, split: bool = True) -> Rewrite:
 
     This is the last pass: the others would have to find in three copies of a body what they find in one.  The
     rewrite carries its proof as notes.
-
-    Args:
-        split: cut loops into parts.  A kernel that is specialised by warps may have one loop only: False leaves idle
-            iterations out and the conditions where they are.
     """
-    state = _State(program, split)
+    state = _State(program)
     kernels = tuple(state.kernel(kernel) for kernel in program.kernels)
     unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
     return Rewrite(program if unchanged else replace(program, kernels=kernels), tuple(state.notes))
@@ -63,9 +59,8 @@ class _Segment:
 
 
 class _State:
-    def __init__(self, program: Program, split: bool) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
-        self.split = split
         self.notes: list[str] = []
 
     def kernel(self, kernel: Kernel) -> Kernel:
@@ -94,7 +89,7 @@ class _State:
         if not masks.masks and not masks.conjuncts:
             return (loop,)
         visited, attempts = _visited(loop, masks, span, prover)
-        segments = _segments(visited, masks, span) if self.split else (_Segment("visited", visited),)
+        segments = _segments(visited, masks, span)
         loops = tuple(self.segment(loop, s, masks, span, len(segments) > 1) for s in segments)
         if len(loops) != 1 or loops[0] is not loop:
             self.notes += explain(kernel, loop, loops, masks, span, attempts)

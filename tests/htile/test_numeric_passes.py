@@ -1,0 +1,287 @@
+"""Passes that make arithmetic cheap: what they write, what they leave, and that the numbers stay."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from htile_programs import CASES, F16, F32, NEW, at, attention, causal_rows, lit, op, softmax, tile
+
+from neptune_lab.htile import interpret, to_text, verify
+from neptune_lab.htile.nodes import (
+    Arith,
+    Cast,
+    Dot,
+    For,
+    GridAxis,
+    Int,
+    Iota,
+    Kernel,
+    Name,
+    Program,
+    Reduce,
+    Slice,
+    Stmt,
+    Store,
+    Tensor,
+)
+from neptune_lab.htile.walk import stores, subexpressions
+from neptune_lab.htile_passes import (
+    apply,
+    convert_positions_as_vectors,
+    divide_by_multiplying,
+    exponentials_to_base_two,
+    fold_constant_factors,
+    interleave_rows,
+    longest_first,
+    partition_masked_loops,
+    scale_after_maximum,
+    unroll_single_iterations,
+)
+from neptune_lab.htile_passes.constants import split_factor, times
+
+I, J = tile("i0", 16, "i"), Slice(Int(0), 16, "j")
+TENSORS = (
+    Tensor("x", (32, 16), F32, "input"), Tensor("y", (32, 16), F32, "output"), Tensor("z", (32, 16), F16, "output"),
+    Tensor("s", (32, 16), F32, "chip"), Tensor("m", (32,), F32, "chip"),
+)  # fmt: skip
+X, Y, Z, S, M = at("x", I, J), at("y", I, J), at("z", I, J), at("s", I, J), at("m", I)
+
+
+def program(*body: Stmt) -> Program:
+    """Two program instances of 16 rows; `z` is stored last so that every program has both outputs."""
+    stored = {s.target.tensor for s in stores(body)}
+    rest = tuple(
+        Store(f"rest_{t}", at(t, I, J), X if t == "y" else Cast(X, F16), t) for t in ("y", "z") if t not in stored
+    )
+    out = Program("p", TENSORS, ("x",), ("y", "z"), (Kernel("k", "p", (GridAxis("i0", 2),), (*body, *rest)),))
+    verify(out)
+    return out
+
+
+def store(node: str, target, value) -> Store:
+    return Store(node, target, value, f"block_{node}")
+
+
+def value_of(after: Program, node: str):
+    return next(s.value for s in stores(after.kernels[0].body) if s.node_id == node)
+
+
+def same_numbers(before: Program, after: Program, tolerance: float = 1e-12) -> None:
+    verify(after)
+    x = np.random.default_rng(3).standard_normal((32, 16))
+    a, b = (interpret(p, {"x": x}, dtype="float64") for p in (before, after))
+    for name in a:
+        np.testing.assert_allclose(b[name], a[name], rtol=tolerance, atol=tolerance)
+
+
+def rows_of_softmax(score) -> Program:
+    return program(
+        store("s1", S, score),
+        store("s2", M, Reduce("max", S, 1)),
+        store("s3", Y, op("exp", op("sub", S, at("m", I, NEW)))),
+    )
+
+
+# -- constants --------------------------------------------------------------------------------------------------
+
+
+def test_factors_are_split_and_multiplied_out():
+    assert split_factor(op("mul", X, lit(0.5))) == (X, 0.5)
+    assert split_factor(op("mul", lit(0.5), X)) == (X, 0.5)
+    assert split_factor(X) == (X, 1.0)
+    assert times(op("mul", X, lit(0.5)), 4.0) == op("mul", X, lit(2.0))
+    assert times(op("mul", X, lit(0.5)), 2.0) == X
+    assert times(lit(-math.inf), 2.0) == lit(-math.inf)
+
+
+def test_divisions_and_factors_become_one_product():
+    before = program(store("s1", Y, op("tanh", op("div", op("mul", X, lit(0.25)), lit(50.0)))))
+    after = fold_constant_factors(before)
+    assert value_of(after, "s1") == op("tanh", op("mul", X, lit(0.005)))
+    same_numbers(before, after)
+
+
+def test_a_factor_that_float32_cannot_hold_stays_in_two():
+    before = program(store("s1", Y, op("mul", op("mul", X, lit(1e-30)), lit(1e-30))))
+    assert fold_constant_factors(before) is before
+
+
+# -- scale after maximum ----------------------------------------------------------------------------------------
+
+
+def test_a_scale_moves_behind_the_maximum():
+    before = rows_of_softmax(op("mul", X, lit(0.125)))
+    after = scale_after_maximum(before)
+    assert value_of(after, "s1") == X
+    assert value_of(after, "s2") == op("mul", Reduce("max", S, 1), lit(0.125))
+    assert value_of(after, "s3") == op("exp", op("sub", op("mul", S, lit(0.125)), at("m", I, NEW)))
+    same_numbers(before, after)
+
+
+def test_through_a_mask_and_a_bias_with_one_value():
+    positions = op("le", Iota((NEW, J)), Iota((I, NEW)), dtype="bool")
+    biased = op("add", op("mul", X, lit(0.5)), op("mul", lit(3.0), Cast(Iota((NEW, J)), F32)))
+    before = rows_of_softmax(op("where", positions, biased, lit(-math.inf)))
+    after = scale_after_maximum(before)
+    # 0.5 x + 3 j = 0.5 (x + 6 j)
+    inner = op("add", X, op("mul", lit(6.0), Cast(Iota((NEW, J)), F32)))
+    assert value_of(after, "s1") == op("where", positions, inner, lit(-math.inf))
+    same_numbers(before, after)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [op("mul", X, lit(-0.5)), op("add", X, lit(1.0)), op("where", op("gt", X, lit(0.0), dtype="bool"), X, lit(0.0))],
+    ids=["negative", "no factor", "finite stand-in"],
+)
+def test_what_does_not_commute_stays(score):
+    before = rows_of_softmax(score)
+    assert scale_after_maximum(before) is before
+
+
+def test_without_a_maximum_there_is_nothing_to_gain():
+    before = program(store("s1", S, op("mul", X, lit(0.5))), store("s3", Y, op("exp", S)))
+    assert scale_after_maximum(before) is before
+
+
+# -- base two, reciprocals, positions ---------------------------------------------------------------------------
+
+
+def test_exponentials_are_base_two_and_the_constant_joins_a_factor():
+    before = rows_of_softmax(op("mul", X, lit(0.125)))
+    after = exponentials_to_base_two(scale_after_maximum(before))
+    found = value_of(after, "s3")
+    log2e = math.log2(math.e)
+    scaled, maximum = op("mul", S, lit(0.125 * log2e)), op("mul", at("m", I, NEW), lit(log2e))
+    assert found == op("exp2", op("sub", scaled, maximum))
+    same_numbers(before, after)
+
+
+def test_infinities_stay_infinite_in_base_two():
+    hidden = op("where", op("gt", X, lit(0.0), dtype="bool"), X, lit(-math.inf))
+    before = program(store("s1", Y, op("exp", hidden)))
+    after = exponentials_to_base_two(before)
+    assert value_of(after, "s1").args[0].args[2] == lit(-math.inf)
+    same_numbers(before, after)
+
+
+def test_one_division_a_row_where_the_result_is_narrow():
+    narrow = program(store("s2", M, Reduce("sum", X, 1)), store("s1", Z, Cast(op("div", X, at("m", I, NEW)), F16)))
+    after = divide_by_multiplying(narrow)
+    assert value_of(after, "s1") == Cast(op("mul", X, op("div", lit(1.0), at("m", I, NEW))), F16)
+    wide = program(store("s2", M, Reduce("sum", X, 1)), store("s1", Y, op("div", X, at("m", I, NEW))))
+    assert divide_by_multiplying(wide) is wide
+    whole = program(store("s2", M, Reduce("sum", X, 1)), store("s1", Y, op("round", op("div", X, at("m", I, NEW)))))
+    assert value_of(divide_by_multiplying(whole), "s1").args[0].op == "mul"
+    elements = program(store("s1", Z, Cast(op("div", X, X), F16)))
+    assert divide_by_multiplying(elements) is elements, "as many divisors as elements"
+
+
+def test_positions_are_converted_before_they_are_combined():
+    difference = op("sub", Iota((NEW, J)), Iota((I, NEW)), dtype="int32")
+    before = program(store("s1", Y, op("mul", Cast(difference, F32), X)))
+    after = convert_positions_as_vectors(before)
+    apart = op("sub", Cast(Iota((NEW, J)), F32), Cast(Iota((I, NEW)), F32))
+    assert value_of(after, "s1") == op("mul", apart, X)
+    same_numbers(before, after)
+
+
+def test_positions_beyond_float32_are_converted_afterwards():
+    far = Slice(Arith("*", Name("i0"), Int(2**24)), 16, "i")
+    before = program(store("s1", Y, Cast(op("sub", Iota((NEW, J)), Iota((far, NEW)), dtype="int32"), F32)))
+    assert convert_positions_as_vectors(before) is before
+
+
+# -- loops and grids --------------------------------------------------------------------------------------------
+
+
+def test_a_loop_of_one_iteration_is_no_loop():
+    at_i = Slice(Arith("*", Name("j0"), Int(16)), 16, "i")
+    loop = For(
+        "l", "j0", Name("i0"), Arith("+", Name("i0"), Int(1)), (store("s1", at("y", at_i, J), at("x", at_i, J)),), ""
+    )
+    after = unroll_single_iterations(program(loop))
+    assert value_of(after, "s1") == X
+    assert not any(isinstance(s, For) for s in after.kernels[0].body)
+    same_numbers(program(loop), after)
+    twice = program(For("l", "j0", Int(0), Int(2), (store("s1", at("y", at_i, J), at("x", at_i, J)),), ""))
+    assert unroll_single_iterations(twice) is twice
+
+
+def test_the_longest_programs_start_first():
+    case = causal_rows()
+    parted = apply(partition_masked_loops, case.program).program
+    after = longest_first(parted)
+    assert after is not parted
+    verify(after)
+    last = after.kernels[0].grid[0].extent - 1
+    assert f"range({last}-i0)" in to_text(after)
+    found = interpret(after, case.inputs, dtype="float64")
+    for name, expected in case.expected().items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12)
+    assert longest_first(after) is after, "now they shrink along the grid"
+    alike = attention().program
+    assert longest_first(alike) is alike, "all programs are alike"
+
+
+# -- halves -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_in_two_halves_have_tiles_of_their_own():
+    case = attention()
+    after = interleave_rows(case.program)
+    verify(after)
+    loop = next(s for s in after.kernels[0].body if isinstance(s, For))
+    assert [s.node_id[-2:] for s in loop.body[:2]] == ["/a", "/b"], "both first products, then one half at a time"
+    rest = [s.node_id[-1] for s in loop.body[2:]]
+    assert rest == sorted(rest)
+    rows = {s.target.index[2].extent for s in stores(loop.body) if s.target.tensor.startswith("acc")}
+    assert rows == {32}
+    found = interpret(after, case.inputs, dtype="float64")
+    for name, expected in case.expected().items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_halves_need_products_and_independent_rows():
+    case = softmax()
+    assert interleave_rows(case.program) is case.program
+    folded = Slice(Int(0), 64, "r")
+    tensors = (
+        Tensor("a", (64, 64), F16, "input"), Tensor("o", (64,), F32, "output"),
+        Tensor("t", (64, 64), F32, "chip"), Tensor("c", (64,), F32, "chip"),
+    )  # fmt: skip
+    column = Slice(Int(0), 64, "c")
+    body = (
+        store("s0", at("c", column), lit(0.0)),
+        For(
+            "l", "n", Int(0), Int(2),
+            (
+                store("s1", at("t", folded, column), Dot(at("a", folded, column), at("a", column, column))),
+                store("s2", at("c", column), op("add", at("c", column), Reduce("sum", at("t", folded, column), 0))),
+            ),
+            "",
+        ),
+        store("s3", at("o", column), at("c", column)),
+    )  # fmt: skip
+    whole = Program("p", tensors, ("a",), ("o",), (Kernel("k", "p", (GridAxis("i0", 1),), body),))
+    verify(whole)
+    assert interleave_rows(whole) is whole, "the sum runs over the rows"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_halves_keep_the_meaning(name):
+    case = CASES[name]()
+    after = interleave_rows(case.program)
+    verify(after)
+    found = interpret(after, case.inputs, dtype="float64")
+    for output, expected in case.expected().items():
+        np.testing.assert_allclose(found[output], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_no_exponential_is_left():
+    after = exponentials_to_base_two(softmax().program)
+    ops = {e.op for s in stores(after.kernels[0].body) for e in subexpressions(s.value) if hasattr(e, "op")}
+    assert "exp2" in ops
+    assert "exp" not in ops
