@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from neptune_widgets.timing import time
 
     from neptune_lab import errors, operators, repair
+    from neptune_lab.autotune import tune
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import Kernel, compile
+    from neptune_lab.pytorch import attention
     from neptune_lab.trace import load_trace
 
 __version__ = "0.1.0"
@@ -23,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Kernel",
     "Schedule",
+    "attention",
     "compile",
     "errors",
     "explore",
@@ -31,12 +34,14 @@ __all__ = [
     "repair",
     "templates",
     "time",
+    "tune",
 ]
 
 # Where each public name lives: "module:attribute", or "module" where the name is the module itself.
 _HOMES = {
     "Kernel": "neptune_lab.pipeline:Kernel",
     "Schedule": "neptune_lab.loop_schedule:Schedule",
+    "attention": "neptune_lab.pytorch:attention",
     "compile": "neptune_lab.pipeline:compile",
     "errors": "neptune_lab.errors",
     "explore": "neptune_widgets.explorer:explore",
@@ -45,6 +50,7 @@ _HOMES = {
     "repair": "neptune_lab.repair",
     "templates": "neptune_lab.loop_schedule.templates",
     "time": "neptune_widgets.timing:time",
+    "tune": "neptune_lab.autotune:tune",
 }
 
 

@@ -1,4 +1,4 @@
-"""The command line: compile, explain, run, accuracy, list, env. One-line errors go to standard error.
+"""The command line: compile, explain, run, tune, bundle, report, bench and more. One-line errors go to standard error.
 
 Exit status: 0 done; 1 a result that does not hold (`run`, `accuracy`); 2 bad arguments or a refusal, with one clear
 line.
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neptune_lab.autotune.command import bundle_command, records_command, report_command, tune_command
+from neptune_lab.bench.command import bench
 from neptune_lab.errors import DefinitionError, NeptuneError
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ SHARED: dict[str, Any] = {
         str | None, typer.Option(help="rolling_update or split_k_update (default: the operator's own).")
     ],
     **dict.fromkeys(TILES, Size),
+    "option": Annotated[
+        list[str] | None,
+        typer.Option("--option", "-O", help="Any other option of the template or of code generation, as name=value."),
+    ],
 }
 
 
@@ -77,7 +83,7 @@ class Request:
 
     operator: Operator
     template: str | None
-    options: dict[str, int]
+    options: dict[str, Any]
 
 
 def with_operator(command: Callable[..., None]) -> Callable[..., None]:
@@ -88,6 +94,7 @@ def with_operator(command: Callable[..., None]) -> Callable[..., None]:
         shared = {name: given.pop(name) for name in SHARED}
         made = _operator(shared["operator"], {n: shared[n] for n in OPTIONS})
         options = {n: shared[n] for n in TILES if shared[n] is not None}
+        options |= dict(map(_option, shared["option"] or ()))
         command(Request(made, shared["template"], options), **given)
 
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -100,6 +107,20 @@ def with_operator(command: Callable[..., None]) -> Callable[..., None]:
     run_command.__annotations__ = {p.name: p.annotation for p in parameters}
     run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
     return run_command
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """`splits=4`, `loads=descriptors`, `block_q=64,32` (one a nest), `interleave=2`, `persistent=true`."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.isidentifier():
+        raise DefinitionError(f"--option {text!r}: expected name=value", help="for example --option splits=4")
+    known = {"true": True, "false": False, "none": None}
+
+    def one(part: str) -> Any:
+        return known[part.lower()] if part.lower() in known else int(part) if part.lstrip("-").isdigit() else part
+
+    parts = [one(part) for part in value.split(",")]
+    return name, tuple(parts) if len(parts) > 1 or name == "without" else parts[0]
 
 
 def _operator(name: str, sizes: dict[str, Any]) -> Any:
@@ -291,6 +312,13 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = Fals
         typer.echo(f"{package:<12} {number}")
     memory = f", {facts.memory_bytes / 2**30:.0f} GiB, {facts.sm_count} SMs" if facts.memory_bytes else ""
     typer.echo(f"{'device':<12} {facts.name}{memory}")
+
+
+app.command("tune")(with_operator(tune_command))
+app.command("bundle")(bundle_command)
+app.command("report")(report_command)
+app.command("records")(records_command)
+app.command("bench")(bench)
 
 
 def main() -> None:

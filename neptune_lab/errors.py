@@ -64,5 +64,9 @@ class MeasureError(NeptuneError):
     """A measurement failed or was not possible."""
 
 
+class TuneError(NeptuneError):
+    """The tuner was asked for what it cannot do (a candidate that is none, a space that is empty, a wrong option)."""
+
+
 class TraceError(NeptuneError):
     """A saved record cannot be read (not a record, or of another schema)."""

@@ -247,7 +247,7 @@ CASES: dict[str, Refused] = {
         TileError,
     ),
     "tiles larger than shared memory": Refused(
-        lambda: Schedule(attention.causal(1, 1, seq=512, head_dim=128)),
+        lambda: Schedule(attention.causal(1, 1, seq=1024, head_dim=128)),
         template("rolling_update", block_q=512, block_kv=512),
         OPERANDS + r" \(i1 512 × d 128 × j1 512\); at most 232448",
         "i1 256 × d 128 × j1 512, which take 196608 bytes",

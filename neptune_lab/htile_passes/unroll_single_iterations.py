@@ -5,25 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune_lab.htile.affine import affine
-from neptune_lab.htile.nodes import (
-    Access,
-    Arith,
-    For,
-    Index,
-    IndexExpr,
-    Int,
-    Iota,
-    Kernel,
-    Name,
-    NewAxis,
-    Program,
-    Scalar,
-    Slice,
-    Stmt,
-    Store,
-    TileExpr,
-)
-from neptune_lab.htile.walk import rewrite_store, simplify
+from neptune_lab.htile.nodes import For, Kernel, Program, Stmt, Store
+from neptune_lab.htile.substitute import substitute
+from neptune_lab.htile.walk import simplify
 
 
 def unroll_single_iterations(program: Program) -> Program:
@@ -64,47 +48,3 @@ def trips(loop: For) -> int | None:
     """How often `loop` runs, where that is the same for all values of the variables around it."""
     length = affine(loop.stop) - affine(loop.start)
     return None if length.terms else max(0, length.constant)
-
-
-def substitute(body: tuple[Stmt, ...], var: str, value: IndexExpr) -> tuple[Stmt, ...]:
-    """`body` with the index variable `var` replaced by `value`."""
-
-    def at(index: IndexExpr) -> IndexExpr:
-        match index:
-            case Name(name=name):
-                return value if name == var else index
-            case Arith(op=op, a=a, b=b):
-                return simplify(Arith(op, at(a), at(b)))
-            case Int():
-                return index
-
-    def place(index: Index) -> Index:
-        match index:
-            case Slice(start=start):
-                return replace(index, start=at(start))
-            case NewAxis():
-                return index
-            case _:
-                return at(index)
-
-    def visit(expr: TileExpr) -> TileExpr:
-        match expr:
-            case Access(tensor=name, index=index):
-                return Access(name, tuple(place(i) for i in index))
-            case Iota(index=index):
-                return Iota(tuple(place(i) for i in index))  # pyright: ignore[reportArgumentType]
-            case Scalar(value=scalar):
-                return Scalar(at(scalar))
-            case _:
-                return expr
-
-    out: list[Stmt] = []
-    for stmt in body:
-        if isinstance(stmt, Store):
-            target = visit(stmt.target)
-            assert isinstance(target, Access)
-            out.append(replace(rewrite_store(stmt, visit), target=target))
-        else:
-            inner = substitute(stmt.body, var, value)
-            out.append(replace(stmt, start=at(stmt.start), stop=at(stmt.stop), body=inner))
-    return tuple(out)

@@ -18,7 +18,7 @@ from neptune_lab.htile_to_triton.source import KernelSource, SourceLine, TritonS
 WORD = re.compile(r"\w+")
 
 
-class _Writer:
+class Writer:
     """Numbered lines, and for those that compute, their nodes."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def emit(program: Program, options: EmitOptions | None = None) -> TritonSource:
     helpers: dict[str, dict[str, None]] = {}
     contexts = [emit_kernel(program, kernel, helpers, taken, options) for kernel in program.kernels]
 
-    out = _Writer()
+    out = Writer()
     out.plain(*_docstring(program, entry), "import torch", "import triton", "import triton.language as tl")
     if any(ctx.host_descriptors for ctx in contexts):
         out.plain("from triton.tools.tensor_descriptor import TensorDescriptor")
@@ -62,9 +62,9 @@ def emit(program: Program, options: EmitOptions | None = None) -> TritonSource:
         out.plain("", "", INTERPRETED)
     for helper, users in sorted(helpers.items()):
         out.plain("", "")
-        _write_helper(out, helper, users, functions, contexts)
+        write_helper(out, helper, users, functions, contexts)
     sources = [
-        _write_kernel(out, f, kernel, ctx) for f, kernel, ctx in zip(functions, program.kernels, contexts, strict=True)
+        write_kernel(out, f, kernel, ctx) for f, kernel, ctx in zip(functions, program.kernels, contexts, strict=True)
     ]
     out.plain("", "")
     scratch = any(ctx.uses_descriptors for ctx in contexts)
@@ -85,7 +85,7 @@ def _docstring(program: Program, entry: str) -> list[str]:
     ]
 
 
-def _write_helper(out: _Writer, helper: str, users: dict[str, None], functions: list[str], ctxs: list[Context]) -> None:
+def write_helper(out: Writer, helper: str, users: dict[str, None], functions: list[str], ctxs: list[Context]) -> None:
     user = next(iter(users))
     kernel, origin = functions[0], ""
     for function, ctx in zip(functions, ctxs, strict=True):
@@ -99,7 +99,7 @@ def _write_helper(out: _Writer, helper: str, users: dict[str, None], functions: 
             out.plain(line)
 
 
-def _write_kernel(out: _Writer, function: str, kernel: Kernel, ctx: Context) -> KernelSource:
+def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> KernelSource:
     out.plain("", "")
     first = len(out.text)
     out.plain("@triton.jit")
@@ -124,11 +124,11 @@ def _write_kernel(out: _Writer, function: str, kernel: Kernel, ctx: Context) -> 
 
 
 def _write_launcher(
-    out: _Writer, program: Program, entry: str, sources: list[KernelSource], scratch: bool, dependent: bool
+    out: Writer, program: Program, entry: str, sources: list[KernelSource], scratch: bool, dependent: bool
 ) -> None:
     names = Names({entry, *(source.name for source in sources)})
     arguments = {name: names.fresh(name) for name in program.inputs}
-    out.plain(f"def {entry}({', '.join(arguments.values())}):", *_signature(program))
+    out.plain(f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     if scratch:
         out.plain("    triton.set_allocator(_scratch)")
     device = f"{arguments[program.inputs[0]]}.device"
@@ -138,12 +138,12 @@ def _write_launcher(
                 arguments[name] = names.fresh(name)
                 out.linked(
                     source.name,
-                    _allocation(program.tensor(name), arguments[name], device),
+                    allocation(program.tensor(name), arguments[name], device),
                     (kernel.node_id,),
                     kernel.name,
                 )
         args = [arguments[name] for name in source.arguments]
-        args += [_descriptor(d, arguments[d.tensor]) for d in source.descriptors]
+        args += [descriptor_text(d, arguments[d.tensor]) for d in source.descriptors]
         hints = {"num_warps": source.num_warps, "num_stages": source.num_stages}
         args += [f"{key}={value}" for key, value in hints.items() if value is not None]
         args += ["launch_pdl=True"] if dependent and source is not sources[0] else []
@@ -153,17 +153,18 @@ def _write_launcher(
     out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
 
 
-def _descriptor(made: HostDescriptor, tensor: str) -> str:
+def descriptor_text(made: HostDescriptor, tensor: str, maker: str = "TensorDescriptor") -> str:
+    """The call that makes a descriptor of `tensor`."""
     rows, columns = made.shape
-    return f"TensorDescriptor({tensor}, [{rows}, {columns}], [{columns}, 1], [{made.block[0]}, {made.block[1]}])"
+    return f"{maker}({tensor}, [{rows}, {columns}], [{columns}, 1], [{made.block[0]}, {made.block[1]}])"
 
 
-def _allocation(tensor: Tensor, name: str, device: str) -> str:
+def allocation(tensor: Tensor, name: str, device: str) -> str:
     shape = f"({', '.join(map(str, tensor.shape))}{',' if len(tensor.shape) == 1 else ''})"
     return f"    {name} = torch.empty({shape}, dtype=torch.{tensor.dtype}, device={device})"
 
 
-def _signature(program: Program) -> list[str]:
+def signature(program: Program) -> list[str]:
     """The launcher's docstring: what goes in and what comes out."""
 
     def described(names: tuple[str, ...]) -> list[str]:

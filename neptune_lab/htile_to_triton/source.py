@@ -28,7 +28,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """One `@triton.jit` function and how it is launched.
+    """One `@triton.jit` or `@gluon.jit` kernel and how it is launched.
 
     Args:
         name: the function's name.
@@ -37,6 +37,7 @@ class KernelSource:
         arguments: tensors in the order in which the launcher passes them.
         descriptors: tensor descriptors that the launcher makes and passes behind them.
         num_warps, num_stages: launch options, None for Triton's defaults.
+        language: "triton" or "gluon".
     """
 
     name: str
@@ -46,6 +47,7 @@ class KernelSource:
     descriptors: tuple[HostDescriptor, ...]
     num_warps: int | None
     num_stages: int | None
+    language: str = "triton"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class TritonSource:
         text: the whole module.
         kernels: its kernels in launch order.
         lines: provenance of every line that computes, in the order of the text.
+        notes: what the emitter could not do as it was asked, a sentence each.
     """
 
     name: str
@@ -65,3 +68,4 @@ class TritonSource:
     text: str
     kernels: tuple[KernelSource, ...]
     lines: tuple[SourceLine, ...]
+    notes: tuple[str, ...] = ()

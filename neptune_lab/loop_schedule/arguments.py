@@ -41,6 +41,7 @@ def _is_value(value: Any) -> bool:
 # By the annotation of a primitive's parameter: the test, what is expected, and an example.
 _TYPES: Mapping[str, tuple[Callable[[Any], bool], str, str]] = {
     "str": (lambda v: isinstance(v, str), "a string", "a block is written 's_max', a loop 's_max.j'"),
+    "int": (is_count, "a positive integer", "for example 64"),
     "str | None": (lambda v: v is None or isinstance(v, str), "a string", "leave it out for a name of our own"),
     "str | int": (_is_value, "a string or an int", "a number of warps is 4, a note is 'by hand'"),
     "list[str]": (_is_names, "a list of loop names", "name loops without their block, as in ['i', 'j']"),
@@ -83,21 +84,36 @@ def check_options(template: str, function: Callable[..., Any], options: Mapping[
     """Raise ScheduleError where an option is none of the template's, or is not of its kind.
 
     Args:
-        function: the template; its parameters after the first are its options. A size that may be left open is
-            None by default.
+        function: the template; its parameters after the first are its options. One that is False by default is a
+            switch; one that is annotated `PerNest` may be a tuple with an entry a nest, and may be left open.
     """
     parameters = dict(list(inspect.signature(function).parameters.items())[1:])
     where = f"template {template!r}"
     for name, value in options.items():
         if name not in parameters:
             raise ScheduleError(f"{where} has no option {name!r}", help=nearest(name, list(parameters), "options"))
-        default = parameters[name].default
-        if value is None and default is None:
+        parameter = parameters[name]
+        if isinstance(parameter.default, bool):
+            if not isinstance(value, bool):
+                raise ScheduleError(f"{where}: {name}={value!r}, expected True or False", help="it is a switch")
             continue
-        if name in ("num_warps", "num_stages"):
-            check_hint(name, value, where)
-        elif not is_count(value):
-            left_open = " or leave it out, and it is chosen" if default is None else f" such as {default}"
-            raise ScheduleError(
-                f"{where}: {name}={value!r}, expected a positive integer", help=f"give a whole number{left_open}"
-            )
+        per_nest = str(parameter.annotation).startswith("PerNest")
+        for entry in value if per_nest and isinstance(value, tuple | list) else (value,):
+            _check_entry(where, name, entry, parameter.default)
+
+
+# What an option that is left open would be for many programs, for messages.
+_EXAMPLES = {"block_q": 64, "block_kv": 64, "block_out": 64, "splits": 8}
+
+
+def _check_entry(where: str, name: str, value: Any, default: Any) -> None:
+    if value is None and default is None:
+        return
+    if name in ("num_warps", "num_stages"):
+        check_hint(name, value, where)
+    elif not is_count(value):
+        such = f" such as {_EXAMPLES.get(name, default)}"
+        left_open = ", or leave it out, and it is chosen" if default is None else ""
+        raise ScheduleError(
+            f"{where}: {name}={value!r}, expected a positive integer", help=f"give a whole number{such}{left_open}"
+        )

@@ -1,10 +1,13 @@
-"""fuse_under: a block moved into a loop of an earlier nest, where everything it reads is complete by then."""
+"""fuse_under: a block moved into a loop of an earlier nest, where everything it reads is complete by then, or into a
+loop of a later one that holds all its readers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.nodes import Program, Var, reads, variables
 from neptune_lab.loop_schedule import fusion
 from neptune_lab.loop_schedule.fusion import check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.maps import upstream
@@ -14,7 +17,8 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 def fuse_under(program: Program, *, block: str, loop: str) -> Outcome:
     """A block moved to the end of a loop's body, along the dimensions it shares with the blocks there.
 
-    Unlike reverse_compute_at, what it reads may also be written before that nest; unlike rolling_update, it breaks no
+    A block that stands before the loop, where all its readers are, moves to the start of the body.  Unlike
+    reverse_compute_at, what it reads may also be written before that nest; unlike rolling_update, it breaks no
     dependence: a reduction that the loop leaves incomplete may not be read.
 
     before ⇒ after:
@@ -25,6 +29,10 @@ def fuse_under(program: Program, *, block: str, loop: str) -> Outcome:
     _, _, loops = tree.find_block(program, block)
     if under(program, block, target):
         raise ScheduleError(f"block {block!r} is under loop {loop!r} already", node=block)
+    if ahead(program, block, target):
+        return plain(
+            "fuse_under", _put_first(program, block, loop), f"{block} is computed inside {loop}, for its readers."
+        )
     incomplete = [p for p in upstream(program, block, loop).producers if under(program, p, target)]
     if incomplete:
         raise ScheduleError(
@@ -40,3 +48,44 @@ def fuse_under(program: Program, *, block: str, loop: str) -> Outcome:
     moved = fusion.fuse_under(program, block, loop)
     check_reads(moved, sorted(names_under(moved, loop) - there), loop)
     return plain("fuse_under", moved, f"{block} is computed inside {loop}.")
+
+
+def ahead(program: Program, block: str, target: tree.Path) -> bool:
+    """Whether the block stands in a nest of its own before the target loop, under which all its readers are.
+
+    Formal statement: moved to the start of the loop, it still comes after all that it reads and before all that read
+    it.  Where the loop does not run along one of its dimensions, each iteration computes the same values again, which
+    nobody sees, as it starts itself and is no output.
+    """
+    path, found, loops = tree.find_block(program, block)
+    if path[0] >= target[0] or found.writes in program.outputs or any(loop.kind != "serial" for loop in loops):
+        return False
+    if found.is_reduction and found.init is None:
+        return False
+    readers = [b.name for b in tree.blocks(program) if b.name != block and reads(b, found.writes)]
+    alone = len(tree.blocks_under(program.body[path[0]])) == 1
+    return alone and bool(readers) and all(under(program, reader, target) for reader in readers)
+
+
+def _put_first(program: Program, block: str, loop: str) -> Program:
+    """The block at the start of the loop: along the loops around it where it shares them, else along all it has."""
+    target, at, around = tree.find_loop(program, *loop_ref(loop))
+    _, found, _ = tree.find_block(program, block)
+    aligned = fusion.align(program, found, target)
+    outer = {x.var for x in (*around, at)}
+    inner = dict(aligned.inner)
+    iters, kept = [], {}
+    for it in aligned.iters:
+        if variables(it.binding) & outer:
+            kept |= {var: inner[var] for var in inner if var in variables(it.binding)}
+            iters.append(it)
+        else:
+            name = it.name
+            while name in outer or name in kept:
+                name += "_"
+            kept[name] = it.extent
+            iters.append(replace(it, binding=Var(name)))
+    predicates = tuple(p for p in aligned.predicates if variables(p) <= outer | kept.keys())
+    moved = replace(found, iters=tuple(iters), predicates=predicates)
+    program = tree.insert_before(program, (*target, 0), (tree.nest(list(kept.items()), moved),))
+    return tree.edit(program, tree.find_block(program, block)[0][:1], lambda _: ())

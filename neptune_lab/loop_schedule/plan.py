@@ -8,7 +8,7 @@ iterations are one dimension.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import networkx as nx
 
@@ -28,11 +28,13 @@ class Nest:
         column: the iteration of `first` that the reductions fold: the rolling loop, or the one that is split.
         grid: the iterations of `first` that every reduction of the nest keeps, outermost first; they are independent.
         row: the one of `grid` that is tiled as well; None where each iteration is a program of its own.
-        row_size: the tile that `row` must have (the heads of a group); None where any will do.
+        row_size: the tile that `row` must have (the heads of a group, 16 where a single row is padded); None where any
+            will do.
         before: maps between `first` and the reductions, in order.
         apart: maps along the column that stand behind `first` and do not depend on it (a map of a second input).
         beside: reductions that run along the column, fold another dimension and feed the rest (a squared norm a row).
         chain: reductions other than `first` that fold the column, in order.
+        padded: the row tile is larger than the row's extent.
     """
 
     first: str
@@ -44,14 +46,20 @@ class Nest:
     apart: tuple[str, ...]
     beside: tuple[str, ...]
     chain: tuple[str, ...]
+    padded: bool = False
 
 
-def plan(program: Program, only: Collection[str] | None = None) -> tuple[Nest, ...]:
+# Rows that a matrix unit multiplies at least.
+SMALLEST_ROWS = 16
+
+
+def plan(program: Program, only: Collection[str] | None = None, *, pad_rows: bool = False) -> tuple[Nest, ...]:
     """The nests of a definition, in order; blocks that no reduction needs or feeds stay outside.
 
     Args:
         program: the definition, before any step.
         only: reductions to plan for, where others have their place already; None: all.
+        pad_rows: a nest with a single row gets 16 of them, the others past the end.
     """
     dims = dimensions(program)
     blocks = {b.name: b for b in tree.blocks(program)}
@@ -64,7 +72,18 @@ def plan(program: Program, only: Collection[str] | None = None) -> tuple[Nest, .
         wanted = [b for b in wanted if not _epilogue(program, flow, b, home)]
     nests = [_nest(dims, flow, blocks, above, home, chain) for chain in _chains(dims, flow, wanted, above, home)]
     order = {name: n for n, name in enumerate(blocks)}
+    if pad_rows:
+        nests = [_padded(blocks, nest) for nest in nests]
     return tuple(sorted(nests, key=lambda nest: order[nest.first]))
+
+
+def _padded(blocks: Mapping[str, Block], nest: Nest) -> Nest:
+    """The nest with 16 rows where it has none: those of a single query, which one factor of its product has alone."""
+    first = blocks[nest.first]
+    if nest.row is not None or not is_product(first):
+        return nest
+    single = [name for name in nest.grid if first.iter(name).extent == 1 and not _batch(first, name)]
+    return replace(nest, row=single[-1], row_size=SMALLEST_ROWS, padded=True) if single else nest
 
 
 def _epilogue(program: Program, flow: nx.DiGraph, block: Block, home: Mapping[str, Dimension]) -> bool:
@@ -214,20 +233,38 @@ def _name_in(dims: Dimensions, first: Block, name: str, block: Block) -> str:
     return dims.all_of(block)[dims.of(first, name)]
 
 
-def _batch(block: Block, name: str) -> int:
-    """0 where `name` is no batch dimension of a product; 1 where it is; n where only `name // n` is."""
+def _factors(block: Block) -> tuple[Expr, Expr] | None:
+    """The two factors of the product that a block sums up; None where it is no sum of products."""
     if not block.is_reduction or not isinstance(block.body.value, Op):
-        return 0
+        return None
     term = block.body.value.args[1]
     while isinstance(term, Cast):
         term = term.arg
-    if not (isinstance(term, Op) and term.name == "mul"):
-        return 0
+    return (term.args[0], term.args[1]) if isinstance(term, Op) and term.name == "mul" else None
+
+
+def _walked(factor: Expr) -> set[str]:
+    return {v for read in loads(factor) for i in read.indices for v in variables(i)}
+
+
+def is_product(block: Block) -> bool:
+    """Whether a block is a matrix product: a sum of products, each factor along a dimension that the other lacks."""
+    if (factors := _factors(block)) is None:
+        return False
     spatial = {it.name for it in block.iters if it.kind == "spatial"}
-    left, right = ({v for read in loads(side) for i in read.indices for v in variables(i)} for side in term.args)
-    if not ((left - right) & spatial and (right - left) & spatial) or name not in left & right:
+    left, right = map(_walked, factors)
+    return bool((left - right) & spatial and (right - left) & spatial)
+
+
+def _batch(block: Block, name: str) -> int:
+    """0 where `name` is no batch dimension of a product; 1 where it is; n where only `name // n` is."""
+    if not is_product(block):
         return 0
-    found = [_grouped(side, name) for side in term.args]
+    factors = _factors(block)
+    assert factors is not None
+    if not all(name in _walked(factor) for factor in factors):
+        return 0
+    found = [_grouped(side, name) for side in factors]
     return max(found) if min(found) == 1 else 1
 
 
@@ -256,4 +293,4 @@ def parallelism(program: Program, nest: Nest, rows: int) -> int:
     return count
 
 
-__all__ = ["Nest", "parallelism", "plan"]
+__all__ = ["SMALLEST_ROWS", "Nest", "is_product", "parallelism", "plan"]

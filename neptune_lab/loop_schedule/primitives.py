@@ -19,6 +19,7 @@ from neptune_lab.loop_schedule.remark import remark
 from neptune_lab.loop_schedule.retire_tags import retire_tags
 from neptune_lab.loop_schedule.rolling_update import rolling_update
 from neptune_lab.loop_schedule.split_k_update import split_k_update
+from neptune_lab.loop_schedule.tile_outermost import tile_outermost
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,10 @@ _STANDARD = (
     standard.decompose_reduction,
     standard.annotate,
 )
-_OURS = (fuse_under, privatize_reduction, rolling_update, split_k_update, materialize_tags, retire_tags, remark)
+_OURS = (
+    *(fuse_under, tile_outermost, privatize_reduction, rolling_update, split_k_update, materialize_tags, retire_tags),
+    remark,
+)
 
 PRIMITIVES: Mapping[str, Primitive] = {
     p.name: p for p in (*(_primitive(f, False) for f in _STANDARD), *(_primitive(f, True) for f in _OURS))

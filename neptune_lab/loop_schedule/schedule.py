@@ -347,6 +347,10 @@ class Schedule:
         """`block` joins the end of a loop of an earlier nest, where all that it reads is complete."""
         self.apply(Step.of("fuse_under", block=block, loop=loop))
 
+    def tile_outermost(self, loop: str, size: int) -> str:
+        """Tiles of an inner loop run outside its whole nest; what does not need them is repeated: the new loop."""
+        return self.apply(Step.of("tile_outermost", loop=loop, size=size))[0]
+
     def privatize_reduction(self, loop: str) -> str:
         """The reduction of "block.loop" split along it into a local and a global one (B.2); the local block."""
         return self.apply(Step.of("privatize_reduction", loop=loop))[0]

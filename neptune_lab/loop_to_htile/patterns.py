@@ -174,16 +174,32 @@ def fold(
     dot = match_dot(convert, term, masks, spatial, reduced) if reducer == "sum" else None
     if dot is not None:
         return dot
-    axes = (*spatial, *reduced)
+    axes = _order_of_reads(term, convert.nest, spatial, reduced)
     tile = convert.tile(term, axes)
     start = identity(reducer, dtype)
     for mask in masks:
         tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(start.value, dtype)), dtype)
     # Among truth values, max is `or` and min is `and`: HTile needs no reducers of their own.
     reducer = {"any": "max", "all": "min"}.get(reducer, reducer)
-    for dim in range(len(axes) - 1, len(spatial) - 1, -1):
-        tile = Reduce(reducer, tile, dim)  # type: ignore[arg-type]
+    for dim in range(len(axes) - 1, -1, -1):
+        if axes[dim] in reduced:
+            tile = Reduce(reducer, tile, dim)  # type: ignore[arg-type]
     return tile
+
+
+def _order_of_reads(term: Expr, nest: Nest, spatial: tuple[str, ...], reduced: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes that a folded term is computed over: in the order of its largest read, so that this tile is loaded as it
+    lies in memory; what is not folded stays in the order of the target."""
+    axes = (*spatial, *reduced)
+    orders = [
+        tuple(v for index in read.indices for v in axes if v in variables(index))
+        for read in walk(term)
+        if isinstance(read, Load)
+    ]
+    largest = max(orders, key=len, default=())
+    order = (*largest, *(v for v in axes if v not in largest))
+    kept = tuple(v for v in order if v in spatial)
+    return order if kept == spatial and len(set(order)) == len(axes) else axes
 
 
 def match_dot(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab import htile_passes, htile_to_triton
+from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
 from neptune_lab.errors import ScheduleError
 from neptune_lab.htile.verify import verify
 from neptune_lab.loop_ir.tree import nearest
@@ -84,7 +84,10 @@ def compile(
         done = htile_passes.apply(rewrite, tiles)
         tiles = verify_and_return(done.program)
         passes.append(Applied(name, tiles, done.notes))
-    source = htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
+    if code.code == "gluon":
+        source = htile_to_gluon.emit(tiles, code.gluon(target))  # HTile -> Gluon
+    else:
+        source = htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
     return Kernel(scheduled, translated, tuple(passes), source)
 
 

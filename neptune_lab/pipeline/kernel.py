@@ -106,9 +106,15 @@ class Kernel:
         Raises:
             LaunchError: wrong number, shape, dtype, device or contiguity of an argument.
         """
-        if 0 < len(tensors) == len(self.operator.inputs) - len(self.operator.captured):
+        if len(tensors) == self._not_captured:
             tensors = (*tensors, *self._captured_on(getattr(tensors[0], "device", "cpu")))
         return self._loaded(*tensors)
+
+    @cached_property
+    def _not_captured(self) -> int | None:
+        """The number of inputs that no mod captured; None where all of them, or none, are given by the caller."""
+        captured = len(self.operator.captured)
+        return len(self.operator.inputs) - captured or None if captured else None
 
     def _captured_on(self, device: Any) -> tuple[Any, ...]:
         """The captured tensors on `device`."""

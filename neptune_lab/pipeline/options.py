@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.htile_passes import PASSES
+from neptune_lab.htile_to_gluon import GluonOptions
 from neptune_lab.htile_to_triton import ANY, HOPPER, EmitOptions, Target
 from neptune_lab.loop_ir.tree import nearest
+
+CODES = ("triton", "gluon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,8 @@ class CodeOptions:
         interleave: independent parts that the rows of a program are cut into, 1 or 2. With 2 the softmax of one half
             runs while the product of the other does.
         without: names of HTile passes that are left out, to see what each is worth.
+        code: "triton", or "gluon": kernels that have the form are written in Gluon, for Hopper only.
+        ring_stages, ping_pong, tie, persistent: as in `GluonOptions`; they say something with code="gluon" only.
     """
 
     loads: str = "pointers"
@@ -29,6 +34,11 @@ class CodeOptions:
     dependent_launch: bool = False
     interleave: int = 1
     without: tuple[str, ...] = ()
+    code: str = "triton"
+    ring_stages: int = 2
+    ping_pong: bool = True
+    tie: bool = False
+    persistent: bool = False
 
     def __post_init__(self) -> None:
         for name in self.without:
@@ -38,6 +48,8 @@ class CodeOptions:
                 )
         if self.interleave not in (1, 2):
             raise ScheduleError(f"interleave={self.interleave}: expected 1 or 2")
+        if self.code not in CODES:
+            raise ScheduleError(f"code={self.code!r}: expected one of {', '.join(map(repr, CODES))}")
 
     def emitter(self, target: Target | None) -> EmitOptions:
         """The emitter's part, for `target`; None: the GPU at hand, else Hopper, whose code the interpreter runs too."""
@@ -49,6 +61,12 @@ class CodeOptions:
             self.dependent_launch,
             target or (ANY if plain else target_at_hand()),
         )
+
+
+    def gluon(self, target: Target | None) -> GluonOptions:
+        """The Gluon emitter's part, for `target`; None: as `emitter` has it."""
+        emit = replace(self.emitter(target), target=target or target_at_hand())
+        return GluonOptions(self.ring_stages, self.ping_pong, self.tie, self.persistent, emit)
 
 
 NAMES = frozenset(field.name for field in fields(CodeOptions))

@@ -26,6 +26,10 @@ class DeviceFacts:
         memory_bytes: memory of the GPU; None without one.
         torch, triton: versions.
         cuda: CUDA version that torch was built with; None for a CPU build.
+        shared_memory: bytes of shared memory that one block can have (opted in to); None where it is not known.
+        l2_bytes: bytes of the second-level cache; None likewise.
+        registers: 32-bit registers of a multiprocessor; None likewise.
+        warp_size: threads of a warp.
     """
 
     name: str
@@ -36,6 +40,15 @@ class DeviceFacts:
     torch: str
     triton: str
     cuda: str | None
+    shared_memory: int | None = None
+    l2_bytes: int | None = None
+    registers: int | None = None
+    warp_size: int = 32
+
+
+# Two GPUs by their datasheets, for planning where neither is at hand; so there are no versions but CUDA's.
+H200 = DeviceFacts("NVIDIA H200", False, (9, 0), 132, 141 * 10**9, "", "", "13.0", 232_448, 60 << 20, 65_536)
+A100 = DeviceFacts("NVIDIA A100", False, (8, 0), 108, 40 * 10**9, "", "", "13.0", 166_912, 40 << 20, 65_536)
 
 
 def interpreting() -> bool:
@@ -90,6 +103,11 @@ def device_facts() -> DeviceFacts:
         torch.__version__,
         triton.__version__,
         cuda,
+        # A build for AMD's GPUs does not have all of these.
+        getattr(facts, "shared_memory_per_block_optin", None),
+        getattr(facts, "L2_cache_size", None),
+        getattr(facts, "regs_per_multiprocessor", None),
+        getattr(facts, "warp_size", 32),
     )
 
 

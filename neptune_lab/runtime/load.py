@@ -9,13 +9,15 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.device import check_device, interpreting
-from neptune_lab.runtime.spec import KernelSpec, TensorSpec
+from neptune_lab.runtime.precompiled import with_precompiled_launches
+from neptune_lab.runtime.spec import KernelSpec
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +32,17 @@ class LoadedKernel:
     """
 
     def __init__(self, spec: KernelSpec, module: ModuleType, interpreter: bool) -> None:
+        import torch
+        from triton.runtime.errors import OutOfResources
+
         self.spec = spec
         self.module = module
         self.interpreter = interpreter
+        self._expected = [(torch.Size(t.shape), getattr(torch, t.dtype)) for t in spec.inputs]
+        self._launchers: dict[int, Callable[..., Any]] = {}
+        self._cuda = torch.cuda
+        self._device_type = "cuda"
+        self._too_large = OutOfResources
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """The output tensor, or a tuple of them.
@@ -41,29 +51,67 @@ class LoadedKernel:
             LaunchError: an argument's shape, dtype, device or layout is not what the kernel was compiled for, or the
                 kernel needs more shared memory or registers than the GPU has.
         """
-        check_arguments(self.spec, tensors, self.interpreter)
-        function = getattr(self.module, self.spec.entry)
-        from triton.runtime.errors import OutOfResources
+        if not self._fits(tensors):
+            check_arguments(self.spec, tensors, self.interpreter)
+        return self.launch(*tensors)
 
+    def _fits(self, tensors: tuple[Any, ...]) -> bool:
+        """Whether all arguments are right, in as little time as it takes; `check_arguments` says what is wrong."""
+        expected = self._expected
+        if not tensors or len(tensors) != len(expected):
+            return False
         try:
-            return self._launch(function, tensors)
-        except OutOfResources as error:
+            device = tensors[0].device
+            if device.type != self._device_type and not self.interpreter:
+                return False
+            for tensor, (shape, dtype) in zip(tensors, expected, strict=True):
+                if (
+                    tensor.shape != shape
+                    or tensor.dtype is not dtype
+                    or tensor.device != device
+                    or not tensor.is_contiguous()
+                ):
+                    return False
+        except AttributeError:  # not a tensor
+            return False
+        return True
+
+    def launch(self, *tensors: torch.Tensor) -> Any:
+        """Launches without looking at the arguments, for callers who have: contiguous, on one device, as in the spec.
+
+        Raises:
+            LaunchError: the kernel needs more shared memory or registers than the GPU has.
+        """
+        try:
+            if self.interpreter:
+                return self._interpret(tensors)
+            return self._launch(tensors)
+        except self._too_large as error:
             raise LaunchError(
                 f"{self.spec.name} needs {error.required} of {error.name}; this GPU has {error.limit}",
                 help="compile with smaller tiles (block_q, block_kv), or a smaller num_stages",
             ) from error
 
-    def _launch(self, function: Any, tensors: tuple[torch.Tensor, ...]) -> Any:
-        if self.interpreter:
-            import numpy as np
+    def _launch(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+        index = tensors[0].device.index
+        launcher = self._launchers.get(index)
+        if launcher is None:
+            launcher = self._launchers[index] = with_precompiled_launches(self._entry, self.module)
+        if self._cuda.current_device() == index:
+            return launcher(*tensors)
+        with self._cuda.device(index):
+            return launcher(*tensors)
 
-            # Lanes past the end of a tile may divide by zero; a GPU does not warn of it either.
-            with np.errstate(all="ignore"):
-                return function(*tensors)
-        import torch
+    def _interpret(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+        import numpy as np
 
-        with torch.cuda.device(tensors[0].device):
-            return function(*tensors)
+        # Lanes past the end of a tile may divide by zero; a GPU does not warn of it either.
+        with np.errstate(all="ignore"):
+            return self._entry(*tensors)
+
+    @property
+    def _entry(self) -> Any:
+        return getattr(self.module, self.spec.entry)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the module, which needs torch and Triton only, to `path`."""
@@ -81,7 +129,7 @@ def load(spec: KernelSpec) -> LoadedKernel:
     """Import the module of `spec`, once a process for each text.
 
     Raises:
-        LaunchError: there is no GPU, and Triton was imported without its interpreter.
+        LaunchError: there is no GPU, and Triton was imported without its interpreter, or the module needs a GPU.
     """
     interpreter = interpreting()
     digest = hashlib.sha256(spec.text.encode()).hexdigest()[:20]
@@ -89,6 +137,11 @@ def load(spec: KernelSpec) -> LoadedKernel:
     key = (stem, spec.text)
     if key not in _loaded:
         _loaded[key] = _import(stem, _write(stem, spec.text))
+    if interpreter and getattr(_loaded[key], "NEEDS_GPU", False):
+        raise LaunchError(
+            f"{spec.name} is written in Gluon, which Triton's interpreter does not run",
+            help="run it on a Hopper GPU, or compile without code='gluon'",
+        )
     return LoadedKernel(spec, _loaded[key], interpreter)
 
 
@@ -114,21 +167,28 @@ def _write(stem: str, text: str) -> Path:
 
 
 def _write_to(directory: Path, stem: str, text: str) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{stem}.py"
-    if path.is_file() and path.read_bytes() == text.encode():
-        return path
-    # Whole or not at all, so that processes that write the same file do not see each other's halves.
-    handle, temporary = tempfile.mkstemp(dir=directory, prefix=stem, suffix=".tmp")
+    if not (path.is_file() and path.read_bytes() == text.encode()):
+        write_whole(path, text.encode())
+    return path
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all: processes that write, or read, the same file never see a half of it.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
+            file.write(data)
         Path(temporary).replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
         raise
-    return path
 
 
 def _import(stem: str, path: Path) -> ModuleType:
@@ -148,6 +208,26 @@ def _import(stem: str, path: Path) -> ModuleType:
 
 def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: bool) -> None:
     """Raise LaunchError, naming the argument, where `tensors` are not what `spec` was compiled for."""
+    check_shapes(spec, tensors)
+    for argument, tensor in zip(spec.inputs, tensors, strict=True):
+        check_device(argument.name, tensor, interpreter)
+        if tensor.device != tensors[0].device:
+            raise LaunchError(
+                f"argument {argument.name} is on {tensor.device}; expected {tensors[0].device}, where "
+                f"{spec.inputs[0].name} is",
+                help=f"move it with {argument.name}.to({spec.inputs[0].name}.device)",
+            )
+        if not tensor.is_contiguous():
+            raise LaunchError(
+                f"argument {argument.name} has strides {tensor.stride()}; expected a contiguous tensor",
+                help=f"copy it with {argument.name}.contiguous()",
+            )
+
+
+def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
+    """Raise LaunchError where the number of `tensors`, a shape or a dtype is not that of `spec`."""
+    import torch
+
     names = ", ".join(argument.name for argument in spec.inputs)
     if len(tensors) != len(spec.inputs):
         raise LaunchError(
@@ -155,39 +235,19 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
             help="give tensors in this order",
         )
     for argument, tensor in zip(spec.inputs, tensors, strict=True):
-        _check_argument(argument, tensor, interpreter)
-    first = tensors[0] if tensors else None
-    for argument, tensor in zip(spec.inputs, tensors, strict=True):
-        if first is not None and tensor.device != first.device:
+        name = argument.name
+        if not isinstance(tensor, torch.Tensor):
             raise LaunchError(
-                f"argument {argument.name} is on {tensor.device}; expected {first.device}, where "
-                f"{spec.inputs[0].name} is",
-                help=f"move it with {argument.name}.to({spec.inputs[0].name}.device)",
+                f"argument {name} is a {type(tensor).__name__}; expected a torch.Tensor",
+                help=f"torch.as_tensor({name}, dtype=torch.{argument.dtype})",
             )
-
-
-def _check_argument(argument: TensorSpec, tensor: Any, interpreter: bool) -> None:
-    import torch
-
-    name = argument.name
-    if not isinstance(tensor, torch.Tensor):
-        raise LaunchError(
-            f"argument {name} is a {type(tensor).__name__}; expected a torch.Tensor",
-            help=f"torch.as_tensor({name}, dtype=torch.{argument.dtype})",
-        )
-    if tuple(tensor.shape) != argument.shape:
-        raise LaunchError(
-            f"argument {name} has shape {tuple(tensor.shape)}; expected {argument.shape}",
-            help="a kernel is compiled for one shape; compile the operator for this one",
-        )
-    if tensor.dtype != getattr(torch, argument.dtype):
-        raise LaunchError(
-            f"argument {name} has dtype {tensor.dtype}; expected torch.{argument.dtype}",
-            help=f"convert it with {name}.to(torch.{argument.dtype})",
-        )
-    check_device(name, tensor, interpreter)
-    if not tensor.is_contiguous():
-        raise LaunchError(
-            f"argument {name} has strides {tensor.stride()}; expected a contiguous tensor",
-            help=f"copy it with {name}.contiguous()",
-        )
+        if tuple(tensor.shape) != argument.shape:
+            raise LaunchError(
+                f"argument {name} has shape {tuple(tensor.shape)}; expected {argument.shape}",
+                help="a kernel is compiled for one shape; compile the operator for this one",
+            )
+        if tensor.dtype != getattr(torch, argument.dtype):
+            raise LaunchError(
+                f"argument {name} has dtype {tensor.dtype}; expected torch.{argument.dtype}",
+                help=f"convert it with {name}.to(torch.{argument.dtype})",
+            )

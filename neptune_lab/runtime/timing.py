@@ -1,4 +1,4 @@
-"""How long a launch takes on the GPU: CUDA events, cold L2, medians; and the ceilings to compare it with."""
+"""How long a launch takes on the GPU: CUDA events, cold or warm L2, medians; and the ceilings to compare it with."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from neptune_lab.runtime.arrays import to_tensor
 from neptune_lab.runtime.load import LoadedKernel
 
 _CHUNK = 10
-# Written over before each run, so that nothing is left in L2: several times the largest one there is.
+# Passed through L2 before each run, so that nothing else is left there: several times the largest one there is.
 _FLUSH_BYTES = 256 << 20
+# What the GPU waits before a timed run (about 0.1 ms), so that the host has queued all of the run by then.
+_SLEEP_CYCLES = 200_000
+# Warm launches stand in one CUDA graph until together they take about this long; events alone resolve too little.
+_GRAPH_MS = 2.0
+_GRAPH_LAUNCHES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ def measure(
         run: launches once; its first call may compile.
         warmup: runs that are not timed, the first one aside.
         repetitions: runs that are timed, each by itself.
-        flush_l2: overwrite more than the L2 cache before each run.
+        flush_l2: empty the L2 cache before each run.
         device: index of the GPU; the current one of this thread where None.
         cancel: asked after every few runs; true ends the measurement, which keeps what it has.
         progress: told the share that is done, from 0 to 1.
@@ -122,7 +127,7 @@ def measure(
     import torch
 
     with torch.cuda.device(torch.cuda.current_device() if device is None else device):
-        scratch = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda") if flush_l2 else None
+        flush = flusher() if flush_l2 else None
         run()
         torch.cuda.synchronize()
         if not (cancel and cancel()):
@@ -134,28 +139,94 @@ def measure(
             if cancel and cancel():
                 cancelled = True
                 break
-            times += _chunk(torch, run, scratch, min(_CHUNK, repetitions - len(times)))
+            times += _chunk(torch, run, flush, min(_CHUNK, repetitions - len(times)))
             if progress:
                 progress(len(times) / repetitions)
         name = torch.cuda.get_device_name()
     if not times:
         raise MeasureError("the measurement was cancelled before its first run")
-    times.sort()
-    low, median, high = (_quantile(times, q) * 1e3 for q in (0.1, 0.5, 0.9))
+    median, low, high = (ms * 1e3 for ms in summary(times))
     return Measured(median, low, high, len(times), name, flush_l2, cancelled)
 
 
-def _chunk(torch: Any, run: Callable[[], Any], scratch: Any, count: int) -> list[float]:
+def flusher() -> Callable[[], None]:
+    """What empties the current GPU's L2 when called.
+
+    One buffer is written and then a second, clean one read: with the first alone, its dirty lines would be written
+    back to memory while the kernel runs, on the kernel's time.
+    """
+    import torch
+
+    dirty = torch.empty(_FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
+    clean = torch.zeros_like(dirty)
+
+    def flush() -> None:
+        dirty.zero_()
+        clean.sum()
+
+    return flush
+
+
+def _chunk(torch: Any, run: Callable[[], Any], flush: Callable[[], None] | None, count: int) -> list[float]:
     """Milliseconds of `count` runs; the host waits once, at the end."""
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
     for start, end in events:
-        if scratch is not None:
-            scratch.zero_()
+        if flush is not None:
+            flush()
+        torch.cuda._sleep(_SLEEP_CYCLES)
         start.record()
         run()
         end.record()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) for start, end in events]
+
+
+def sampler(run: Callable[[], Any], *, cold: bool) -> Callable[[int], list[float]]:
+    """What times `run`, captured in a CUDA graph: called with a number, it gives as many microseconds a launch.
+
+    Made once and called several times, so that samples of several kernels can be taken in turns.
+
+    Args:
+        run: launches on the current stream; it ran before, so nothing is compiled here.
+        cold: flush L2 before each launch and time it by itself; otherwise launches follow one another in the graph,
+            and a sample is their mean.
+    """
+    import torch
+
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # a graph is captured beside the default stream, after a run there
+        run()
+        start.record(side)
+        run()
+        end.record(side)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    once = max(start.elapsed_time(end), 1e-3)
+    launches = 1 if cold else max(1, min(_GRAPH_LAUNCHES, int(_GRAPH_MS / once)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            run()
+    flush = flusher() if cold else None
+    graph.replay()
+    torch.cuda.synchronize()
+
+    def sample(count: int) -> list[float]:
+        return [ms * 1e3 / launches for ms in _chunk(torch, graph.replay, flush, count)]
+
+    return sample
+
+
+def summary(samples: Sequence[float]) -> tuple[float, float, float]:
+    """Median, tenth and ninetieth percentile of samples, of which there is at least one.
+
+    >>> summary([3.0, 1.0, 2.0])
+    (2.0, 1.2, 2.8)
+    """
+    ordered = sorted(samples)
+    return _quantile(ordered, 0.5), _quantile(ordered, 0.1), _quantile(ordered, 0.9)
 
 
 def _quantile(ordered: list[float], q: float) -> float:

@@ -1,20 +1,18 @@
-"""What whole schedules share: tiles that fit, the grid, what joins a nest before and after its loop, what stays on
-chip."""
+"""What whole schedules share: tiles that fit, the grid, loops that run in order, what stays on chip."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.dimensions import Dimensions, dimensions
-from neptune_lab.loop_ir.nodes import Block, Program, bound_loops, reads, variables
-from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.nodes import Program, bound_loops, reads, variables
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest
 from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.loop_schedule.templates.knobs import COLUMNS, ROWS, Knobs
 
 P = ParamSpec("P")
 
@@ -46,18 +44,19 @@ def extent_of(sch: Schedule, block: str, var: str) -> int:
 
 def row_tile(sch: Schedule, nest: Nest, block_q: int) -> dict[str, int]:
     """The tile size of the nest's rows, by loop name; empty where rows are not tiled."""
-    if nest.row is None or (extent := extent_of(sch, nest.first, nest.row)) == 1:
+    if nest.row is None:
         return {}
-    return {nest.row: min(nest.row_size or block_q, extent)}
+    size = nest.row_size or min(block_q, extent_of(sch, nest.first, nest.row))
+    return {} if size == 1 else {nest.row: size}
 
 
-def tile_nest(sch: Schedule, nest: Nest, block_q: int, block_kv: int) -> str:
+def tile_nest(sch: Schedule, nest: Nest, knobs: Knobs) -> str:
     """The loops of the nest's first block tiled, the grid outermost, then the loop over column tiles: its name.
 
     No tile is larger than its loop.  The column is always tiled, since its outer loop is the one to fuse under.
     """
-    columns = min(block_kv, extent_of(sch, nest.first, nest.column))
-    sch.tile(nest.first, **row_tile(sch, nest, block_q), **{nest.column: columns})
+    columns = min(knobs.block_kv, extent_of(sch, nest.first, nest.column))
+    sch.tile(nest.first, **row_tile(sch, nest, knobs.block_q), **{nest.column: columns})
     outer_first(sch, nest, f"{nest.column}0")
     return f"{nest.first}.{nest.column}0"
 
@@ -108,118 +107,26 @@ def outer_first(sch: Schedule, nest: Nest, *columns: str) -> None:
     put_outermost(sch, nest.first, *(name if name in names else f"{name}0" for name in nest.grid), *columns)
 
 
-def bind_grid(sch: Schedule, block: str, *, outside: str) -> str | None:
+def bind_grid(sch: Schedule, block: str, *, outside: str, axes: int = 3) -> str | None:
     """Binds the loops of `block` outside its loop `outside` to the grid, the innermost along x: the innermost one.
 
-    A grid has three axes: where there are more loops, the outermost are fused.  None where there is no such loop.
+    A grid has three axes: where there are more loops than `axes`, the outermost are fused.  None where there is no
+    such loop.
     """
     names = [loop_ref(ref)[1] for ref in sch.loops(block)]
     grid = names[: names.index(outside)]
-    if len(grid) > 3:
-        fused = sch.fuse(block, *grid[: len(grid) - 2])
-        grid = [loop_ref(fused)[1], *grid[-2:]]
+    if len(grid) > axes:
+        fused = sch.fuse(block, *grid[: len(grid) - axes + 1])
+        grid = [loop_ref(fused)[1], *grid[len(grid) - axes + 1 :]]
     for var, axis in zip(reversed(grid), "xyz", strict=False):
         sch.bind(f"{block}.{var}", f"blockIdx.{axis}")
     return f"{block}.{grid[-1]}" if grid else None
 
 
-def join(sch: Schedule, nest: Nest, loop: str) -> None:
-    """What the reductions need tile by tile joins the loop: maps of what the first block computes, and reductions of
-    other dimensions (a squared norm a row).  Maps of other tensors are written into their readers."""
-    for block in nest.apart:
-        sch.inline(block)
-    for block in nest.beside:
-        sch.fuse_under(block, loop)
-    for block in nest.before:
-        _first_that_works(sch.reverse_compute_at, sch.fuse_under)(block, loop)
-
-
-def fuse_before(sch: Schedule, nest: Nest, grid: str | None) -> None:
-    """What only this nest reads, and needs before its loop, moves into its kernel; where TVM refuses, it stays."""
-    if grid is None:
-        return
-    at = tree.find_block(sch.program, nest.first)[0][0]
-    while at > 0:
-        candidates = tree.blocks_under(sch.program.body[at - 1])
-        here = {b.name for b in tree.blocks_under(sch.program.body[at])}
-        at -= 1
-        if len(candidates) == 1 and _readers(sch.program, candidates[0]) <= here:
-            _first_that_works(sch.compute_at)(candidates[0].name, grid)
-
-
-def _readers(program: Program, block: Block) -> set[str]:
-    if block.writes in program.outputs:
-        return {""}
-    return {b.name for b in tree.blocks(program) if b.name != block.name and reads(b, block.writes)} or {""}
-
-
-def fuse_after(sch: Schedule, anchor: str, grid: str | None, block_kv: int, later: frozenset[str]) -> None:
-    """What only needs what is computed by then moves into the kernel of `anchor`; where that is refused, it stays.
-
-    One that runs along the column again (a normalised row) walks it in tiles of `block_kv`.
-
-    Args:
-        later: blocks that other nests are planned to take.
-    """
-    if grid is None:
-        return
-    dims = dimensions(sch.definition)
-    columns = _columns(sch.definition, dims)
-    for name in sch.blocks:
-        position = tree.find_block(sch.program, anchor)[0][0]
-        path, block, _ = tree.find_block(sch.program, name)
-        here = {b.name for b in tree.blocks_under(sch.program.body[position])}
-        if path[0] <= position or name in later:
-            continue
-        sources = {b.name for b in tree.blocks(sch.program) if b.name != name and reads(block, b.writes)}
-        behind = {b.name for stmt in sch.program.body[position + 1 :] for b in tree.blocks_under(stmt)}
-        if not sources & here or sources & behind:
-            continue
-        if reducer_of(block) is not None:
-            if sources <= here:
-                _first_that_works(sch.fuse_under)(name, grid)
-        elif columns.get(name) and not _whole(sch.definition, dims, columns[name], block, here):
-            _again(sch, name, grid, columns[name], block_kv)
-        else:
-            _first_that_works(sch.reverse_compute_at, sch.fuse_under)(name, grid)
-
-
-def _whole(definition: Program, dims: Dimensions, columns: tuple[str, ...], block: Block, here: set[str]) -> bool:
-    """Whether what the map reads of this nest has those dimensions too, so that it does not walk a loop again."""
-    sources = [b for b in tree.blocks(definition) if b.name in here and reads(block, b.writes)]
-    return all(any(dims.of(block, name) in dims.all_of(b, "spatial") for b in sources) for name in columns)
-
-
-def _first_that_works(*primitives: Callable[[str, str], None]) -> Callable[[str, str], bool]:
-    """The primitives tried in turn; whether one was accepted."""
-
-    def attempt(block: str, loop: str) -> bool:
-        for primitive in primitives:
-            try:
-                primitive(block, loop)
-            except ScheduleError:
-                continue
-            return True
-        return False
-
-    return attempt
-
-
-def _again(sch: Schedule, name: str, grid: str, columns: tuple[str, ...], block_kv: int) -> None:
-    """A map that walks the column a second time: written into its readers, or, for an output, in tiles, in order."""
-    if tree.find_block(sch.program, name)[1].writes not in sch.program.outputs:
-        sch.inline(name)
-        return
-    if not _first_that_works(sch.fuse_under, sch.reverse_compute_at)(name, grid):
-        return
-    _, _, loops = tree.find_block(sch.program, name)
-    own = [loop for loop in loops if len(tree.blocks_under(loop)) == 1]
-    for loop in own:
-        if f"{loop.var.removesuffix('0')}1" in {x.var for x in own} and loop.var.endswith("0"):
-            run_in_order(sch, name, loop.var)
-        elif loop.var in columns and loop.extent > block_kv:
-            sch.split(f"{name}.{loop.var}", (None, block_kv))
-            run_in_order(sch, name, f"{loop.var}0")
+def free_axis(sch: Schedule, block: str) -> str | None:
+    """The first grid axis that no loop around `block` is bound to; None where all three are taken."""
+    taken = {found.kind for found in tree.find_block(sch.program, block)[2]}
+    return next((axis for axis in ("blockIdx.x", "blockIdx.y", "blockIdx.z") if axis not in taken), None)
 
 
 def run_in_order(sch: Schedule, block: str, var: str) -> None:
@@ -235,16 +142,6 @@ def alone_in_order(sch: Schedule, loop: str) -> None:
     name, var = loop_ref(loop)
     if len(tree.blocks_under(tree.find_loop(sch.program, name, var)[1])) == 1:
         run_in_order(sch, name, var)
-
-
-def _columns(definition: Program, dims: Dimensions) -> dict[str, tuple[str, ...]]:
-    """For each map of the definition, its iterations along dimensions that some reduction folds."""
-    folded = {c for b in tree.blocks(definition) for c in dims.all_of(b, "reduce")}
-    return {
-        b.name: tuple(name for c, name in dims.all_of(b).items() if c in folded)
-        for b in tree.blocks(definition)
-        if reducer_of(b) is None
-    }
 
 
 def retire_all(sch: Schedule) -> None:
@@ -264,19 +161,20 @@ def start_outside(sch: Schedule, loop: str) -> None:
             sch.decompose_reduction(block.name, f"{block.name}.{var}")
 
 
-def finish(sch: Schedule, block_q: int, block_kv: int, num_warps: int | None, num_stages: int | None) -> None:
-    """Kernels for what stands alone, memory for what stays on chip, and the launch hints on every kernel."""
+def finish(sch: Schedule, hints: Mapping[str, tuple[int | None, int | None]]) -> None:
+    """Kernels for what stands alone, memory for what stays on chip, and the launch hints.
+
+    Args:
+        hints: num_warps and num_stages of the kernel that each of these blocks is in; None: the emitter's.
+    """
     for stmt in sch.program.body:
         first = tree.blocks_under(stmt)[0].name
         if not any(loop.kind != "serial" for loop in tree.find_block(sch.program, first)[2]):
-            _own_kernel(sch, first, block_q, block_kv)
+            _own_kernel(sch, first, ROWS, COLUMNS)
     keep_on_chip(sch)
-    for stmt in sch.program.body:
-        block = tree.blocks_under(stmt)[0].name
-        if not sch.loops(block):
-            continue
-        for key, value in (("num_warps", num_warps), ("num_stages", num_stages)):
-            if value is not None:
+    for block, hint in hints.items():
+        for key, value in zip(("num_warps", "num_stages"), hint, strict=True):
+            if value is not None and sch.loops(block):
                 sch.annotate(sch.loops(block)[0], key, value)
 
 
@@ -315,11 +213,6 @@ def _one_kernel(program: Program, buffer: str) -> bool:
     return len(touching) == 1
 
 
-def planned_later(nests: tuple[Nest, ...], done: int) -> frozenset[str]:
-    """Blocks of the nests after number `done`."""
-    return frozenset(x for nest in nests[done + 1 :] for x in (nest.first, *nest.before, *nest.beside, *nest.chain))
-
-
 def check_plan(sch: Schedule, nests: tuple[Nest, ...]) -> None:
     """There is a reduction to schedule around."""
     if not nests:
@@ -337,12 +230,8 @@ __all__ = [
     "check_plan",
     "extent_of",
     "finish",
-    "fuse_after",
-    "fuse_before",
-    "join",
-    "keep_on_chip",
+    "free_axis",
     "outer_first",
-    "planned_later",
     "put_outermost",
     "retire_all",
     "row_tile",

@@ -1,0 +1,205 @@
+"""Measurement bundles: kernels to time on a machine with a GPU and without this compiler, and their results back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import neptune_lab.runtime
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.autotune.limits import target_of
+from neptune_lab.autotune.measuring import record_of, source_hash, spec_of, task_of
+from neptune_lab.autotune.tune import default_search
+from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.records import Record, Store, best
+from neptune_lab.runtime import DeviceFacts
+from neptune_lab.runtime.bundle import SCHEMA, read_entry, read_manifest, read_results
+from neptune_lab.runtime.device import A100, H200
+from neptune_lab.runtime.task import Task
+
+if TYPE_CHECKING:
+    from neptune_lab.htile_to_triton import Target
+    from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import Kernel
+
+_RUN = '''"""Measures the kernels of this bundle on the GPU here; needs torch, Triton and NumPy.
+
+    python run.py              writes results.json; started again, it goes on where it was
+    python run.py --help       says what else it takes
+"""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "lib"))
+
+from neptune_lab.runtime.bundle import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main(HERE))
+'''
+
+_COMMAND = "neptune-lab bundle"
+
+Choices = Mapping["Operator", Sequence["Candidate | None"]]
+
+
+def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int = 0) -> list[Candidate | None]:
+    """Candidates of an operator for a bundle: those that the tuner would try first, or the best that is known.
+
+    Args:
+        count: how many; None: what `compile` takes by itself, or with `tuned` the best of the records.
+        device: the GPU's name, for its records.
+
+    Raises:
+        MeasureError: `tuned`, and there is no record of the operator on the device.
+    """
+    if tuned:
+        found = best(op, device)
+        if found is None:
+            raise MeasureError(f"there is no record of {op.name} with these sizes on {device}", help="tune it first")
+        return [None if found.template is None else Candidate.from_json(found.candidate)]
+    if count is None:
+        return [None]
+    return [*default_search(op, device_named(device), seed).ask(count)]
+
+
+_KNOWN = {facts.name: facts for facts in (H200, A100)}
+
+
+def device_named(name: str) -> DeviceFacts:
+    """What is known of a GPU that is not at hand; MeasureError where it is none of those whose sheets are known."""
+    if name not in _KNOWN:
+        raise MeasureError(
+            f"{name!r} is no GPU whose facts are known here", help=f"one of {', '.join(_KNOWN)}; or tune on it"
+        )
+    return _KNOWN[name]
+
+
+def target_named(name: str) -> Target | None:
+    """What code for the GPU may use; None, which is what any GPU takes, where it is not known."""
+    return target_of(_KNOWN[name]) if name in _KNOWN else None
+
+
+def write_bundle(choices: Choices, folder: str | Path, *, target: Target | None = None, seed: int = 0) -> Path:
+    """Writes a bundle; `python DIR/run.py` measures it where a GPU is, and `collect` brings the results back.
+
+    Args:
+        choices: for each operator the candidates to measure; None stands for what `compile` takes by itself.
+        folder: to write, new or empty.
+        target: the GPU that code is emitted for, as for `compile`.
+        seed: of the drawn inputs.
+
+    Raises:
+        MeasureError: the folder holds files already, or no candidate of an operator compiles.
+    """
+    root = Path(folder)
+    if root.exists() and any(root.iterdir()):
+        raise MeasureError(f"{root} is not empty", help="give a new folder, or remove it first")
+    for name in ("kernels", "values"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    entries = [_entry(root, n, op, candidates, target, seed) for n, (op, candidates) in enumerate(choices.items())]
+    manifest = {"schema": SCHEMA, "made_by": f"neptune_lab {neptune_lab.__version__}", "entries": entries}
+    (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    (root / "run.py").write_text(_RUN, encoding="utf-8")
+    _copy_runtime(root / "lib")
+    return root
+
+
+def _copy_runtime(lib: Path) -> None:
+    """The package's own runtime, which needs nothing of the rest."""
+    runtime = Path(neptune_lab.runtime.__file__).parent
+    package = lib / "neptune_lab"
+    shutil.copytree(runtime, package / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("__init__.py", "errors.py"):
+        shutil.copy(runtime.parent / name, package / name)
+
+
+def _entry(
+    root: Path, number: int, op: Operator, candidates: Sequence[Candidate | None], target: Target | None, seed: int
+) -> dict[str, Any]:
+    task = task_of(op, seed=seed)
+    name = f"{number:02d}_{op.name}"
+    sizes = "_".join(f"{k}{v}" for k, v in op.params.items() if isinstance(v, int) and not isinstance(v, bool))
+    kernels = _kernels(root, name, op, candidates, target)
+    return {
+        "name": f"{name} {sizes}".strip(),
+        "operator": op.name,
+        "title": op.title,
+        "params": op.params,
+        "task": task.to_json(),
+        "values": _write_values(root, name, task),
+        "kernels": kernels,
+    }
+
+
+def _write_values(root: Path, name: str, task: Task) -> str | None:
+    if not task.values:
+        return None
+    # NumPy's files know no bfloat16; its bits stand for it, and the definition has the dtype.
+    plain = {n: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for n, a in task.values.items()}
+    file = f"values/{name}.npz"
+    np.savez(root / file, **plain)  # pyright: ignore[reportArgumentType]
+    return file
+
+
+def _kernels(
+    root: Path, name: str, op: Operator, candidates: Sequence[Candidate | None], target: Target | None
+) -> list[dict[str, Any]]:
+    """Every candidate that compiles, each source once."""
+    made: dict[str, dict[str, Any]] = {}
+    refusal = "there are no candidates"
+    for candidate in candidates:
+        try:
+            kernel = _compiled(op, candidate, target)
+        except NeptuneError as error:
+            refusal = error.reason
+            continue
+        spec, digest = spec_of(kernel), source_hash(kernel.source)
+        if digest in made:
+            continue
+        file = f"kernels/{name}_{len(made):03d}.py"
+        kernel.export(root / file)
+        plain = {"template": None, "options": {}} if candidate is None else candidate.to_json()
+        made[digest] = {"file": file, "name": spec.name, "entry": spec.entry, "source": digest, "candidate": plain}
+    if not made:
+        raise MeasureError(f"no candidate of {op.name} compiles: {refusal}")
+    return list(made.values())
+
+
+def _compiled(op: Operator, candidate: Candidate | None, target: Target | None) -> Kernel:
+    from neptune_lab.pipeline import compile
+
+    return compile(op, target=target) if candidate is None else candidate.compile(op, target=target)
+
+
+def collect(folder: str | Path, store: Store | None = None, results: str | Path | None = None) -> tuple[Record, ...]:
+    """Puts a bundle's results into the records; all of them, in the manifest's order.
+
+    Args:
+        folder: the bundle's.
+        store: where records are kept; None: the user's own file.
+        results: the file that `run.py` wrote; None: results.json in the folder.
+
+    Raises:
+        MeasureError: no bundle, or no results, there.
+    """
+    root = Path(folder)
+    device, found = read_results(Path(results) if results else root / "results.json")
+    facts = DeviceFacts(**{**device, "capability": device["capability"] and tuple(device["capability"])})
+    records = []
+    for data in read_manifest(root):
+        entry = read_entry(root, data)
+        for kernel in data["kernels"]:
+            if kernel["file"] in found:
+                text = entry.kernels[kernel["file"]].text
+                about, what = (data["operator"], data["params"]), found[kernel["file"]]
+                records.append(record_of(about, entry.task, kernel["candidate"], text, facts, what, _COMMAND))
+    (store or Store()).put(*records)
+    return tuple(records)

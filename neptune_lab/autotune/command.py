@@ -1,0 +1,172 @@
+"""The tuner on the command line: `tune`, `bundle`, `report`, `records`. Results go to standard output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from neptune_lab.errors import DefinitionError, TuneError
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+
+class Request(Protocol):
+    """What `cli.with_operator` gives a command: an operator, and how the command line wants it scheduled."""
+
+    @property
+    def operator(self) -> Any: ...
+
+    @property
+    def template(self) -> str | None: ...
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+
+def tune_command(
+    request: Request,
+    seconds: Annotated[float, typer.Option(help="How long the search may take.")] = 60.0,
+    trials: Annotated[int | None, typer.Option(min=1, help="The most candidates to try.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="A dask scheduler whose workers measure, such as tcp://host:8786.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs of this machine, such as 0,1 (default: all).")] = None,
+    records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
+    seed: Annotated[int, typer.Option(help="Of the search and of the inputs.")] = 0,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what the records know.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Search for the fastest template and options of an operator on the GPU at hand, and keep what was measured."""
+    from neptune_lab.autotune.tune import tune
+    from neptune_lab.records import Store
+
+    if request.template is not None or request.options:
+        raise TuneError("template and tiles are what it looks for", help="leave --template and --block-* out")
+    result = tune(
+        request.operator,
+        seconds=seconds,
+        trials=trials,
+        store=Store(records),
+        scheduler=scheduler,
+        gpus=None if gpus is None else _numbers(gpus),
+        seed=seed,
+        fresh=again,
+        progress=not quiet,
+        command="neptune-lab " + " ".join(sys.argv[1:]),
+    )
+    typer.echo(str(result))
+
+
+def bundle_command(
+    operators: Annotated[
+        list[str],
+        typer.Argument(
+            help="Operators or presets with their sizes: causal_pf:seq=2048, gemm_chain:m=512,n=256,k=64,h=64"
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    candidates: Annotated[
+        int | None, typer.Option(min=1, help="Candidates of each operator (default: what compile takes by itself).")
+    ] = None,
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="The best of the records, for the GPU named by --device.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="The GPU that it is for, as torch names it.")] = "NVIDIA H200",
+    seed: Annotated[int, typer.Option(help="Of the inputs, and of the choice of candidates.")] = 0,
+) -> None:
+    """Write kernels and a runner that needs torch and Triton only, to be timed on another machine."""
+    from neptune_lab.autotune.bundle import chosen, target_named, write_bundle
+
+    if candidates is not None and tuned:
+        raise TuneError("--candidates and --tuned were both given", help="give one of them")
+    choices = {op: chosen(op, candidates, tuned, device, seed) for op in map(operator_of, operators)}
+    folder = write_bundle(choices, output, target=target_named(device), seed=seed)
+    typer.echo(f"{folder}: {len(choices)} operators; on a machine with a GPU: python {folder.name}/run.py")
+
+
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="A bundle whose run.py was run.", metavar="DIR")],
+    results: Annotated[
+        Path | None, typer.Option(help="The file that run.py wrote (default: DIR/results.json).")
+    ] = None,
+    records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
+    export: Annotated[Path | None, typer.Option(help="Also write the best records to this JSON file.")] = None,
+) -> None:
+    """Bring the results of a bundle into the records, and print the fastest kernel of each operator."""
+    from neptune_lab.autotune.bundle import collect
+    from neptune_lab.autotune.report import fastest, table
+    from neptune_lab.records import Store
+
+    store = Store(records)
+    found = collect(folder, store, results)
+    typer.echo(table(found), nl=False)
+    if export is not None:
+        store.export(export, fastest(found))
+
+
+def records_command(
+    records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
+    load: Annotated[list[Path] | None, typer.Option(help="Add the records of such JSON files first.")] = None,
+    export: Annotated[Path | None, typer.Option(help="Write the best of each workload and GPU to this file.")] = None,
+) -> None:
+    """Print the fastest known kernel of each operator, and take records to other machines."""
+    from neptune_lab.autotune.report import fastest, table
+    from neptune_lab.records import Store
+
+    store = Store(records)
+    for path in load or ():
+        store.load(path)
+    found = store.find()
+    if export is not None:
+        store.export(export, fastest(found))
+    typer.echo(table(found), nl=False)
+
+
+def operator_of(text: str) -> Operator:
+    """The operator that `name:size=value,...` names.
+
+    >>> operator_of("gemm_chain:m=32,n=16,dtype=bfloat16").params["m"]
+    32
+
+    Raises:
+        DefinitionError: no such operator, or an option that it does not take.
+    """
+    import inspect
+
+    from neptune_lab.operators import find
+
+    name, _, rest = text.partition(":")
+    make = find(name)
+    known = inspect.signature(make).parameters
+    given = {}
+    for part in filter(None, rest.split(",")):
+        option, equals, value = part.partition("=")
+        if not equals or option not in known:
+            raise DefinitionError(
+                f"{text!r}: {part!r} is no option of {name}", help=f"write option=value; it takes {', '.join(known)}"
+            )
+        given[option] = _value(value)
+    missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in given]
+    if missing:
+        raise DefinitionError(f"{text!r}: {name} needs {missing[0]}", help=f"write {name}:{missing[0]}=...")
+    return make(**given)
+
+
+def _value(text: str) -> int | float | bool | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(n) for n in text.split(",")]
+    except ValueError as error:
+        raise TuneError(f"--gpus {text}: expected numbers separated by commas, such as 0,1") from error

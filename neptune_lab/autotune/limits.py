@@ -1,0 +1,181 @@
+"""What rules a candidate of our templates out before anything is compiled: MCFuser's rules 3 and 4 for the kernels that
+we emit, registers, and what a code option needs.
+
+Each rule looks at the nests of an operator and one candidate, and gives the reason in a sentence, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import TypeAlias
+
+from neptune_lab.autotune.candidate import Candidate, Option
+from neptune_lab.autotune.dag import trip_counts
+from neptune_lab.autotune.nests import DEFAULT_WARPS, NestChain, entry, splits_of
+from neptune_lab.autotune.rules import pads_little
+from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
+from neptune_lab.htile_to_triton import Target
+from neptune_lab.runtime import DeviceFacts
+
+Rule: TypeAlias = Callable[[tuple[NestChain, ...], Candidate, DeviceFacts], str | None]
+
+# Numbers that a thread can hold in tiles beside everything else: seen on an H200, attention kernels with 192 of them
+# hardly spill (234 to 255 registers), those with 256 do; where rows are too few for a group of warps, operands are in
+# registers too.
+HELD_A_THREAD, HELD_A_THREAD_FEW_ROWS = 200, 128
+# Without products, a thread holds its part of one tile in several forms.
+HELD_A_THREAD_PLAIN = 64
+# Fewer numbers a thread than this leave threads with nothing to do.
+LEAST_A_THREAD = 4
+# Bytes of shared memory where the device does not say: any GPU since Volta has these.
+SHARED_BYTES = 96 * 1024
+# A side that a product's tile often has.
+USUAL_TILE = 64
+# Tiles of fewer columns are for short columns and few rows.
+SMALL_COLUMNS, LONG_COLUMN = 32, 1024
+# The least rows of a half of an interleaved program.
+HALF_ROWS = 64
+
+
+def multiprocessors(device: DeviceFacts) -> int:
+    """Those of the device; an H200's where there is none."""
+    return device.sm_count or 132
+
+
+def target_of(device: DeviceFacts) -> Target:
+    """What code for the device may use."""
+    if device.capability is None:
+        return Target()
+    return Target("cuda", device.capability) if device.cuda else Target("hip")
+
+
+def little_padding(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """MCFuser's rule 3 for rows and columns, but as much padding as tiles of 64 have is always allowed: some lengths
+    keep the rule only in tiles that are too small for anything else.  A single tile counts as the whole dimension."""
+    for n, nest in enumerate(nests):
+        tiles = nest.tiles(candidate.kwargs, n)
+        for loop in (nest.row, nest.column):
+            extent = nest.extent(loop)
+            if loop is None or pads_little(extent, tiles[loop]):
+                continue
+            if -extent % tiles[loop] > -extent % USUAL_TILE:
+                return f"tiles of {tiles[loop]} pad {loop}, which has {extent}, too much"
+    return None
+
+
+def shared_memory(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """MCFuser's rule 4, with the estimate for the kernels that we emit, and so without its slack of 1.2."""
+    limit = device.shared_memory or SHARED_BYTES
+    for n, nest in enumerate(nests):
+        taken = nest.shared_bytes(candidate.kwargs, n)
+        if taken > limit:
+            return f"about {taken} bytes of shared memory; a block can have {limit}"
+    return None
+
+
+def registers(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """Accumulators fit the registers, and there is something for each thread to hold."""
+    for n, nest in enumerate(nests):
+        held = nest.values_a_thread(candidate.kwargs, n)
+        many = nest.tiles(candidate.kwargs, n).get(nest.row or "", GROUP_ROWS) >= GROUP_ROWS
+        most = (HELD_A_THREAD if many else HELD_A_THREAD_FEW_ROWS) if nest.has_product else HELD_A_THREAD_PLAIN
+        if not LEAST_A_THREAD <= held <= most:
+            warps = entry(candidate.kwargs.get("num_warps"), n) or DEFAULT_WARPS
+            return f"{held:.0f} numbers a thread with {warps} warps; expected {LEAST_A_THREAD} to {most}"
+    return None
+
+
+def stages(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """A loop with products has as many stages as it has iterations, and at least two where it has two; `num_stages`
+    says nothing about a loop without, nor `loop_stages` about one with."""
+    plain = any(not nest.has_product and _trips(nest, candidate, n) > 1 for n, nest in enumerate(nests))
+    if candidate.kwargs.get("loop_stages") is not None and not plain:
+        return "loop_stages without a loop that has no product"
+    for n, nest in enumerate(nests):
+        count = entry(candidate.kwargs.get("num_stages"), n)
+        trips = _trips(nest, candidate, n) if nest.has_product else 1
+        if count is not None and (count > trips or (count == 1 and trips > 1)):
+            return f"{count} stages for a loop of {trips} iterations"
+    return None
+
+
+def splits(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """A split has a tile to work on, and something is split where the template says so."""
+    if candidate.template != "split_k_update":
+        return None
+    counts = [splits_of(candidate, n) for n in range(len(nests))]
+    if all(count == 1 for count in counts):
+        return "no nest is split: that is rolling_update"
+    for n, (nest, count) in enumerate(zip(nests, counts, strict=True)):
+        if count is not None and count > (
+            tiles := trip_counts(nest.chain, nest.tiles(candidate.kwargs, n))[nest.column]
+        ):
+            return f"{count} splits of {tiles} tiles"
+    return None
+
+
+def useful_tiles(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """Tiles are small only where large ones would leave multiprocessors idle, and the other way round."""
+    options = candidate.kwargs
+    for n, nest in enumerate(nests):
+        tiles = nest.tiles(options, n)
+        rows, columns = tiles.get(nest.row or "", 1), tiles[nest.column]
+        if columns < SMALL_COLUMNS and nest.extent(nest.column) >= LONG_COLUMN:
+            return f"tiles of {columns} columns where there are {nest.extent(nest.column)}"
+        if nest.row is None or nest.row_size is not None:
+            continue
+        blocks = blocks_of(nest, options, n) * (splits_of(candidate, n) or 1)
+        least = GROUP_ROWS if nest.has_product else 1
+        if rows < least and blocks >= 8 * multiprocessors(device):
+            return f"tiles of {rows} rows in {blocks} blocks: larger ones fill the device too"
+        if rows > least and 4 * blocks < multiprocessors(device):
+            return f"tiles of {rows} rows in {blocks} blocks: most multiprocessors stay idle"
+        if not nest.has_product or rows < GROUP_ROWS:
+            continue
+        if (entry(options.get("num_warps"), n) or DEFAULT_WARPS) < GROUP_WARPS:
+            return f"tiles of {rows} rows with fewer than {GROUP_WARPS} warps, which multiply together"
+        if columns < SMALL_COLUMNS and nest.extent(nest.column) > columns:
+            return f"tiles of {columns} columns for {rows} rows: loads would not hide behind products"
+    return None
+
+
+def halves(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """Each half of an interleaved program has the rows that a group of warps multiplies."""
+    if candidate.kwargs.get("interleave", 1) == 1:
+        return None
+    rows = [nest.tiles(candidate.kwargs, n).get(nest.row or "", 1) for n, nest in enumerate(nests) if nest.has_product]
+    if max(rows, default=1) < 2 * HALF_ROWS:
+        return f"interleave=2 halves tiles of {max(rows, default=1)} rows; each half has at least {HALF_ROWS}"
+    return None
+
+
+def descriptors(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """Descriptors serve the loads of products; without one they are the same kernel."""
+    if candidate.kwargs.get("loads", "pointers") != "pointers" and not any(nest.has_product for nest in nests):
+        return "descriptors without a product"
+    return None
+
+
+RULES: tuple[Rule, ...] = (
+    little_padding,
+    splits,
+    stages,
+    halves,
+    descriptors,
+    useful_tiles,
+    registers,
+    shared_memory,
+)
+
+
+def blocks_of(nest: NestChain, options: Mapping[str, Option], n: int = 0) -> int:
+    """Thread blocks of a nest that rolls."""
+    trips, tiling = trip_counts(nest.chain, nest.tiles(options, n)), nest.tiling(options, n)
+    return prod(trips[loop] for loop in tiling.nested[: tiling.nested.index(nest.column)])
+
+
+def _trips(nest: NestChain, candidate: Candidate, n: int) -> int:
+    """Iterations of the loop over the columns of one thread block."""
+    tiles = trip_counts(nest.chain, nest.tiles(candidate.kwargs, n))[nest.column]
+    return -(-tiles // min(tiles, splits_of(candidate, n) or 1))

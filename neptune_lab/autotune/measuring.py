@@ -1,0 +1,183 @@
+"""From an operator and a candidate to what a measuring process takes, plain data, and from its answer to a record."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.autotune.limits import target_of
+from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.records import Record, definition_of, workload_key
+from neptune_lab.runtime import DeviceFacts, KernelSpec, TensorSpec
+from neptune_lab.runtime.task import Draw, Task
+from neptune_lab.runtime.trial import Measurement
+
+if TYPE_CHECKING:
+    from neptune_lab.loop_ir.nodes import Program
+    from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import Kernel
+
+
+def task_of(op: Operator, *, cold: bool | None = None, seed: int = 0) -> Task:
+    """The operator as a workload to measure.
+
+    Args:
+        cold: flush L2 before each timed launch; None: where `starts_cold` says so.
+        seed: of the drawn inputs.
+    """
+    draws, values = _inputs(op, seed)
+    return Task(
+        workload_key(op),
+        definition_of(op.program),
+        draws,
+        values,
+        seed,
+        starts_cold(op) if cold is None else cold,
+    )
+
+
+def starts_cold(op: Operator) -> bool:
+    """Whether the operator is measured with a cold L2 by default: one query against a cache of keys and values.
+
+    In decoding, the layers in between have replaced what L2 held of them; inputs of other operators were just written.
+    """
+    return op.params.get("q_len") == 1
+
+
+def _inputs(op: Operator, seed: int) -> tuple[dict[str, Draw], dict[str, np.ndarray]]:
+    """How inputs are drawn, and the values of those that are captured, or drawn in a way of their own."""
+    recorder = _Recorder()
+    drawn: Sequence[Any] = ()
+    with contextlib.suppress(_Unrecorded):
+        drawn = op.draw(recorder)  # type: ignore[arg-type]
+    free = [t.name for t in op.inputs if t.name not in op.captured]
+    if len(drawn) == len(free) and all(id(array) in recorder.draws for array in drawn):
+        return {n: recorder.draws[id(a)] for n, a in zip(free, drawn, strict=True)}, dict(op.captured)
+    return {}, op.random_inputs(seed)
+
+
+class _Unrecorded(Exception):
+    """An operator draws in a way that is not one of `Draw`'s."""
+
+
+class _Recorder:
+    """Stands for a random generator, and notes what is asked of it: large inputs are drawn on the GPU, not here."""
+
+    def __init__(self) -> None:
+        self.draws: dict[int, Draw] = {}
+        self._kept: list[np.ndarray] = []  # so that an id stays the array's own
+
+    def _note(self, draw: Draw, size: Any) -> np.ndarray:
+        array = np.broadcast_to(np.zeros((), np.float64 if draw.kind == "normal" else np.int64), size or ())
+        self._kept.append(array)
+        self.draws[id(array)] = draw
+        return array
+
+    def standard_normal(self, size: Any = None) -> np.ndarray:
+        return self._note(Draw("normal"), size)
+
+    def integers(self, low: int, high: int | None = None, size: Any = None) -> np.ndarray:
+        ends = (0, int(low)) if high is None else (int(low), int(high))
+        return self._note(Draw("integers", *ends), size)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _Unrecorded(name)
+
+
+# -- compiling in another process ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Gives a program that is there already."""
+
+    program: Program
+
+    def __call__(self) -> Program:
+        return self.program
+
+
+def _not_here(*_: Any) -> Any:
+    raise MeasureError("this operator was sent to be compiled only: its reference and inputs stayed behind")
+
+
+def portable(op: Operator) -> Operator:
+    """The operator as far as compiling needs it, fit for pickling: a program is plain data, what builds it is not."""
+    return replace(op, build=_Given(op.program), compute=_not_here, draw=_not_here)
+
+
+def spec_of(kernel: Kernel) -> KernelSpec:
+    """A compiled kernel as the runtime takes it."""
+    op, source = kernel.operator, kernel.triton
+    return KernelSpec(
+        source.name,
+        source.entry,
+        source.text,
+        tuple(TensorSpec(t.name, t.shape, t.dtype) for t in op.inputs),
+        tuple(TensorSpec(t.name, t.shape, t.dtype) for t in op.outputs),
+    )
+
+
+def emit(op: Operator, candidate: Candidate, facts: DeviceFacts | None = None) -> KernelSpec | str:
+    """Compiles a candidate to Triton's source, or says why some stage refuses it.
+
+    Args:
+        facts: the device to emit for; None: the one at hand.
+    """
+    more = {} if facts is None or facts.cuda is None else {"target": target_of(facts)}
+    try:
+        return spec_of(candidate.compile(op, **more))
+    except NeptuneError as error:
+        return error.reason
+
+
+# -- keeping what came of it ---------------------------------------------------------------------------------
+
+
+def source_hash(text: str) -> str:
+    """What an emitted module is known by."""
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def record_of(
+    about: tuple[str, Mapping[str, Any]],
+    task: Task,
+    candidate: dict[str, Any],
+    source: str,
+    facts: DeviceFacts,
+    found: Measurement,
+    command: str,
+) -> Record:
+    """A measurement as it is kept; `about` is the operator's name and what it was made from."""
+    return Record(
+        workload=task.key,
+        operator=about[0],
+        params=about[1],
+        device=facts.name,
+        capability=".".join(map(str, facts.capability or ())),
+        torch=facts.torch,
+        triton=facts.triton,
+        source=source_hash(source),
+        candidate=candidate,
+        cold=task.cold,
+        us=found.us,
+        low=found.low,
+        high=found.high,
+        error=found.error,
+        resources=tuple(asdict(r) for r in found.resources),
+        failure=found.failure,
+        when=now(),
+        command=command,
+    )
+
+
+def now() -> str:
+    """The time as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

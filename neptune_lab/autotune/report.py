@@ -1,0 +1,50 @@
+"""Records as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.records import Record
+
+
+def by_workload(records: Iterable[Record]) -> list[list[Record]]:
+    """The records of each workload together (GPUs apart, cold and warm apart), in the order in which they come."""
+    groups: dict[tuple[str, str, bool], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.workload, record.device, record.cold), []).append(record)
+    return list(groups.values())
+
+
+def fastest(records: Iterable[Record]) -> list[Record]:
+    """The fastest record of each workload that has one with a time."""
+    timed = ([r for r in group if r.us is not None] for group in by_workload(records))
+    return [min(group, key=lambda r: r.us or 0.0) for group in timed if group]
+
+
+def table(records: Iterable[Record]) -> str:
+    """The fastest of each workload and how its numbers are, as lines of text."""
+    head = f"{'operator':<24} {'sizes':<44} {'device':<16}"
+    lines = [f"{head} {'us':>10} {'error':>9} {'regs':>5} {'spills':>6} {'shared':>7}  candidate"]
+    for group in by_workload(records):
+        timed = [r for r in group if r.us is not None]
+        first = group[0]
+        sizes = " ".join(f"{k}={v}" for k, v in first.params.items() if isinstance(v, int) and not isinstance(v, bool))
+        head = f"{first.operator:<24} {sizes:<44} {first.device:<16}"
+        if not timed:
+            lines.append(f"{head} {'-':>10}  {first.failure}")
+            continue
+        best = min(timed, key=lambda r: r.us or 0.0)
+        most = {n: max((r[n] or 0 for r in best.resources), default=0) for n in ("registers", "spills", "shared")}
+        lines.append(
+            f"{head} {best.us:>10.2f} {best.error or 0:>9.1e} {most['registers']:>5} {most['spills']:>6} "
+            f"{most['shared']:>7}  {_candidate(best)}"
+            + (f"  ({len(group) - len(timed)} of {len(group)} failed)" if len(timed) < len(group) else "")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _candidate(record: Record) -> str:
+    if record.candidate["template"] is None:
+        return "(default)"
+    return str(Candidate.from_json(record.candidate))

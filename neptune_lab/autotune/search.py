@@ -1,0 +1,179 @@
+"""MCFuser's heuristic search (its Algorithm 1), as something that is asked for candidates and told their times.
+
+A population is drawn at random, ranked by the model, and its first few are measured; then each next population is
+drawn from the one before, with a chance of 1 / estimated time each, and one knob of each drawn candidate is changed.
+The search ends when new answers bring nothing any more.
+
+Ours beside the algorithm: it does not wait for a whole generation, so that many workers stay busy; and as times come
+in, the estimates are corrected by what was measured for the same values of the knobs (`correction`), since the model
+sees tiles and trips, but neither warps nor stages nor how loads are spelled.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from math import exp, inf, log
+from typing import TypeAlias
+
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.autotune.correction import fit
+from neptune_lab.autotune.space import Space
+from neptune_lab.errors import TuneError
+
+Estimate: TypeAlias = Callable[[Candidate], float]
+
+# Candidates whose estimate is this many times the best one are left for later generations.
+FIRST_LOOK = 3.0
+# One in this many candidates of a generation is drawn at random.
+EXPLORE = 8
+# Draws of a generation that may bring nothing new before the space counts as exhausted.
+DRY_GENERATIONS = 3
+
+
+class Search:
+    """Algorithm 1 over a space, by asking and telling.
+
+    The same answers in the same order give the same candidates.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        model: Estimate,
+        seed: int = 0,
+        *,
+        population: int = 128,
+        batch: int = 8,
+        tolerance: float = 0.01,
+        patience: int = 40,
+    ) -> None:
+        """A search that has asked for nothing yet.
+
+        Args:
+            space: the candidates.
+            model: estimated seconds of a candidate.
+            seed: of all random choices.
+            population: candidates in a generation (the algorithm's N).
+            batch: how many of them are measured (its n).
+            tolerance: an answer counts as better where it is less by this share (its epsilon).
+            patience: the search has converged after this many answers of which none was better.
+
+        Raises:
+            TuneError: a size is not positive, or the space is empty.
+        """
+        for name, value in (("population", population), ("batch", batch), ("patience", patience)):
+            if value < 1:
+                raise TuneError(f"{name}={value}: expected a positive number")
+        self.space, self.model = space, model
+        self.size, self.batch, self.tolerance, self.patience = population, batch, tolerance, patience
+        self.random = random.Random(seed)
+        self.estimates: dict[Candidate, float] = {}
+        self.times: dict[Candidate, float | None] = {}
+        self.asked: set[Candidate] = set()
+        self.population = space.sample(self.random, population)
+        self.queue: deque[Candidate] = deque(self._first_look()[:batch])
+        self.exhausted = False
+        self._since_better = 0
+        self._reference = inf
+
+    @property
+    def best(self) -> tuple[Candidate, float] | None:
+        """The fastest candidate so far and its time, in microseconds; None before any succeeded."""
+        timed = [(t, n, c) for n, (c, t) in enumerate(self.times.items()) if t is not None]
+        return (min(timed)[2], min(timed)[0]) if timed else None
+
+    @property
+    def waiting(self) -> int:
+        """How many candidates were asked for and not told yet."""
+        return len(self.asked) - len(self.times)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has converged, or no candidate is left."""
+        return self._since_better >= self.patience or (self.exhausted and not self.queue)
+
+    def ask(self, n: int) -> list[Candidate]:
+        """At most `n` candidates that were not asked for before, the most promising first; none where it has
+        finished."""
+        found: list[Candidate] = []
+        while len(found) < n and not self.finished:
+            if not self.queue:
+                self._next_generation()
+                continue
+            candidate = self.queue.popleft()
+            self.asked.add(candidate)
+            found.append(candidate)
+        return found
+
+    def tell(self, candidate: Candidate, microseconds: float | None) -> None:
+        """The time of a candidate that was asked for; None where it failed, and then it is not asked for again.
+
+        Raises:
+            TuneError: it was not asked for, was told before, or the time is not positive.
+        """
+        if candidate not in self.asked or candidate in self.times:
+            what = "was told before" if candidate in self.times else "was not asked for"
+            raise TuneError(f"{candidate} {what}")
+        if microseconds is not None and not 0 < microseconds < inf:
+            raise TuneError(f"{candidate}: microseconds={microseconds}; expected a positive number, or None")
+        self.times[candidate] = microseconds
+        if microseconds is not None and microseconds < self._reference * (1 - self.tolerance):
+            self._reference, self._since_better = microseconds, 0
+        elif self._reference < inf:
+            self._since_better += 1
+
+    # -- generations ----------------------------------------------------------------------------------------
+
+    def _estimate(self, candidate: Candidate) -> float:
+        if candidate not in self.estimates:
+            self.estimates[candidate] = self.model(candidate)
+        return self.estimates[candidate]
+
+    def _first_look(self) -> list[Candidate]:
+        """The first generation in order: by estimate, but with the candidates that the model cannot tell apart (of
+        one set of tiles) in turns with others, so that the first answers say something about both."""
+        groups: dict[float, list[Candidate]] = {}
+        for candidate in self.population:
+            groups.setdefault(self._estimate(candidate), []).append(candidate)
+        best = min(groups)
+        near = [groups[t] for t in sorted(groups) if t <= FIRST_LOOK * best]
+        return [group[n] for n in range(max(map(len, near))) for group in near if n < len(group)]
+
+    def _next_generation(self) -> None:
+        """A population drawn from the last one and changed, and its most promising candidates in the queue."""
+        for _ in range(DRY_GENERATIONS):
+            scores = self._scores([*self.population, *(c for c, t in self.times.items() if t is not None)])
+            weights = [exp(-score) for score in scores.values()]
+            drawn = self.random.choices(list(scores), weights, k=self.size)
+            changed = dict.fromkeys(self.space.mutate(candidate, self.random) for candidate in drawn)
+            self.population = [*changed, *(c for c in self.population if c not in self.asked and c not in changed)]
+            ranked = self._scores([c for c in self.population if c not in self.asked])
+            self.population = sorted(self.population, key=lambda c: ranked.get(c, inf))[: 2 * self.size]
+            if ranked:
+                self.queue.extend(self._chosen(sorted(ranked, key=ranked.__getitem__)))
+                return
+            # Every neighbour was asked for: look elsewhere.
+            self.population = self.space.sample(self.random, self.size)
+            if fresh := [c for c in self.population if c not in self.asked]:
+                self.queue.extend(sorted(fresh, key=self._estimate)[: self.batch])
+                return
+        self.exhausted = True
+
+    def _chosen(self, ranked: list[Candidate]) -> list[Candidate]:
+        """The first few of a ranking, and in place of every eighth one drawn from the rest: what is only ever ranked
+        by what is known stays near it."""
+        drawn = self.batch // EXPLORE
+        first, rest = ranked[: self.batch - drawn], ranked[self.batch - drawn :]
+        return first + self.random.sample(rest, min(drawn, len(rest)))
+
+    def _scores(self, candidates: list[Candidate]) -> dict[Candidate, float]:
+        """The logarithm of each candidate's corrected estimate, relative to the least; a time where there is one."""
+        correct = fit([(c, log(self._estimate(c)), None if t is None else log(t)) for c, t in self.times.items()])
+        found = {}
+        for candidate in candidates:
+            told = self.times.get(candidate)
+            found[candidate] = log(told) if told is not None else correct(candidate, log(self._estimate(candidate)))
+        least = min(found.values(), default=0.0)
+        return {candidate: score - least for candidate, score in found.items()}

@@ -1,0 +1,294 @@
+"""The candidates of an operator on a device: every template that suits it, with its knobs, and what rules some out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
+from typing import TYPE_CHECKING
+
+from neptune_lab.autotune import limits
+from neptune_lab.autotune.candidate import Candidate, Option
+from neptune_lab.autotune.nests import NestChain, Nests
+from neptune_lab.errors import TuneError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Op, walk
+from neptune_lab.runtime import DeviceFacts
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+# Rows, columns and warps of tiles: of matrix products, of products with a single row, and of long rows without any.
+ROWS = {"matrix": (16, 32, 64, 128, 256), "vector": (1, 2, 4, 8), "rows": (1, 2, 4, 8)}
+COLUMNS = {
+    "matrix": (16, 32, 64, 128, 256),
+    "vector": (16, 32, 64, 128, 256, 512),
+    "rows": (256, 1024, 2048, 4096, 8192, 16384, 32768),
+}
+WARPS = {"matrix": (2, 4, 8), "vector": (1, 2, 4, 8), "rows": (2, 4, 8, 16, 32)}
+STAGES = (1, 2, 3, 4)
+OUTPUT_COLUMNS = (32, 64, 128)
+# A split aims at this many thread blocks a multiprocessor.
+WAVES = (1, 2, 4)
+LOADS = ("pointers", "descriptors", "host_descriptors")
+# Of loops without products; None is Triton's default, nothing loaded ahead.
+LOOP_STAGES = (None, 2, 4)
+OUTPUT_COLUMNS = (32, 64, 128)
+# A split aims at this many thread blocks a multiprocessor.
+WAVES = (1, 2, 4)
+# Where a rolling loop leaves more than this many multiprocessors for each that works, it is short or not worth a try.
+IDLE = 4
+# A column this long or shorter may roll even where few rows leave the device idle; a row without products in one tile.
+SHORT_COLUMN = {"matrix": 2048, "vector": 2048, "rows": 32768}
+# A split has at least this many columns.
+LEAST_COLUMNS = 32
+# Spaces of this size are looked through where draws find nothing.
+ENUMERATED = 50_000
+# Draws from a space before it is given up as empty.
+ATTEMPTS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """An option and the values to choose from; `nest` is the number of the nest that it is for, None for all."""
+
+    option: str
+    values: tuple[Option, ...]
+    nest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A template and its knobs."""
+
+    template: str
+    knobs: tuple[Knob, ...]
+
+    @property
+    def size(self) -> int:
+        """How many combinations there are, before any is ruled out."""
+        return prod(len(knob.values) for knob in self.knobs)
+
+    def candidate(self, values: tuple[Option, ...]) -> Candidate:
+        """The candidate with one value a knob; options of several nests become tuples."""
+        options: dict[str, Option] = {}
+        nests = 1 + max((knob.nest for knob in self.knobs if knob.nest is not None), default=0)
+        for knob, value in zip(self.knobs, values, strict=True):
+            if knob.nest is None or nests == 1:
+                options[knob.option] = value
+                continue
+            entries = options.setdefault(knob.option, (None,) * nests)
+            assert isinstance(entries, tuple)
+            assert not isinstance(value, tuple)
+            options[knob.option] = (*entries[: knob.nest], value, *entries[knob.nest + 1 :])
+        return Candidate.of(self.template, **options)
+
+    def values_of(self, candidate: Candidate) -> tuple[Option, ...]:
+        """The value of each knob; what `candidate` was made from."""
+        found = []
+        for knob in self.knobs:
+            value = candidate.kwargs.get(knob.option)
+            found.append(value[knob.nest] if isinstance(value, tuple) and knob.nest is not None else value)
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Families of candidates, less those that `limits` rules out.
+
+    Args:
+        families: a template each.
+        nests: the operator's nests.
+        device: what the candidates run on.
+    """
+
+    families: tuple[Family, ...]
+    nests: Nests
+    device: DeviceFacts
+
+    @property
+    def size(self) -> int:
+        """How many combinations there are, before any is ruled out."""
+        return sum(family.size for family in self.families)
+
+    def refusal(self, candidate: Candidate) -> str | None:
+        """Why the candidate is not worth compiling, in a sentence; None where it is."""
+        nests = self.nests.of(candidate)
+        for rule in limits.RULES:
+            if (reason := rule(nests, candidate, self.device)) is not None:
+                return reason
+        return None
+
+    def __iter__(self) -> Iterator[Candidate]:
+        """Every candidate that no rule refuses, in order; for spaces that are small enough."""
+        for family in self.families:
+            for values in product(*(knob.values for knob in family.knobs)):
+                candidate = family.candidate(values)
+                if self.refusal(candidate) is None:
+                    yield candidate
+
+    def refused(self) -> dict[str, int]:
+        """How many combinations each rule refuses (the first one counts), by the rule's name, and "kept": the rest."""
+        counts = {rule.__name__: 0 for rule in limits.RULES} | {"kept": 0}
+        for family in self.families:
+            for values in product(*(knob.values for knob in family.knobs)):
+                candidate = family.candidate(values)
+                nests = self.nests.of(candidate)
+                refusing = (rule for rule in limits.RULES if rule(nests, candidate, self.device) is not None)
+                first = next(refusing, None)
+                counts["kept" if first is None else first.__name__] += 1
+        return counts
+
+    def sample(self, rng: random.Random, count: int) -> list[Candidate]:
+        """At most `count` different candidates, drawn at random, each family as often as another.
+
+        Raises:
+            TuneError: none was found.
+        """
+        found: dict[Candidate, None] = {}
+        for _ in range(max(ATTEMPTS, 20 * count)):
+            family = rng.choice(self.families)
+            candidate = family.candidate(tuple(rng.choice(knob.values) for knob in family.knobs))
+            if candidate not in found and self.refusal(candidate) is None:
+                found[candidate] = None
+            if len(found) == count:
+                break
+        if not found and self.size <= ENUMERATED:
+            found = dict.fromkeys(islice(self, count))  # the rules leave so few that no draw met one
+        if not found:
+            raise TuneError(
+                f"none of {ATTEMPTS} candidates fits {self.device.name}: {self.why_empty(rng)}",
+                help="compile with options of your own",
+            )
+        return list(found)
+
+    def why_empty(self, rng: random.Random) -> str:
+        """The reason that one candidate is refused for."""
+        family = rng.choice(self.families)
+        candidate = family.candidate(tuple(rng.choice(knob.values) for knob in family.knobs))
+        return f"{candidate}: {self.refusal(candidate)}"
+
+    def mutate(self, candidate: Candidate, rng: random.Random) -> Candidate:
+        """The candidate with another value of one knob; itself where no such neighbour is left by the rules."""
+        family = next(f for f in self.families if f.template == candidate.template)
+        values = family.values_of(candidate)
+        moves = [
+            (n, value)
+            for n, knob in enumerate(family.knobs)
+            for value in knob.values
+            if value != values[n] or type(value) is not type(values[n])
+        ]
+        rng.shuffle(moves)
+        for n, value in moves:
+            changed = family.candidate((*values[:n], value, *values[n + 1 :]))
+            if self.refusal(changed) is None:
+                return changed
+        return candidate
+
+
+def space(operator: Operator, device: DeviceFacts) -> Space:
+    """The candidates of `operator` on `device`.
+
+    Templates: one rolling loop a nest, unless that leaves most multiprocessors idle for long; splits, unless rows alone
+    fill the device.
+
+    Raises:
+        TuneError: the operator has no reduction, so that there is nothing to choose.
+    """
+    nests = Nests.found_in(operator)
+    if not nests.plain:
+        raise TuneError(f"{operator.name} has no reduction: there is nothing to tune", help="compile it as it is")
+    knobs = [knob for n in range(len(nests.plain)) for knob in _nest_knobs(nests.plain[n], nests.padded[n], n)]
+    shared = _shared_knobs(operator, nests, device)
+    splits = [Knob("splits", _split_counts(nest, device), n) for n, nest in enumerate(nests.plain)]
+    # A kernel can start before the one in front of it has ended.
+    early = [Knob("dependent_launch", (False, True))] if limits.target_of(device).dependent_launch else []
+    families = []
+    if any(_rolls(nest, device) for nest in nests.plain):
+        follows = early if len(nests.plain) > 1 else []
+        families.append(Family("rolling_update", (*knobs, *shared, *follows)))
+    if any(_splits(nest, device) for nest in nests.plain):
+        families.append(Family("split_k_update", (*knobs, *splits, *shared, *early)))
+    return Space(tuple(families), nests, device)
+
+
+def _nest_knobs(nest: NestChain, padded: NestChain, n: int) -> Iterator[Knob]:
+    """The knobs of one nest: its tiles, warps, and for products the stages of its loop."""
+    kind = kind_of(nest if nest.has_product else padded)
+    if nest.row is not None and nest.row_size is None:
+        yield Knob("block_q", _up_to(ROWS[kind], nest.extent(nest.row)), n)
+    yield Knob("block_kv", _up_to(COLUMNS[kind], nest.extent(nest.column)), n)
+    # A chain of products alone may compute the first one again for each tile of the output's own columns.
+    chained = nest.out is not None and all(c.product for c in nest.chain.computations)
+    if chained and (smaller := [size for size in OUTPUT_COLUMNS if size < nest.extent(nest.out)]):
+        yield Knob("block_out", (None, *smaller), n)
+    yield Knob("num_warps", WARPS[kind], n)
+    if kind == "matrix":
+        yield Knob("num_stages", STAGES, n)
+
+
+def _shared_knobs(operator: Operator, nests: Nests, device: DeviceFacts) -> tuple[Knob, ...]:
+    """The knobs of code generation, which are for all nests."""
+    target = limits.target_of(device)
+    every = (*nests.plain, *nests.padded)
+    long_rows = any(n.has_product and n.row_size is None and n.extent(n.row) >= 2 * limits.HALF_ROWS for n in every)
+    knobs = []
+    if any(p.has_product and not n.has_product for p, n in zip(nests.padded, nests.plain, strict=True)):
+        knobs.append(Knob("pad_rows", (False, True)))
+    if target.descriptors and any(nest.has_product for nest in every):
+        knobs.append(Knob("loads", LOADS))
+    if long_rows:
+        knobs.append(Knob("interleave", (1, 2)))
+    if not all(nest.has_product for nest in every):
+        knobs.append(Knob("loop_stages", LOOP_STAGES))
+    if target.hardware_tanh and _has_tanh(operator):
+        knobs.append(Knob("tanh", ("exp2", "hardware")))
+    return tuple(knobs)
+
+
+def _has_tanh(operator: Operator) -> bool:
+    return any(
+        isinstance(expr, Op) and expr.name == "tanh"
+        for block in tree.blocks(operator.program)
+        for expr in walk(block.body.value)
+    )
+
+
+def _up_to(sizes: tuple[int, ...], extent: int) -> tuple[int, ...]:
+    """The sizes up to the first that covers the extent."""
+    covering = [size for size in sizes if size >= extent]
+    return tuple(size for size in sizes if size < extent) + tuple(covering[:1])
+
+
+def kind_of(nest: NestChain) -> str:
+    """What its tiles are like: "matrix", "vector" (products with a single row) or "rows" (none)."""
+    if nest.has_product:
+        return "matrix"
+    return "vector" if any(c.product for c in nest.chain.computations) else "rows"
+
+
+def _usual(nest: NestChain) -> dict[str, Option]:
+    """Tiles that an operator of its kind often has."""
+    return {"block_q": 64 if nest.has_product else 1, "block_kv": 64}
+
+
+def _rolls(nest: NestChain, device: DeviceFacts) -> bool:
+    """Whether one loop over the columns is worth a try: not where it is long and most of the device is idle."""
+    blocks = limits.blocks_of(nest, {**_usual(nest), "block_q": ROWS[kind_of(nest)][0]})
+    return IDLE * blocks >= limits.multiprocessors(device) or nest.extent(nest.column) <= SHORT_COLUMN[kind_of(nest)]
+
+
+def _splits(nest: NestChain, device: DeviceFacts) -> bool:
+    """Whether there are columns to share out, and too few rows to fill the device by themselves."""
+    few = limits.blocks_of(nest, _usual(nest)) < limits.multiprocessors(device)
+    return few and len(_split_counts(nest, device)) > 1
+
+
+def _split_counts(nest: NestChain, device: DeviceFacts) -> tuple[int, ...]:
+    """1 (the nest rolls), and counts that give each multiprocessor one, two or four thread blocks."""
+    blocks = limits.blocks_of(nest, _usual(nest))
+    most = -(-nest.extent(nest.column) // LEAST_COLUMNS)
+    counts = {min(most, max(1, waves * limits.multiprocessors(device) // blocks)) for waves in WAVES}
+    return (1, *sorted(counts - {1}))

@@ -1,0 +1,62 @@
+"""Our kernel with one thing changed, to see what that thing is worth (Neptune, Figure 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from neptune_lab.bench.measured import DEFAULT, OURS
+from neptune_lab.bench.setups import Setup
+from neptune_lab.htile_passes import PASSES
+
+# The setups that are ablated: the paper's two, and one for each thing that they do not have.
+ABLATED = (
+    "global_pf-512", "causal_pf-512", "causal_pf-8192", "gqa_pf-8192", "softcap_pf-8192", "window_pf-8192",
+    "gqa_dc-8192", "l2_norm-256x131072", "performer-8192", "g12",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to compile a setup.
+
+    Args:
+        name: what the results call it.
+        template: None: by shape.
+        options: the template's and emitter's.
+        tuned: take template and options from the records, where there are any.
+    """
+
+    name: str
+    template: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    tuned: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Its kind among contestants."""
+        return "ours" if self.name == OURS else "ablation"
+
+
+TUNED = Variant(OURS, tuned=True)
+
+
+def variants(setup: Setup) -> tuple[Variant, ...]:
+    """Ours as it is, and where the setup is ablated, with untuned options, and those with one change each."""
+    if setup.name not in ABLATED:
+        return (TUNED,)
+    templates = [Variant(name, name) for name in ("rolling_update", "split_k_update")]
+    without = [Variant(f"without {name}", options={"without": (name,)}) for name in PASSES]
+    code = [
+        Variant("descriptors", options={"loads": "descriptors"}),
+        Variant("pointers", options={"loads": "pointers"}),
+        Variant("two halves in one program", options={"interleave": 2}),
+        Variant("the next kernel starts early", options={"dependent_launch": True}),
+    ]
+    if setup.row.startswith("softcap"):
+        code += [
+            Variant("tanh by exp2", options={"tanh": "exp2"}),
+            Variant("tanh.approx", options={"tanh": "hardware"}),
+        ]
+    return (TUNED, Variant(DEFAULT), *templates, *without, *code)

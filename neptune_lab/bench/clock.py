@@ -1,0 +1,126 @@
+"""Times of several contestants, taken in turns, so that a clock that drifts drifts for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from neptune_lab.runtime.timing import measure, sampler
+
+# Stands in torch's message when the process has lost the GPU.
+LOST = "CUDA error"
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Microseconds a launch, one a turn.
+
+    Args:
+        us: in the order in which they were taken; none where the call failed.
+        note: how, where it is not the usual way, or why it failed.
+    """
+
+    us: tuple[float, ...]
+    note: str = ""
+
+
+class Clock(Protocol):
+    """What times calls."""
+
+    def quick(self, call: Call) -> float:
+        """Microseconds of a call, roughly, after a call to warm up."""
+        ...
+
+    def times(self, calls: Mapping[str, Call], cold: bool) -> dict[str, Samples]:
+        """Samples of every call, taken in turns."""
+        ...
+
+
+@dataclass(frozen=True)
+class GpuClock:
+    """CUDA events around replayed graphs.
+
+    Args:
+        seconds: how long a setup is timed for, about.
+        least, most: turns.
+    """
+
+    seconds: float = 1.0
+    least: int = 7
+    most: int = 60
+
+    def quick(self, call: Call) -> float:
+        """The median of a few launches without flushing L2."""
+        return measure(call, warmup=1, repetitions=5, flush_l2=False).us
+
+    def times(self, calls: Mapping[str, Call], cold: bool) -> dict[str, Samples]:
+        """One sample of each call a turn, each turn begun by another."""
+        sample: dict[str, Callable[[int], list[float]]] = {}
+        notes: dict[str, str] = {}
+        for name, call in calls.items():
+            sample[name], notes[name] = self._sampler(call, cold)
+        found: dict[str, list[float]] = {name: [] for name in calls}
+        failed: dict[str, str] = {}
+        names = list(calls)
+        began, turn = time.perf_counter(), 0
+        while turn < self.most and (turn < self.least or time.perf_counter() - began < self.seconds):
+            for n in range(len(names)):
+                name = names[(turn + n) % len(names)]
+                if name in failed:
+                    continue
+                try:
+                    found[name] += sample[name](1)
+                except RuntimeError as error:  # one that runs out of memory is not everybody's failure
+                    if LOST in str(error):
+                        raise
+                    failed[name] = f"could not be timed: {str(error).splitlines()[0]}"
+            turn += 1
+        return {
+            name: Samples((), failed[name]) if name in failed else Samples(tuple(us), notes[name])
+            for name, us in found.items()
+        }
+
+    def _sampler(self, call: Call, cold: bool) -> tuple[Callable[[int], list[float]], str]:
+        try:
+            return sampler(call, cold=cold), ""
+        except RuntimeError as error:  # torch refuses to capture what synchronises
+            if LOST in str(error) and "captur" not in str(error):
+                raise
+            torch.cuda.synchronize()
+
+            def eager(count: int) -> list[float]:
+                return [measure(call, warmup=1, repetitions=count, flush_l2=cold).us]
+
+            return eager, "launched call by call: it cannot be captured in a CUDA graph"
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """The host's own clock, for a machine without a GPU: what it says of interpreted kernels is no time of theirs."""
+
+    turns: int = 2
+
+    def quick(self, call: Call) -> float:
+        """One call."""
+        began = time.perf_counter()
+        call()
+        return (time.perf_counter() - began) * 1e6
+
+    def times(self, calls: Mapping[str, Call], cold: bool) -> dict[str, Samples]:
+        """A few turns; there is no cache to flush."""
+        found: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(self.turns):
+            for name, call in calls.items():
+                found[name].append(self.quick(call))
+        return {name: Samples(tuple(us)) for name, us in found.items()}
+
+
+def clock() -> Clock:
+    """The clock for this machine."""
+    return GpuClock() if torch.cuda.is_available() else HostClock()

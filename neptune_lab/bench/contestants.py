@@ -1,0 +1,129 @@
+"""Everyone who takes part in a setup, ours and the peers, made ready on the same tensors and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+
+from neptune_lab.bench.ablation import Variant, variants
+from neptune_lab.bench.clock import LOST
+from neptune_lab.bench.kernels import Compiled, Kernels
+from neptune_lab.bench.measured import BOUND, DEFAULT, OURS, Entry
+from neptune_lab.bench.peers import Quick, Ready, Tensors, peers
+from neptune_lab.bench.reference import Reference
+from neptune_lab.bench.setups import Setup
+from neptune_lab.runtime import load, resources
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One column of a setup.
+
+    Args:
+        name, kind: as in `measured.Entry`.
+        refuses: why it takes no part, given the device's bytes; empty where it does.
+        make: readies it; raises where it cannot.
+        variant: of a kernel of ours, what is changed.
+        quiet: times its own candidates while it compiles.
+    """
+
+    name: str
+    kind: str
+    refuses: Callable[[Setup, int], str]
+    make: Callable[[Setup, Tensors, Quick], Ready]
+    variant: Variant | None = None
+    quiet: bool = False
+
+
+def contestants(setup: Setup, kernels: Kernels, autotuned: Sequence[str] = ()) -> tuple[Contestant, ...]:
+    """Ours first, then the peers."""
+    own = tuple(
+        Contestant(v.name, v.kind, lambda setup, memory: "", _ours(kernels, v), variant=v) for v in variants(setup)
+    )
+    others = tuple(Contestant(p.name, p.kind, p.refuses, p.make, quiet=p.quiet) for p in peers(setup, autotuned))
+    return (*own, *others)
+
+
+class Refused(Exception):
+    """A kernel of ours that could not be compiled; the reason is its text."""
+
+
+def _ours(kernels: Kernels, variant: Variant) -> Callable[[Setup, Tensors, Quick], Ready]:
+    def make(setup: Setup, tensors: Tensors, quick: Quick) -> Ready:
+        return launchable(kernels(setup, variant), tensors)
+
+    return make
+
+
+def launchable(made: Compiled, tensors: Tensors) -> Ready:
+    """A compiled kernel of ours on these tensors."""
+    if made.spec is None:
+        raise Refused(made.note)
+    kernel = load(made.spec)
+
+    def taken() -> tuple[dict[str, Any], ...]:
+        return tuple(asdict(r) for r in resources(kernel.module))
+
+    return Ready(lambda: kernel(*tensors), made.note, made.options, taken)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A contestant that was readied and checked: what is known of it, and how to call it where it counts.
+
+    Args:
+        entry: without a time.
+        ready: None where it does not count.
+        fatal: the GPU is lost to this process.
+    """
+
+    entry: Entry
+    ready: Ready | None = field(default=None, repr=False)
+    fatal: bool = False
+
+
+def attempt(
+    contestant: Contestant, setup: Setup, tensors: Tensors, reference: Reference | None, quick: Quick, memory: int
+) -> Attempt:
+    """Readies a contestant, runs it once, and compares its answer.
+
+    Args:
+        reference: None: the answer is not looked at.
+    """
+    entry = Entry(contestant.name, contestant.kind, "ok")
+    if why := contestant.refuses(setup, memory):
+        return Attempt(replace(entry, status="skipped", note=why))
+    try:
+        ready = contestant.make(setup, tensors, quick)
+        answer = ready.call()
+        if tensors[0].is_cuda:
+            torch.cuda.synchronize()
+    except Exception as error:  # noqa: BLE001 - peers are foreign code; whatever they raise is their result
+        said = str(error).strip().splitlines() or [""]
+        lost = LOST in str(error)
+        return Attempt(replace(entry, status="failed", note=f"{type(error).__name__}: {said[0]}"[:300]), fatal=lost)
+    entry = replace(entry, note=ready.note, options=dict(ready.options), resources=ready.resources())
+    if reference is None:
+        return Attempt(entry, ready)
+    error = reference.error(answer)
+    if not error <= BOUND:
+        note = f"wrong: relative error {error:.1e} in its worst block, at most {BOUND:g} counts. {entry.note}".strip()
+        return Attempt(replace(entry, status="wrong", error=_finite(error), note=note))
+    return Attempt(replace(entry, error=error), ready)
+
+
+def _finite(error: float) -> float | None:
+    """JSON has no infinity."""
+    return error if error < float("inf") else None
+
+
+def repeats(made: Mapping[str, Compiled]) -> set[str]:
+    """The ablations whose kernel is, word for word, the one with default options: what they change is not in it."""
+    usual = made.get(DEFAULT)
+    if usual is None or usual.spec is None:
+        return set()
+    text = usual.spec.text
+    return {n for n, m in made.items() if n not in (OURS, DEFAULT) and m.spec is not None and m.spec.text == text}

@@ -1,0 +1,104 @@
+"""The machine that a run was on: names, versions, clocks under load, and the rates it really reaches."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from neptune_lab.runtime import device_facts
+from neptune_lab.runtime.timing import measure
+
+_COPIED = 1 << 31
+_MATMUL = 8192
+
+# What nvidia-smi is asked, and what we call it.  Nothing is ever set.
+_LOAD = {
+    "sm_mhz": "clocks.sm",
+    "memory_mhz": "clocks.mem",
+    "celsius": "temperature.gpu",
+    "watts": "power.draw",
+}
+
+
+def describe() -> dict[str, Any]:
+    """Facts about the device and its driver; `gpu` is false where kernels are interpreted."""
+    facts = device_facts()
+    return {**asdict(facts), "gpu": not facts.interpreter, "driver": _smi("driver_version")}
+
+
+def used_versions() -> dict[str, str]:
+    """Versions of what takes part."""
+    found: dict[str, Any] = {"Python": platform.python_version()}
+    for package in ("neptune-lab", "torch", "triton", "apache-tvm", "numpy"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    found["torch"] = torch.__version__  # the distribution's number may lack the CUDA version
+    cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
+    found |= {"CUDA": torch.version.cuda, "cuDNN": cudnn}
+    return {name: str(number) for name, number in found.items() if number is not None}
+
+
+def rates() -> dict[str, float]:
+    """The rates of a copy (2 GiB, bytes read and written), a large fp16 product, and the time of an empty span.
+
+    Empty without a GPU.
+    """
+    if not torch.cuda.is_available():
+        return {}
+    return {
+        "copy_gbps": 2 * _COPIED / _copy_us() / 1e3,
+        "matmul_tflops": 2 * _MATMUL**3 / _product_us() / 1e6,
+        "empty_us": measure(lambda: None, repetitions=30, flush_l2=True).us,
+    }
+
+
+def _copy_us() -> float:
+    source = torch.empty(_COPIED, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return measure(lambda: target.copy_(source), repetitions=30, flush_l2=False).us
+
+
+def _product_us() -> float:
+    a = torch.randn(_MATMUL, _MATMUL, device="cuda", dtype=torch.float16)
+    return measure(lambda: a @ a, repetitions=30, flush_l2=False).us
+
+
+def under_load(launch: Callable[[], Any], us: float) -> Mapping[str, Any]:
+    """Clocks, power and temperature while `launch`, of so many microseconds, keeps the GPU busy; empty without one."""
+    if not torch.cuda.is_available() or shutil.which("nvidia-smi") is None:
+        return {}
+    for _ in range(max(1, min(5000, int(2e5 / us)))):
+        launch()
+    found = dict(zip(_LOAD, _smi(",".join(_LOAD.values())).split(", "), strict=False))
+    torch.cuda.synchronize()
+    return {name: _number(value) for name, value in found.items()}
+
+
+def _smi(query: str) -> str:
+    """What nvidia-smi answers for the current device; empty where it does not."""
+    if not torch.cuda.is_available() or shutil.which("nvidia-smi") is None:
+        return ""
+    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
+    command = [
+        "nvidia-smi",
+        f"--id=GPU-{str(uuid).removeprefix('GPU-')}",
+        f"--query-gpu={query}",
+        "--format=csv,noheader,nounits",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,131 @@
+"""Our kernels: compiled here, or read from a directory that was written where TVM is.
+
+The directory holds one file for each distinct kernel (it needs torch and Triton only) and manifest.json, which says
+for each setup and variant which file and function it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neptune_lab.bench.ablation import Variant
+from neptune_lab.bench.measured import DEFAULT
+from neptune_lab.bench.setups import Setup
+from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.runtime import KernelSpec, TensorSpec
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel of ours, ready to load; or why there is none.
+
+    Args:
+        spec: the module and how it is called; None where it was refused.
+        options: template and options that it was compiled with.
+        note: "tuned", "default options", or the refusal.
+    """
+
+    spec: KernelSpec | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+Kernels = Callable[[Setup, Variant], Compiled]
+
+
+def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compiled:
+    """The setup's kernel, compiled now; needs TVM.
+
+    Args:
+        device: whose records of tuning to use, by its name; the GPU at hand where None.
+    """
+    from neptune_lab import records
+    from neptune_lab.pipeline import compile
+
+    template, options, note = variant.template, dict(variant.options), DEFAULT
+    try:
+        found = records.best(setup.op, device) if variant.tuned else None
+        if found is not None:
+            chosen = {n: tuple(v) if isinstance(v, list) else v for n, v in found.candidate["options"].items()}
+            template, options, note = found.candidate["template"], {**chosen, **options}, "tuned"
+        kernel = compile(setup.op, template, **options)
+    except NeptuneError as error:
+        return Compiled(None, options, error.reason)
+    spec = KernelSpec(
+        kernel.triton.name, kernel.triton.entry, kernel.source, _specs(setup.op.inputs), _specs(setup.op.outputs)
+    )
+    return Compiled(spec, {"template": template or "by shape", **options}, note)
+
+
+def _specs(tensors: Iterable[Any]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(t.name, t.shape, t.dtype) for t in tensors)
+
+
+def export(
+    pairs: Iterable[tuple[Setup, Variant]],
+    directory: Path,
+    kernels: Kernels = compiled,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Path:
+    """Writes the kernels of these setups and variants to a directory; the manifest's path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    entries: dict[str, dict[str, Any]] = {}
+    for setup, variant in pairs:
+        progress(f"{setup.name}: {variant.name}")
+        made = kernels(setup, variant)
+        entry: dict[str, Any] = {"options": dict(made.options), "note": made.note}
+        if made.spec is not None:
+            digest = hashlib.sha256(made.spec.text.encode()).hexdigest()[:16]
+            module = f"{made.spec.name}_{digest}.py"
+            (directory / module).write_text(made.spec.text, encoding="utf-8")
+            said = {key: value for key, value in asdict(made.spec).items() if key != "text"}
+            entry |= {"module": module, "spec": said}
+        entries.setdefault(setup.name, {})[variant.name] = entry
+    path = directory / MANIFEST
+    path.write_text(json.dumps({"schema": SCHEMA, "kernels": entries}, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Kernels that `export` wrote, as a function of setup and variant.
+
+    Args:
+        path: the directory.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        manifest = self.path / MANIFEST
+        if not manifest.is_file():
+            raise MeasureError(f"there is no {manifest}", help="neptune-lab bench --export-kernels writes one")
+        record = json.loads(manifest.read_text(encoding="utf-8"))
+        if record.get("schema") != SCHEMA:
+            raise MeasureError(f"{manifest} is of schema {record.get('schema')!r}, expected {SCHEMA}")
+        object.__setattr__(self, "_kernels", record["kernels"])
+
+    def __call__(self, setup: Setup, variant: Variant) -> Compiled:
+        """The kernel, or a refusal where the directory has none."""
+        entry = getattr(self, "_kernels").get(setup.name, {}).get(variant.name)  # noqa: B009
+        if entry is None:
+            return Compiled(None, {}, f"the kernels in {self.path.name} have none for it")
+        if "module" not in entry:
+            return Compiled(None, entry["options"], entry["note"])
+        said = entry["spec"]
+        spec = KernelSpec(
+            said["name"],
+            said["entry"],
+            (self.path / entry["module"]).read_text(encoding="utf-8"),
+            tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in said["inputs"]),
+            tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in said["outputs"]),
+        )
+        return Compiled(spec, entry["options"], entry["note"])

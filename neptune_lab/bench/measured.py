@@ -1,0 +1,206 @@
+"""What a run found, as frozen data with a versioned JSON form; every table and figure is drawn from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from neptune_lab.errors import MeasureError
+
+SCHEMA = 1
+
+# Names of contestants; one that comes in several ways has its way after a comma.
+OURS = "neptune_lab"
+DEFAULT = "default options"
+FLEX = "FlexAttention"
+COMPILE = "torch.compile"
+HAND = "Triton by hand"
+CUDNN = "SDPA cuDNN"
+FLASH = "SDPA flash"
+EFFICIENT = "SDPA efficient"
+EAGER = "PyTorch eager"
+
+# An answer counts when no checked block of so many rows is farther off than this (Frobenius norm, relative).  Float16
+# rounding is an order of magnitude below it, a wrong tile an order above.
+BOUND = 1e-2
+BLOCK_ROWS = 128
+# How many blocks are checked where not all are.
+SAMPLED = 64
+
+# What a contestant is.  Compilers and libraries as Neptune's section 7 tells them apart: a compiler is told the
+# operator, a library brings it.
+KINDS = ("ours", "ablation", "compiler", "library")
+# "same": an ablation whose kernel is ours without it, word for word.
+STATUSES = ("ok", "wrong", "failed", "skipped", "same")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One contestant on one setup.
+
+    Args:
+        name: of the contestant.
+        kind: one of `KINDS`.
+        status: one of `STATUSES`; only "ok" has a time.
+        us, low, high: median, tenth and ninetieth percentile, in microseconds.
+        runs: how many times were taken.
+        error: the relative error of the worst block against float64.
+        note: why it has no time, or what else to know of it.
+        options: the template's and emitter's options of a kernel of ours.
+        resources: registers, spills, shared memory and warps of each launched kernel of ours.
+    """
+
+    name: str
+    kind: str
+    status: str
+    us: float | None = None
+    low: float | None = None
+    high: float | None = None
+    runs: int = 0
+    error: float | None = None
+    note: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    resources: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class SetupResult:
+    """Everything that was measured on one setup.
+
+    Args:
+        name, row, group: the setup's.
+        sizes: its sizes, for people and for axes.
+        cold: whether L2 was flushed.
+        flops, bytes, kv_bytes: what it has to do at least.
+        checked: what part of the answers was compared with float64.
+        entries: one a contestant.
+        load: clocks, power and temperature while our kernel ran, as nvidia-smi gives them.
+    """
+
+    name: str
+    row: str
+    group: str
+    sizes: Mapping[str, Any]
+    cold: bool
+    flops: float
+    bytes: int
+    kv_bytes: int
+    checked: str
+    entries: tuple[Entry, ...]
+    load: Mapping[str, Any] = field(default_factory=dict)
+
+    def time(self, name: str) -> float | None:
+        """The median of a contestant that counts, else None."""
+        return next((e.us for e in self.entries if e.name == name and e.status == "ok"), None)
+
+    @property
+    def ours(self) -> float | None:
+        """Our median, None where it does not count."""
+        return self.time(OURS)
+
+    def best(self, *kinds: str) -> Entry | None:
+        """The fastest of these kinds whose answer is right."""
+        found = [e for e in self.entries if e.kind in kinds and e.status == "ok" and e.us]
+        return min(found, key=lambda e: e.us or 0.0, default=None)
+
+    def speedup(self, *kinds: str) -> float | None:
+        """The time of the best of these kinds over ours; None without either."""
+        best = self.best(*kinds)
+        return best.us / self.ours if best and best.us and self.ours else None
+
+    def over(self, name: str) -> float | None:
+        """The time of the contestant, the fastest of its ways, over ours."""
+        found = [e.us for e in self.entries if e.name.split(", ")[0] == name and e.status == "ok" and e.us]
+        return min(found) / self.ours if found and self.ours else None
+
+
+@dataclass(frozen=True)
+class Results:
+    """A run.
+
+    Args:
+        device: what `bench.device` says of it: name, memory, driver, capability.
+        versions: of torch, Triton, CUDA, cuDNN, ours.
+        rates: copy_gbps, matmul_tflops, empty_us (two events with nothing between).
+        started: UTC, ISO 8601.
+        seconds: how long all of its parts took.
+        command: what makes it again.
+        setups: in the order in which they were measured.
+        tuning: a record a tuned setup: its seconds, and for each candidate predicted and measured microseconds and
+            estimated and actual bytes of shared memory (MCFuser's Figures 10 and 11).
+    """
+
+    device: Mapping[str, Any]
+    versions: Mapping[str, str]
+    rates: Mapping[str, float]
+    started: str
+    seconds: float
+    command: str
+    setups: tuple[SetupResult, ...] = ()
+    tuning: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the times are a GPU's."""
+        return bool(self.device.get("gpu"))
+
+    def group(self, *groups: str) -> tuple[SetupResult, ...]:
+        """The setups of these groups."""
+        return tuple(s for s in self.setups if s.group in groups)
+
+    def with_setup(self, done: SetupResult, seconds: float) -> Results:
+        """These results with one setup more, in place of one of its name."""
+        found = {s.name: s for s in self.setups} | {done.name: done}
+        return replace(self, setups=tuple(found.values()), seconds=seconds)
+
+    def with_tuning(self, told: Mapping[str, Any], seconds: float) -> Results:
+        """These results with the tuning of one setup more, in place of one of its name."""
+        found = {t["setup"]: t for t in self.tuning} | {told["setup"]: told}
+        return replace(self, tuning=tuple(found.values()), seconds=seconds)
+
+
+def to_json(results: Results) -> str:
+    """The results as JSON text."""
+    return json.dumps({"schema": SCHEMA, **asdict(results)}, indent=1) + "\n"
+
+
+def from_json(text: str, where: str = "the results") -> Results:
+    """The results in a JSON text.
+
+    Raises:
+        MeasureError: not JSON, not results, or of another schema.
+    """
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise MeasureError(f"{where} is not JSON: {error}") from error
+    if not isinstance(record, dict) or record.pop("schema", None) != SCHEMA:
+        raise MeasureError(
+            f"{where} holds no benchmark results of schema {SCHEMA}", help="neptune-lab bench writes them"
+        )
+    setups = tuple(
+        SetupResult(**{**s, "entries": tuple(Entry(**{**e, "resources": tuple(e["resources"])}) for e in s["entries"])})
+        for s in record.pop("setups")
+    )
+    return Results(**{**record, "setups": setups, "tuning": tuple(record["tuning"])})
+
+
+def read(path: Path) -> Results:
+    """The results in a file; MeasureError where there are none."""
+    if not path.is_file():
+        raise MeasureError(f"there is no file {path}", help="neptune-lab bench -o writes one")
+    return from_json(path.read_text(encoding="utf-8"), str(path))
+
+
+def write(path: Path, results: Results) -> None:
+    """Writes the file whole or not at all, so that an interrupted run leaves the last state."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(to_json(results))
+    Path(temporary).replace(path)

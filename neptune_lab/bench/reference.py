@@ -1,0 +1,109 @@
+"""The float64 answer, computed where the tensors are, a piece at a time; and how far an answer is from it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from neptune_lab.bench.definitions import attention, definition
+from neptune_lab.bench.measured import BLOCK_ROWS, SAMPLED
+from neptune_lab.bench.setups import Setup
+
+# Up to so many scores every row is checked; above, `SAMPLED` blocks of rows.
+CHECKED_SCORES = 1 << 33
+
+# Scores held at once in float64: 256 MiB, and a few arrays of that size.
+_HELD_SCORES = 1 << 25
+
+Index = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Blocks of the float64 answer.
+
+    Args:
+        blocks: which output, which part of it, and what belongs there.
+        checked: what part of the answer they are, for people.
+    """
+
+    blocks: tuple[tuple[int, Index, torch.Tensor], ...]
+    checked: str
+
+    def error(self, answer: Any) -> float:
+        """The relative error (Frobenius norm) of the worst block of `BLOCK_ROWS` rows.
+
+        Infinite where a number is not finite.
+        """
+        outputs = answer if isinstance(answer, tuple | list) else (answer,)
+        worst = 0.0
+        for output, index, want in self.blocks:
+            got = outputs[output][index].to(torch.float64)
+            for part, wanted in zip(_by_rows(got), _by_rows(want), strict=True):
+                off = torch.linalg.vector_norm(part - wanted, dim=(-2, -1))
+                size = torch.linalg.vector_norm(wanted, dim=(-2, -1)).clamp_min(1e-30)
+                largest = float((off / size).max())
+                worst = max(worst, largest if largest == largest else float("inf"))
+        return worst
+
+
+def reference(setup: Setup, tensors: Sequence[torch.Tensor], scores: int = CHECKED_SCORES) -> Reference:
+    """The setup's answer for these inputs, computed in float64.
+
+    Args:
+        scores: an attention operator with more scores than this is checked on a sample of its rows.
+    """
+    if setup.is_attention:
+        return _attention(setup, tensors, scores)
+    wide = tuple(t.to(torch.float64) for t in tensors)
+    if setup.group == "performer":  # a head at a time: features are wider than what goes in
+        heads = wide[0].shape[1]
+        run = definition(setup, torch.float64)
+        parts = [run(*(t[:, h : h + 1] for t in wide[:3]), wide[3])[0] for h in range(heads)]
+        return Reference(
+            tuple((0, (slice(None), slice(h, h + 1)), part) for h, part in enumerate(parts)), "every element"
+        )
+    outputs = definition(setup, torch.float64)(*wide)
+    return Reference(tuple((n, (slice(None),), o.to(torch.float64)) for n, o in enumerate(outputs)), "every element")
+
+
+def _attention(setup: Setup, tensors: Sequence[torch.Tensor], scores: int) -> Reference:
+    q, k, v = tensors[:3]
+    batch, heads, rows, _ = q.shape
+    kv_heads, kv_len = k.shape[1], k.shape[2]
+    group = heads // kv_heads
+    every = batch * heads * rows * kv_len <= scores
+    at_once = BLOCK_ROWS if not every else max(1, min(rows, _HELD_SCORES // (group * kv_len)))
+    places = [(b, h, r) for b in range(batch) for h in range(kv_heads) for r in range(0, rows, at_once)]
+    chosen = places if every else _sample(places)
+    blocks = tuple(
+        (0, index, attention(setup.case, *parts, torch.float64, first_head=head * group, first_row=row))
+        for (_, head, row), (index, parts) in zip(chosen, _pieces(chosen, q, k, v, group, at_once), strict=True)
+    )
+    said = "every element" if every else f"{len(chosen)} of {len(places)} blocks of {at_once} rows"
+    return Reference(blocks, said)
+
+
+def _pieces(
+    places: Sequence[tuple[int, int, int]], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: int, rows: int
+) -> Iterator[tuple[Index, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
+    """Where a piece of the answer stands, and the queries, keys and values that it needs, in float64."""
+    for b, head, row in places:
+        index = (slice(b, b + 1), slice(head * group, (head + 1) * group), slice(row, row + rows))
+        own = (slice(b, b + 1), slice(head, head + 1))
+        yield index, (q[index].double(), k[own].double(), v[own].double())
+
+
+def _sample(places: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The first and the last block, and others drawn with a fixed seed."""
+    between = random.Random(0).sample(places[1:-1], min(SAMPLED, len(places)) - 2)
+    return [places[0], *sorted(between), places[-1]]
+
+
+def _by_rows(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """(..., rows, width) in pieces of `BLOCK_ROWS` rows; a vector is one piece."""
+    return (values[None],) if values.dim() == 1 else values.split(BLOCK_ROWS, dim=-2)

@@ -1,0 +1,70 @@
+"""Tuning as part of a run: how long it takes from nothing, and what was foretold of each candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.autotune.model import Model
+from neptune_lab.autotune.shared_memory import kernel_bytes
+from neptune_lab.autotune.tune import TuneResult, tune
+from neptune_lab.bench.setups import Setup
+from neptune_lab.operators import Operator
+from neptune_lab.records import Record
+from neptune_lab.runtime import DeviceFacts, device_facts
+
+# The paper's own choice for its Figure 11 (the first four chains of its Table II), and one attention operator.
+TUNED_SETUPS = ("g1", "g2", "g3", "g4", "causal_pf-2048")
+
+
+def tune_setup(setup: Setup, seconds: float) -> dict[str, Any]:
+    """Tunes a setup as if nothing were known of it, and says what came of it, as `Results.tuning` keeps it.
+
+    Args:
+        seconds: how long it may take.
+
+    Raises:
+        MeasureError: there is no GPU, or no candidate came to a time.
+    """
+    return told(setup, tune(setup.op, seconds=seconds, cold=setup.cold, fresh=True, command="neptune-lab bench"))
+
+
+def told(setup: Setup, found: TuneResult, facts: DeviceFacts | None = None) -> dict[str, Any]:
+    """A tuning run as plain JSON: its seconds, why it ended, and a trial a measured candidate.
+
+    Args:
+        facts: the device that it ran on; the one at hand where None.
+    """
+    return {
+        "setup": setup.name,
+        "seconds": found.seconds,
+        "ended": found.ended,
+        "trials": trials(setup.op, found.records, facts or device_facts()),
+    }
+
+
+def trials(op: Operator, records: Iterable[Record], facts: DeviceFacts) -> list[Mapping[str, Any]]:
+    """For each record: measured and predicted microseconds, actual and estimated bytes of shared memory.
+
+    A figure that is not known (a candidate that failed has no time) is None.
+    """
+    model = Model(op, facts)
+    return [_trial(op, record, model) for record in records]
+
+
+def _trial(op: Operator, record: Record, model: Model) -> Mapping[str, Any]:
+    candidate = Candidate.from_json(record.candidate)
+    actual = [r["shared"] for r in record.resources if r.get("shared") is not None]
+    return {
+        "us": record.us,
+        "predicted_us": model(candidate) * 1e6,
+        "shared": max(actual, default=None),
+        # Compiling takes a third of a second: only where there is something to compare with.
+        "shared_estimate": _estimate(op, candidate) if actual else None,
+    }
+
+
+def _estimate(op: Operator, candidate: Candidate) -> int:
+    tiles = candidate.compile(op).htile
+    return max(kernel_bytes(tiles, kernel) for kernel in tiles.kernels)

@@ -1,0 +1,125 @@
+"""Compiling ahead: every contestant once, in processes of their own, so that measuring finds it in the caches.
+
+torch.compile takes 8 to 20 s a shape.  Its caches, and Triton's, lie on disk: what one process compiled another
+loads.  A contestant that crashes or hangs does so here, where it costs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neptune_lab.bench.ablation import Variant
+from neptune_lab.bench.contestants import attempt, contestants, launchable, repeats
+from neptune_lab.bench.kernels import Compiled, Directory, Kernels, compiled
+from neptune_lab.bench.measured import DEFAULT
+from neptune_lab.bench.setups import Setup
+from neptune_lab.bench.tensors import device_memory, make_tensors
+from neptune_lab.bench.workers import Lost, run_apart
+
+TIMEOUT_S = 240.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where our kernels come from, in a form that another process can be told.
+
+    Args:
+        directory: of `kernels.export`; None: compiled where they are needed.
+        device: whose records of tuning to use; None: the GPU's at hand.
+    """
+
+    directory: Path | None = None
+    device: str | None = None
+
+    def kernels(self) -> Kernels:
+        """The kernels as a function."""
+        if self.directory is not None:
+            return Directory(self.directory)
+        return lambda setup, variant: compiled(setup, variant, self.device)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One contestant of one setup."""
+
+    setup: Setup
+    name: str
+    source: Source
+    autotuned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Warm:
+    """What came of it: the kernel where it is ours, and why it must not be tried again where it failed.
+
+    Args:
+        refusal: empty where it ran.
+        compiled: our kernel.
+        fatal: the process cannot use the GPU any more.
+    """
+
+    refusal: str = ""
+    compiled: Compiled | None = None
+    fatal: bool = False
+
+
+def warm(task: Task) -> Warm:
+    """Compiles a contestant and calls it once, in this process."""
+    torch.compiler.reset()
+    found = {c.name: c for c in contestants(task.setup, task.source.kernels(), task.autotuned)}
+    chosen = found[task.name]
+    memory = device_memory()
+    if chosen.refuses(task.setup, memory):
+        return Warm()
+    tensors = make_tensors(task.setup.op)
+    made: Compiled | None = None
+    if chosen.variant is not None:
+        made = task.source.kernels()(task.setup, chosen.variant)
+        kernel = made
+        if made.spec is not None and chosen.kind == "ablation":
+            usual = task.source.kernels()(task.setup, Variant(DEFAULT))
+            if repeats({DEFAULT: usual, task.name: made}):
+                return Warm(compiled=made)
+        chosen = replace(chosen, make=lambda setup, tensors, quick: launchable(kernel, tensors))
+    tried = attempt(chosen, task.setup, tensors, None, _once, memory)
+    del tensors
+    if torch.cuda.is_available() and not tried.fatal:
+        torch.cuda.empty_cache()
+    # Several processes share the memory here; where the contestant runs it has all of it.
+    failed = tried.entry.status == "failed" and not tried.entry.note.startswith("OutOfMemoryError")
+    return Warm(tried.entry.note if failed else "", made, tried.fatal)
+
+
+def _once(call: Callable[[], Any]) -> float:
+    """Compiles by calling; what is fastest is found out when the GPU is quiet."""
+    call()
+    return 0.0
+
+
+def warm_all(
+    setups: Sequence[Setup],
+    source: Source,
+    autotuned: tuple[str, ...],
+    workers: int,
+    environment: dict[str, str],
+    progress: Callable[[str], None],
+) -> dict[tuple[str, str], Warm]:
+    """`warm` for every contestant of these setups, by names of setup and contestant.
+
+    Those that time their own candidates come last, one at a time, with all of the machine's cores.
+    """
+    every = [(s, c) for s in setups for c in contestants(s, source.kernels(), autotuned)]
+    found: dict[tuple[str, str], Warm] = {}
+    for quiet in (False, True):
+        tasks = [Task(s, c.name, source, autotuned) for s, c in every if c.quiet is quiet]
+        threads = {} if quiet else {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        limits = {"workers": 1 if quiet else workers, "timeout_s": TIMEOUT_S, "environment": environment | threads}
+        for done, (task, answer) in enumerate(run_apart(warm, tasks, **limits), 1):
+            found[task.setup.name, task.name] = Warm(answer.reason) if isinstance(answer, Lost) else answer
+            progress(f"compiled {done} of {len(tasks)}: {task.setup.name}, {task.name}")
+    return found

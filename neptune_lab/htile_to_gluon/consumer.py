@@ -1,0 +1,314 @@
+"""A consumer: four warps that compute 64 rows of a tile.
+
+The first product of a tile is issued together with the second product of the tile before, and the row work of the tile
+runs while that one multiplies:
+
+    first tile     x = a @ b0;  row work 0
+    next tiles     x = a @ bj  |  y = y + p @ cj-1;   wait for x, row work j, wait for y;  y = f(y), p = p of tile j
+    at the end     y = y + p @ c last
+
+Two facts of the assembler decide how it is written (seen in machine code):
+
+- it moves the wait for a product up over arithmetic, which would leave nothing to run beside the product, but never over
+  a loop: so the wait for the next tile's copy, a loop on a barrier, stands before it;
+- it moves the narrowing of `p` down below that wait, unless `p` is an operand of the wait (`tie`).
+"""
+
+from __future__ import annotations
+
+from neptune_lab.htile.affine import affine, is_nonnegative
+from neptune_lab.htile.layout import Doc, Loose, seq
+from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Store, TileExpr
+from neptune_lab.htile.shapes import shape_of_access
+from neptune_lab.htile.walk import reads
+from neptune_lab.htile_to_gluon.context import GluonContext
+from neptune_lab.htile_to_gluon.expressions import emit, value
+from neptune_lab.htile_to_gluon.memory import store
+from neptune_lab.htile_to_gluon.producer import with_tiles
+from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
+from neptune_lab.htile_to_gluon.shared import Ring, Shared, left_access
+from neptune_lab.htile_to_gluon.structure import Part, Product
+from neptune_lab.htile_to_gluon.visits import each_tile, later, left_after_first, neat
+from neptune_lab.htile_to_triton.descriptors import descriptor
+
+# Barriers of the hardware, of which Triton uses the low numbers; `_sync` and `_arrive` of helpers.py.
+FIRST_BARRIER = 14
+
+
+class Consumer:
+    """The emission of one consumer function."""
+
+    def __init__(self, ctx: GluonContext, shared: Shared) -> None:
+        self.ctx = ctx
+        self.shared = shared
+        self.structure = ctx.structure
+        self.rows = ctx.structure.rows
+        self.me = ctx.variables[CONSUMER][0]
+        self.ping_pong = ctx.gluon.ping_pong and self.structure.consumers == 2
+        self.staged: dict[str, tuple[str, tuple[int, ...], str]] = {}  # buffers of outputs: tensor -> name, tile, dtype
+        self.carried = _carried(self.structure.parts, self.structure.after)
+        for stmt in self.structure.before:
+            self.carried |= {stmt.target.tensor}
+        for tensor in ctx.program.tensors:
+            if tensor.name in self.carried:
+                ctx.tiles[tensor.name] = ctx.names.fresh(tensor.name)
+        self.left: dict[str, str] = {}  # trailing product -> the variable of its left operand
+        self.zeros: dict[int, str] = {}
+
+    def emit(self) -> None:
+        """The body of the function."""
+        ctx = self.ctx
+        for ring in self.shared.rings:
+            ctx.line(f"{ring.slot} = 0")
+            ctx.line(f"{ring.phase} = 0")
+        for product in self.structure.parts[0].leading:
+            columns = ctx.shape(product.store.target)[1]
+            if columns not in self.zeros:
+                self.zeros[columns] = ctx.names.fresh(f"zeros_{columns}")
+                layout = ctx.tile_layout(columns)
+                ctx.line(f"{self.zeros[columns]} = gl.zeros([{ROWS}, {columns}], gl.float32, layout={layout})")
+        if self.ping_pong:
+            ctx.line(f"if {self.me} == 1:")
+            ctx.line(f"    {ctx.helper('_arrive')}({FIRST_BARRIER})")
+        with_tiles(ctx, self._tile)
+        if self.staged:
+            ctx.line("tma.store_wait(0)")
+
+    def _tile(self) -> None:
+        ctx, structure = self.ctx, self.structure
+        for stmt in structure.before:
+            self._store(stmt)
+        turn = "turn & 1" if self.shared.persistent else "0"
+        for held in self.shared.held:
+            ctx.line(f"mbarrier.wait({held.ready}.index({self.me}), {turn})")
+        self._open(structure.first, left_after_first(ctx))
+        for n, this in enumerate(structure.parts):
+            after = structure.parts[n + 1 :]
+
+            def one(mine: IndexExpr, this: Part = this, after: tuple[Part, ...] = after) -> None:
+                self._steady(this, neat(Arith("+", mine, later(ctx, after))))
+
+            each_tile(ctx, this, opened=n == 0, body=one)
+        self._close(structure.first)
+        for stmt in structure.after:
+            self._store(stmt)
+
+    # -- tiles ----------------------------------------------------------------------------------------------
+
+    def _open(self, this: Part, left: IndexExpr) -> None:
+        """The first tile: nothing runs beside it."""
+        self._fresh(this, "_first")
+        for ring in self.shared.leading:
+            self._wait_full(ring)
+        self._issue_leading(this)
+        self._finish_leading(this, 0)
+        zero = {s.target.tensor for s in self.structure.before if isinstance(s.value, Literal) and s.value.value == 0}
+        for stmt in this.middle:
+            self._store(stmt)
+        for product in this.trailing:
+            self._left(product)
+            if not (product.target in zero and _keeps_zero(product.acc, product.target)):
+                self._rescale(product)
+        for stmt in this.after:
+            self._store(stmt)
+        self._await_next(left)
+
+    def _steady(self, this: Part, left: IndexExpr) -> None:
+        ctx = self.ctx
+        self._fresh(this)
+        if self.ping_pong:
+            ctx.line(f"{ctx.helper('_sync')}({FIRST_BARRIER} + {self.me})")
+        self._issue_leading(this)
+        self._issue_trailing(this)
+        if self.ping_pong:
+            ctx.line(f"{ctx.helper('_arrive')}({FIRST_BARRIER + 1} - {self.me})")
+        self._finish_leading(this, len(this.trailing))
+        for stmt in this.middle:
+            self._store(stmt)
+        for product in this.trailing:
+            self._left(product)
+        self._await_next(left)
+        self._finish_trailing(this, tie=ctx.gluon.tie)
+        for product in this.trailing:
+            self._rescale(product)
+        for stmt in this.after:
+            self._store(stmt)
+
+    def _close(self, this: Part) -> None:
+        if self.shared.persistent:
+            for held in self.shared.held:
+                self.ctx.line(f"mbarrier.arrive({held.spent}.index({self.me}), count=1)")
+        self._issue_trailing(this)
+        self._finish_trailing(this, tie=False)
+
+    # -- products -------------------------------------------------------------------------------------------
+
+    def _issue_leading(self, this: Part) -> None:
+        ctx = self.ctx
+        for ring, product in zip(self.shared.leading, this.leading, strict=True):
+            self._at(product.store)
+            held = self.shared.holding(left_access(self.structure, product))
+            zeros = self.zeros[ctx.shape(product.store.target)[1]]
+            ctx.line(
+                f"{self._pending(product)} = warpgroup_mma({held.buffer}.index({self.me}), {_right(ring, product)}, "
+                f"{zeros}, use_acc=False, is_async=True)"
+            )
+
+    def _finish_leading(self, this: Part, running: int) -> None:
+        ctx = self.ctx
+        self._at(this.leading[0].store)
+        pending = ", ".join(self._pending(product) for product in this.leading)
+        done = ", ".join(ctx.tiles[product.target] for product in this.leading)
+        ctx.line(f"{done} = warpgroup_mma_wait({running}, [{pending}])")
+        for ring, product in zip(self.shared.leading, this.leading, strict=True):
+            ctx.defined[product.target] = (ROWS, ctx.shape(product.store.target)[1])
+            self._release(ring)
+
+    def _issue_trailing(self, this: Part) -> None:
+        ctx = self.ctx
+        for ring, product in zip(self.shared.trailing, this.trailing, strict=True):
+            self._at(product.store)
+            self._wait_full(ring)
+            ctx.line(
+                f"{self._pending(product)} = warpgroup_mma({self.left[product.target]}, {_right(ring, product)}, "
+                f"{ctx.tiles[product.target]}, is_async=True)"
+            )
+
+    def _finish_trailing(self, this: Part, *, tie: bool) -> None:
+        ctx = self.ctx
+        self._at(this.trailing[0].store)
+        pending = [self._pending(product) for product in this.trailing]
+        done = [ctx.tiles[product.target] for product in this.trailing]
+        if tie:
+            operands = [self.left[product.target] for product in this.trailing]
+            pending, done = pending + operands, done + operands
+        ctx.line(f"{', '.join(done)} = warpgroup_mma_wait(0, [{', '.join(pending)}])")
+        for ring in self.shared.trailing:
+            self._release(ring)
+
+    def _left(self, product: Product) -> None:
+        """The left operand of a trailing product, in the registers where the product takes it."""
+        ctx = self.ctx
+        self._at(product.store)
+        wide = ctx.shape(product.a)[1]
+        piece = emit(ctx, part(product.a, self.rows), wide)
+        if product.target not in self.left:
+            self.left[product.target] = ctx.names.fresh(f"{product.target}_left")
+        layout = ctx.operand_layout(ctx.shape(product.store.target)[1])
+        ctx.line(seq(f"{self.left[product.target]} = gl.convert_layout(", piece.doc, f", {layout})"))
+
+    def _rescale(self, product: Product) -> None:
+        """`y = f(y)`: what a trailing product adds to."""
+        ctx = self.ctx
+        assert product.acc is not None
+        if isinstance(product.acc, Access):
+            return
+        self._at(product.store)
+        shape = (ROWS, ctx.shape(product.store.target)[1])
+        ctx.line(seq(f"{ctx.tiles[product.target]} = ", value(ctx, part(product.acc, self.rows), shape, "float32")))
+
+    # -- barriers -------------------------------------------------------------------------------------------
+
+    def _wait_full(self, ring: Ring, more: str = "") -> None:
+        self.ctx.line(f"mbarrier.wait({ring.full}.index({ring.slot}), {ring.phase}{more})")
+
+    def _await_next(self, left: IndexExpr) -> None:
+        """Waits for what the next tile's leading products take, where there is one."""
+        ctx = self.ctx
+        if left == Int(0):
+            return
+        some = is_nonnegative(affine(left) + -1, ctx.env)
+        for ring in self.shared.leading:
+            self._wait_full(ring, "" if some else f", pred={ctx.index(left)} > 0")
+
+    def _release(self, ring: Ring) -> None:
+        ctx = self.ctx
+        ctx.line(f"mbarrier.arrive({ring.empty}.index({ring.slot}), count=1)")
+        ctx.line(f"{ring.slot}, {ring.phase} = {ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.stages})")
+
+    # -- stores ---------------------------------------------------------------------------------------------
+
+    def _fresh(self, this: Part, suffix: str = "") -> None:
+        """New names for the tiles that live in one visit only: a name of an outer scope would be carried by a loop."""
+        ctx = self.ctx
+        for stmt in (*(p.store for p in this.leading), *this.middle, *this.after):
+            name = stmt.target.tensor
+            if name not in self.carried:
+                ctx.tiles[name] = ctx.name_for(("tile", name, suffix), f"{name}{suffix}", ctx.scope)
+
+    def _at(self, stmt: Store) -> None:
+        self.ctx.node, self.ctx.origin = stmt.node_id, stmt.origin
+
+    def _pending(self, product: Product) -> str:
+        return f"{self.ctx.tiles[product.target]}_pending"
+
+    def _store(self, stmt: Store) -> None:
+        ctx = self.ctx
+        self._at(stmt)
+        stmt = part_of_store(stmt, self.rows)
+        tensor = ctx.program.tensor(stmt.target.tensor)
+        shape = shape_of_access(stmt.target)
+        if tensor.space == "chip":
+            ctx.line(seq(f"{ctx.tiles[tensor.name]} = ", Loose(value(ctx, stmt.value, shape, tensor.dtype))))
+            ctx.defined[tensor.name] = shape
+            return
+        columns = shape[1] if len(shape) == 2 else ctx.columns
+        result = value(ctx, stmt.value, shape, tensor.dtype)
+        described = descriptor(ctx, stmt.target) if tensor.dtype in ("float16", "bfloat16") else None
+        if described is None:
+            ctx.line(store(ctx, stmt.target, result, columns))
+        else:
+            self._copy_out(tensor.name, shape, tensor.dtype, result, described)
+
+    def _copy_out(
+        self, tensor: str, shape: tuple[int, ...], dtype: str, result: Doc, described: tuple[str, str]
+    ) -> None:
+        """The output through shared memory and the copy engine: in a tile that is spent, or in a buffer of its own."""
+        ctx = self.ctx
+        reusable = [h.buffer for h in self.shared.held if (h.shape, h.dtype) == (shape, dtype)]
+        taken = {name for name, _, _ in self.staged.values()}
+        if not self.shared.persistent and reusable and reusable[0] not in taken:
+            buffer = reusable[0]
+        else:
+            buffer = ctx.names.fresh(f"{tensor}_staged")
+        self.staged[tensor] = (buffer, shape, dtype)
+        if self.shared.persistent:
+            ctx.line("tma.store_wait(0)")
+            ctx.line(f"{ctx.helper('_meet')}()")
+        ctx.line(seq(f"{buffer}.index({self.me}).store(", result, ")"))
+        ctx.line("fence_async_shared()")
+        ctx.line(f"tma.async_copy_shared_to_global({described[0]}, {described[1]}, {buffer}.index({self.me}))")
+
+
+def _right(ring: Ring, product: Product) -> str:
+    return f"{ring.slots}.index({ring.slot}){'.permute((1, 0))' if product.transposed else ''}"
+
+
+def _carried(parts: tuple[Part, ...], after: tuple[Store, ...]) -> frozenset[str]:
+    """Tiles that live from one visit to the next, or to the end."""
+    out = {access.tensor for stmt in after for access in reads(stmt)}
+    for this in parts:
+        seen: set[str] = {product.target for product in this.leading}
+        out |= {product.target for product in this.trailing}
+        for stmt in this.middle:
+            out |= {access.tensor for access in reads(stmt)} - seen
+            seen.add(stmt.target.tensor)
+        for product in this.trailing:
+            out |= {access.tensor for access in reads(product.store)} - seen
+        for stmt in this.after:
+            out |= {access.tensor for access in reads(stmt)} - seen
+            seen.add(stmt.target.tensor)
+    return frozenset(out)
+
+
+def _keeps_zero(acc: TileExpr | None, target: str) -> bool:
+    """Whether `acc` is 0 where `target` is: a product of it with finite factors."""
+    match acc:
+        case Access(tensor=name):
+            return name == target
+        case Elementwise(op="mul", args=args):
+            return any(_keeps_zero(arg, target) for arg in args)
+        case _:
+            return False
+
+

@@ -1,0 +1,92 @@
+"""One Gluon function while it is written: the Triton emitter's context, with layouts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from neptune_lab.htile.bounds import Interval
+from neptune_lab.htile.nodes import Kernel, Program
+from neptune_lab.htile_to_gluon.options import GluonOptions
+from neptune_lab.htile_to_gluon.rows import CONSUMER
+from neptune_lab.htile_to_gluon.structure import Structure
+from neptune_lab.htile_to_triton.context import Context
+from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
+
+_HELPER = re.compile(r"\b(_tanh|_hardware_tanh|_round)\(")
+
+
+class GluonContext(Context):
+    """The state of one function's emission.
+
+    A tile of n columns has one layout, that of a warp group's product (`TILE_n`); a vector of rows is a slice of the
+    layout of the leading product (`ROWS_n`), a vector of columns one of its own tile's (`COLUMNS_n`).
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        kernel: Kernel,
+        structure: Structure,
+        helpers: dict[str, dict[str, None]],
+        taken: set[str],
+        options: GluonOptions,
+        columns: int,
+    ) -> None:
+        # What a copy engine can bring, the Triton emitter's descriptors say: those of the launcher.
+        emit = replace(options.emit, loads="host_descriptors")
+        super().__init__(program, kernel, helpers, Names({*taken, "gl", "gluon", "mbarrier", "tma"}), emit)
+        self.structure = structure
+        self.gluon = options
+        self.columns = columns  # of the leading product
+        self.layouts: dict[str, None] = {}
+        self.env[CONSUMER] = Interval(0, structure.consumers - 1)
+        self.root = Scope(None, frozenset({CONSUMER}))
+        self.scope = self.root
+        name = self.names.fresh("consumer")
+        self.variables[CONSUMER] = (name, Draft([name], kernel.name))
+
+    def tile_layout(self, columns: int) -> str:
+        """The name of the layout of a tile of that many columns."""
+        return self._layout(f"TILE_{columns}")
+
+    def rows_layout(self, columns: int | None = None) -> str:
+        """The name of the layout of a vector of rows beside tiles of that many columns (None: as variables have it)."""
+        return self._layout(f"ROWS_{columns or self.columns}")
+
+    def columns_layout(self, columns: int) -> str:
+        """The name of the layout of a vector of columns."""
+        return self._layout(f"COLUMNS_{columns}")
+
+    def operand_layout(self, columns: int) -> str:
+        """The name of the layout of a left operand of a product of that many columns."""
+        return self._layout(f"LEFT_{columns}")
+
+    def _layout(self, name: str) -> str:
+        self.layouts[name] = None
+        return name
+
+    def say(self, text: str) -> Draft:
+        """A statement, as a line of text."""
+        return self.line(text)
+
+
+def spelled(text: str) -> str:
+    """A line of Triton in Gluon: the same functions under another name."""
+    return _HELPER.sub(r"\1_gluon(", re.sub(r"\btl\.", "gl.", text))
+
+
+def layout_lines(names: set[str]) -> list[str]:
+    """Module-level constants for the layouts that are used."""
+    out: list[str] = []
+    for name in sorted(names, key=lambda n: (int(n.rsplit("_", 1)[1]), n)):
+        kind, columns = name.rsplit("_", 1)
+        tile = f"gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {columns}, 16])"
+        text = {
+            "TILE": tile,
+            "ROWS": f"gl.SliceLayout(1, {tile})",
+            "COLUMNS": f"gl.SliceLayout(0, {tile})",
+            "LEFT": f"gl.DotOperandLayout(0, {tile}, 2)",
+        }[kind]
+        out.append(f"{name} = gl.constexpr({text})")
+    return out

@@ -1,0 +1,121 @@
+"""Tile expressions in Gluon: what the Triton emitter says, with the layout of every vector written down."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from neptune_lab.errors import EmitError
+from neptune_lab.htile.layout import Doc, call, seq
+from neptune_lab.htile.nodes import (
+    Access,
+    Cast,
+    Dot,
+    Elementwise,
+    Iota,
+    Literal,
+    NewAxis,
+    Permute,
+    Reduce,
+    Scalar,
+    Slice,
+    TileExpr,
+)
+from neptune_lab.htile_to_gluon.context import GluonContext
+from neptune_lab.htile_to_gluon.memory import load, vector
+from neptune_lab.htile_to_triton.context import ATOM
+from neptune_lab.htile_to_triton.elementwise import elementwise
+from neptune_lab.htile_to_triton.pieces import Piece, cast, literal_piece, literal_text, triton_dtype
+
+
+def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> Piece:
+    """`expr` in Gluon, as a part of a tile of that many columns (of the leading product's, for a vector of rows)."""
+    match expr:
+        case Access(tensor=name):
+            if ctx.program.tensor(name).space == "chip":
+                return _chip(ctx, expr, columns)
+            return Piece(load(ctx, expr, columns))
+        case Cast(arg=Literal(value=value), dtype=dtype):
+            return literal_piece(value, dtype)
+        case Cast(arg=arg, dtype=dtype):
+            piece = emit(ctx, arg, columns)
+            return piece if ctx.dtype(arg) == dtype else cast(piece, dtype)
+        case Iota(index=index):
+            return _iota(ctx, index, columns)
+        case Scalar(value=value):
+            text, bracketed = ctx.index(value), ctx.index(value, ATOM)
+            return Piece(text, ATOM if text == bracketed else 0, python=True)
+        case Literal(value=value, dtype=dtype):
+            return literal_piece(value, dtype)
+        case Elementwise(args=args):
+            return elementwise(ctx, expr, [emit(ctx, arg, columns) for arg in args])
+        case Reduce(op=op, arg=arg):
+            return _reduce(ctx, op, arg)
+        case Permute() | Dot():
+            raise EmitError(f"{type(expr).__name__} stands where the Gluon emitter has no word for it")
+        case _:
+            assert_never(expr)
+
+
+def _chip(ctx: GluonContext, access: Access, columns: int) -> Piece:
+    if access.tensor not in ctx.defined:
+        raise EmitError(f"tile {access.tensor} is read where it has no value")
+    name = ctx.tiles[access.tensor]
+    kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
+    if kept != [True, False]:
+        return Piece(name)
+    return Piece(f"{rows_beside(ctx, name, columns)}[:, None]")
+
+
+def rows_beside(ctx: GluonContext, name: str, columns: int) -> str:
+    """A vector of rows in the layout that it has beside a tile of that many columns: every thread has its rows already,
+    so that nothing moves."""
+    if columns == ctx.columns:
+        return name
+    return f"gl.convert_layout({name}, {ctx.rows_layout(columns)}, assert_trivial=True)"
+
+
+def _iota(ctx: GluonContext, index: tuple[Slice | NewAxis, ...], columns: int) -> Piece:
+    dim, part = next((n, part) for n, part in enumerate(index) if isinstance(part, Slice))
+    is_columns = dim == 1
+    name = vector(ctx, part, columns, is_columns=is_columns)
+    if len(index) == 1:
+        return Piece(name)
+    return Piece(f"{name}[{'None, :' if is_columns else ':, None'}]")
+
+
+def _reduce(ctx: GluonContext, op: str, arg: TileExpr) -> Piece:
+    columns = ctx.shape(arg)[1]
+    dtype = ctx.dtype(arg)
+    wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
+    piece = emit(ctx, arg, columns)
+    piece = piece if wide == dtype else cast(piece, wide)
+    result: Doc = call(f"tl.{op}", piece.doc, "axis=1")
+    if columns != ctx.columns:
+        result = call("tl.convert_layout", result, ctx.rows_layout(), "assert_trivial=True")
+    if dtype == "bool":
+        return Piece(seq("(", result, " != 0)"))
+    return Piece(result) if wide == dtype else cast(Piece(result), dtype)
+
+
+def value(ctx: GluonContext, expr: TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
+    """`expr` as a whole tile of `shape`, for a variable."""
+    columns = shape[1] if len(shape) == 2 else ctx.columns
+    piece = emit(ctx, expr, columns)
+    if piece.literal is not None:
+        return full(ctx, shape, literal_text(piece.literal.value, dtype), dtype)
+    if piece.python:
+        piece = cast(piece, dtype)
+    if ctx.shape(expr) != shape:
+        # Broadcasting to a tile of zeros keeps the layout written down.
+        zeros = full(ctx, shape, literal_text(0, dtype), dtype)
+        return seq(piece.at(ATOM), " + ", zeros)
+    return piece.doc
+
+
+def full(ctx: GluonContext, shape: tuple[int, ...], text: str, dtype: str) -> Doc:
+    """A tile of one value."""
+    if not shape:
+        return f"tl.to_tensor({text})"
+    layout = ctx.tile_layout(shape[1]) if len(shape) == 2 else ctx.rows_layout()
+    extents = f"[{', '.join(map(str, shape))}]"
+    return call("tl.full", extents, text, triton_dtype(dtype), f"layout={layout}")

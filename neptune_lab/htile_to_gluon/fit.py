@@ -1,0 +1,274 @@
+"""Which kernels are written in Gluon: their structure is read here, or the reason why there is none.
+
+The form: one level of loops over one tiled reduction (in parts, and with tiles written out), whose body is
+
+    leading products    x = dot(tile that stays, tile that the loop brings)
+    row work            pointwise operators, reductions of rows, small reads
+    trailing products   y = dot(value of the loop, tile that the loop brings, acc=f(y))
+
+with rows of all tiles side by side in the first dimension, so that consumers share them out without a word.
+
+Tiles may be visited in any order.  A loop of HTile IR walks the tiles of a reduction; a rolling update makes each state
+the reduction over the tiles visited so far, and its repair relates that to the state before the step, whichever tile
+the step brings (paper, section 4: the rule is proven for every tag, not for one order of tags).  So a loop whose last
+tile is certain to exist, and often the only masked one, starts there and walks down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neptune_lab.htile.affine import affine, expression, is_nonnegative
+from neptune_lab.htile.bounds import Env, grid_env
+from neptune_lab.htile.nodes import (
+    Access,
+    Arith,
+    Cast,
+    Dot,
+    Elementwise,
+    For,
+    Int,
+    Iota,
+    Kernel,
+    Literal,
+    NewAxis,
+    Permute,
+    Program,
+    Reduce,
+    Scalar,
+    Slice,
+    Stmt,
+    Store,
+    TileExpr,
+)
+from neptune_lab.htile.shapes import dtype_of, shape_of
+from neptune_lab.htile.substitute import substitute
+from neptune_lab.htile.walk import accesses, names_of_access, reads, subexpressions
+from neptune_lab.htile_to_gluon.rows import ROWS
+from neptune_lab.htile_to_gluon.structure import Part, Product, Structure, Unfit
+
+HALVES = ("float16", "bfloat16")
+MOST_CONSUMERS = 3
+WIDEST = 256  # columns of a warp group's product
+PLAIN_DTYPES = ("float16", "bfloat16", "float32", "int32", "bool")
+
+
+def read(program: Program, kernel: Kernel) -> Structure:
+    """The structure of `kernel`.
+
+    Raises:
+        Unfit: it has none that the emitter writes; the message says what is in the way.
+    """
+    before, parts, after = _parts(program, kernel)
+    rows = shape_of(parts[0].leading[0].a, program)[0]
+    if rows % ROWS or not 1 <= rows // ROWS <= MOST_CONSUMERS:
+        raise Unfit(f"it has {rows} rows a program; expected 64, 128 or 192", help="choose block_q=128")
+    held = {} if not before else _held(program, kernel, before)
+    for product in parts[0].leading:
+        if isinstance(product.a, Access) and program.tensor(product.a.tensor).space == "chip":
+            if product.a.tensor not in held:
+                raise Unfit(f"the left operand {product.a.tensor} of {product.target} is no tile loaded before the loop")
+    before = tuple(s for s in before if s.target.tensor not in held)
+    downward = parts[-1].certain
+    if downward:
+        parts = parts[::-1]
+    elif not parts[0].certain:
+        raise Unfit("neither the first nor the last tile of its loop is certain to exist")
+    first = _tile_of(program, parts[0], downward=downward)
+    structure = Structure(rows, held, before, first, parts, downward, after)
+    _check_rows(program, structure)
+    return structure
+
+
+def _tile_of(program: Program, part: Part, *, downward: bool) -> Part:
+    """The first tile of a part, or the last, written out."""
+    if part.loop is None:
+        return part
+    at = Arith("-", part.loop.stop, Int(1)) if downward else part.loop.start
+    body = substitute(part.loop.body, part.loop.var, expression(affine(at)))
+    constant = {p.a.tensor for p in part.leading if isinstance(p.a, Access)}
+    return _part(program, None, tuple(s for s in body if isinstance(s, Store)), constant, {})
+
+
+def _parts(program: Program, kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Part, ...], tuple[Store, ...]]:
+    loops = [stmt for stmt in kernel.body if isinstance(stmt, For)]
+    if not loops:
+        raise Unfit("it has no loop")
+    for loop in loops:
+        if any(isinstance(stmt, For) for stmt in loop.body):
+            raise Unfit(f"its loop over {loop.var} has a loop inside")
+    signature = [s.target.tensor for s in loops[0].body if isinstance(s, Store)]
+    before: list[Store] = []
+    after: list[Store] = []
+    parts: list[Part] = []
+    constant: set[str] = set()
+    rest = list(kernel.body)
+    env = grid_env(kernel)
+    while rest:
+        tile = _tile(rest, signature)
+        if tile is None:
+            stmt = rest.pop(0)
+            assert isinstance(stmt, Store)
+            (after if parts else before).append(stmt)
+            continue
+        if after:
+            raise Unfit(f"{after[0].target.tensor} is stored between two parts of its loop")
+        loop, body = tile
+        constant = constant or {s.target.tensor for s in before}
+        parts.append(_part(program, loop, body, constant, env))
+        del rest[: 1 if loop is not None else len(body)]
+    first = parts[0]
+    for other in parts[1:]:
+        if [_shape(program, p) for p in (*first.leading, *first.trailing)] != [
+            _shape(program, p) for p in (*other.leading, *other.trailing)
+        ]:
+            raise Unfit("the parts of its loop multiply different tiles")
+    return tuple(before), tuple(parts), tuple(after)
+
+
+def _shape(program: Program, product: Product) -> tuple[object, ...]:
+    return product.target, product.b.tensor, shape_of(product.b, program), product.transposed
+
+
+def _tile(rest: list[Stmt], signature: list[str]) -> tuple[For | None, tuple[Store, ...]] | None:
+    """The loop that comes next, or the tile of it that was written out; None for any other statement."""
+    head = rest[0]
+    if isinstance(head, For):
+        return head, tuple(s for s in head.body if isinstance(s, Store))
+    run: list[Store] = []
+    for stmt, target in zip(rest, signature, strict=False):
+        if not isinstance(stmt, Store) or stmt.target.tensor != target:
+            return None
+        run.append(stmt)
+    return (None, tuple(run)) if len(run) == len(signature) else None
+
+
+def _part(program: Program, loop: For | None, body: tuple[Store, ...], constant: set[str], env: Env) -> Part:
+    leading: list[Product] = []
+    trailing: list[Product] = []
+    middle: list[Store] = []
+    after: list[Store] = []
+    for store in body:
+        if program.tensor(store.target.tensor).space != "chip":
+            raise Unfit(f"its loop stores to {store.target.tensor}")
+        if not isinstance(store.value, Dot):
+            (after if trailing else middle).append(store)
+            continue
+        product = _product(program, store, store.value)
+        if product.acc is None and _stays(program, product.a, constant, loop):
+            leading.append(product)
+        elif product.acc is not None and {a.tensor for a in accesses(product.acc)} >= {product.target}:
+            if trailing:
+                middle, after = middle + after, []
+            trailing.append(product)
+        else:
+            raise Unfit(
+                f"the product {product.target} neither multiplies a tile that stays nor adds up over the loop"
+            )
+    if not leading or not trailing:
+        raise Unfit(f"its loop has no {'trailing' if leading else 'leading'} product")
+    targets = {p.target for p in trailing}
+    for store in (*middle, *after):
+        if seen := targets & {a.tensor for a in reads(store)}:
+            raise Unfit(f"{store.target.tensor} reads the sum {seen.pop()} inside the loop")
+    certain = loop is None or is_nonnegative(affine(loop.stop) - affine(loop.start) - 1, env)
+    return Part(loop, tuple(leading), tuple(middle), tuple(trailing), tuple(after), certain)
+
+
+def _product(program: Program, store: Store, dot: Dot) -> Product:
+    b, transposed = dot.b, False
+    if isinstance(b, Permute) and b.order == (1, 0):
+        b, transposed = b.arg, True
+    if not isinstance(b, Access) or program.tensor(b.tensor).space == "chip":
+        raise Unfit(f"the right operand of {store.target.tensor} is not a tile in global memory")
+    dtype = dtype_of(b, program)
+    if dtype not in HALVES:
+        raise Unfit(f"{store.target.tensor} multiplies {dtype}; expected float16 or bfloat16")
+    if any(isinstance(e, Dot) for part in (dot.a, dot.acc) if part is not None for e in subexpressions(part)):
+        raise Unfit(f"{store.target.tensor} has a product inside a product")
+    return Product(store, dot.a, b, transposed, dot.acc)
+
+
+def _stays(program: Program, a: TileExpr, constant: set[str], loop: For | None) -> bool:
+    if not isinstance(a, Access):
+        return False
+    if program.tensor(a.tensor).space == "chip":
+        return a.tensor in constant
+    return a.tensor in constant or (loop is not None and loop.var not in names_of_access(a))
+
+
+def _held(program: Program, kernel: Kernel, before: tuple[Store, ...]) -> dict[str, Access]:
+    """On-chip tiles that are one load, read as left operands of products only."""
+    others: set[str] = set()
+    for stmt in kernel.body:
+        for store in stmt.body if isinstance(stmt, For) else (stmt,):
+            assert isinstance(store, Store)
+            if isinstance(store.value, Dot) and isinstance(store.value.a, Access):
+                rest = [store.value.b] + ([] if store.value.acc is None else [store.value.acc])
+                others |= {a.tensor for expr in rest for a in accesses(expr)}
+            else:
+                others |= {a.tensor for a in reads(store)}
+    return {
+        s.target.tensor: s.value
+        for s in before
+        if isinstance(s.value, Access)
+        and program.tensor(s.value.tensor).space != "chip"
+        and s.target.tensor not in others
+        and len(shape_of(s.value, program)) == 2
+    }
+
+
+def _check_rows(program: Program, structure: Structure) -> None:
+    """Every tile has the program's rows in its first dimension, and nothing folds them."""
+    for store in _row_work(structure):
+        if store.mask is not None:
+            raise Unfit(f"the store to {store.target.tensor} has a mask")
+        for expr in (store.target, *subexpressions(store.value)):
+            _check_tile(program, structure.rows, expr, store.target.tensor)
+    for part in structure.parts:
+        for product in (*part.leading, *part.trailing):
+            for expr in (product.store.target, *_operands(product)):
+                _check_tile(program, structure.rows, expr, product.target)
+            if (columns := shape_of(product.store.target, program)[-1]) > WIDEST or columns % 16:
+                raise Unfit(f"{product.target} has {columns} columns; expected a multiple of 16, at most {WIDEST}")
+
+
+def _row_work(structure: Structure) -> Iterator[Store]:
+    yield from structure.before
+    for part in structure.parts:
+        yield from part.middle
+        yield from part.after
+    yield from structure.after
+
+
+def _operands(product: Product) -> Iterator[TileExpr]:
+    for operand in (product.a, product.acc):
+        if operand is not None:
+            yield from subexpressions(operand)
+
+
+def _check_tile(program: Program, rows: int, expr: TileExpr, name: str) -> None:
+    shape = shape_of(expr, program)
+    if dtype_of(expr, program) not in PLAIN_DTYPES and not isinstance(expr, Literal):
+        raise Unfit(f"{name} computes in {dtype_of(expr, program)}")
+    if len(shape) > 2:
+        raise Unfit(f"{name} has a tile of {len(shape)} dimensions; expected rows and columns")
+    if any(extent & (extent - 1) for extent in shape[1:]):
+        raise Unfit(f"{name} has a tile of shape {shape}; expected powers of two")
+    if shape and shape[0] not in ((rows,) if len(shape) == 1 else (1, rows)):
+        raise Unfit(f"{name} has a tile of shape {shape}; expected {rows} rows")
+    match expr:
+        case Reduce(dim=0):
+            raise Unfit(f"{name} folds rows, which several warp groups share")
+        case Reduce(op="prod"):
+            raise Unfit(f"{name} folds by a product")
+        case Permute():
+            raise Unfit(f"{name} permutes a tile that is no right operand")
+        case Dot():
+            raise Unfit(f"{name} has a product outside the loop, or inside an expression")
+        case Access(index=index) if len(shape) == 2 and shape[1] == 1:
+            last = [i for i in index if isinstance(i, Slice | NewAxis)][-1]
+            if isinstance(last, Slice):
+                raise Unfit(f"{name} has a tile of one column")
+        case Access() | Iota() | Scalar() | Literal() | Elementwise() | Cast() | Reduce():
+            pass

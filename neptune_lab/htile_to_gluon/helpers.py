@@ -1,0 +1,115 @@
+"""Functions that a module with Gluon kernels brings along, only where a kernel calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_NEXT = '''@gluon.jit
+def _next(slot, phase, STAGES: gl.constexpr):
+    """The next slot of a ring, and the parity that its barriers have there."""
+    slot += 1
+    if slot == STAGES:
+        slot = 0
+        phase ^= 1
+    return slot, phase
+'''
+
+_FILL = '''@gluon.jit
+def _fill(rows, slots, full, empty, slot, phase, row, column, STAGES: gl.constexpr):
+    """Starts the copy of a tile into the next slot of a ring, once every consumer has done with what was there."""
+    mbarrier.wait(empty.index(slot), phase ^ 1)
+    mbarrier.expect(full.index(slot), rows.block_type.nbytes)
+    tma.async_copy_global_to_shared(rows, [row, column], full.index(slot), slots.index(slot))
+    return _next(slot, phase, STAGES)
+'''
+
+_LOCATE = '''@gluon.jit
+def _locate(tile, BLOCKS: gl.constexpr, HEADS: gl.constexpr):
+    """Row block and head of a tile: HEADS heads side by side share the cache, row blocks in order among them."""
+    rest = tile % (HEADS * BLOCKS)
+    return rest // HEADS, tile // (HEADS * BLOCKS) * HEADS + rest % HEADS
+'''
+
+_TURN = '''@gluon.jit
+def _turn(turn):
+    """The tile of a program at a turn: back and forth over the programs, so that long and short tiles even out."""
+    programs = gl.num_programs(0)
+    program = gl.program_id(0)
+    back = turn % 2
+    return turn * programs + program * (1 - back) + (programs - 1 - program) * back
+'''
+
+_BARRIERS = '''@gluon.jit
+def _barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
+    """Barriers in shared memory, each complete after that many arrivals."""
+    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    for n in gl.static_range(NUMBER):
+        mbarrier.init(barriers.index(n), count=ARRIVALS)
+    return barriers
+'''
+
+# Triton 3.7 renamed it.
+_MEET = """_meet = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # Triton 3.7 and before
+"""
+
+_SYNC = '''@gluon.jit
+def _sync(BARRIER: gl.constexpr):
+    """Waits at a barrier of the hardware for the other consumer."""
+    lane = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.inline_asm_elementwise(
+        f"bar.sync {BARRIER}, 256; mov.b32 $0, $1;", "=r,r", [lane], dtype=gl.int32, is_pure=False, pack=1
+    )
+'''
+
+_ARRIVE = '''@gluon.jit
+def _arrive(BARRIER: gl.constexpr):
+    """Lets the other consumer pass a barrier of the hardware."""
+    lane = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.inline_asm_elementwise(
+        f"bar.arrive {BARRIER}, 256; mov.b32 $0, $1;", "=r,r", [lane], dtype=gl.int32, is_pure=False, pack=1
+    )
+'''
+
+_TANH = '''@gluon.jit
+def _tanh_gluon(x):
+    """tanh(x) = 1 - 2 / (exp(2 x) + 1): finite everywhere, one exponential, no libdevice."""
+    return 1.0 - 2.0 / (gl.exp2(2.8853900817779268 * x) + 1.0)
+'''
+
+_HARDWARE_TANH = '''@gluon.jit
+def _hardware_tanh_gluon(x):
+    """The GPU's own instruction: relative error about 2**-11."""
+    return gl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+'''
+
+_ROUND = '''@gluon.jit
+def _round_gluon(x):
+    """The nearest whole number, ties to even: from 2**23 on, a float has no fraction."""
+    magnitude = gl.abs(x)
+    whole = (magnitude + 8388608.0) - 8388608.0
+    return gl.where(magnitude < 8388608.0, gl.where(x < 0, -whole, whole), x)
+'''
+
+MULTIPROCESSORS = '''@functools.cache
+def _multiprocessors(device):
+    """How many programs run at a time on a GPU, one for each of its multiprocessors."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+'''
+
+# In an order in which each stands behind those that it calls; the second entry: what it calls.
+HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "_next": (_NEXT, ()),
+        "_fill": (_FILL, ("_next",)),
+        "_locate": (_LOCATE, ()),
+        "_turn": (_TURN, ()),
+        "_barriers": (_BARRIERS, ()),
+        "_meet": (_MEET, ()),
+        "_sync": (_SYNC, ()),
+        "_arrive": (_ARRIVE, ()),
+        "_tanh": (_TANH, ()),
+        "_hardware_tanh": (_HARDWARE_TANH, ()),
+        "_round": (_ROUND, ()),
+    }
+)

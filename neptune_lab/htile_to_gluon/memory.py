@@ -1,0 +1,64 @@
+"""Small reads and writes by pointers: captured vectors, values of rows, outputs that no copy engine takes."""
+
+from __future__ import annotations
+
+from neptune_lab.htile.layout import Doc, call
+from neptune_lab.htile.nodes import Access, Int, NewAxis, Slice
+from neptune_lab.htile.shapes import FLOATS
+from neptune_lab.htile.walk import names_of_access, names_of_index, region, simplify
+from neptune_lab.htile_to_gluon.context import GluonContext
+from neptune_lab.htile_to_triton.addresses import INT32_MAX, base, sliced
+from neptune_lab.htile_to_triton.context import ADD
+
+import math
+import re
+
+
+def vector(ctx: GluonContext, index: Slice, columns: int, *, is_columns: bool) -> str:
+    """The named index vector of a slice, as rows or as columns of a tile of that many columns."""
+    layout = ctx.columns_layout(index.extent) if is_columns else ctx.rows_layout(columns)
+    start = simplify(index.start)
+    lanes = f"tl.arange(0, {index.extent}, layout={layout})"
+    text = lanes if start == Int(0) else f"{ctx.index(start, ADD)} + {lanes}"
+    wanted = re.sub(r"(?<=[^\W\d_])_?\d+$", "", index.axis) or index.axis
+    return ctx.define(("vector", start, index.extent, layout), wanted, names_of_index(start), text)
+
+
+def load(ctx: GluonContext, access: Access, columns: int) -> str:
+    """A tile that holds a global access: loaded by a line of its own at the widest scope where it can be."""
+    dims = [i for i in access.index if isinstance(i, Slice | NewAxis)]
+    at = "" if len(dims) < 2 or NewAxis() not in dims else "[None, :]" if dims[0] == NewAxis() else "[:, None]"
+    bare = Access(access.tensor, region(access))
+    addresses, mask = _addresses(ctx, bare, columns, is_columns=at == "[None, :]")
+    args: list[Doc] = [addresses]
+    if mask:
+        args += [f"mask={mask}", f"other={'0.0' if ctx.dtype(access) in FLOATS else '0'}"]
+    key = ("load", access.tensor, bare.index, columns, at)
+    return f"{ctx.define(key, access.tensor, names_of_access(bare), call('tl.load', *args))}{at}"
+
+
+def store(ctx: GluonContext, access: Access, value: Doc, columns: int) -> Doc:
+    """The store of `value` to a global access."""
+    addresses, mask = _addresses(ctx, access, columns, is_columns=False)
+    return call("tl.store", addresses, value, *([f"mask={mask}"] if mask else []))
+
+
+def _addresses(ctx: GluonContext, access: Access, columns: int, *, is_columns: bool) -> tuple[str, str]:
+    """Pointers to the elements of `access`, which has no `NewAxis`, and the condition under which they exist."""
+    tensor = ctx.program.tensor(access.tensor)
+    parts = [base(ctx, tensor, access)]
+    conditions: list[str] = []
+    slices = sliced(access, tensor)
+    wide = ".to(tl.int64)" if math.prod(tensor.shape) > INT32_MAX else ""
+    sizes = [size for index, size in zip(access.index, tensor.shape, strict=True) if isinstance(index, Slice)]
+    for (dim, stride, index), size in zip(slices, sizes, strict=True):
+        as_columns = is_columns or dim == 1
+        at = "" if len(slices) == 1 else "[None, :]" if dim == 1 else "[:, None]"
+        name = vector(ctx, index, columns, is_columns=as_columns)
+        parts.append(f"{name}{wide}{at}" + ("" if stride == 1 else f" * {stride}"))
+        bounds = ctx.interval(index.start)
+        if bounds.hi + index.extent > size:
+            conditions.append(f"({name}{at} < {size})")
+        if bounds.lo < 0:
+            conditions.append(f"({name}{at} >= 0)")
+    return " + ".join(parts), " & ".join(conditions)

@@ -1,0 +1,208 @@
+"""The whole module: layouts, helpers, kernels, and the plain function that launches them."""
+
+from __future__ import annotations
+
+from neptune_lab.errors import EmitError
+from neptune_lab.htile.nodes import Kernel, Program, Store
+from neptune_lab.htile.verify import verify
+from neptune_lab.htile.walk import stores
+from neptune_lab.htile_to_gluon.helpers import HELPERS, MULTIPROCESSORS
+from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
+from neptune_lab.htile_to_gluon.options import GluonOptions
+from neptune_lab.htile_to_gluon.structure import Unfit
+from neptune_lab.htile_to_triton import module as triton_module
+from neptune_lab.htile_to_triton.context import Context, HostDescriptor
+from neptune_lab.htile_to_triton.helpers import ASK, INTERPRETED
+from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
+from neptune_lab.htile_to_triton.kernel import emit_kernel as emit_triton_kernel
+from neptune_lab.htile_to_triton.module import Writer, allocation, signature, write_helper, write_kernel
+from neptune_lab.htile_to_triton.scope import Names
+from neptune_lab.htile_to_triton.source import KernelSource, TritonSource
+
+
+def fits(program: Program, kernel: Kernel, options: GluonOptions | None = None) -> str | None:
+    """Why `kernel` is not written in Gluon; None where it is."""
+    try:
+        emit_kernel(program, kernel, kernel.name, {}, set(), options or GluonOptions())
+    except Unfit as reason:
+        return reason.reason
+    return None
+
+
+def emit(program: Program, options: GluonOptions | None = None) -> TritonSource:
+    """`program` as a module of Gluon kernels, every computing line linked to its HTile nodes.
+
+    A kernel that has not the form (fit.py) is written in Triton, in the same module.
+
+    Raises:
+        TileError: the program is not valid HTile IR.
+        EmitError: no kernel of the program fits; the message has the reason for each.
+    """
+    verify(program)
+    options = options or GluonOptions()
+    names = Names([*HELPERS, *TRITON_HELPERS])
+    entry = names.fresh(program.name)
+    functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
+    own = {f"{f}_{what}" for f in functions for what in ("producer", "consumer")}
+    taken = {entry, *functions, *own, *HELPERS, *TRITON_HELPERS, "_scratch", "_multiprocessors"}
+    helpers: dict[str, dict[str, None]] = {}
+    triton_helpers: dict[str, dict[str, None]] = {}
+    reasons: dict[str, str] = {}
+    made: list[GluonKernel | Context] = []
+    for kernel, function in zip(program.kernels, functions, strict=True):
+        try:
+            made.append(emit_kernel(program, kernel, function, helpers, taken, options))
+        except Unfit as reason:
+            reasons[kernel.name] = reason.reason
+            made.append(emit_triton_kernel(program, kernel, triton_helpers, taken, options.emit))
+    if len(reasons) == len(program.kernels):
+        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise EmitError(f"code='gluon': no kernel of {program.name} can be written in Gluon ({told})", help="leave code out")
+    return _module(program, options, entry, functions, made, helpers, triton_helpers)
+
+
+def _module(
+    program: Program,
+    options: GluonOptions,
+    entry: str,
+    functions: list[str],
+    made: list[GluonKernel | Context],
+    helpers: dict[str, dict[str, None]],
+    triton_helpers: dict[str, dict[str, None]],
+) -> TritonSource:
+    out = Writer()
+    gluons = [kernel for kernel in made if isinstance(kernel, GluonKernel)]
+    contexts = [kernel for kernel in made if isinstance(kernel, Context)]
+    out.plain(*_docstring(program, entry))
+    out.plain(*(["import functools", ""] if options.persistent else []), "import torch")
+    if contexts:
+        out.plain("import triton", "import triton.language as tl")
+    out.plain(
+        "from triton.experimental import gluon",
+        "from triton.experimental.gluon import language as gl",
+        "from triton.experimental.gluon.language.nvidia.hopper import (",
+        "    fence_async_shared,",
+        "    mbarrier,",
+        "    tma,",
+        "    warpgroup_mma,",
+        "    warpgroup_mma_wait,",
+        ")",
+        "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor",
+    )
+    if any(ctx.host_descriptors for ctx in contexts):
+        out.plain("from triton.tools.tensor_descriptor import TensorDescriptor as PlainDescriptor")
+    if ASK & triton_helpers.keys():
+        out.plain("", "", INTERPRETED)
+    out.plain("", "NEEDS_GPU = True  # Triton's interpreter does not know Gluon")
+    constants = dict.fromkeys(line for kernel in gluons for line in kernel.constants)
+    out.plain("# Layouts: of a warp group's product, of vectors beside it, of a left operand in registers.", *constants)
+    _write_helpers(out, program, functions, helpers)
+    for helper, users in sorted(triton_helpers.items()):
+        out.plain("", "")
+        write_helper(out, helper, users, functions, contexts)
+    sources: list[KernelSource] = []
+    for function, kernel, done in zip(functions, program.kernels, made, strict=True):
+        if isinstance(done, GluonKernel):
+            sources.append(_write_gluon(out, done))
+        else:
+            sources.append(write_kernel(out, function, kernel, done))
+    if options.persistent:
+        out.plain("", "", *MULTIPROCESSORS.rstrip("\n").split("\n"))
+    out.plain("", "")
+    _write_launcher(out, program, options, entry, sources, made)
+    return TritonSource(program.name, entry, "\n".join(out.text) + "\n", tuple(sources), tuple(out.lines))
+
+
+def _docstring(program: Program, entry: str) -> list[str]:
+    call = f"{', '.join(program.outputs)} = {entry}({', '.join(program.inputs)})"
+    return [
+        f'"""{program.name}: Gluon kernels for Hopper generated by neptune_lab; needs torch and Triton only.',
+        "",
+        f"    {call}",
+        '"""',
+        "",
+    ]
+
+
+def _write_helpers(
+    out: Writer, program: Program, functions: list[str], helpers: dict[str, dict[str, None]]
+) -> None:
+    wanted = set(helpers)
+    for name, (_, calls) in HELPERS.items():
+        if name in helpers:
+            wanted |= set(calls)
+    origin = {s.node_id: (f, s) for f, k in zip(functions, program.kernels, strict=True) for s in stores(k.body)}
+    for name, (text, _) in HELPERS.items():
+        if name not in wanted:
+            continue
+        users = tuple(helpers.get(name, ())) or (program.kernels[0].node_id,)
+        function, user = origin.get(users[0], (functions[0], None))
+        out.plain("", "")
+        for line in text.rstrip("\n").split("\n"):
+            if line.lstrip().startswith("return"):
+                out.linked(function, line, users, user.origin if isinstance(user, Store) else "")
+            else:
+                out.plain(line)
+
+
+def _write_gluon(out: Writer, kernel: GluonKernel) -> KernelSource:
+    out.plain("", "")
+    first = len(out.text)
+    for line in kernel.lines:
+        if line.nodes:
+            out.linked(kernel.name, line.text, line.nodes, line.origin)
+        else:
+            out.plain(line.text)
+    text = "\n".join(out.text[first:]) + "\n"
+    return KernelSource(kernel.name, text, (kernel.programs,), kernel.pointers, kernel.descriptors, 4, None)
+
+
+def _write_launcher(
+    out: Writer,
+    program: Program,
+    options: GluonOptions,
+    entry: str,
+    sources: list[KernelSource],
+    made: list[GluonKernel | Context],
+) -> None:
+    names = Names({entry, *(source.name for source in sources)})
+    arguments = {name: names.fresh(name) for name in program.inputs}
+    blocks = dict.fromkeys(
+        (d.block, program.tensor(d.tensor).dtype)
+        for kernel in made
+        if isinstance(kernel, GluonKernel)
+        for d in kernel.descriptors
+    )
+    layouts = {key: f"_SHARED_{key[0][0]}_{key[0][1]}" + ("" if key[1] == "float16" else f"_{key[1]}") for key in blocks}
+    for (block, dtype), name in layouts.items():
+        out.plain(f"{name} = gl.NVMMASharedLayout.get_default_for([{block[0]}, {block[1]}], gl.{dtype})")
+    out.plain("", "", f"def {entry}({', '.join(arguments.values())}):", *signature(program))
+    device = f"{arguments[program.inputs[0]]}.device"
+    for kernel, source, done in zip(program.kernels, sources, made, strict=True):
+        for name in (*source.arguments, *(d.tensor for d in source.descriptors)):
+            if name not in arguments:
+                arguments[name] = names.fresh(name)
+                made_here = allocation(program.tensor(name), arguments[name], device)
+                out.linked(source.name, made_here, (kernel.node_id,), kernel.name)
+        args = [arguments[name] for name in source.arguments]
+        grid = ", ".join(map(str, source.grid)) + ("," if len(source.grid) == 1 else "")
+        if isinstance(done, GluonKernel):
+            args += [_descriptor(program, d, arguments[d.tensor], layouts) for d in source.descriptors]
+            args += ["num_warps=4", f"maxnreg={done.registers}"]
+            if options.persistent:
+                grid = f"min({done.programs}, _multiprocessors({device})),"
+        else:
+            args += [triton_module.descriptor_text(d, arguments[d.tensor], "PlainDescriptor") for d in source.descriptors]
+            hints = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+            args += [f"{key}={value}" for key, value in hints.items() if value is not None]
+        out.linked(source.name, f"    {source.name}[({grid})](", (kernel.node_id,), kernel.name)
+        for arg in args:
+            out.linked(source.name, f"        {arg},", (kernel.node_id,), kernel.name)
+        out.linked(source.name, "    )", (kernel.node_id,), kernel.name)
+    out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
+
+
+def _descriptor(program: Program, made: HostDescriptor, tensor: str, layouts: dict[tuple[tuple[int, int], str], str]) -> str:
+    rows, columns = made.shape
+    layout = layouts[(made.block, program.tensor(made.tensor).dtype)]
+    return f"TensorDescriptor({tensor}, [{rows}, {columns}], [{columns}, 1], [{made.block[0]}, {made.block[1]}], {layout})"

@@ -1,0 +1,40 @@
+"""Choices of the Gluon emitter: how the two kinds of warps work together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from neptune_lab.errors import EmitError
+from neptune_lab.htile_to_triton import HOPPER, EmitOptions
+
+MOST_STAGES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class GluonOptions:
+    """How a kernel is written in Gluon.
+
+    Args:
+        stages: tiles that each ring in shared memory holds; 2 is enough unless tiles are small.
+        ping_pong: the two consumers issue their products in turn, so that one computes exponentials while the other
+            multiplies. It asks for two consumers; where there are others it changes nothing.
+        tie: the left operand of the second product is narrowed before the wait for the product before it, not after.
+        persistent: one program for each multiprocessor, which takes tile after tile: best where a program has little
+            to do. Else one program a tile.
+        emit: the options of the Triton emitter, for the target, tanh, and kernels that do not fit.
+    """
+
+    stages: int = 2
+    ping_pong: bool = True
+    tie: bool = False
+    persistent: bool = False
+    emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=HOPPER))
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.stages <= MOST_STAGES:
+            raise EmitError(f"stages={self.stages}: expected a number from 1 to {MOST_STAGES}")
+        if not self.emit.target.warpgroup_products:
+            raise EmitError(
+                f"code='gluon' is not available on target {self.emit.target}: it uses Hopper's warp group products",
+                help="compile on a Hopper GPU, give target=Target('cuda', (9, 0)), or leave code out",
+            )

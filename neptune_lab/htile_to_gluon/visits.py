@@ -1,0 +1,125 @@
+"""The walk over the tiles of a program, which producer and consumers take in the same steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from neptune_lab.htile.affine import affine, expression, is_nonnegative
+from neptune_lab.htile.bounds import loop_interval
+from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, Slice
+from neptune_lab.htile.walk import names_of_index, simplify
+from neptune_lab.htile_to_gluon.context import GluonContext
+from neptune_lab.htile_to_gluon.shared import left_access
+from neptune_lab.htile_to_gluon.structure import Part, Structure
+from neptune_lab.htile_to_triton.scope import Draft, Scope
+
+CACHE = 32 * 2**20  # bytes of a tile's loop tensors that heads side by side may take of the L2 cache
+
+
+def neat(expr: IndexExpr) -> IndexExpr:
+    """`expr` with what cancels gone."""
+    return simplify(expression(affine(expr)))
+
+
+def bind_program(ctx: GluonContext, tile: str) -> None:
+    """The grid variables of the kernel out of the number of a tile, at the top of the current scope."""
+    rows, heads = row_axes(ctx.structure, ctx.kernel)
+    extent = {axis.var: axis.extent for axis in ctx.kernel.grid}
+    blocks, number = math.prod(extent[v] for v in rows), math.prod(extent[v] for v in heads)
+    row, head = ctx.names.fresh("row_block"), ctx.names.fresh("head")
+    group = heads_side_by_side(ctx.program, ctx.structure, number)
+    found = Draft([f"{row}, {head} = {ctx.helper('_locate')}({tile}, {blocks}, {group})"], ctx.kernel.name)
+    found.used_by(ctx.kernel.node_id)
+    ctx.scope.prelude.append(found)
+    for source, axes in ((row, rows), (head, heads)):
+        for n, var in enumerate(axes):
+            below = math.prod(extent[v] for v in axes[:n])
+            text = source if below == 1 else f"{source} // {below}"
+            text = text if n == len(axes) - 1 else f"{text} % {extent[var]}"
+            name = ctx.names.fresh(var)
+            ctx.variables[var] = (name, Draft([f"{name} = {text}"], ctx.kernel.name))
+            ctx.scope.prelude.append(ctx.variables[var][1])
+    ctx.scope.binds |= set(extent)
+
+
+def row_axes(structure: Structure, kernel: Kernel) -> tuple[list[str], list[str]]:
+    """The grid variables that choose rows, and the others."""
+    access = left_access(structure, structure.parts[0].leading[0])
+    first = next(index for index in access.index if isinstance(index, Slice))
+    rows = [axis.var for axis in kernel.grid if axis.var in names_of_index(first.start)]
+    return rows, [axis.var for axis in kernel.grid if axis.var not in rows]
+
+
+def heads_side_by_side(program: Program, structure: Structure, number: int) -> int:
+    """How many heads run side by side: as many as have their loop tensors in the L2 cache, and they divide `number`."""
+    part = structure.parts[0]
+    brought = {p.b.tensor for p in (*part.leading, *part.trailing)}
+    size = 2 * sum(math.prod(program.tensor(name).shape) for name in brought)
+    most = max(1, CACHE * number // size)
+    return next(n for n in range(min(most, number), 0, -1) if number % n == 0)
+
+
+def tiles(kernel: Kernel) -> int:
+    """How many tiles a kernel has: program instances of its grid."""
+    return math.prod(axis.extent for axis in kernel.grid)
+
+
+def count(part: Part) -> IndexExpr:
+    """How many tiles a part has (below 0: none)."""
+    return Int(1) if part.loop is None else neat(Arith("-", part.loop.stop, part.loop.start))
+
+
+def later(ctx: GluonContext, parts: tuple[Part, ...]) -> IndexExpr:
+    """How many tiles these parts have together."""
+    total: IndexExpr = Int(0)
+    for part in parts:
+        number = count(part)
+        if not is_nonnegative(affine(number), ctx.env):
+            number = Arith("max", number, Int(0))
+        total = Arith("+", total, number)
+    return neat(total)
+
+
+def left_after_first(ctx: GluonContext) -> IndexExpr:
+    """How many tiles are left after the first."""
+    first, rest = ctx.structure.parts[0], ctx.structure.parts[1:]
+    return neat(Arith("+", Arith("-", count(first), Int(1)), later(ctx, rest)))
+
+
+def each_tile(ctx: GluonContext, part: Part, *, opened: bool, body: Callable[[IndexExpr], None]) -> None:
+    """`body(tiles of the part that are left)` for every tile of a part but, where it was opened, the first."""
+    loop = part.loop
+    if loop is None:
+        if not opened:
+            body(Int(0))
+        return
+    if opened and count(part) == Int(1):
+        return
+    skipped = 1 if opened else 0
+    outer, outer_env, outer_variables = ctx.scope, dict(ctx.env), dict(ctx.variables)
+    outer_defined = dict(ctx.defined)
+    scope = Scope(outer, frozenset((loop.var,)))
+    name = ctx.name_for(("loop", loop.var), loop.var, scope)
+    comment = f"  # {loop.part}" if loop.part else ""
+    if ctx.structure.downward:
+        step = ctx.name_for(("step", loop.var), "step", scope)
+        bounds = f"{skipped}, {ctx.index(count(part))}" if skipped else ctx.index(count(part))
+        scope.header = Draft([f"for {step} in range({bounds}):{comment}"], loop.origin)
+        last = ctx.index(neat(Arith("-", loop.stop, Int(1))))
+        bind = Draft([f"{name} = {last} - {step}"], loop.origin)
+        scope.prelude.append(bind)
+        left: IndexExpr = Arith("-", Name(loop.var), loop.start)
+    else:
+        start = ctx.index(neat(Arith("+", loop.start, Int(skipped))))
+        bounds = ctx.index(loop.stop) if start == "0" else f"{start}, {ctx.index(loop.stop)}"
+        scope.header = bind = Draft([f"for {name} in range({bounds}):{comment}"], loop.origin)
+        left = Arith("-", Arith("-", loop.stop, Int(1)), Name(loop.var))
+    scope.header.used_by(loop.node_id)
+    outer.body.append(scope)
+    ctx.env[loop.var] = loop_interval(loop, ctx.env)
+    ctx.variables[loop.var] = (name, bind)
+    ctx.scope = scope
+    body(neat(left))
+    ctx.scope, ctx.env, ctx.variables, ctx.defined = outer, outer_env, outer_variables, outer_defined
+

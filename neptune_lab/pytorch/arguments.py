@@ -1,0 +1,130 @@
+"""What `attention` takes: every refusal names the argument, what was found and what was expected."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.runtime import interpreting
+
+Shape: TypeAlias = tuple[int, ...]
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_told: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a kernel is compiled for, the mods aside.
+
+    Args:
+        q, k, v: shapes.
+        dtype: of all three, as torch spells it after its dot.
+        scale: factor of the scores; 1/sqrt(head_dim) where None.
+    """
+
+    q: Shape
+    k: Shape
+    v: Shape
+    dtype: str
+    scale: float | None
+
+
+def device_of(q: Any, k: Any, v: Any) -> torch.device:
+    """The device of all three, which are tensors."""
+    if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
+        name, found = next((n, t) for n, t in (("q", q), ("k", k), ("v", v)) if not isinstance(t, torch.Tensor))
+        raise LaunchError(f"argument {name} is a {type(found).__name__}; expected a torch.Tensor")
+    device = q.device
+    if k.device != device or v.device != device:
+        name, found = ("k", k) if k.device != device else ("v", v)
+        raise LaunchError(
+            f"argument {name} is on {found.device}; expected {device}, where q is",
+            help=f"move it with {name}.to(q.device)",
+        )
+    return device
+
+
+def problem_of(
+    q: Shape,
+    k: Shape,
+    v: Shape,
+    q_dtype: torch.dtype,
+    k_dtype: torch.dtype,
+    v_dtype: torch.dtype,
+    device: torch.device,
+    enable_gqa: bool,
+    scale: float | None,
+) -> Problem:
+    """The problem, once shapes and dtypes are seen to fit together."""
+    for name, shape in (("q", q), ("k", k), ("v", v)):
+        if len(shape) != 4 or 0 in shape:
+            raise LaunchError(
+                f"argument {name} has shape {tuple(shape)}; expected (batch, heads, length, head_dim), none of them 0"
+            )
+    if q_dtype not in _DTYPES:
+        raise LaunchError(f"argument q has dtype {q_dtype}; expected torch.float16, torch.bfloat16 or torch.float32")
+    for name, dtype in (("k", k_dtype), ("v", v_dtype)):
+        if dtype != q_dtype:
+            raise LaunchError(
+                f"argument {name} has dtype {dtype}; expected {q_dtype}, which q has",
+                help=f"convert it with {name}.to(q.dtype)",
+            )
+    for name, shape in (("k", k), ("v", v)):
+        if shape[0] != q[0]:
+            raise LaunchError(
+                f"argument {name} has batch {shape[0]}; expected {q[0]}, which q has",
+                help=f"repeat it with {name}.expand({q[0]}, -1, -1, -1)",
+            )
+    if k[3] != q[3]:
+        raise LaunchError(f"argument k has head_dim {k[3]}; expected {q[3]}, which q has")
+    if v[1:3] != k[1:3]:
+        raise LaunchError(f"argument v has {v[1]} heads and length {v[2]}; expected {k[1]} and {k[2]}, which k has")
+    if k[1] != q[1] and not enable_gqa:
+        raise LaunchError(
+            f"argument k has {k[1]} heads; expected {q[1]}, which q has",
+            help="enable_gqa=True lets several heads of q share one of k and v",
+        )
+    if q[1] % k[1]:
+        raise LaunchError(f"argument k has {k[1]} heads; expected a divisor of {q[1]}, which q has")
+    if device.type != "cuda" and not (device.type == "cpu" and interpreting()):
+        raise LaunchError(
+            f"argument q is on {device}; expected a CUDA device, since kernels run on the GPU here",
+            help="move q, k and v there with .cuda(), or start with TRITON_INTERPRET=1 to interpret kernels on the CPU",
+        )
+    return Problem(tuple(q), tuple(k), tuple(v), str(q_dtype).removeprefix("torch."), scale)
+
+
+def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    name = next(name for name, t in (("q", q), ("k", k), ("v", v)) if t.requires_grad)
+    raise LaunchError(
+        f"argument {name} records gradients, and attention has no backward",
+        help=f"call it under torch.no_grad(), or with {name}.detach()",
+    )
+
+
+def tell_of_copies(*tensors: torch.Tensor) -> None:
+    """Once a process for each argument: a copy was made."""
+    for name, tensor in zip("qkv", tensors, strict=True):
+        if not tensor.is_contiguous() and name not in _told:
+            _told.add(name)
+            warnings.warn(
+                f"attention copies {name} at each call, since its strides {tensor.stride()} are not those of a "
+                f"contiguous {tuple(tensor.shape)} tensor; make it contiguous where it is made to save the time",
+                stacklevel=3,
+            )
+
+
+def tell_of_scalars() -> None:
+    """Once a process: a kernel was compiled for the value of a tensor."""
+    if "scalars" not in _told:
+        _told.add("scalars")
+        warnings.warn(
+            "attention: a mod captures a tensor without axes, and each value of it is compiled for; give it one axis "
+            "and read its element 0 (offset[0]), and one kernel serves all values",
+            stacklevel=4,
+        )

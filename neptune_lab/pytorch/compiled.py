@@ -1,0 +1,118 @@
+"""From a call's shapes and mods to a kernel: found in memory, on disk, or compiled."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections import OrderedDict
+from contextlib import nullcontext
+from dataclasses import dataclass
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from neptune_lab.errors import NeptuneError
+from neptune_lab.pytorch import stored
+from neptune_lab.pytorch.arguments import Problem
+from neptune_lab.pytorch.mods import Reading
+from neptune_lab.runtime import KernelSpec, LoadedKernel, device_facts, load
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel at hand.
+
+    Args:
+        kernel: takes q, k, v and the captured tensors.
+        captured: for each of these, the place of its tensor among those that the mods reach, and its dtype.
+    """
+
+    kernel: LoadedKernel
+    captured: tuple[tuple[int, torch.dtype], ...]
+
+
+# Kernels by what they compute, where a mod's key alone does not tell; the oldest go first.
+_by_definition: OrderedDict[str, tuple[stored.Entry, Compiled]] = OrderedDict()
+_MOST = 256
+_lock = RLock()
+
+
+def compiled_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, device: torch.device) -> Compiled:
+    """The kernel for `problem` with these mods on `device`; `reading` is what they are made of.
+
+    Raises:
+        DefinitionError: a mod that cannot be compiled, or that captures what no input can be.
+        ScheduleError, TileError, EmitError: the stage that refused.
+    """
+    on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    with _lock, on_device:  # TVM and the caches serve one call at a time
+        key = None
+        if reading.exact:
+            key = stored.key_of((problem, reading.key))
+            entry = stored.find(key)
+            if entry is not None and entry.records == known_records(entry.workload):
+                return _loaded(entry)
+        return _compiled(problem, score_mod, mask_mod, reading, key)
+
+
+def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, key: str | None) -> Compiled:
+    from neptune_lab.operators import attention
+    from neptune_lab.operators.attention_definition import captured_by, sizes_of
+    from neptune_lab.records import workload_key
+
+    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = problem.q, problem.k
+    op = attention.general(
+        batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, problem.dtype, problem.scale,
+        kv_heads=kv_heads, v_head_dim=problem.v[3],
+    )  # fmt: skip
+    names = captured_by(sizes_of(op.params), score_mod, mask_mod).names
+    places = {id(tensor): place for place, tensor in enumerate(reading.tensors)}
+    by_name = {name: places[owner] for owner, name in names.items() if owner in places}
+    captured = tuple(by_name[tensor.name] for tensor in op.inputs[3:])
+
+    workload = workload_key(op)
+    records = known_records(workload)
+    definition = stored.key_of((workload, records, captured))
+    if definition not in _by_definition:
+        entry = stored.find(definition)
+        if entry is None:
+            entry = stored.Entry(_spec(op), captured, workload, records)
+            stored.put(definition, entry)
+        _by_definition[definition] = entry, _loaded(entry)
+        if len(_by_definition) > _MOST:
+            _by_definition.popitem(last=False)
+    entry, found = _by_definition[definition]
+    if key is not None:
+        stored.put(key, entry)
+    return found
+
+
+def _spec(op: Operator) -> KernelSpec:
+    """Compiles, as tuned where there are records; one that can be used no more is passed over, and that is said."""
+    from neptune_lab.pipeline import compile
+
+    try:
+        return compile(op, tuned=True).spec
+    except NeptuneError as error:
+        spec = compile(op).spec  # where this fails too, it is not the record's fault
+        warnings.warn(f"attention: the tuned kernel cannot be compiled, the usual one is used: {error}", stacklevel=2)
+        return spec
+
+
+def _loaded(entry: stored.Entry) -> Compiled:
+    dtypes = (getattr(torch, tensor.dtype) for tensor in entry.spec.inputs[3:])
+    return Compiled(load(entry.spec), tuple(zip(entry.captured, dtypes, strict=True)))
+
+
+def known_records(workload: str) -> str:
+    """Digest of the tuning records known for a workload on this device: where it changes, tuning went on."""
+    from neptune_lab.records import Store, shipped
+
+    device = device_facts().name
+    found = Store().find(workload=workload, device=device)
+    more = [r for r in shipped() if r.workload == workload and r.device == device]
+    return hashlib.sha256(repr([(r.source, r.us, r.when) for r in (*found, *more)]).encode()).hexdigest()[:16]

@@ -1,0 +1,122 @@
+"""`attention`: FlexAttention's call, by kernels of this compiler."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch.arguments import device_of, problem_of, refuse_gradients, tell_of_copies, tell_of_scalars
+from neptune_lab.pytorch.compiled import Compiled, compiled_for
+from neptune_lab.pytorch.mods import Reading, follow, read
+from neptune_lab.pytorch.traced import traced
+from neptune_lab.runtime import to_tensor
+from neptune_lab.runtime.torch_op import torch_op
+
+# By everything that a kernel depends on; the oldest go first.
+_kernels: OrderedDict[Any, Compiled] = OrderedDict()
+_MOST = 1024
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    score_mod: Callable[..., Any] | None = None,
+    mask_mod: Callable[..., Any] | None = None,
+    enable_gqa: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Attention with FlexAttention's arguments, in one kernel compiled for the shapes and mods at hand.
+
+        score[b, h, i, j] = score_mod(scale * sum over d of q[b, h, i, d] * k[b, h // group, j, d], b, h, i, j)
+        weight[b, h, i, :] = softmax over j of score[b, h, i, j], where mask_mod(b, h, i, j)
+        out[b, h, i, :] = sum over j of weight[b, h, i, j] * v[b, h // group, j, :]
+
+    The first call for new shapes or new mods compiles; later calls, of later processes too, find the kernel.  Where
+    the tuner has a record for the problem on this GPU, its choice is compiled.  Works inside torch.compile without a
+    graph break (define the mods outside of the compiled function) and under CUDA-graph capture (after one call
+    outside of it).
+
+    Tensors that a mod captures are read at each call: their values may change, a new shape or dtype compiles anew.
+    Those of integers are taken as int32, those of float64 as float32.
+    Any other value that a mod sees compiles anew where it changes, and a captured tensor without axes counts as one
+    (reading it waits for the GPU); give it one axis, and read element 0.  A mod that reads attributes of an object is
+    traced at every call, since they may have changed.
+
+    Args:
+        q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32.
+        k: keys (batch, kv_heads, kv_len, head_dim), of q's dtype.
+        v: values (batch, kv_heads, kv_len, v_head_dim), of q's dtype.
+        score_mod: `score_mod(score, b, h, q, kv)`, the score in float32 to another; None leaves it.
+        mask_mod: `mask_mod(b, h, q, kv)`, true where the query sees the key; None masks nothing.  The row of a query
+            that sees no key is NaN (FlexAttention's is 0).
+        enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
+        scale: factor of the scores; 1/sqrt(head_dim) where None.
+
+    Returns:
+        (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  Inputs that are not contiguous are copied first.
+
+    Raises:
+        LaunchError: a tensor's shape, dtype or device, or it records gradients (there is no backward).
+        DefinitionError: a mod that cannot be compiled; `scale` is no finite number.
+        ScheduleError, TileError, EmitError: the stage of the compiler that refused.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale)
+    device = device_of(q, k, v)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        refuse_gradients(q, k, v)
+    reading = read(score_mod, mask_mod)
+    problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale
+    found = _kernels.get((problem, reading.key)) if reading.exact else None
+    if found is None:
+        found = _compiled(problem, score_mod, mask_mod, reading)
+    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        tell_of_copies(q, k, v)
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    extra = _captured(found, reading, device) if found.captured else ()
+    if type(q) is torch.Tensor:
+        return found.kernel.launch(q, k, v, *extra)
+    return torch_op(found.kernel)(q, k, v, *extra)  # fake tensors, and other classes that see operators only
+
+
+def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Reading) -> Compiled:
+    """Compiles, or finds on disk, and remembers."""
+    *_, device, _, _ = problem
+    found = compiled_for(problem_of(*problem), score_mod, mask_mod, reading, device)
+    if any(isinstance(follow((score_mod, mask_mod), path), torch.Tensor) for path in reading.scalars):
+        tell_of_scalars()
+    if reading.exact:
+        _kernels[problem, reading.key] = found
+        if len(_kernels) > _MOST:
+            _kernels.popitem(last=False)
+    return found
+
+
+def _captured(found: Compiled, reading: Reading, device: torch.device) -> list[torch.Tensor]:
+    """The captured tensors in the kernel's order, dtypes and layout."""
+    tensors = []
+    for place, dtype in found.captured:
+        tensor = reading.tensors[place]
+        if isinstance(tensor, np.ndarray):
+            tensor = to_tensor(tensor)
+        if tensor.device != device:
+            raise LaunchError(
+                f"a mod captures a tensor of shape {tuple(tensor.shape)} on {tensor.device}; expected {device}, where "
+                "q is",
+                help=f"make it a torch tensor there, with .to({str(device)!r})",
+            )
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise LaunchError(
+                f"a mod captures a tensor of shape {tuple(tensor.shape)} that records gradients, and attention has no "
+                "backward",
+                help="call it under torch.no_grad(), or capture tensor.detach()",
+            )
+        tensors.append(tensor.to(dtype).contiguous())
+    return tensors

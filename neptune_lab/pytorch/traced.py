@@ -1,0 +1,78 @@
+"""`attention` inside torch.compile: the kernel is compiled as the graph is traced, and the graph calls it as an op.
+
+Dynamo runs this module's `traced` symbolically.  What it cannot run so (the compiler, the mods) happens in `_prepared`,
+whose result it takes for a constant.  So everything that this constant depends on is read once more in code that
+Dynamo sees, which makes it guard them: the mods' numbers are compared, and the tensors become inputs of the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.pytorch.arguments import Shape, problem_of
+from neptune_lab.pytorch.compiled import compiled_for
+from neptune_lab.pytorch.mods import Path, follow, read
+from neptune_lab.runtime.torch_op import NAMESPACE, torch_op
+
+# The op's name; for each captured input the path to its tensor and its dtype; the numbers with their paths.
+_Prepared = tuple[str, tuple[tuple[Path, torch.dtype], ...], tuple[tuple[Path, Any], ...]]
+
+
+def traced(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Any, mask_mod: Any, enable_gqa: bool, scale: Any
+) -> torch.Tensor:
+    """What `attention` is inside torch.compile; arguments and result are its."""
+    shapes = _fixed(q), _fixed(k), _fixed(v)
+    dtypes = q.dtype, k.dtype, v.dtype
+    name, captured, numbers = _prepared(shapes, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod)
+    mods = score_mod, mask_mod
+    for path, value in numbers:
+        if follow(mods, path) != value:
+            raise RuntimeError("a value that a mod reads changed while it was compiled")
+    extra = [follow(mods, path).to(dtype).contiguous() for path, dtype in captured]
+    op = getattr(getattr(torch.ops, NAMESPACE), name)
+    return op.default(q.contiguous(), k.contiguous(), v.contiguous(), *extra)
+
+
+def _fixed(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape in plain numbers: `range` makes Dynamo settle a size that it holds as a symbol."""
+    return tuple(len(range(n)) for n in tensor.shape)
+
+
+@torch.compiler.assume_constant_result
+def _prepared(
+    shapes: tuple[Shape, Shape, Shape],
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
+    device: torch.device,
+    enable_gqa: bool,
+    scale: float | None,
+    score_mod: Any,
+    mask_mod: Any,
+) -> _Prepared:
+    """Compiles the kernel, registers it as an op, and says what the graph has to read."""
+    problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale)
+    reading = read(score_mod, mask_mod)
+    if reading.scalars or not reading.exact:
+        what = (
+            "a tensor without axes, or a number of NumPy's,"
+            if reading.scalars
+            else "an object whose changes cannot be seen"
+        )
+        raise DefinitionError(
+            f"inside torch.compile a mod reads {what}",
+            help="give the tensor one axis and read its element 0; keep numbers in plain variables",
+        )
+    for tensor in reading.tensors:
+        if isinstance(tensor, np.ndarray):
+            raise DefinitionError(
+                f"inside torch.compile a mod captures a NumPy array of shape {tensor.shape}",
+                help="make it a torch tensor on q's device",
+            )
+    found = compiled_for(problem, score_mod, mask_mod, reading, device)
+    op = torch_op(found.kernel)
+    paths = tuple((reading.paths[place], dtype) for place, dtype in found.captured)
+    return op.__name__.partition(".")[0], paths, tuple((p, v) for p, v in reading.numbers if v == v)

@@ -1,0 +1,56 @@
+"""What was measured, kept: `best(op)` is the fastest choice known for an operator on a device.
+
+The user's own records come first (a file in the cache directory), then those that the package ships.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neptune_lab.records.definition import definition_of, workload_key
+from neptune_lab.records.record import SCHEMA, Record, dump, read
+from neptune_lab.records.store import Store
+from neptune_lab.runtime import DeviceFacts, device_facts
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+SHIPPED = Path(__file__).parent / "shipped"
+
+__all__ = ["SCHEMA", "SHIPPED", "Record", "Store", "best", "definition_of", "dump", "read", "shipped", "workload_key"]
+
+
+def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store | None = None) -> Record | None:
+    """The fastest known choice for the operator's definition, shapes and dtypes on a device; None where none is known.
+
+    A record made with the versions of torch and Triton at hand goes before one made with others, and the user's own
+    before those that the package ships.
+
+    Args:
+        device: facts, or a GPU's name ("NVIDIA H200"); None: the GPU at hand.
+        store: the user's records; None: those in the cache directory.
+
+    Raises:
+        MeasureError: the records cannot be read.
+    """
+    if device is None:
+        device = device_facts()
+    name = device if isinstance(device, str) else device.name
+    workload = workload_key(op)
+    own = (store or Store()).find(workload=workload, device=name)
+    for found in (own, tuple(r for r in shipped() if r.workload == workload and r.device == name)):
+        timed = [r for r in found if r.us is not None]
+        if not isinstance(device, str):
+            here = (device.torch, device.triton)
+            timed = [r for r in timed if (r.torch, r.triton) == here] or timed
+        if timed:
+            return min(timed, key=lambda r: r.us or 0.0)
+    return None
+
+
+@cache
+def shipped() -> tuple[Record, ...]:
+    """The records that come with the package."""
+    return tuple(record for path in sorted(SHIPPED.glob("*.json")) for record in read(path))

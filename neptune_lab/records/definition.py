@@ -1,0 +1,98 @@
+"""An operator's definition as plain JSON: what a reference is computed from, and what a workload is known by.
+
+    {"inputs": [{"name", "shape", "dtype"}], "outputs": [names], "masked": [names],
+     "stages": [{"writes", "shape", "dtype", "spatial": [[name, extent]], "reduce": [[name, extent]],
+                 "reducer": "sum" | "max" | ... | "", "value": expression}]}
+
+An expression is a list: ["const", value, dtype], ["var", name], ["load", buffer, index...], ["cast", dtype, e], or an
+operator's name and its operands.  Infinities are the texts "inf" and "-inf", since JSON has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from neptune_lab.errors import MeasureError
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var
+from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_ir.tree import blocks
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+Definition: TypeAlias = dict[str, Any]
+
+
+def definition_of(program: Program) -> Definition:
+    """The unscheduled program as JSON data (the form is in the module's docstring).
+
+    Raises:
+        MeasureError: the program is a scheduled one (scan buffers, predicates, indices that are no plain variables).
+    """
+    buffers = {b.name: b for b in program.buffers}
+
+    def tensor(name: str) -> dict[str, Any]:
+        return {"name": name, "shape": list(buffers[name].shape), "dtype": buffers[name].dtype}
+
+    stages = []
+    for block in blocks(program):
+        spatial = [(it.name, it.extent) for it in block.iters if it.kind == "spatial"]
+        if block.predicates or block.body.indices != tuple(Var(name) for name, _ in spatial):
+            raise MeasureError(
+                f"block {block.name!r} is not one of a plain definition: it has conditions or computed store indices",
+                node=block.name,
+                help="give the operator's own program, before any schedule",
+            )
+        reducer, value = _value(block)
+        made = tensor(block.writes)
+        stages.append(
+            {
+                "writes": made.pop("name"),
+                **made,
+                "spatial": [list(x) for x in spatial],
+                "reduce": [[it.name, it.extent] for it in block.iters if it.kind == "reduce"],
+                "reducer": reducer,
+                "value": _expression(value),
+            }
+        )
+    return {
+        "inputs": [tensor(name) for name in program.inputs],
+        "outputs": list(program.outputs),
+        "masked": list(program.masked),
+        "stages": stages,
+    }
+
+
+def workload_key(op: Operator) -> str:
+    """What the workload is known by: a digest of the definition, shapes and dtypes included, names of operators not.
+
+    Two operators of one definition (a preset and the call that it stands for) have one key.
+    """
+    text = json.dumps(definition_of(op.program), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _value(block: Block) -> tuple[str, Expr]:
+    """The reducer ("" for a map) and the value, or the term that is reduced."""
+    if not block.is_reduction:
+        return "", block.body.value
+    found = match_reduction(block)
+    return found.reducer, found.term
+
+
+def _expression(expr: Expr) -> list[Any]:
+    match expr:
+        case Const(value, dtype):
+            return ["const", str(value) if isinstance(value, float) and not isfinite(value) else value, dtype]
+        case Var(name):
+            return ["var", name]
+        case Load(buffer, indices):
+            return ["load", buffer, *map(_expression, indices)]
+        case Cast(dtype, arg):
+            return ["cast", dtype, _expression(arg)]
+        case Op(name, args):
+            return [name, *map(_expression, args)]
+    raise MeasureError(f"{expr} stands in schedules only; a definition has no such expression")

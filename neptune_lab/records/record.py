@@ -1,0 +1,109 @@
+"""What is known of one candidate on one device, as frozen data with a JSON form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from neptune_lab.errors import MeasureError
+
+# Raised whenever the meaning of a record changes; records of another schema are not read.
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One measurement.
+
+    Args:
+        workload: `workload_key` of the operator.
+        operator: its name, for people.
+        params: what the operator was made from, plain JSON, for people.
+        device: the GPU's name.
+        capability: its compute capability, such as "9.0".
+        torch, triton: versions that it was measured with.
+        source: SHA-256 of the emitted module, shortened.
+        candidate: the choice that was compiled, as its `to_json` writes it.
+        cold: L2 was flushed before each run; otherwise the launches were replayed from a CUDA graph.
+        us: the median, in microseconds; None for a failure.
+        low, high: the tenth and the ninetieth percentile.
+        error: the largest relative error (Frobenius norm) over the outputs, against float64.
+        resources: a kernel a row: its name, registers, spills, shared bytes and warps.
+        failure: why there is no time; None where there is one.
+        when: UTC, ISO 8601.
+        command: what was called.
+    """
+
+    workload: str
+    operator: str
+    params: Mapping[str, Any]
+    device: str
+    capability: str
+    torch: str
+    triton: str
+    source: str
+    candidate: Mapping[str, Any]
+    cold: bool
+    us: float | None
+    low: float | None = None
+    high: float | None = None
+    error: float | None = None
+    resources: tuple[Mapping[str, Any], ...] = ()
+    failure: str | None = None
+    when: str = ""
+    command: str = ""
+
+    @property
+    def template(self) -> str | None:
+        """The template of the candidate; None: the operator's own."""
+        return self.candidate["template"]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The candidate's options as arguments of `compile`; a list of JSON stands for a tuple."""
+        return {n: tuple(v) if isinstance(v, list) else v for n, v in self.candidate["options"].items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain JSON data."""
+        return {**asdict(self), "params": dict(self.params), "resources": [dict(r) for r in self.resources]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Record:
+        """What `to_json` wrote; MeasureError names a field that is missing or not known."""
+        if not isinstance(data, dict):
+            raise MeasureError(f"a record is {type(data).__name__}, expected an object")
+        known = {f.name for f in fields(cls)}
+        if wrong := known ^ data.keys():
+            raise MeasureError(
+                f"a record of {data.get('operator', 'an unknown operator')} lacks, or has too many of, the fields "
+                f"{', '.join(sorted(wrong))}",
+                help="export the records again with this version",
+            )
+        return cls(**{**data, "resources": tuple(data["resources"])})
+
+
+def dump(records: Iterable[Record]) -> str:
+    """The records as a JSON text, one a line, so that two versions of a file compare well."""
+    lines = ",\n".join(json.dumps(r.to_json(), ensure_ascii=False, allow_nan=False) for r in records)
+    return f'{{"schema": {SCHEMA}, "records": [\n{lines}\n]}}\n'
+
+
+def read(path: str | Path) -> tuple[Record, ...]:
+    """The records of a file that `dump` wrote; MeasureError says what is wrong with any other file."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MeasureError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise MeasureError(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("records"), list):
+        raise MeasureError(f"{path}: not a file of records: expected an object with a list 'records'")
+    if data.get("schema") != SCHEMA:
+        raise MeasureError(
+            f"{path}: schema {data.get('schema')!r}, this version reads schema {SCHEMA}",
+            help="export the records again with this version",
+        )
+    return tuple(Record.from_json(r) for r in data["records"])

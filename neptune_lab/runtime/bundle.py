@@ -1,0 +1,231 @@
+"""Runs a measurement bundle: kernels, a manifest and what to check them against, without the compiler.
+
+DIR/manifest.json    {"schema", "made_by", "entries": [entry...]}; an entry is a workload (`Task.to_json`) with
+                     "name", "title", "params", "values" (a file or null) and its "kernels"
+DIR/kernels/*.py     modules as `kernel.export` writes them
+DIR/values/*.npz     inputs that are not drawn from a seed
+DIR/lib/             the part of this package that runs here
+DIR/results.json     {"schema", "device", "results": {kernel's file: measurement}}, written after each kernel
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.runtime.device import DeviceFacts
+from neptune_lab.runtime.spec import KernelSpec
+from neptune_lab.runtime.station import RUNNER, Station
+from neptune_lab.runtime.task import Task
+from neptune_lab.runtime.trial import Measurement
+
+SCHEMA = 1
+# The best few of a workload are timed again in turns.
+AGAIN = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A workload of a bundle and its kernels, by file."""
+
+    name: str
+    task: Task
+    kernels: Mapping[str, KernelSpec]
+
+
+def read_manifest(folder: Path) -> tuple[dict[str, Any], ...]:
+    """The entries of a bundle's manifest, as JSON data; MeasureError where there is none."""
+    data = _read(folder / "manifest.json")
+    if data.get("schema") != SCHEMA:
+        raise MeasureError(f"{folder}: bundle of schema {data.get('schema')!r}, this version reads {SCHEMA}")
+    return tuple(data["entries"])
+
+
+def read_entry(folder: Path, data: Mapping[str, Any]) -> Entry:
+    """An entry with its kernels' sources and its values."""
+    values: dict[str, np.ndarray] = {}
+    if data["values"]:
+        with np.load(folder / data["values"]) as file:
+            values = dict(file)
+    task = Task.from_json(data["task"], values)
+    kernels = {
+        k["file"]: KernelSpec(
+            k["name"], k["entry"], (folder / k["file"]).read_text(encoding="utf-8"), task.inputs, task.outputs
+        )
+        for k in data["kernels"]
+    }
+    return Entry(data["name"], task, kernels)
+
+
+class Results:
+    """What was measured so far, in a file that is written after each kernel, whole or not at all.
+
+    Args:
+        path: of the file; results of a run that was broken off are read from it.
+        facts: the device; a file of another device is refused.
+    """
+
+    def __init__(self, path: Path, facts: DeviceFacts) -> None:
+        self.path, self._device = path, json.loads(json.dumps(asdict(facts)))
+        self.found: dict[str, Measurement] = {}
+        self._lock = threading.Lock()
+        if path.is_file():
+            device, self.found = read_results(path)
+            if device != self._device:
+                raise MeasureError(
+                    f"{path.name} is of {device['name']} with Triton {device['triton']}, this is {facts.name} with "
+                    f"Triton {facts.triton}",
+                    help="give --results another file name",
+                )
+
+    def add(self, found: Mapping[str, Measurement]) -> None:
+        """Adds measurements, or replaces them, and writes the file."""
+        with self._lock:
+            self.found.update(found)
+            plain = {file: m.to_json() for file, m in sorted(self.found.items())}
+            text = json.dumps({"schema": SCHEMA, "device": self._device, "results": plain}, indent=1, allow_nan=False)
+            half = self.path.with_suffix(".tmp")
+            half.write_text(text + "\n", encoding="utf-8")
+            half.replace(self.path)
+
+
+def read_results(path: Path) -> tuple[dict[str, Any], dict[str, Measurement]]:
+    """The device and the measurements, by kernel file, of a results file."""
+    data = _read(path)
+    if data.get("schema") != SCHEMA:
+        raise MeasureError(f"{path}: results of schema {data.get('schema')!r}, this version reads {SCHEMA}")
+    return data["device"], {file: Measurement.from_json(m) for file, m in data["results"].items()}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MeasureError(f"cannot read {path}: {error.strerror}", help="is this a bundle's folder?") from error
+    except ValueError as error:
+        raise MeasureError(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise MeasureError(f"{path}: expected an object")
+    return data
+
+
+def run(
+    folder: Path,
+    results: Path,
+    stations: Sequence[Station],
+    *,
+    only: str = "",
+    again: bool = False,
+    say: Callable[[str], None] = print,
+) -> Results:
+    """Measures every kernel of a bundle that has no result yet.
+
+    Args:
+        folder: the bundle's.
+        results: the file to write, and to go on with.
+        stations: one a GPU; each takes the next workload that is left.
+        only: measure entries whose name contains this text.
+        again: measure what has a result too.
+        say: told a line a kernel, and a line a workload that had to be given up; the next run tries it again.
+
+    Raises:
+        MeasureError: no bundle there, results of another device, or a GPU that does not answer at first.
+    """
+    kept = Results(results, stations[0].facts())
+    if again:
+        kept.found.clear()
+    left = [data for data in read_manifest(folder) if only in data["name"]]
+    lock = threading.Lock()
+
+    def serve(station: Station) -> None:
+        while True:
+            with lock:
+                if not left:
+                    return
+                data = left.pop(0)
+            try:
+                _measure(read_entry(folder, data), station, kept, say)
+            except MeasureError as error:  # of the workload itself, such as a reference that does not fit the GPU
+                say(f"{data['name']:<40} given up: {error.reason}")
+
+    with ThreadPoolExecutor(len(stations)) as pool:
+        try:
+            for done in [pool.submit(serve, station) for station in stations]:
+                done.result()
+        except BaseException:  # Ctrl-C, or a GPU that is lost: the threads end now, and not with the last entry
+            with lock:
+                left.clear()
+            for station in stations:
+                station.kill()
+            raise
+    return kept
+
+
+def _measure(entry: Entry, station: Station, kept: Results, say: Callable[[str], None]) -> None:
+    """Every kernel of an entry: compiled ahead by as many threads as there are processes, measured in order."""
+    todo = {file: spec for file, spec in entry.kernels.items() if file not in kept.found}
+    if not todo:
+        return
+    with ThreadPoolExecutor(station.size) as pool:
+        compiled: dict[str, Future[str | None]] = {f: pool.submit(station.compile, s) for f, s in todo.items()}
+        for file, spec in todo.items():
+            refused = compiled[file].result()
+            found = station.time(entry.task, spec) if refused is None else Measurement(failure=refused)
+            kept.add({file: found})
+            say(f"{entry.name:<40} {_said(found)}  {file}")
+    timed = {f: m for f in entry.kernels if (m := kept.found[f]).us is not None}
+    best = sorted(timed, key=lambda f: timed[f].us or 0.0)[:AGAIN]
+    if len(best) > 1:
+        found = station.measure_again(entry.task, [entry.kernels[f] for f in best])
+        kept.add({f: replace(timed[f], us=m.us, low=m.low, high=m.high) for f, m in zip(best, found, strict=True)})
+
+
+def _said(found: Measurement) -> str:
+    if found.us is None:
+        return f"{'-':>11}     {found.failure}"
+    return f"{found.us:>11.2f} us  error {found.error:.1e}"
+
+
+def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
+    """`python run.py`: measures the bundle in `folder`.
+
+    Returns:
+        the exit status: 0; 1 where a kernel has no result; 2 where nothing could be measured; 130 after Ctrl-C.
+    """
+    parser = argparse.ArgumentParser(description="Measures the kernels of this bundle and writes results.json.")
+    parser.add_argument("--results", type=Path, default=folder / "results.json", help="the file to write")
+    parser.add_argument("--only", default="", metavar="TEXT", help="entries whose name contains TEXT")
+    parser.add_argument("--gpus", default="0", help="numbers of the GPUs to use, separated by commas")
+    parser.add_argument("--jobs", type=int, default=0, help="processes that compile, for each GPU")
+    parser.add_argument("--again", action="store_true", help="measure what has a result too")
+    parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    gpus = [int(n) for n in given.gpus.split(",")]
+    jobs = given.jobs or max(1, ((os.cpu_count() or 2) - 1) // len(gpus) - 1)
+    stations = [Station(gpu, jobs, given.runner) for gpu in gpus]
+    try:
+        kept = run(folder, given.results, stations, only=given.only, again=given.again)
+    except NeptuneError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"interrupted; what was measured is in {given.results}", file=sys.stderr)
+        return 130
+    finally:
+        for station in stations:
+            station.close()
+    failed = sum(m.us is None for m in kept.found.values())
+    print(f"{len(kept.found)} kernels, {failed} without a time; results in {given.results}")
+    entries = [data for data in read_manifest(folder) if given.only in data["name"]]
+    return int(any(k["file"] not in kept.found for data in entries for k in data["kernels"]))

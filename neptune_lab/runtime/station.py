@@ -1,0 +1,149 @@
+"""One GPU with its processes: some that compile ahead, and one that measures."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from neptune_lab.errors import MeasureError
+from neptune_lab.runtime.device import DeviceFacts
+from neptune_lab.runtime.process import ChildProcess
+from neptune_lab.runtime.spec import KernelSpec
+from neptune_lab.runtime.task import Task
+from neptune_lab.runtime.trial import Measurement
+
+COMPILE_SECONDS = 120.0
+# Inputs and reference of a workload, once; then each candidate, of which one that hangs must not take all the time.
+PREPARE_SECONDS = 180.0
+MEASURE_SECONDS = 20.0
+RUNNER = "neptune_lab.runtime.trial"
+_PRELOAD = ("torch", "triton", RUNNER)
+
+
+class Station:
+    """One GPU with its processes.
+
+    Args:
+        gpu: its number among those that this process may see; None: the processes see what this one sees.
+        compilers: how many processes compile ahead.
+        runner: the module whose functions are called, `trial` or one with the same functions.
+        compile_seconds, measure_seconds: after which a process is ended.
+    """
+
+    def __init__(
+        self,
+        gpu: int | None = None,
+        compilers: int = 1,
+        runner: str = RUNNER,
+        *,
+        compile_seconds: float = COMPILE_SECONDS,
+        measure_seconds: float = MEASURE_SECONDS,
+    ) -> None:
+        env = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": visible_gpu(gpu)}
+        self.size = compilers + 1
+        self._runner = runner
+        self._compile_seconds, self._measure_seconds = compile_seconds, measure_seconds
+        self._measuring, self._lock = ChildProcess(env, _PRELOAD), threading.Lock()
+        self._compilers = [ChildProcess(env, _PRELOAD) for _ in range(compilers)]
+        self._prepared: tuple[str, int] | None = None
+        self._drained = threading.Event()
+        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+        for child in self._compilers:
+            self._idle.put(child)
+
+    def start(self) -> None:
+        """Starts its processes now, rather than at their first calls."""
+        for child in (self._measuring, *self._compilers):
+            child.start()
+
+    def facts(self) -> DeviceFacts:
+        """The device as the measuring process sees it."""
+        with self._lock:
+            return self._measuring.call(f"{self._runner}:facts", timeout=PREPARE_SECONDS)
+
+    def measure(self, task: Task, spec: KernelSpec) -> Measurement:
+        """`compile`, then `time`; MeasureError after `drain`."""
+        refused = self.compile(spec)
+        return self.time(task, spec) if refused is None else Measurement(failure=refused)
+
+    def compile(self, spec: KernelSpec) -> str | None:
+        """Compiles in one of the compiling processes; what went wrong, or None."""
+        child = self._idle.get()
+        try:
+            self._go_on()
+            refused = child.call(f"{self._runner}:compile_ahead", spec, timeout=self._compile_seconds)
+        except MeasureError as error:
+            self._go_on()
+            refused = error.reason
+        finally:
+            self._idle.put(child)
+        return None if refused is None else f"compiling: {refused}"
+
+    def time(self, task: Task, spec: KernelSpec) -> Measurement:
+        """Checks and times in the measuring process."""
+        with self._lock:
+            self._go_on()
+            self._prepare(task)
+            known = replace(task, values={})  # the process has its inputs
+            try:
+                return self._measuring.call(f"{self._runner}:measure", known, spec, timeout=self._measure_seconds)
+            except MeasureError as error:
+                self._prepared = None  # the process was ended
+                self._go_on()
+                return Measurement(failure=f"measuring: {error.reason}")
+
+    def _prepare(self, task: Task) -> None:
+        """Has inputs and reference made in the measuring process; MeasureError where they cannot be."""
+        wanted = (task.key, task.seed)
+        if self._prepared != wanted:
+            self._prepared = None
+            self._measuring.call(f"{self._runner}:prepare", task, timeout=PREPARE_SECONDS)
+            self._prepared = wanted
+
+    def _go_on(self) -> None:
+        if self._drained.is_set():
+            raise MeasureError("the candidate was given up: the run is at its end")
+
+    def drain(self) -> None:
+        """Gives up what is not being measured yet."""
+        self._drained.set()
+        for child in self._compilers:
+            child.kill()
+
+    def kill(self) -> None:
+        """Gives up everything, what is being measured too."""
+        self.drain()
+        self._measuring.kill()
+
+    def measure_again(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
+        """Times kernels in turns; MeasureError where one of them fails."""
+        with self._lock:
+            self._prepare(task)
+            known, call = replace(task, values={}), f"{self._runner}:measure_again"
+            try:
+                return self._measuring.call(call, known, tuple(specs), timeout=self._measure_seconds * len(specs))
+            except MeasureError:
+                self._prepared = None
+                raise
+
+    def close(self) -> None:
+        """Ends its processes."""
+        for child in (self._measuring, *self._compilers):
+            child.close()
+
+
+def gpu_count() -> int:
+    """How many GPUs there are here, without a CUDA context in this process."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def visible_gpu(index: int) -> str:
+    """What CUDA_VISIBLE_DEVICES says for the GPU that is number `index` here, where it may name some already."""
+    here = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = here.split(",") if here else []
+    return names[index] if index < len(names) else str(index)

@@ -1,0 +1,146 @@
+"""What to measure kernels on: a workload as plain data, its inputs and its float64 reference made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.errors import MeasureError
+from neptune_lab.runtime.arrays import to_tensor
+from neptune_lab.runtime.reference import reference
+from neptune_lab.runtime.spec import TensorSpec
+
+# The largest relative error (Frobenius norm) that counts as right: a few times what a kernel makes that rounds to this
+# dtype between two matrix products (float32 ones may use tf32), and far less than what a mistake makes.
+TOLERANCES: Mapping[str, float] = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-3, "float64": 1e-6}
+# Of outputs that are whole numbers: a value beside the edge between two may go to either.
+WHOLE_TOLERANCE = 2e-2
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How an input's values are drawn: "normal" (standard normal), or "integers" from `low` to below `high`."""
+
+    kind: str
+    low: int = 0
+    high: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A workload that kernels are measured on; it travels to other processes and machines.
+
+    Args:
+        key: `workload_key` of the operator.
+        definition: JSON data, as `neptune_lab.records.definition` describes it.
+        draws: one an input that has no value below.
+        values: inputs given as they are (captured tensors; inputs drawn in a way of their own), by name.
+        seed: of the drawn inputs.
+        cold: flush L2 before each timed launch.
+    """
+
+    key: str
+    definition: Mapping[str, Any]
+    draws: Mapping[str, Draw]
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    seed: int = 0
+    cold: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """All but `values` as plain JSON data."""
+        draws = {name: asdict(draw) for name, draw in self.draws.items()}
+        return {
+            "workload": self.key,
+            "definition": self.definition,
+            "draws": draws,
+            "seed": self.seed,
+            "cold": self.cold,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> Task:
+        """What `to_json` wrote, with its values."""
+        draws = {name: Draw(**draw) for name, draw in data["draws"].items()}
+        return cls(data["workload"], data["definition"], draws, values, data["seed"], data["cold"])
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Names, shapes and dtypes of the inputs."""
+        return tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in self.definition["inputs"])
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Names, shapes and dtypes of the outputs."""
+        stages = {s["writes"]: s for s in self.definition["stages"]}
+        return tuple(TensorSpec(n, tuple(stages[n]["shape"]), stages[n]["dtype"]) for n in self.definition["outputs"])
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative error that counts as right: that of the coarsest tensor that comes in or goes out."""
+        floats = [TOLERANCES[t.dtype] for t in (*self.inputs, *self.outputs) if t.dtype in TOLERANCES]
+        whole = [WHOLE_TOLERANCE for t in self.outputs if t.dtype not in TOLERANCES]
+        return max(floats + whole)
+
+    def make_inputs(self, device: Any) -> tuple[Any, ...]:
+        """The inputs as torch tensors on `device`; the same for the same seed and kind of device.
+
+        Raises:
+            MeasureError: an input has neither a value nor a way to draw it.
+        """
+        import torch
+
+        generator = torch.Generator(device).manual_seed(self.seed)
+        return tuple(self._input(spec, device, generator) for spec in self.inputs)
+
+    def _input(self, spec: TensorSpec, device: Any, generator: Any) -> Any:
+        import torch
+
+        dtype = getattr(torch, spec.dtype)
+        if spec.name in self.values:
+            tensor = to_tensor(self.values[spec.name], device)
+            return tensor.view(dtype) if tensor.dtype == torch.uint16 else tensor  # bfloat16 from a .npz file
+        match self.draws.get(spec.name):
+            case Draw("normal"):
+                return torch.randn(spec.shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+            case Draw("integers", low, high):
+                return torch.randint(low, high, spec.shape, generator=generator, device=device).to(dtype)
+        raise MeasureError(f"input {spec.name!r} has no value, and no way to draw one")
+
+    def error(self, outputs: Any, wanted: Sequence[Any]) -> float:
+        """The largest relative error (Frobenius norm) over the outputs; infinite where NaN or infinity differ.
+
+        Args:
+            outputs: what the kernel returned, a tensor or a tuple.
+            wanted: the reference's outputs.
+        """
+        found = outputs if isinstance(outputs, tuple) else (outputs,)
+        if len(found) != len(wanted) or any(a.shape != b.shape for a, b in zip(found, wanted, strict=True)):
+            return float("inf")
+        return max(map(_distance, found, wanted))
+
+    def make_reference(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The outputs in float64, on the inputs' device."""
+        return reference(self.definition, inputs)
+
+
+# Elements that are compared at a time; a float64 copy of all of a large output would take much memory.
+_PART = 1 << 26
+
+
+def _distance(found: Any, wanted: Any) -> float:
+    import torch
+
+    off = size = 0.0
+    for a, b in zip(found.reshape(-1).split(_PART), wanted.reshape(-1).split(_PART), strict=True):
+        a, b = a.double(), b.double()
+        finite = torch.isfinite(b)
+        if not bool(torch.all(finite | (a == b) | (a.isnan() & b.isnan()))):
+            return float("inf")
+        apart = torch.where(finite, a - b, 0.0)
+        off += float(apart.square().sum())
+        size += float(torch.where(finite, b, 0.0).square().sum())
+    error = (off / (size or 1.0)) ** 0.5
+    return error if error == error else float("inf")

@@ -1,0 +1,90 @@
+"""Kernels as operators of torch: torch.compile and CUDA graphs take them without a break."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.runtime.load import LoadedKernel, check_shapes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch._ops import OpOverload
+
+# torch.ops.neptune_lab.<name> is where they are.
+NAMESPACE = "neptune_lab"
+
+_registered: dict[str, tuple[str, OpOverload]] = {}
+_library: list[Any] = []
+
+
+def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
+    """Registers `kernel` as torch.ops.neptune_lab.<name>; registering it again gives the same operator.
+
+    The operator takes the kernel's inputs, contiguous, and gives its outputs as new tensors.  It has a fake
+    implementation, so torch.compile(fullgraph=True) and torch.export know its shapes; it has no backward.
+
+    Args:
+        kernel: a loaded kernel.
+        name: a Python identifier; None: the kernel's name and a digest of its source.
+
+    Raises:
+        LaunchError: `name` is no identifier, or another kernel has it.
+    """
+    digest = hashlib.sha256(repr(kernel.spec).encode()).hexdigest()
+    if name is None:
+        name = f"{kernel.spec.entry}_{digest[:16]}"
+    if not name.isidentifier():
+        raise LaunchError(f"name={name!r}: expected a Python identifier, for torch.ops.{NAMESPACE}.<name>")
+    if name not in _registered:
+        _registered[name] = digest, _register(kernel, name)
+    owner, op = _registered[name]
+    if owner != digest:
+        raise LaunchError(
+            f"torch.ops.{NAMESPACE}.{name} is another kernel already", help="give another name, or none for one by hash"
+        )
+    return op
+
+
+def _register(kernel: LoadedKernel, name: str) -> OpOverload:
+    import torch
+
+    spec = kernel.spec
+    if not _library:
+        # Kept for as long as the process: torch forgets the operators of a library that is collected.
+        _library.append(torch.library.Library(NAMESPACE, "FRAGMENT"))
+    library = _library[0]
+    outputs = [(t.shape, getattr(torch, t.dtype)) for t in spec.outputs]
+
+    def launch(*tensors: Tensor) -> Any:
+        _no_gradients(spec.inputs, tensors)
+        return kernel(*tensors)
+
+    def fake(*tensors: Tensor) -> Any:
+        _no_gradients(spec.inputs, tensors)
+        check_shapes(spec, tensors)
+        results = [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in outputs]
+        return tuple(results) if len(results) > 1 else results[0]
+
+    given = ", ".join(f"Tensor {t.name}" for t in spec.inputs)
+    made = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
+    # Without the second tag Inductor may hand over other strides than those that were traced.
+    tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_contiguous_strides
+    library.define(f"{name}({given}) -> {made}", tags=tags)
+    for backend in ("CPU", "CUDA"):  # on a CPU for Triton's interpreter
+        library.impl(name, launch, backend)
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+def _no_gradients(inputs: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> None:
+    import torch
+
+    if torch.is_grad_enabled():
+        for argument, tensor in zip(inputs, tensors, strict=True):
+            if tensor.requires_grad:
+                raise LaunchError(
+                    f"argument {argument.name} records gradients, and the kernel has no backward",
+                    help=f"call it under torch.no_grad(), or with {argument.name}.detach()",
+                )

@@ -1,0 +1,212 @@
+"""One candidate tried: compiled, checked against float64, then timed. Runs in a process of its own.
+
+The functions here are what a `ChildProcess` calls; each takes and gives plain data, and keeps on the GPU what the
+next call of the same workload needs again (inputs and reference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from neptune_lab.errors import LaunchError, NeptuneError
+from neptune_lab.runtime.device import DeviceFacts, device_facts, interpreting
+from neptune_lab.runtime.load import LoadedKernel, load
+from neptune_lab.runtime.spec import KernelSpec
+from neptune_lab.runtime.task import Task
+from neptune_lab.runtime.timing import Resources, resources, sampler, summary
+
+# A kernel that spills more registers a thread than this is not timed; a few spills cost little.
+SPILLS = 128
+# Samples of a kernel: as many as fit the time, within these.
+SAMPLES, FEWEST = 30, 3
+SAMPLE_MS = 200.0
+
+# Makes, from a launch and whether L2 is to be cold, what gives so many microseconds.
+Sampler = Callable[[Callable[[], Any], bool], Callable[[int], list[float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a candidate may take before it is dropped, and how long it is timed.
+
+    Args:
+        spills: the most registers a thread that a kernel may spill.
+        samples: the most that are taken.
+        milliseconds: about how long to take them, if it is enough for a few.
+    """
+
+    spills: int = SPILLS
+    samples: int = SAMPLES
+    milliseconds: float = SAMPLE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What came of one candidate: times in microseconds, or the reason that there are none.
+
+    Args:
+        us: the median; None for a failure.
+        low, high: the tenth and the ninetieth percentile.
+        error: the largest relative error against float64; None where it did not come so far, or is not finite.
+        resources: of each kernel.
+        failure: why there is no time.
+    """
+
+    us: float | None = None
+    low: float | None = None
+    high: float | None = None
+    error: float | None = None
+    resources: tuple[Resources, ...] = ()
+    failure: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        return {**asdict(self), "resources": [asdict(r) for r in self.resources]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Measurement:
+        """What `to_json` wrote."""
+        return cls(**{**data, "resources": tuple(Resources(**r) for r in data["resources"])})
+
+
+def facts() -> DeviceFacts:
+    """The device of this process."""
+    return device_facts()
+
+
+def prepare(task: Task) -> None:
+    """Makes the task's inputs and its reference, which takes a while where they are large."""
+    _prepared(task)
+
+
+def compile_ahead(spec: KernelSpec) -> str | None:
+    """Compiles a module's kernels without running them; what the compiler said, or None.
+
+    The result stays in Triton's cache on disk, where the measuring process finds it. The module's own entry function
+    is called, with every launch turned into a compilation, on tensors that have a shape and no memory.
+    """
+    import torch
+
+    if interpreting():
+        return None
+    kernel = load(spec)
+    inputs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in spec.inputs]
+    try:
+        with _compiling_only():
+            getattr(kernel.module, spec.entry)(*inputs)
+    except Exception as error:  # noqa: BLE001 - Triton's compiler raises whatever its passes meet; the tuner goes on
+        return _in_short(error)
+    return None
+
+
+@contextmanager
+def _compiling_only() -> Iterator[None]:
+    """Launches compile, and do nothing else."""
+    from triton.runtime.jit import JITFunction
+
+    launch = JITFunction.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return launch(self, *args, **{**kwargs, "warmup": True})
+
+    JITFunction.run = run  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        JITFunction.run = launch  # type: ignore[method-assign]
+
+
+def measure(task: Task, spec: KernelSpec, limits: Limits | None = None, clock: Sampler | None = None) -> Measurement:
+    """Runs a kernel on the task's inputs, checks its numbers, and times it.
+
+    Args:
+        clock: what times launches; None: the GPU's events (`timing.sampler`).
+
+    Returns:
+        a measurement; a kernel that cannot be launched, spills too much, or is wrong gives one with its `failure`.
+        An error of CUDA's own is raised: the process that met it is of no more use.
+    """
+    limits = limits or Limits()
+    inputs, wanted = _prepared(task)
+    kernel = load(spec)
+    try:
+        outputs = kernel(*inputs)
+    except LaunchError as error:
+        return Measurement(failure=error.reason)
+    taken = resources(kernel.module)
+    spilled = max((r.spills or 0 for r in taken), default=0)
+    if spilled > limits.spills:
+        return Measurement(resources=taken, failure=f"spills {spilled} registers a thread")
+    error = task.error(outputs, wanted)
+    del outputs
+    if not error <= task.tolerance:
+        finite = error if error < float("inf") else None
+        off = "NaN or infinity where the reference has none" if finite is None else f"relative error {error:.1e}"
+        return Measurement(error=finite, resources=taken, failure=f"wrong: {off} (at most {task.tolerance:g} is right)")
+    sample = _sampler(kernel, inputs, task, clock)
+    times = sample(FEWEST)
+    if (more := _fitting(times, limits) - FEWEST) > 0:
+        times = times + sample(more)
+    return Measurement(*summary(times), error, taken)
+
+
+def _fitting(times: Sequence[float], limits: Limits) -> int:
+    """How many samples like these (microseconds) there is time for."""
+    return min(limits.samples, int(limits.milliseconds * 1e3 / summary(times)[0]))
+
+
+def measure_again(
+    task: Task, specs: Sequence[KernelSpec], rounds: int = 5, limits: Limits | None = None, clock: Sampler | None = None
+) -> tuple[Measurement, ...]:
+    """Times kernels that were measured before, in turns, so that clocks and heat are the same for all.
+
+    Returns:
+        a measurement a kernel, in order; its `error` is None.
+    """
+    limits = limits or Limits()
+    inputs, _ = _prepared(task)
+    made = []
+    for spec in specs:
+        kernel = load(spec)
+        kernel(*inputs)
+        made.append((_sampler(kernel, inputs, task, clock), resources(kernel.module)))
+    found: list[list[float]] = [[] for _ in made]
+    for _ in range(rounds):
+        for times, (sample, _) in zip(found, made, strict=True):
+            times += sample(max(1, _fitting(times, limits) // rounds) if times else 1)
+    return tuple(Measurement(*summary(times), resources=taken) for times, (_, taken) in zip(found, made, strict=True))
+
+
+def _sampler(
+    kernel: LoadedKernel, inputs: Sequence[Any], task: Task, clock: Sampler | None
+) -> Callable[[int], list[float]]:
+    def run() -> Any:
+        return kernel(*inputs)
+
+    return sampler(run, cold=task.cold) if clock is None else clock(run, task.cold)
+
+
+# Of the last workload: inputs and reference may take much of the GPU's memory.
+_held: dict[tuple[str, int], tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
+
+
+def _prepared(task: Task) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The task's inputs and reference, made once."""
+    import torch
+
+    key = (task.key, task.seed)
+    if key not in _held:
+        _held.clear()
+        inputs = task.make_inputs("cuda" if torch.cuda.is_available() else "cpu")
+        _held[key] = (inputs, task.make_reference(inputs))
+    return _held[key]
+
+
+def _in_short(error: Exception) -> str:
+    """An error's class, and the first and last line of what it says: Triton's quotes the source in between."""
+    said = error.reason if isinstance(error, NeptuneError) else str(error)
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or [""]
+    return f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"[:300]

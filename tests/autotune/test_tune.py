@@ -1,0 +1,274 @@
+"""The tuner's loop: what is asked, measured, told and kept; with a station only where processes matter."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+import time
+
+import fake_runner
+import pytest
+
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.autotune.measuring import source_hash
+from neptune_lab.autotune.tune import default_search, tune
+from neptune_lab.autotune.workers import LocalWorkers
+from neptune_lab.errors import MeasureError, TuneError
+from neptune_lab.records import Store, best
+from neptune_lab.runtime import Resources
+from neptune_lab.runtime.device import H200
+from neptune_lab.runtime.trial import Measurement
+
+
+class Listed:
+    """Asks for the candidates of a list, and notes what it is told."""
+
+    def __init__(self, *candidates: Candidate) -> None:
+        self.left, self.told = list(candidates), {}
+
+    @property
+    def finished(self):
+        return not self.left
+
+    def ask(self, n):
+        asked, self.left = self.left[:n], self.left[n:]
+        return asked
+
+    def tell(self, candidate, microseconds):
+        self.told[candidate] = microseconds
+
+
+class Sheet:
+    """Workers that give what a function of the kernel's source says, at once and in this process."""
+
+    def __init__(self, answer, size=1, again=None):
+        self.answer, self.size, self.seen, self.turns = answer, size, [], []
+        self.again = again
+
+    def facts(self):
+        return H200
+
+    def measure(self, task, spec):
+        self.seen.append(source_hash(spec.text))
+        found = self.answer(spec)
+        return (
+            found
+            if isinstance(found, Measurement)
+            else Measurement(found, found, found, 1e-4, (Resources("k", 1, 0, 0, 4),))
+        )
+
+    def drain(self):
+        self.drained = True
+
+    def measure_again(self, task, specs):
+        self.turns.append([source_hash(s.text) for s in specs])
+        if self.again is None:
+            raise MeasureError("the worker was lost")
+        return tuple(Measurement(us, us, us) for us in self.again[: len(specs)])
+
+    def close(self):
+        raise AssertionError("the caller's own workers stay open")
+
+
+class Here:
+    """Stands for `ChildProcess`: TVM takes seconds to load in another one."""
+
+    def __init__(self, env=None, preload=()):
+        pass
+
+    def call(self, function, *args, timeout=None):
+        module, _, name = function.partition(":")
+        return getattr(importlib.import_module(module), name)(*args)
+
+    def kill(self):
+        pass
+
+    close = start = kill
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    monkeypatch.setattr("neptune_lab.autotune.tune.ChildProcess", Here)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "records.sqlite")
+
+
+@pytest.fixture(scope="module")
+def by_tile(small):
+    """Three candidates with different sources."""
+    return [Candidate.of("rolling_update", block_q=q, block_kv=16) for q in (8, 16, 32)]
+
+
+@pytest.fixture(scope="module")
+def times(small, by_tile):
+    """Microseconds by source: the larger the tile, the faster."""
+    hashes = [source_hash(c.compile(small, target=None).source) for c in by_tile]
+    return dict(zip(hashes, (30.0, 20.0, 10.0), strict=True))
+
+
+def run(small, store, search, workers, **more):
+    return tune(small, search=search, workers=workers, store=store, progress=False, **more)
+
+
+@pytest.mark.usefixtures("in_this_process")
+class TestLoop:
+    def test_the_fastest_wins_and_is_found_again(self, small, store, by_tile, times):
+        search = Listed(*by_tile)
+        result = run(small, store, search, Sheet(lambda s: times[source_hash(s.text)]), command="a test")
+        assert search.told == dict(zip(by_tile, (30.0, 20.0, 10.0), strict=True))
+        assert (result.best.us, result.ended, result.refused) == (10.0, "converged", 0)
+        assert [r.us for r in result.records] == [10.0, 20.0, 30.0]
+        found = best(small, H200, store=store)
+        assert found == result.best
+        assert found.options == {"block_q": 32, "block_kv": 16}
+        assert (found.command, found.device, found.capability, found.cold) == ("a test", "NVIDIA H200", "9.0", False)
+        assert result.compile().source == by_tile[2].compile(small).source
+        assert str(result).startswith("attention_causal: 10.0 us on NVIDIA H200, rolling_update block_kv=16 block_q=32")
+
+    def test_failures_are_told_kept_and_end_nothing(self, small, store, by_tile, times):
+        slow, fails, fast = by_tile
+        bad = Candidate.of("rolling_update", block_q=-1)
+
+        def answer(spec):
+            us = times[source_hash(spec.text)]
+            return Measurement(failure="wrong: relative error 1.0e+00") if us == 20.0 else us
+
+        search = Listed(fails, bad, slow, fast)
+        result = run(small, store, search, Sheet(answer))
+        assert search.told == {fails: None, bad: None, slow: 30.0, fast: 10.0}
+        assert (result.best.us, result.refused) == (10.0, 1)
+        assert [r.failure for r in store.find()] == [None, None, "wrong: relative error 1.0e+00"]
+        assert "3 measured, 1 wrong, 1 refused" in str(result)
+
+    def test_a_lost_worker_leaves_no_record(self, small, store, by_tile, times):
+        def answer(spec):
+            us = times[source_hash(spec.text)]
+            if us == 20.0:
+                raise MeasureError("the worker was lost")
+            return us
+
+        search = Listed(*by_tile)
+        result = run(small, store, search, Sheet(answer))
+        assert search.told[by_tile[1]] is None
+        assert len(store.find()) == len(result.records) == 2
+
+    def test_nothing_is_measured_twice(self, small, store, by_tile, times):
+        workers = Sheet(lambda s: times[source_hash(s.text)])
+        run(small, store, Listed(*by_tile[:2]), workers)
+        assert len(workers.seen) == 2
+        search = Listed(*by_tile)
+        result = run(small, store, search, workers)
+        assert len(workers.seen) == 3
+        assert search.told == dict(zip(by_tile, (30.0, 20.0, 10.0), strict=True))
+        assert len(result.records) == 3
+        run(small, store, Listed(*by_tile), workers, fresh=True)
+        assert len(workers.seen) == 6
+
+    def test_another_version_is_measured_anew(self, small, store, by_tile):
+        workers = Sheet(lambda s: 1.0)
+        run(small, store, Listed(by_tile[0]), workers)
+        from dataclasses import replace
+
+        workers.facts = lambda: replace(H200, triton="4.0")
+        run(small, store, Listed(by_tile[0]), workers)
+        assert len(workers.seen) == 2
+        assert len(store.find()) == 2
+
+    def test_the_best_are_timed_again_in_turns(self, small, store, by_tile, times):
+        workers = Sheet(lambda s: times[source_hash(s.text)], again=(25.0, 15.0, 35.0))
+        result = run(small, store, Listed(*by_tile), workers)
+        ranked = sorted(times, key=times.__getitem__)
+        assert workers.turns == [ranked]
+        assert (result.best.us, result.best.source) == (15.0, ranked[1])
+        assert best(small, H200, store=store) == result.best
+
+    def test_at_most_so_many_trials(self, small, store, by_tile, times):
+        search = Listed(*by_tile)
+        result = run(small, store, search, Sheet(lambda s: times[source_hash(s.text)]), trials=2)
+        assert (len(search.told), result.ended, result.best.us) == (2, "trials", 20.0)
+
+    def test_time_ends_it_with_what_there_is(self, small, store, by_tile, times):
+        def answer(spec):
+            us = times[source_hash(spec.text)]
+            if us == 20.0:
+                time.sleep(1.5)
+            return us
+
+        workers = Sheet(answer)
+        result = run(small, store, Listed(*by_tile), workers, seconds=0.8)
+        assert result.ended == "time"
+        assert [r.us for r in result.records] == [20.0, 30.0]  # the second was on the GPU when the time was over
+        assert workers.drained
+
+    def test_ctrl_c_keeps_the_best(self, small, store, by_tile, times):
+        def answer(spec):
+            us = times[source_hash(spec.text)]
+            if us == 20.0:
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+                time.sleep(0.6)
+            return us
+
+        workers = Sheet(answer, again=(1.0,) * 3)
+        result = run(small, store, Listed(*by_tile), workers)
+        assert (result.ended, result.best.us) == ("interrupted", 20.0)
+        assert workers.turns == []
+        assert best(small, H200, store=store) == result.best
+
+    def test_several_are_under_way_at_once(self, small, store, by_tile):
+        together = threading.Barrier(3, timeout=20)
+
+        def answer(spec):
+            together.wait()
+            return 5.0
+
+        assert len(run(small, store, Listed(*by_tile), Sheet(answer, size=3)).records) == 3
+
+    def test_without_any_time_the_reasons_are_told(self, small, store, by_tile):
+        workers = Sheet(lambda s: Measurement(failure="spills 80 registers a thread"))
+        with pytest.raises(MeasureError, match=r"no candidate .*2 times: spills 80.*; 1 times: .*block_q=-1"):
+            run(small, store, Listed(*by_tile[:2], Candidate.of("rolling_update", block_q=-1)), workers)
+
+    def test_with_the_search_of_its_own(self, small, store):
+        """Algorithm 1 over the operator's space: it converges on a made-up GPU that likes four warps."""
+        workers = Sheet(lambda s: 10.0 if "num_warps=4" in s.text else 20.0, size=4)
+        result = run(small, store, default_search(small, H200, 0), workers, trials=12)
+        assert result.best.us == 10.0
+        assert result.best.options["num_warps"] == 4
+        assert {"template": "rolling_update", "options": {}} in [r.candidate for r in result.records]  # the default
+
+    def test_the_bar_says_what_is_known(self, small, store, by_tile, times, capsys):
+        tune(
+            small,
+            search=Listed(*by_tile, Candidate.of("rolling_update", block_q=-1)),
+            workers=Sheet(lambda s: times[source_hash(s.text)]),
+            store=store,
+        )
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert "4 tried, 1 failed; best 10.0 us" in " ".join(shown.err.split())
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"trials": 0}])
+def test_limits_are_positive(small, wrong):
+    with pytest.raises(TuneError, match="positive"):
+        tune(small, **wrong)
+
+
+def test_in_processes(small, store, station, with_warps):
+    """Nothing stands in for the processes here: kernels are compiled in some, and run and checked in others."""
+    faults = (fake_runner.CRASHES, fake_runner.WRONG)
+    search = Listed(*(with_warps(n) for n in (fake_runner.SLOW, *faults, fake_runner.FAST)))
+    result = run(small, store, search, LocalWorkers([station]))
+    assert result.best.us == 9.0  # of the second measurement
+    assert {c.kwargs.get("num_warps", 0): us for c, us in search.told.items()} == {
+        fake_runner.SLOW: 20.0,
+        fake_runner.FAST: 10.0,
+        **dict.fromkeys(faults),
+    }
+    reasons = [(r.failure or "").partition(":")[0] for r in result.records]
+    assert sorted(reasons) == ["", "", "measuring", "wrong"]

@@ -1,0 +1,174 @@
+"""Processes that crash and hang, stations, and workers behind a real dask scheduler."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import fake_runner
+import pytest
+
+from neptune_lab.autotune.measuring import spec_of, task_of
+from neptune_lab.autotune.workers import DaskWorkers, LocalWorkers, local, same_device
+from neptune_lab.errors import MeasureError
+from neptune_lab.runtime.device import A100, H200
+from neptune_lab.runtime.process import ChildProcess
+from neptune_lab.runtime.station import Station, visible_gpu
+
+
+@pytest.fixture
+def child():
+    made = ChildProcess({"SPOKEN": "yes"})
+    yield made
+    made.close()
+
+
+def test_a_call_in_another_process(child):
+    there = child.call("os:getpid")
+    assert there != os.getpid()
+    assert child.call("os:getpid") == there  # kept
+    assert child.call("os:getenv", "SPOKEN") == "yes"
+    assert child.call("builtins:print", "what is printed does not come between") is None
+    assert child.call("builtins:sorted", [3, 1, 2]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (("builtins:int", "x"), r"ValueError: invalid literal"),
+        (("os:_exit", 3), "ended with status 3"),
+        (("signal:raise_signal", signal.SIGSEGV), "ended with status -11"),
+        (("time:sleep", 60), "took longer than 0.5 s"),
+        (("no_such_module:f",), "ModuleNotFoundError"),
+    ],
+    ids=["raises", "exits", "crashes", "hangs", "is not there"],
+)
+def test_whatever_happens_there_is_an_error_here_and_the_next_call_works(child, call, said):
+    child.call("os:getpid")
+    with pytest.raises(MeasureError, match=said):
+        child.call(*call, timeout=0.5 if call[0] == "time:sleep" else 30)
+    assert child.call("builtins:len", "four") == 4
+
+
+def test_what_a_process_printed_last_is_told(child):
+    with pytest.raises(MeasureError, match="Fatal Python error: Aborted"):
+        child.call("fake_runner:abort")
+
+
+def test_a_call_can_be_ended_from_another_thread(child):
+    child.call("os:getpid")
+    threading.Timer(0.3, child.kill).start()
+    started = time.monotonic()
+    with pytest.raises(MeasureError, match="status -9"):
+        child.call("time:sleep", 60)
+    assert time.monotonic() - started < 10
+
+
+def test_each_station_sees_its_gpu(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [visible_gpu(n) for n in (0, 3)] == ["0", "3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-a1b2")
+    assert [visible_gpu(n) for n in (0, 1)] == ["4", "GPU-a1b2"]
+
+
+def test_workers_have_one_kind_of_gpu():
+    assert same_device([H200, H200]) is H200
+    with pytest.raises(MeasureError, match=r"NVIDIA H200.*NVIDIA A100"):
+        same_device([H200, A100])
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="there is a GPU")
+def test_no_gpu_is_said_at_once():
+    with pytest.raises(MeasureError, match=r"no GPU here[\s\S]*bundle"):
+        local()
+
+
+def measured(workers, small, with_warps, warps):
+    return workers.measure(task_of(small), spec_of(with_warps(warps).compile(small)))
+
+
+def test_a_station_survives_its_candidates(station, small, with_warps):
+    assert "status -11" in measured(station, small, with_warps, fake_runner.COMPILER_CRASHES).failure
+    assert "status -11" in measured(station, small, with_warps, fake_runner.CRASHES).failure
+    assert "illegal memory access" in measured(station, small, with_warps, fake_runner.RAISES).failure
+    assert measured(station, small, with_warps, fake_runner.WRONG).failure.startswith("wrong: relative error")
+    assert measured(station, small, with_warps, fake_runner.FAST).us == fake_runner.TIMES[fake_runner.FAST]
+
+
+def test_a_hanging_candidate_is_ended(small, with_warps):
+    station = Station(None, 1, "fake_runner", measure_seconds=2)
+    try:
+        assert "took longer than 2 s" in measured(station, small, with_warps, fake_runner.HANGS).failure
+    finally:
+        station.close()
+
+
+def test_two_stations_share_the_candidates(monkeypatch):
+    """Both GPUs are at work at once: each call waits for the other."""
+    both = threading.Barrier(2, timeout=20)
+
+    class Waiting(Station):
+        def start(self):
+            pass
+
+        def measure(self, task, spec):
+            both.wait()
+            return self
+
+    stations = [Waiting(n, 1) for n in range(2)]
+    workers = LocalWorkers(stations)
+    assert workers.size == 4
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(workers.measure(None, None))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {found.count(s) for s in stations} == {2}
+
+
+def test_a_drained_station_gives_candidates_up(small, with_warps):
+    station = Station(None, 1, "fake_runner")
+    station.drain()
+    with pytest.raises(MeasureError, match="given up"):
+        measured(station, small, with_warps, fake_runner.FAST)
+
+
+def station_of_worker():
+    import neptune_lab.autotune.workers
+
+    return neptune_lab.autotune.workers._station
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    distributed = pytest.importorskip("dask.distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as made:
+        yield made
+
+
+def test_measuring_through_a_scheduler(cluster, small, with_warps):
+    workers = DaskWorkers(cluster.scheduler_address, "fake_runner")
+    try:
+        assert workers.size == 4
+        assert workers.facts().triton
+        assert "status -11" in measured(workers, small, with_warps, fake_runner.CRASHES).failure
+        assert measured(workers, small, with_warps, fake_runner.FAST).us == 10.0
+        again = workers.measure_again(task_of(small), [spec_of(with_warps(fake_runner.SLOW).compile(small))])
+        assert [m.us for m in again] == [19.0]
+        workers.drain()
+        with pytest.raises(MeasureError, match="given up"):
+            measured(workers, small, with_warps, fake_runner.FAST)
+    finally:
+        workers.close()
+    with cluster.get_client() as client:  # the next run finds the workers as they were
+        assert set(client.run(station_of_worker).values()) == {None}
+
+
+def test_no_scheduler_is_said(monkeypatch):
+    pytest.importorskip("dask.distributed")
+    monkeypatch.setattr("neptune_lab.autotune.workers.CONNECT_SECONDS", 0.5)
+    with pytest.raises(MeasureError, match=r"no workers at tcp://127\.0\.0\.1:1"):
+        DaskWorkers("tcp://127.0.0.1:1")

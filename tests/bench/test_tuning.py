@@ -1,0 +1,58 @@
+"""Tuning runs as the results keep them: predictions and estimates beside what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.autotune.model import Model
+from neptune_lab.autotune.tune import TuneResult
+from neptune_lab.bench import run as bench_run
+from neptune_lab.bench.measured import read
+from neptune_lab.bench.run import Plan, tune_setups
+from neptune_lab.bench.setups import all_setups, tiny_setups
+from neptune_lab.bench.tuning import TUNED_SETUPS, told
+from neptune_lab.records import Record
+from neptune_lab.runtime import device_facts
+
+G1 = next(s for s in tiny_setups() if s.name == "g1")
+
+
+def record(block_q: int, us: float | None, shared: int | None) -> Record:
+    candidate = Candidate.of("rolling_update", block_q=block_q, block_kv=16)
+    resources = () if shared is None else ({"kernel": "a", "shared": shared}, {"kernel": "b", "shared": 1})
+    return Record(
+        "w", "gemm_chain", {}, "made-up GPU", "9.0", "0", "0", "s", candidate.to_json(), False, us, resources=resources
+    )  # fmt: skip
+
+
+def tuned() -> TuneResult:
+    records = (record(16, 5.0, 4096), record(32, None, None))
+    return TuneResult(G1.op, records[0], records, 3, 12.0, "converged")
+
+
+def test_what_a_tuning_run_found_is_told():
+    found = told(G1, tuned())
+    assert (found["setup"], found["seconds"], found["ended"]) == ("g1", 12.0, "converged")
+    measured, failed = found["trials"]
+    predicted = Model(G1.op, device_facts())(Candidate.of("rolling_update", block_q=16, block_kv=16)) * 1e6
+    assert measured["predicted_us"] == pytest.approx(predicted)
+    assert (measured["us"], measured["shared"]) == (5.0, 4096)
+    # A 16 x 16 and two 16 x 16 tiles of float16 at the least.
+    assert measured["shared_estimate"] >= 3 * 16 * 16 * 2
+    assert (failed["us"], failed["shared"], failed["shared_estimate"]) == (None, None, None)
+    assert failed["predicted_us"] > 0
+
+
+def test_tuning_is_added_to_the_runs_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("neptune_lab.bench.tuning.tune_setup", lambda setup, seconds: told(setup, tuned()))
+    plan = Plan((G1,), tmp_path / "b.json")
+    tune_setups(plan, 60.0)
+    found = tune_setups(plan, 60.0)
+    assert [t["setup"] for t in found.tuning] == ["g1"]
+    assert read(tmp_path / "b.json").tuning[0]["seconds"] == 12.0
+    assert bench_run.read(tmp_path / "b.json").setups == ()
+
+
+def test_the_setups_to_tune_exist():
+    assert set(TUNED_SETUPS) <= {s.name for s in all_setups()}

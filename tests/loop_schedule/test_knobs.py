@@ -1,0 +1,183 @@
+"""What each nest is tiled by: the caller's numbers, a tuple with an entry a nest, and what is chosen by shape."""
+
+from __future__ import annotations
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.loop_schedule.plan import plan
+from neptune_lab.loop_schedule.templates import choose_template
+from neptune_lab.loop_schedule.templates.knobs import Options, balanced_splits, default_knobs, knobs_of
+from neptune_lab.operators import attention, gemm_chain, norms, performer
+
+
+def launches(kernel: nl.Kernel) -> list[tuple[tuple[int, ...], int | None]]:
+    return [(k.grid, k.num_warps) for k in kernel.triton.kernels]
+
+
+def small_performer():
+    return performer.performer(1, 2, 300, 16, 128)
+
+
+def test_a_tuple_has_one_entry_a_nest():
+    op = small_performer()
+    sizes = {"block_q": (None, 32), "block_kv": (16, 128), "splits": (3, None), "num_warps": (2, 8)}
+    keys, queries = knobs_of(op.program, plan(op.program), Options(**sizes))
+    assert (keys.block_kv, keys.splits, keys.num_warps) == (16, 3, 2)
+    assert (queries.block_q, queries.block_kv, queries.num_warps, queries.hold) == (32, 128, 8, True)
+    kernel = nl.compile(op, "split_k_update", **sizes)
+    # 19 tiles of keys in 3 splits; the kernel that combines has its own; 10 tiles of queries.
+    assert launches(kernel) == [((3, 2, 1), 2), ((2, 1), None), ((10, 2, 1), 8)]
+    assert kernel.error() < 1e-3
+    assert kernel.schedule.check()
+
+
+def test_one_number_holds_for_all_nests():
+    op = small_performer()
+    found = knobs_of(op.program, plan(op.program), Options(block_kv=32, num_stages=2))
+    assert [(k.block_kv, k.num_stages) for k in found] == [(32, 2)] * 2
+
+
+def test_a_nest_of_one_split_rolls():
+    kernel = nl.compile(attention.causal(1, 2, 100, 16), "split_k_update", block_kv=16, splits=1)
+    assert len(kernel.triton.kernels) == 1
+    assert "for j0 in" in kernel.source
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"block_q": (16, 16, 16)}, r"block_q=\(16, 16, 16\) has 3 entries for 2 nests"),
+        ({"block_kv": (16, 0)}, r"block_kv=0, expected a positive integer"),
+        ({"num_warps": (4, 3)}, r"num_warps=3, expected a power of two"),
+        ({"pad_rows": 1}, r"pad_rows=1, expected True or False"),
+        ({"multiprocessors": 0}, r"multiprocessors=0, expected a positive integer"),
+        ({"multiprocessors": (1, 2)}, r"multiprocessors=\(1, 2\), expected a positive integer"),
+    ],
+)
+def test_refused_options(options: dict, match: str):
+    with pytest.raises(nl.errors.ScheduleError, match=match):
+        nl.compile(small_performer(), "split_k_update", **options)
+
+
+def test_splits_run_in_whole_waves():
+    # 32 heads: 8 splits are 256 programs, one wave of two on each of 132 multiprocessors.
+    assert balanced_splits(32, 512, 264) == 8
+    for programs, tiles, slots in ((1, 3, 132), (8, 512, 132), (100, 64, 264), (7, 1000, 132)):
+        splits = balanced_splits(programs, tiles, slots)
+        assert 1 <= splits <= tiles
+        waves, whole = -(-programs * splits // slots), -(-tiles // splits)
+        # No choice of whole splits gets more than a combining kernel's worth better.
+        others = [-(-programs * -(-tiles // each) // slots) * each for each in range(1, tiles + 1)]
+        assert waves * whole <= 1.5 * min(others) + 2
+
+
+def test_fewer_multiprocessors_get_fewer_splits():
+    op = attention.causal(1, 4, q_len=1, kv_len=4096, head_dim=64)
+    few, many = (nl.compile(op, "split_k_update", multiprocessors=n).triton.kernels[0].grid for n in (16, 132))
+    assert (few[0], many[0]) == (8, 32)
+
+
+# -- what is chosen by shape -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cols", [1 << 14, 1 << 15])
+def test_rows_that_fit_are_held(cols: int):
+    op = norms.rms_norm_quantize(32, cols, dtype="float16")
+    assert choose_template(op.program) == ("rolling_update", f"32 programs of one row take all {cols} of j in one tile")
+    kernel = nl.compile(op)
+    assert launches(kernel) == [((32,), cols // 1024)]
+    assert kernel.source.count("tl.load(") == 1, "the row is read once, for both reductions and the output"
+    assert "for " not in kernel.source.partition("def rms_norm_quantize_kernel")[2].partition("\ndef ")[0]
+
+
+def test_few_very_long_rows_are_split_once_over_the_gpu():
+    """The output needs the whole row's scale: programs of 4096 columns combine the four splits again and store it."""
+    op = norms.rms_norm_quantize(32, 1 << 17, dtype="float16")
+    assert choose_template(op.program)[0] == "split_k_update"
+    assert launches(nl.compile(op)) == [((4, 32), 32), ((32, 32), None)]
+
+
+def test_many_very_long_rows_roll():
+    op = norms.l2_norm(256, 1 << 17, dtype="float16")
+    assert launches(nl.compile(op)) == [((256,), 16)]
+
+
+@pytest.mark.parametrize("make", [norms.l2_norm, norms.rms_norm_max, norms.layer_norm, norms.layer_norm_statistics])
+def test_a_held_row_is_right(make):
+    kernel = nl.compile(make(3, 2000, dtype="float16"))
+    assert "rolling_update" not in {s.primitive for s in kernel.schedule.steps}
+    assert kernel.error() < 1e-3
+    assert kernel.schedule.check()
+
+
+@pytest.mark.parametrize(("template", "options"), [("rolling_update", {"block_kv": 1024}), ("split_k_update", {})])
+def test_a_row_in_tiles_is_right(template: str, options: dict):
+    """An output of full width walks the row again: in order, or by programs that share it out."""
+    op = norms.rms_norm_quantize(2, 5000, dtype="float16")
+    kernel = nl.compile(op, template, block_q=1, **(options or {"splits": 3, "block_kv": 1024}))
+    assert len(kernel.triton.kernels) == (1 if options else 2)
+    assert kernel.error() < 1e-2  # a step of the quantisation where a tie falls the other way
+
+
+def test_performer_by_default():
+    """Keys in splits that fill the GPU, one kernel to combine, queries against all features at once."""
+    kernel = nl.compile(performer.performer(1, 8, 8192, 64, 256))
+    assert launches(kernel) == [((16, 8, 1), 8), ((8, 1, 32), None), ((128, 8, 1), None)]
+    keys, combine, queries = kernel.source.split("@triton.jit")[1:]
+    assert "for i0 in range(16):" in keys
+    assert "for " not in combine
+    assert "for " not in queries.partition("\ndef performer(")[0]
+    assert queries.count("tl.load(") == 4  # q, proj, and the two sums over keys; their totals are of the loaded tiles
+
+
+def test_a_short_column_alone_still_rolls():
+    """An operator of one nest is asked to show its rolling loop; only an explicit tile that takes all is held."""
+    op = attention.causal(1, 2, 100, 16)
+    assert not default_knobs(op.program, plan(op.program)[0]).hold
+    held = nl.compile(op, "rolling_update", block_q=16, block_kv=128)
+    assert "rolling_update" not in {s.primitive for s in held.schedule.steps}
+    assert "for " not in held.source.partition("def attention_causal_kernel")[2].partition("\ndef ")[0]
+    assert held.error() < 1e-3
+
+
+# -- columns of the output, padded rows ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "grids"),
+    [
+        ("rolling_update", {}, [(5, 2, 3)]),
+        ("rolling_update", {"block_kv": 64}, [(5, 2, 3)]),
+        ("split_k_update", {"splits": 2}, [(2, 10, 3), (5, 2)]),
+    ],
+)
+def test_a_chain_of_products_in_tiles_of_its_output(template: str, options: dict, grids: list):
+    """The deep order: columns of the output are on the grid, and each program computes the first product again."""
+    op = gemm_chain.gemm_chain(2, 70, 50, 32, 40)
+    kernel = nl.compile(op, template, **{"block_q": 16, "block_kv": 16, "block_out": 16, **options})
+    assert [k.grid for k in kernel.triton.kernels] == grids
+    assert kernel.error() < 1e-3
+    assert kernel.schedule.check()
+
+
+def test_attention_in_tiles_of_its_output():
+    """Batch and heads share a grid axis then, since a grid has three."""
+    kernel = nl.compile(attention.causal(2, 2, 50, 32), "rolling_update", block_q=16, block_kv=16, block_out=16)
+    assert [k.grid for k in kernel.triton.kernels] == [(4, 4, 2)]
+    assert kernel.error() < 1e-3
+
+
+def test_no_columns_of_its_own():
+    with pytest.raises(nl.errors.ScheduleError, match="no reduction of the nest of 'x_max' has columns of its own"):
+        nl.compile(norms.l2_norm(9, 70), "rolling_update", block_out=16)
+
+
+@pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 2})])
+def test_a_single_query_in_padded_rows(template: str, options: dict):
+    op = attention.causal(1, 2, q_len=1, kv_len=100, head_dim=16)
+    plain, padded = (nl.compile(op, template, block_kv=16, pad_rows=pad, **options) for pad in (False, True))
+    assert "tl.dot(" not in plain.source
+    assert "tl.dot(" in padded.source
+    assert padded.error() < 1e-3
+    assert padded.schedule.check()

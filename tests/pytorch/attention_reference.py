@@ -1,0 +1,40 @@
+"""Inputs, mods and the float64 reference that these tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def tensors(q=(1, 2, 32, 16), kv=None, dtype=torch.float32) -> list[Any]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (q, kv or q, kv or q)
+    return [torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes]
+
+
+def reference(q: Any, k: Any, v: Any, score_mod: Any = None, mask_mod: Any = None, scale: Any = None) -> Any:
+    """The definition, in float64."""
+    q, k, v = (t.double() for t in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(group, 1) for t in (k, v))
+    b, h, i, j = torch.meshgrid(*(torch.arange(n, device=q.device) for n in (*q.shape[:3], k.shape[2])), indexing="ij")
+    score = q @ k.mT * (q.shape[3] ** -0.5 if scale is None else scale)
+    if score_mod is not None:
+        score = score_mod(score, b, h, i, j)
+    if mask_mod is not None:
+        score = score.masked_fill(~mask_mod(b, h, i, j), -torch.inf)
+    return score.softmax(-1) @ v
+
+
+def causal(b, h, q, kv):
+    return q >= kv
+
+
+def make_bias(slopes, width=100):
+    def bias(score, b, h, q, kv):
+        return score + torch.where(q - kv < width, slopes[h] * (kv - q), 0.0)
+
+    return bias

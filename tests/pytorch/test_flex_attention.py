@@ -1,0 +1,341 @@
+"""`nl.attention`, eagerly: numbers, what is compiled when, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from attention_reference import DEVICE, causal, make_bias, reference, tensors
+
+import neptune_lab as nl
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.operators import attention as operators
+from neptune_lab.pytorch import arguments, compiled, flex_attention, stored
+from neptune_lab.pytorch.flex_attention import attention as attend
+from neptune_lab.records import Record, Store, workload_key
+from neptune_lab.runtime import device_facts
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """The names of the mods of each compilation."""
+    made = []
+    before = compiled._compiled
+
+    def counted(problem, score_mod, mask_mod, reading, key):
+        made.append((problem.q, getattr(score_mod, "__name__", None), getattr(mask_mod, "__name__", None)))
+        return before(problem, score_mod, mask_mod, reading, key)
+
+    monkeypatch.setattr(compiled, "_compiled", counted)
+    monkeypatch.setattr(flex_attention, "_kernels", type(flex_attention._kernels)())
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_grouped_heads_a_mask_and_a_scale(dtype):
+    q, k, v = tensors((2, 4, 8, 16), (2, 2, 24, 16), dtype)
+    out = attend(q, k, v, mask_mod=causal, enable_gqa=True, scale=0.5)
+    assert (out.dtype, out.shape) == (dtype, q.shape)
+    tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5}[dtype]
+    assert (out.double() - reference(q, k, v, None, causal, 0.5)).abs().max() < tolerance
+
+
+def test_a_captured_tensor_is_read_at_each_call_and_compiled_for_once(compilations):
+    q, k, v = tensors()
+    slopes = torch.tensor([0.5, 0.25], device=DEVICE)
+    for values in ([0.5, 0.25], [1.5, -0.25]):
+        slopes.copy_(torch.tensor(values))
+        out = attend(q, k, v, score_mod=make_bias(slopes), mask_mod=causal)
+        assert (out - reference(q, k, v, make_bias(slopes), causal)).abs().max() < 1e-5
+    other = torch.tensor([0.0, 2.0], device=DEVICE)  # another tensor, of the same shape
+    out = attend(q, k, v, score_mod=make_bias(other), mask_mod=causal)
+    assert (out - reference(q, k, v, make_bias(other), causal)).abs().max() < 1e-5
+    assert len(compilations) == 1
+    attend(q, k, v, score_mod=make_bias(slopes.half()), mask_mod=causal)
+    assert len(compilations) == 2
+
+
+def test_captured_integers_and_conditions_come_in_the_kernels_dtype():
+    q, k, v = tensors((1, 1, 16, 16))
+    doc = torch.arange(16, device=DEVICE) // 4
+    seen = torch.arange(16, device=DEVICE) % 3 != 1
+    first = torch.zeros(16, dtype=torch.bool, device=DEVICE).index_fill_(0, torch.arange(0, 16, 4, device=DEVICE), True)
+
+    def mask(b, h, q, kv):
+        return (doc[q] == doc[kv]) & (seen[kv] | first[kv])
+
+    assert (attend(q, k, v, mask_mod=mask) - reference(q, k, v, None, mask)).abs().max() < 1e-5
+    doc += 1
+    doc[3] = 9
+    first[3] = True
+    assert (attend(q, k, v, mask_mod=mask) - reference(q, k, v, None, mask)).abs().max() < 1e-5
+
+
+def test_a_new_number_in_a_mod_compiles_anew_and_an_old_one_does_not(compilations):
+    q, k, v = tensors()
+    slopes = torch.tensor([0.5, 0.25], device=DEVICE)
+    for width in (3, 5, 3):
+        out = attend(q, k, v, score_mod=make_bias(slopes, width))
+        assert (out - reference(q, k, v, make_bias(slopes, width))).abs().max() < 1e-5
+    assert len(compilations) == 2
+
+
+def test_a_tensor_without_axes_is_compiled_for_each_value_and_one_with_an_axis_is_not(compilations, monkeypatch):
+    monkeypatch.setattr(arguments, "_told", set())
+    q, k, v = tensors((1, 1, 4, 16), (1, 1, 16, 16))
+    offset = torch.tensor(3, device=DEVICE)
+
+    def scalar_mask(b, h, q, kv):
+        return q + offset >= kv
+
+    def vector_mask(b, h, q, kv):
+        return q + offsets[0] >= kv
+
+    with pytest.warns(UserWarning, match=r"a mod captures a tensor without axes.*offset\[0\]") as told:
+        attend(q, k, v, mask_mod=scalar_mask)
+    assert told[0].filename == __file__
+    for value in (4, 5):
+        offset.fill_(value)
+        out = attend(q, k, v, mask_mod=scalar_mask)
+        assert (out - reference(q, k, v, None, scalar_mask)).abs().max() < 1e-5
+    assert len(compilations) == 3
+    offsets = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    for value in (3, 5):
+        offsets.fill_(value)
+        out = attend(q, k, v, mask_mod=vector_mask)
+        assert (out - reference(q, k, v, None, vector_mask)).abs().max() < 1e-5
+    assert len(compilations) == 4
+
+
+def test_two_spellings_of_one_definition_are_one_kernel(compilations):
+    q, k, v = tensors()
+    attend(q, k, v, mask_mod=lambda b, h, i, j: i >= j)
+    attend(q, k, v, mask_mod=lambda batch, head, one, two: two <= one)
+    assert len(compilations) == 2
+    first, second = flex_attention._kernels.values()
+    assert first is second
+    flex_attention._kernels.clear()
+    attend(q, k, v, mask_mod=lambda batch, head, one, two: two <= one)
+    assert len(compilations) == 2  # the other spelling is known on disk, too
+
+
+def test_an_object_whose_changes_cannot_be_seen(compilations):
+    class Settings:
+        width = 3
+
+    q, k, v = tensors()
+    settings = Settings()
+
+    def mask(b, h, q, kv):
+        return (q >= kv) & (q - kv < settings.width)
+
+    first = attend(q, k, v, mask_mod=mask)
+    assert torch.equal(attend(q, k, v, mask_mod=mask), first)
+    settings.width = 4
+    out = attend(q, k, v, mask_mod=mask)
+    assert (out - reference(q, k, v, None, mask)).abs().max() < 1e-5
+    assert (out - first).abs().max() > 1e-2
+
+
+def test_strided_inputs_are_copied_and_that_is_said_once(monkeypatch):
+    monkeypatch.setattr(arguments, "_told", set())
+    q, k, v = (t.transpose(1, 2) for t in tensors((1, 32, 2, 16)))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        out = attend(q, k, v, mask_mod=causal)
+    assert "attention copies q at each call, since its strides (1024, 16, 32, 1)" in str(told[0].message)
+    assert [str(w.message)[:18] for w in told] == [f"attention copies {name}" for name in "qkv"]
+    assert told[0].filename == __file__
+    assert (out - reference(q, k, v, None, causal)).abs().max() < 1e-5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attend(q, k, v, mask_mod=causal)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "match"),
+    [
+        (lambda q, k, v: (q.cpu().numpy(), k, v), {}, "argument q is a ndarray; expected a torch.Tensor"),
+        (lambda q, k, v: (q, k.to("meta"), v), {}, "argument k is on meta; expected .*, where q is"),
+        (lambda q, k, v: (q.to("meta"), k.to("meta"), v.to("meta")), {}, "argument q is on meta; expected a CUDA"),
+        (lambda q, k, v: (q[0], k, v), {}, r"argument q has shape \(2, 32, 16\); expected \(batch, heads, length"),
+        (lambda q, k, v: (q, k[:, :, :0], v), {}, r"argument k has shape \(1, 2, 0, 16\); .*none of them 0"),
+        (lambda q, k, v: (q.double(), k, v), {}, "argument q has dtype torch.float64; expected torch.float16"),
+        (lambda q, k, v: (q, k, v.half()), {}, r"v has dtype torch.float16; expected torch.float32(.|\n)*v\.to"),
+        (lambda q, k, v: (q.repeat(2, 1, 1, 1), k, v), {}, r"argument k has batch 1; expected 2(.|\n)*k\.expand\(2"),
+        (lambda q, k, v: (q, k[..., :8], v), {}, "argument k has head_dim 8; expected 16"),
+        (lambda q, k, v: (q, k, v[:, :, :8]), {}, "argument v has 2 heads and length 8; expected 2 and 32"),
+        (lambda q, k, v: (q, k[:, :1], v[:, :1]), {}, r"k has 1 heads; expected 2, which q has\n.*enable_gqa=True"),
+        (lambda q, k, v: (q[:, :1], k, v), {"enable_gqa": True}, "k has 2 heads; expected a divisor of 1"),
+        (lambda q, k, v: (q, k.requires_grad_(), v), {}, r"argument k records gradients.*no backward\n.*torch.no_grad"),
+    ],
+)  # fmt: skip
+def test_arguments_are_checked(change, options, match):
+    with pytest.raises(LaunchError, match=match):
+        attend(*change(*tensors()), **options)
+
+
+def test_gradients_are_no_obstacle_where_none_are_recorded():
+    q, k, v = tensors()
+    with torch.no_grad():
+        out = attend(q.requires_grad_(), k, v, mask_mod=causal)
+    assert not out.requires_grad
+
+
+def test_wrong_mods_and_scales():
+    q, k, v = tensors()
+    with pytest.raises(DefinitionError, match="mask_mod"):
+        attend(q, k, v, mask_mod=lambda b, h, q, kv: q + kv)
+    with pytest.raises(DefinitionError, match="scale=inf"):
+        attend(q, k, v, scale=float("inf"))
+
+
+def test_a_captured_tensor_elsewhere():
+    q, k, v = tensors()
+    slopes = torch.ones(2, device=DEVICE)
+    attend(q, k, v, score_mod=make_bias(slopes))
+    match = r"a mod captures a tensor of shape \(2,\) on meta; expected .*, where q is"
+    with pytest.raises(LaunchError, match=match):
+        attend(q, k, v, score_mod=make_bias(slopes.to("meta")))
+
+
+def test_a_captured_tensor_that_records_gradients():
+    q, k, v = tensors()
+    bias = make_bias(torch.ones(2, device=DEVICE, requires_grad=True))
+    with pytest.raises(LaunchError, match=r"captures a tensor of shape \(2,\) that records gradients(.|\n)*detach"):
+        attend(q, k, v, score_mod=bias)
+    with torch.no_grad():
+        attend(q, k, v, score_mod=bias)
+
+
+FIRST = """
+import json, os, sys, torch
+from neptune_lab.pytorch import attention, flex_attention, stored
+stored._compiler = lambda: "one state of the compiler"
+x = torch.linspace(-1, 1, 512).reshape(1, 2, 16, 16)
+slopes = torch.tensor([0.5, 0.25])
+def alibi(score, b, h, q, kv):
+    return score + slopes[h] * (kv - q)
+found = [attention(x, x, x, score_mod=alibi).double().sum().item()]
+"""
+
+LATER = """
+def renamed(score, b, h, q, kv):
+    # Neither comments, nor the name, nor the place count.
+    return score + slopes[h] * (kv - q)
+def other(score, b, h, q, kv):
+    return score + slopes[h] * (kv - q + 1)
+def attempt(mod, *tensors):
+    flex_attention._kernels.clear()
+    try:
+        found.append(attention(*tensors, score_mod=mod).double().sum().item())
+    except ImportError as error:
+        found.append(str(error))
+attempt(renamed, x, x, x)
+attempt(other, x, x, x)
+attempt(alibi, x.half(), x.half(), x.half())
+stored._compiler = lambda: "another state"
+attempt(alibi, x, x, x)
+stored._compiler = lambda: "one state of the compiler"
+os.environ["NEPTUNE_LAB_CACHE"] += "/other"
+attempt(alibi, x, x, x)
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about the CPU")
+def test_a_later_process_needs_no_compiler(tmp_path):
+    def run(script):
+        env = {**os.environ, "NEPTUNE_LAB_CACHE": str(tmp_path)}
+        script += "print(json.dumps(found))"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    (total,) = run(FIRST)
+    same, renamed, *others = run("import sys; sys.modules['tvm'] = None" + FIRST + LATER)
+    assert same == renamed == total
+    # Another number, dtype, state of the compiler or directory: nothing is kept for it, and TVM is not there.
+    assert ["tvm" in found for found in others] == [True] * 4
+
+
+def test_entries_that_cannot_be_read_are_compiled_again(compilations, cache):
+    q, k, v = tensors((1, 1, 8, 16))
+    mask = lambda b, h, q, kv: (q >= kv) | (kv == 7)  # noqa: E731
+    before = set(cache.rglob("*.json"))
+    attend(q, k, v, mask_mod=mask)
+    (*_, written) = sorted(set(cache.rglob("*.json")) - before)
+    entry = stored.find(written.stem)
+    assert entry is not None
+    assert stored.Entry.from_json(entry.to_json()) == entry
+    for text in ("", "[]", "{}", re.sub('"schema": 1', '"schema": 0', written.read_text())):
+        written.write_text(text)
+        assert stored.find(written.stem) is None
+    for path in set(cache.rglob("*.json")) - before:
+        path.write_text("{")
+    flex_attention._kernels.clear()
+    compiled._by_definition.clear()
+    attend(q, k, v, mask_mod=mask)
+    assert len(compilations) == 2
+
+
+def test_new_records_of_tuning_are_taken(compilations, monkeypatch, tmp_path):
+    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
+    q, k, v = tensors()
+    op = operators.general(1, 2, 32, 32, 16, None, causal, "float32")
+    facts = device_facts()
+
+    def kernel_text():
+        flex_attention._kernels.clear()  # as in another process
+        out = attend(q, k, v, mask_mod=causal)
+        assert (out - reference(q, k, v, None, causal)).abs().max() < 1e-5
+        (found,) = flex_attention._kernels.values()
+        return found.kernel.spec.text
+
+    def put(us, **options):
+        candidate = Candidate.of("rolling_update", **options).to_json()
+        measured = Record(
+            workload_key(op),
+            op.name,
+            op.params,
+            facts.name,
+            "",
+            facts.torch,
+            facts.triton,
+            str(us),
+            candidate,
+            False,
+            us,
+        )
+        Store().put(measured)
+
+    before = kernel_text()
+    assert kernel_text() == before
+    assert len(compilations) == 1  # the second was found on disk
+    put(2.0, block_q=8, block_kv=8)
+    tuned = kernel_text()
+    assert tuned == nl.compile(op, "rolling_update", block_q=8, block_kv=8).source != before
+    assert kernel_text() == tuned
+    assert len(compilations) == 2
+    put(1.0, no_such_option=8)
+    with pytest.warns(UserWarning, match=r"the tuned kernel cannot be compiled, .*no_such_option"):
+        assert kernel_text() == before
+
+
+def test_numpy_arrays_may_be_captured_on_the_cpu():
+    table = np.array([0.5, 0.25], dtype=np.float32)
+    q, k, v = tensors()
+    if DEVICE == "cuda":
+        with pytest.raises(LaunchError, match="on cpu; expected cuda"):
+            attend(q, k, v, score_mod=lambda score, b, h, q, kv: score * table[h])
+    else:
+        out = attend(q, k, v, score_mod=lambda score, b, h, q, kv: score * table[h])
+        slopes = torch.from_numpy(table)
+        assert (out - reference(q, k, v, lambda score, b, h, q, kv: score * slopes[h])).abs().max() < 1e-5

@@ -1,0 +1,147 @@
+"""What tells one mod from another."""
+
+from __future__ import annotations
+
+import operator
+import subprocess
+import sys
+from functools import partial
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention.flex_attention import and_masks
+
+from neptune_lab.pytorch.mods import follow, read
+
+CAP = 20.0
+SLOPES = torch.ones(4)
+
+
+def make(width, table=None):
+    def mod(b, h, q, kv):
+        return (q - kv < width) & (table[q] > kv) if table is not None else q - kv < width
+
+    return mod
+
+
+def capped(score, b, h, q, kv):
+    return CAP * torch.tanh(score / CAP)
+
+
+def biased(score, b, h, q, kv):
+    return score + SLOPES[h]
+
+
+def test_equal_code_over_equal_values_is_one_mod():
+    assert read(make(3)).key == read(make(3)).key
+    assert read(make(3)).key != read(make(4)).key
+    assert read(make(3)).key != read(make(3.0)).key
+    assert read(make(0.0)).key != read(make(-0.0)).key
+    assert read(make(1)).key != read(make(True)).key
+    assert read(make(3), None).key != read(None, make(3)).key
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda b, h, q, kv: q >= kv, lambda b, h, q, kv: q > kv),
+        (lambda b, h, q, kv: q >= kv + 1, lambda b, h, q, kv: q >= kv + 2),
+        (lambda b, h, q, kv, n=1: q >= kv + n, lambda b, h, q, kv, n=2: q >= kv + n),
+        (lambda b, h, q, kv, *, n=1: q >= kv + n, lambda b, h, q, kv, *, n=2: q >= kv + n),
+        (partial(make, 1), partial(make, 2)),
+        (partial(make, width=1), partial(make, width=2)),
+        (make([1, 2]), make([1, 3])),
+        (make({"a": 1}), make({"b": 1})),
+        (make(operator.add), make(operator.sub)),
+        (make(np.float32(1)), make(np.float32(2))),
+        (make(torch.tensor(1)), make(torch.tensor(2))),
+        (make(1, torch.ones(3)), make(1, torch.ones(4))),
+        (make(1, torch.ones(3)), make(1, torch.ones(3, dtype=torch.float64))),
+        (make(make(1)), make(make(2))),
+        (and_masks(make(1), make(2)), and_masks(make(1), make(3))),
+    ],
+)
+def test_mods_that_differ(one, other):
+    assert read(one).key == read(one).key
+    assert read(one).key != read(other).key
+    assert read(one).exact
+
+
+def test_a_global_is_read_at_each_call(monkeypatch):
+    before = read(capped).key
+    assert read(capped).key == before
+    monkeypatch.setitem(globals(), "CAP", 30.0)
+    assert read(capped).key != before
+
+
+def test_a_module_of_the_users_counts_by_what_the_code_may_read_of_it():
+    settings = ModuleType("settings")
+    settings.cap, settings.other = 1.0, 5  # type: ignore[attr-defined]
+
+    def mod(score, b, h, q, kv):
+        return score + settings.cap
+
+    before = read(mod)
+    settings.other = 6  # type: ignore[attr-defined]
+    assert read(mod).key == before.key
+    settings.cap = 2.0  # type: ignore[attr-defined]
+    assert read(mod).key != before.key
+    ((path, value),) = before.numbers
+    assert (value, follow((mod,), path)) == (1.0, 2.0)
+
+
+def test_tensors_count_by_shape_and_come_once_each():
+    table = torch.zeros(8, dtype=torch.int32)
+    found = read(biased, make(1, table))
+    assert [t is s for t, s in zip(found.tensors, (SLOPES, table), strict=True)] == [True, True]
+    assert [follow((biased, make(1, table)), path) is t for path, t in zip(found.paths, found.tensors, strict=True)]
+    assert found.key == read(biased, make(1, torch.ones(8, dtype=torch.int32))).key
+    twice = read(make(1, table), make(2, table))
+    assert len(twice.tensors) == 1
+    # Two tensors that happened to be one may be two at the next call: that is another kernel.
+    assert twice.key != read(make(1, table), make(2, table.clone())).key
+
+
+def test_every_path_leads_to_its_value():
+    def mod(b, h, q, kv, low=2, *, high=3):
+        return (q - low < kv) & (kv < q + high + inner(kv))
+
+    by = partial(max, 7, key=[8])  # type: ignore[call-overload]
+
+    def inner(x):
+        return by(x)
+
+    found = read(mod)
+    assert sorted(value for _, value in found.numbers) == [2, 3, 7, 8]
+    assert [follow((mod,), path) for path, _ in found.numbers] == [value for _, value in found.numbers]
+
+
+def test_an_object_that_may_change_is_not_taken_for_known():
+    class Settings:
+        cap = 1.0
+
+    assert not read(make(Settings())).exact
+    assert read(make(Settings())).key != read(make(1)).key
+
+
+def test_a_function_that_calls_itself_ends():
+    def mod(b, h, q, kv):
+        return mod(b, h, q - 1, kv) if q else kv
+
+    assert read(mod).key == read(mod).key
+
+
+def test_keys_are_the_same_in_another_process():
+    script = """
+from neptune_lab.pytorch.mods import read
+def mod(b, h, q, kv, low=2, names=("a", "b")):
+    return (q > kv) & (kv in {1, 2, 3, "x", "y"}) & (lambda z: z == 5)(low)
+print(read(mod).key)
+"""
+    runs = [
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={"PYTHONHASHSEED": seed})
+        for seed in ("1", "2")
+    ]
+    assert runs[0].stdout == runs[1].stdout != "", runs[0].stderr

@@ -1,0 +1,199 @@
+"""Kernels as operators of torch, and `nl.attention` inside torch.compile."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from attention_reference import DEVICE, causal, make_bias, reference, tensors
+
+import neptune_lab as nl
+from neptune_lab.errors import LaunchError
+from neptune_lab.operators import attention as operators
+from neptune_lab.pytorch import traced
+from neptune_lab.pytorch.flex_attention import attention as attend
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return nl.compile(operators.causal(batch=1, heads=2, seq=32, head_dim=16, dtype="float32"))
+
+
+@pytest.fixture
+def compile_whole():
+    """`compile_whole(function)`: without graph breaks, through AOTAutograd; nothing is left of it for the next test."""
+    torch._dynamo.reset()
+    yield partial(torch.compile, backend="aot_eager", fullgraph=True)
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def preparations(monkeypatch):
+    """How often Dynamo asked for a kernel."""
+    made = []
+    before = traced.compiled_for
+
+    def counted(*arguments):
+        made.append(arguments)
+        return before(*arguments)
+
+    monkeypatch.setattr(traced, "compiled_for", counted)
+    return made
+
+
+# -- kernel.as_torch_op -----------------------------------------------------------------------------------------
+
+
+def test_an_operator_for_each_kernel(kernel):
+    op = kernel.as_torch_op()
+    assert kernel.as_torch_op() is op
+    assert str(op).startswith("neptune_lab.attention_causal_")
+    named = kernel.as_torch_op("my_attention")
+    assert torch.ops.neptune_lab.my_attention.default is named is kernel.as_torch_op("my_attention")
+    again = nl.compile(kernel.operator)
+    assert again.as_torch_op() is op
+    other = nl.compile(kernel.operator, block_q=16, block_kv=16)
+    with pytest.raises(LaunchError, match=r"torch.ops.neptune_lab.my_attention is another kernel already"):
+        other.as_torch_op("my_attention")
+    with pytest.raises(LaunchError, match="name='my attention': expected a Python identifier"):
+        kernel.as_torch_op("my attention")
+
+
+def test_torch_finds_nothing_wrong_with_it(kernel):
+    torch.library.opcheck(kernel.as_torch_op(), tuple(tensors()))
+
+
+def test_it_stands_in_a_graph(kernel, compile_whole):
+    op = kernel.as_torch_op()
+    inputs = tensors()
+    out = compile_whole(lambda q, k, v: op(q + 0, k, v) * 2)(*inputs)
+    assert (out / 2 - reference(*inputs, mask_mod=causal)).abs().max() < 1e-5
+
+
+def test_it_is_exported(kernel):
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v):
+            return kernel.as_torch_op()(q, k, v)
+
+    inputs = tuple(tensors())
+    exported = torch.export.export(Layer(), inputs)
+    assert str(kernel.as_torch_op()) in exported.graph_module.code.replace("torch.ops.", "")
+    assert torch.equal(exported.module()(*inputs), kernel(*inputs))
+
+
+def test_several_outputs(compile_whole):
+    kernel = nl.compile(
+        operators.causal(batch=1, heads=2, seq=16, head_dim=16, dtype="float32", return_lse=True), block_q=16
+    )
+    op = kernel.as_torch_op()
+    inputs = tensors((1, 2, 16, 16))
+    out, lse = compile_whole(lambda *given: op(*given))(*inputs)
+    assert (out - reference(*inputs, mask_mod=causal)).abs().max() < 1e-5
+    assert lse.shape == (1, 2, 16)
+    torch.library.opcheck(op, tuple(inputs))
+
+
+def test_wrong_arguments_are_refused_as_the_graph_is_made(kernel, compile_whole):
+    op = kernel.as_torch_op()
+    q, k, v = tensors()
+    with pytest.raises(Exception, match=r"argument k has shape \(1, 2, 16, 16\); expected \(1, 2, 32, 16\)"):
+        compile_whole(lambda *given: op(*given))(q, k[:, :, :16].contiguous(), v)
+    with pytest.raises(LaunchError, match="argument v has strides"):
+        op(q, k, v.mT.contiguous().mT)
+    with pytest.raises(LaunchError, match="argument q records gradients, and the kernel has no backward"):
+        op(q.requires_grad_(), k, v)
+    with torch.no_grad():
+        assert not op(q, k, v).requires_grad
+
+
+# -- nl.attention inside torch.compile --------------------------------------------------------------------------
+
+
+def test_attention_in_a_graph_follows_its_captured_tensors(compile_whole, preparations):
+    q, k, v = tensors()
+    slopes = torch.tensor([0.5, 0.25], device=DEVICE)
+    bias = make_bias(slopes, 7)
+    function = compile_whole(lambda q, k, v: attend(q + 0, k, v, score_mod=bias, mask_mod=causal) + 1)
+    for values in ([0.5, 0.25], [1.5, -0.25]):
+        slopes.copy_(torch.tensor(values))
+        assert (function(q, k, v) - 1 - reference(q, k, v, bias, causal)).abs().max() < 1e-5
+    slopes = torch.tensor([0.0, 2.0], device=DEVICE)
+    bias = make_bias(slopes, 7)  # another tensor
+    assert (function(q, k, v) - 1 - reference(q, k, v, bias, causal)).abs().max() < 1e-5
+    assert len(preparations) == 1
+    bias = make_bias(slopes, 3)  # another number
+    assert (function(q, k, v) - 1 - reference(q, k, v, bias, causal)).abs().max() < 1e-5
+    assert len(preparations) == 2
+
+
+def test_attention_in_a_graph_for_every_shape(compile_whole, preparations):
+    function = compile_whole(lambda q, k, v: attend(q + 0, k, v, mask_mod=causal), dynamic=True)
+    for length in (32, 48, 32):
+        inputs = tensors((1, 2, 32, 16), (1, 2, length, 16))
+        assert (function(*inputs) - reference(*inputs, mask_mod=causal)).abs().max() < 1e-5
+    assert len(preparations) == 2
+
+
+def test_attention_in_a_graph_takes_strided_inputs_and_mods_of_its_own(compile_whole):
+    def function(q, k, v):
+        def mask(b, h, q, kv):
+            return q >= kv
+
+        return attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask_mod=mask).transpose(1, 2)
+
+    inputs = tensors((1, 32, 2, 16))
+    wanted = reference(*(t.transpose(1, 2) for t in inputs), mask_mod=causal).transpose(1, 2)
+    assert (compile_whole(function)(*inputs) - wanted).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        (torch.tensor(3, device=DEVICE), "a mod reads a tensor without axes(.|\n)*give the tensor one axis"),
+        (np.float32(3), "a number of NumPy's"),
+        (np.arange(32), "a mod captures a NumPy array of shape"),
+        (object(), "a mod reads an object whose changes cannot be seen"),
+    ],
+)
+def test_what_a_graph_cannot_follow_is_refused(compile_whole, value, match):
+    q, k, v = tensors()
+
+    def mask(b, h, q, kv):
+        return (q >= kv) | (value is None)
+
+    with pytest.raises(Exception, match=match):
+        compile_whole(lambda q, k, v: attend(q, k, v, mask_mod=mask))(q, k, v)
+
+
+def test_gradients_are_refused_in_a_graph_too(compile_whole):
+    q, k, v = tensors()
+    with pytest.raises(Exception, match="argument q records gradients"):
+        compile_whole(lambda q, k, v: attend(q, k, v, mask_mod=causal))(q.requires_grad_(), k, v)
+
+
+def test_attention_is_traced_with_fake_tensors_outside_of_dynamo():
+    q, k, v = tensors()
+
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attend(q, k, v, mask_mod=causal)
+
+    exported = torch.export.export(Layer(), (q, k, v), strict=False)
+    assert (exported.module()(q, k, v) - reference(q, k, v, None, causal)).abs().max() < 1e-5
+
+
+@pytest.mark.gpu
+def test_attention_is_captured_in_a_cuda_graph():
+    q, k, v = tensors()
+    slopes = torch.tensor([0.5, 0.25], device=DEVICE)
+    bias = make_bias(slopes)
+    attend(q, k, v, score_mod=bias, mask_mod=causal)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attend(q, k, v, score_mod=bias, mask_mod=causal)
+    slopes.copy_(torch.tensor([1.5, -0.25]))
+    q.neg_()
+    graph.replay()
+    assert (out - reference(q, k, v, bias, causal)).abs().max() < 1e-3
