@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from neptune_widgets.timing import time
 
     from neptune_lab import errors, operators, repair
-    from neptune_lab.autotune import tune
+    from neptune_lab.autotune.tune import tune
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import Kernel, compile
     from neptune_lab.pytorch import attention
@@ -50,7 +50,7 @@ _HOMES = {
     "repair": "neptune_lab.repair",
     "templates": "neptune_lab.loop_schedule.templates",
     "time": "neptune_widgets.timing:time",
-    "tune": "neptune_lab.autotune:tune",
+    "tune": "neptune_lab.autotune.tune:tune",
 }
 
 

@@ -11,6 +11,6 @@
             search.tell(candidate, measure(candidate))  # microseconds, or None where it failed
     search.best                                        # (candidate, microseconds)
 
-`expressions`, `dag`, `rules` and `waterfall` are the paper's own space, of tiling expressions; `nests` says which of them
-our templates make of an operator, so that the same equations rank our candidates.
+`expressions`, `dag`, `rules` and `waterfall` are the paper's own space, of tiling expressions; `nests` says which of
+them our templates make of an operator, so that the same equations rank our candidates.
 """

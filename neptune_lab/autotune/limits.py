@@ -140,6 +140,23 @@ def useful_tiles(nests: tuple[NestChain, ...], candidate: Candidate, device: Dev
     return None
 
 
+def own_descriptors(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """Kernels that overlap do not make their descriptors in the same memory."""
+    if candidate.kwargs.get("dependent_launch") and candidate.kwargs.get("loads") == "descriptors":
+        return "dependent_launch overwrites descriptors that are made in the kernel"
+    return None
+
+
+def rings(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+    """The rule of warp-specialised kernels: there is a loop, and what its rings of tiles hold fits in shared memory."""
+    if _trips(nests[0], candidate, 0) < 2:
+        return "one tile: there is no loop to specialise"
+    limit = device.shared_memory or SHARED_BYTES
+    options = {**candidate.kwargs, "num_stages": candidate.kwargs.get("ring_stages", 2), "loads": "descriptors"}
+    taken = nests[0].shared_bytes(options, 0)
+    return f"about {taken} bytes of shared memory; a block can have {limit}" if taken > limit else None
+
+
 def halves(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
     """Each half of an interleaved program has the rows that a group of warps multiplies."""
     if candidate.kwargs.get("interleave", 1) == 1:
@@ -163,6 +180,7 @@ RULES: tuple[Rule, ...] = (
     stages,
     halves,
     descriptors,
+    own_descriptors,
     useful_tiles,
     registers,
     shared_memory,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from neptune_lab.autotune import limits
 from neptune_lab.autotune.candidate import Candidate, Option
 from neptune_lab.autotune.nests import NestChain, Nests
+from neptune_lab.autotune.shared_memory import GROUP_ROWS
 from neptune_lab.errors import TuneError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, walk
@@ -33,11 +34,11 @@ OUTPUT_COLUMNS = (32, 64, 128)
 # A split aims at this many thread blocks a multiprocessor.
 WAVES = (1, 2, 4)
 LOADS = ("pointers", "descriptors", "host_descriptors")
+# Of kernels in Gluon: columns of a tile, and tiles that a ring holds.
+GLUON_COLUMNS = (64, 128)
+GLUON_STAGES = (2, 3)
 # Of loops without products; None is Triton's default, nothing loaded ahead.
 LOOP_STAGES = (None, 2, 4)
-OUTPUT_COLUMNS = (32, 64, 128)
-# A split aims at this many thread blocks a multiprocessor.
-WAVES = (1, 2, 4)
 # Where a rolling loop leaves more than this many multiprocessors for each that works, it is short or not worth a try.
 IDLE = 4
 # A column this long or shorter may roll even where few rows leave the device idle; a row without products in one tile.
@@ -61,10 +62,20 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A template and its knobs."""
+    """A template and its knobs.
+
+    Args:
+        fixed: options that all its candidates have; they tell two families of one template apart.
+    """
 
     template: str
     knobs: tuple[Knob, ...]
+    fixed: tuple[tuple[str, Option], ...] = ()
+
+    def __contains__(self, candidate: Candidate) -> bool:
+        own = {knob.option for knob in self.knobs} | {name for name, _ in self.fixed}
+        same = all(candidate.kwargs.get(name) == value for name, value in self.fixed)
+        return candidate.template == self.template and same and candidate.kwargs.keys() <= own
 
     @property
     def size(self) -> int:
@@ -73,7 +84,7 @@ class Family:
 
     def candidate(self, values: tuple[Option, ...]) -> Candidate:
         """The candidate with one value a knob; options of several nests become tuples."""
-        options: dict[str, Option] = {}
+        options: dict[str, Option] = dict(self.fixed)
         nests = 1 + max((knob.nest for knob in self.knobs if knob.nest is not None), default=0)
         for knob, value in zip(self.knobs, values, strict=True):
             if knob.nest is None or nests == 1:
@@ -115,6 +126,8 @@ class Space:
 
     def refusal(self, candidate: Candidate) -> str | None:
         """Why the candidate is not worth compiling, in a sentence; None where it is."""
+        if candidate.kwargs.get("code") == "gluon":
+            return limits.rings(self.nests.of(candidate), candidate, self.device)
         nests = self.nests.of(candidate)
         for rule in limits.RULES:
             if (reason := rule(nests, candidate, self.device)) is not None:
@@ -172,7 +185,7 @@ class Space:
 
     def mutate(self, candidate: Candidate, rng: random.Random) -> Candidate:
         """The candidate with another value of one knob; itself where no such neighbour is left by the rules."""
-        family = next(f for f in self.families if f.template == candidate.template)
+        family = next(f for f in self.families if candidate in f)
         values = family.values_of(candidate)
         moves = [
             (n, value)
@@ -211,6 +224,8 @@ def space(operator: Operator, device: DeviceFacts) -> Space:
         families.append(Family("rolling_update", (*knobs, *shared, *follows)))
     if any(_splits(nest, device) for nest in nests.plain):
         families.append(Family("split_k_update", (*knobs, *splits, *shared, *early)))
+    if gluon := _gluon_knobs(operator, nests, device):
+        families.append(Family("rolling_update", gluon, (("block_q", 2 * GROUP_ROWS), ("code", "gluon"))))
     return Space(tuple(families), nests, device)
 
 
@@ -246,6 +261,22 @@ def _shared_knobs(operator: Operator, nests: Nests, device: DeviceFacts) -> tupl
     if target.hardware_tanh and _has_tanh(operator):
         knobs.append(Knob("tanh", ("exp2", "hardware")))
     return tuple(knobs)
+
+
+def _gluon_knobs(operator: Operator, nests: Nests, device: DeviceFacts) -> tuple[Knob, ...]:
+    """The knobs of warp-specialised kernels, for one nest of products with rows for two groups of warps; else none."""
+    target = limits.target_of(device)
+    nest = nests.plain[0]
+    rows = nest.extent(nest.row) if nest.row is not None and nest.row_size is None else 0
+    if len(nests.plain) != 1 or not nest.has_product or rows % (2 * GROUP_ROWS) or not rows:
+        return ()
+    if not target.warpgroup_products:
+        return ()
+    tiles = tuple(size for size in GLUON_COLUMNS if size <= nest.extent(nest.column))
+    switches = (Knob(name, (False, True)) for name in ("ping_pong", "tie", "persistent"))
+    knobs = (Knob("block_kv", tiles), Knob("ring_stages", GLUON_STAGES), *switches)
+    tanh = target.hardware_tanh and _has_tanh(operator)
+    return (*knobs, Knob("tanh", ("exp2", "hardware"))) if tiles and tanh else knobs if tiles else ()
 
 
 def _has_tanh(operator: Operator) -> bool:

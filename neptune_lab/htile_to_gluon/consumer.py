@@ -1,7 +1,7 @@
 """A consumer: four warps that compute 64 rows of a tile.
 
-The first product of a tile is issued together with the second product of the tile before, and the row work of the tile
-runs while that one multiplies:
+The first product of a tile is issued together with the second product of the tile before, and the row work of the
+tile runs while that one multiplies:
 
     first tile     x = a @ b0;  row work 0
     next tiles     x = a @ bj  |  y = y + p @ cj-1;   wait for x, row work j, wait for y;  y = f(y), p = p of tile j
@@ -9,15 +9,15 @@ runs while that one multiplies:
 
 Two facts of the assembler decide how it is written (seen in machine code):
 
-- it moves the wait for a product up over arithmetic, which would leave nothing to run beside the product, but never over
-  a loop: so the wait for the next tile's copy, a loop on a barrier, stands before it;
-- it moves the narrowing of `p` down below that wait, unless `p` is an operand of the wait (`tie`).
+- it moves the wait for a product up over arithmetic, which would leave nothing to run beside the product, but never
+  over a loop: so the wait for the next tile's copy, a loop on a barrier, stands before it;
+- it moves the narrowing of `p` below that wait, unless `p` is an operand of the wait (`tie`).
 """
 
 from __future__ import annotations
 
 from neptune_lab.htile.affine import affine, is_nonnegative
-from neptune_lab.htile.layout import Doc, Loose, seq
+from neptune_lab.htile.layout import Doc, Loose, call, seq
 from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads
@@ -78,9 +78,9 @@ class Consumer:
         ctx, structure = self.ctx, self.structure
         for stmt in structure.before:
             self._store(stmt)
-        turn = "turn & 1" if self.shared.persistent else "0"
+        ctx.line("# the first tile", comment=True)
         for held in self.shared.held:
-            ctx.line(f"mbarrier.wait({held.ready}.index({self.me}), {turn})")
+            ctx.line(f"mbarrier.wait({held.ready}.index({self._slot()}), {self.shared.held_parity})")
         self._open(structure.first, left_after_first(ctx))
         for n, this in enumerate(structure.parts):
             after = structure.parts[n + 1 :]
@@ -90,8 +90,15 @@ class Consumer:
 
             each_tile(ctx, this, opened=n == 0, body=one)
         self._close(structure.first)
+        ctx.line("# the outputs", comment=True)
         for stmt in structure.after:
             self._store(stmt)
+
+    @property
+    def buffers(self) -> dict[str, tuple[str, tuple[int, ...], str]]:
+        """Shared memory for outputs alone: name -> tensor, tile, dtype."""
+        held = {h.buffer for h in self.shared.held}
+        return {n: (tensor, tile, dtype) for tensor, (n, tile, dtype) in self.staged.items() if n not in held}
 
     # -- tiles ----------------------------------------------------------------------------------------------
 
@@ -135,9 +142,10 @@ class Consumer:
             self._store(stmt)
 
     def _close(self, this: Part) -> None:
+        self.ctx.line("# the last product", comment=True)
         if self.shared.persistent:
             for held in self.shared.held:
-                self.ctx.line(f"mbarrier.arrive({held.spent}.index({self.me}), count=1)")
+                self.ctx.line(f"mbarrier.arrive({held.spent}.index({self._slot()}), count=1)")
         self._issue_trailing(this)
         self._finish_trailing(this, tie=False)
 
@@ -149,10 +157,9 @@ class Consumer:
             self._at(product.store)
             held = self.shared.holding(left_access(self.structure, product))
             zeros = self.zeros[ctx.shape(product.store.target)[1]]
-            ctx.line(
-                f"{self._pending(product)} = warpgroup_mma({held.buffer}.index({self.me}), {_right(ring, product)}, "
-                f"{zeros}, use_acc=False, is_async=True)"
-            )
+            left = f"{held.buffer}.index({self._slot()})"
+            product_of = call("warpgroup_mma", left, _right(ring, product), zeros, "use_acc=False", "is_async=True")
+            ctx.line(seq(f"{self._pending(product)} = ", product_of))
 
     def _finish_leading(self, this: Part, running: int) -> None:
         ctx = self.ctx
@@ -169,10 +176,8 @@ class Consumer:
         for ring, product in zip(self.shared.trailing, this.trailing, strict=True):
             self._at(product.store)
             self._wait_full(ring)
-            ctx.line(
-                f"{self._pending(product)} = warpgroup_mma({self.left[product.target]}, {_right(ring, product)}, "
-                f"{ctx.tiles[product.target]}, is_async=True)"
-            )
+            operands = (self.left[product.target], _right(ring, product), ctx.tiles[product.target])
+            ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", *operands, "is_async=True")))
 
     def _finish_trailing(self, this: Part, *, tie: bool) -> None:
         ctx = self.ctx
@@ -195,7 +200,7 @@ class Consumer:
         if product.target not in self.left:
             self.left[product.target] = ctx.names.fresh(f"{product.target}_left")
         layout = ctx.operand_layout(ctx.shape(product.store.target)[1])
-        ctx.line(seq(f"{self.left[product.target]} = gl.convert_layout(", piece.doc, f", {layout})"))
+        ctx.line(seq(f"{self.left[product.target]} = ", call("gl.convert_layout", piece.doc, layout)))
 
     def _rescale(self, product: Product) -> None:
         """`y = f(y)`: what a trailing product adds to."""
@@ -239,6 +244,10 @@ class Consumer:
     def _at(self, stmt: Store) -> None:
         self.ctx.node, self.ctx.origin = stmt.node_id, stmt.origin
 
+    def _slot(self) -> str:
+        """The slot of this consumer's tiles that stay."""
+        return self.shared.held_place(self.me)
+
     def _pending(self, product: Product) -> str:
         return f"{self.ctx.tiles[product.target]}_pending"
 
@@ -275,9 +284,9 @@ class Consumer:
         if self.shared.persistent:
             ctx.line("tma.store_wait(0)")
             ctx.line(f"{ctx.helper('_meet')}()")
-        ctx.line(seq(f"{buffer}.index({self.me}).store(", result, ")"))
+        ctx.line(call(f"{buffer}.index({self.me}).store", result))
         ctx.line("fence_async_shared()")
-        ctx.line(f"tma.async_copy_shared_to_global({described[0]}, {described[1]}, {buffer}.index({self.me}))")
+        ctx.line(call("tma.async_copy_shared_to_global", *described, f"{buffer}.index({self.me})"))
 
 
 def _right(ring: Ring, product: Product) -> str:
@@ -310,5 +319,3 @@ def _keeps_zero(acc: TileExpr | None, target: str) -> bool:
             return any(_keeps_zero(arg, target) for arg in args)
         case _:
             return False
-
-

@@ -16,10 +16,12 @@ tile is certain to exist, and often the only masked one, starts there and walks 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 
 from neptune_lab.htile.affine import affine, expression, is_nonnegative
-from neptune_lab.htile.bounds import Env, grid_env
+from neptune_lab.htile.bounds import Env, Interval, grid_env, interval
 from neptune_lab.htile.nodes import (
     Access,
     Arith,
@@ -43,12 +45,13 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.substitute import substitute
-from neptune_lab.htile.walk import accesses, names_of_access, reads, subexpressions
+from neptune_lab.htile.walk import accesses, names_of_access, names_of_index, reads, subexpressions
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import Part, Product, Structure, Unfit
 
 HALVES = ("float16", "bfloat16")
 MOST_CONSUMERS = 3
+MOST_PROGRAMS = 4096  # whose loop bounds are worth computing one by one
 WIDEST = 256  # columns of a warp group's product
 PLAIN_DTYPES = ("float16", "bfloat16", "float32", "int32", "bool")
 
@@ -65,9 +68,12 @@ def read(program: Program, kernel: Kernel) -> Structure:
         raise Unfit(f"it has {rows} rows a program; expected 64, 128 or 192", help="choose block_q=128")
     held = {} if not before else _held(program, kernel, before)
     for product in parts[0].leading:
-        if isinstance(product.a, Access) and program.tensor(product.a.tensor).space == "chip":
-            if product.a.tensor not in held:
-                raise Unfit(f"the left operand {product.a.tensor} of {product.target} is no tile loaded before the loop")
+        assert isinstance(product.a, Access)
+        if program.tensor(product.a.tensor).space == "chip" and product.a.tensor not in held:
+            raise Unfit(
+                f"the left operand {product.a.tensor} of {product.target} is not a tile that is loaded before the loop "
+                "and read by products alone"
+            )
     before = tuple(s for s in before if s.target.tensor not in held)
     downward = parts[-1].certain
     if downward:
@@ -162,17 +168,27 @@ def _part(program: Program, loop: For | None, body: tuple[Store, ...], constant:
                 middle, after = middle + after, []
             trailing.append(product)
         else:
-            raise Unfit(
-                f"the product {product.target} neither multiplies a tile that stays nor adds up over the loop"
-            )
+            raise Unfit(f"the product {product.target} neither multiplies a tile that stays nor adds up over the loop")
     if not leading or not trailing:
         raise Unfit(f"its loop has no {'trailing' if leading else 'leading'} product")
     targets = {p.target for p in trailing}
     for store in (*middle, *after):
         if seen := targets & {a.tensor for a in reads(store)}:
             raise Unfit(f"{store.target.tensor} reads the sum {seen.pop()} inside the loop")
-    certain = loop is None or is_nonnegative(affine(loop.stop) - affine(loop.start) - 1, env)
+    certain = loop is None or _always_runs(loop, env)
     return Part(loop, tuple(leading), tuple(middle), tuple(trailing), tuple(after), certain)
+
+
+def _always_runs(loop: For, env: Env) -> bool:
+    """Whether a loop has a tile in every program: proven, or seen where its bounds depend on few values."""
+    if is_nonnegative(affine(loop.stop) - affine(loop.start) + -1, env):
+        return True
+    names = sorted(names_of_index(loop.start) | names_of_index(loop.stop))
+    ranges = [range(env[name].lo, env[name].hi + 1) for name in names]
+    if math.prod(map(len, ranges)) > MOST_PROGRAMS:
+        return False
+    points = ({n: Interval(v, v) for n, v in zip(names, chosen, strict=True)} for chosen in itertools.product(*ranges))
+    return all(interval(loop.start, point).hi < interval(loop.stop, point).lo for point in points)
 
 
 def _product(program: Program, store: Store, dot: Dot) -> Product:

@@ -32,12 +32,19 @@ def _locate(tile, BLOCKS: gl.constexpr, HEADS: gl.constexpr):
 '''
 
 _TURN = '''@gluon.jit
-def _turn(turn):
-    """The tile of a program at a turn: back and forth over the programs, so that long and short tiles even out."""
+def _turn(turn, SECTION: gl.constexpr):
+    """The turn of a program and its tile: back and forth over the programs, from the start again in each section of
+    heads, so that long and short tiles even out. A turn that the last tiles of a section do not fill is skipped."""
     programs = gl.num_programs(0)
     program = gl.program_id(0)
-    back = turn % 2
-    return turn * programs + program * (1 - back) + (programs - 1 - program) * back
+    turns = (SECTION + programs - 1) // programs
+    section = turn // turns
+    place = turn % turns
+    back = place % 2
+    at = place * programs + program * (1 - back) + (programs - 1 - program) * back
+    skipped = gl.where(at >= SECTION, 1, 0)
+    at = gl.where(at >= SECTION, program, at)
+    return turn + skipped, (section + skipped) * SECTION + at
 '''
 
 _BARRIERS = '''@gluon.jit
@@ -94,7 +101,8 @@ def _round_gluon(x):
 MULTIPROCESSORS = '''@functools.cache
 def _multiprocessors(device):
     """How many programs run at a time on a GPU, one for each of its multiprocessors."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    # Where the module is compiled ahead, tensors have no device of their own.
+    return torch.cuda.get_device_properties(device if device.type == "cuda" else None).multi_processor_count
 '''
 
 # In an order in which each stands behind those that it calls; the second entry: what it calls.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import dataclass
 
+from neptune_lab.htile.layout import Bracketed, lines
 from neptune_lab.htile.nodes import Kernel, Program
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import reads, stores
@@ -13,19 +14,22 @@ from neptune_lab.htile_to_gluon.context import GluonContext, layout_lines, spell
 from neptune_lab.htile_to_gluon.fit import read
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.producer import emit_producer
-from neptune_lab.htile_to_gluon.shared import Shared, shared_memory
+from neptune_lab.htile_to_gluon.shared import Shared, shared_memory, tile_bytes
 from neptune_lab.htile_to_gluon.structure import Structure, Unfit
 from neptune_lab.htile_to_gluon.visits import tiles
-from neptune_lab.htile_to_triton.context import HostDescriptor
+from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
 from neptune_lab.htile_to_triton.scope import Names
 
 # What a multiprocessor of Hopper has.
 SHARED_MEMORY = 227 * 1024
-# By consumers: registers of a thread at the launch, then those of a consumer; the producer's. All of a multiprocessor's
-# 65536 are dealt out (half of them for one consumer, so that two programs share a multiprocessor).
+BARRIERS = 1024  # bytes put by for them
+# By consumers: registers of a thread at the launch, and those of a consumer; then the producer's. All of a
+# multiprocessor's 65536 are dealt out (half of them for one consumer, so that two programs share a multiprocessor).
 REGISTERS = {1: (128, 232), 2: (168, 240), 3: (128, 160)}
 PRODUCER_REGISTERS = 24
-WORD_SEPARATORS = str.maketrans({c: " " for c in "()[],.=:*+-/<>&|^"})
+# The assembler asks for so many at the launch where a product has more than 128 columns.
+WIDE_PRODUCT, WIDE_REGISTERS = 128, 168
+WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +80,80 @@ def emit_kernel(
         Unfit: the kernel has not the form that is written in Gluon.
     """
     structure = read(program, kernel)
-    asked: dict[str, dict[str, None]] = {}
-    columns = shape_of(structure.parts[0].leading[0].store.target, program)[1]
-    names = Names(taken)
-    shared = shared_memory(program, structure, names, persistent=options.persistent)
-    taken = taken | set(shared.parameters) | {n for r in shared.rings for n in (r.slot, r.phase)} | {"turn", "tile"}
+    warps = _warps(program, kernel, structure, taken, options, depth=2 if options.persistent else 1)
+    if warps.size > SHARED_MEMORY and options.persistent:
+        warps = _warps(program, kernel, structure, taken, options, depth=1)
+    if warps.size > SHARED_MEMORY:
+        raise Unfit(
+            f"its tiles take {warps.size} bytes of shared memory; a multiprocessor has {SHARED_MEMORY}",
+            help="choose a smaller block_kv, or fewer stages",
+        )
+    registers = _launch_registers(program, structure)
+    consumer, producer = _lines(warps.consumer.ctx), _lines(warps.producer)
+    words = {word for line in consumer for word in WORD.findall(line.text)}
+    pointers = {tensor: name for tensor, name in warps.consumer.ctx.pointers.items() if name in words}
+    inputs = tuple(warps.producer.host_descriptors.values())
+    outputs = tuple(warps.consumer.ctx.host_descriptors.values())
+    for_producer = [*(d.parameter for d in inputs), *warps.shared.parameters]
+    for_consumer = [
+        *pointers.values(),
+        *(d.parameter for d in outputs),
+        *warps.shared.parameters,
+        *warps.consumer.buffers,
+    ]
+    entry = _entry(name, warps, for_producer, for_consumer, inputs + outputs)
+    warps.asked.setdefault("_barriers", {})[kernel.node_id] = None
+    for helper, nodes in warps.asked.items():
+        helpers.setdefault(helper, {}).update(nodes)
+    blank = [Line(""), Line("")]
+    return GluonKernel(
+        name,
+        (
+            *_function(kernel, f"{name}_producer", for_producer, producer),
+            *blank,
+            *_function(kernel, f"{name}_consumer", [*for_consumer, f"{warps.consumer.me}: gl.constexpr"], consumer),
+            *blank,
+            *_function(
+                kernel,
+                name,
+                [*pointers.values(), *(d.parameter for d in inputs + outputs)],
+                [Line(f"    {text}", (kernel.node_id,), kernel.name) for text in entry],
+            ),
+        ),
+        tuple(layout_lines(set(warps.consumer.ctx.layouts))),
+        tuple(pointers),
+        inputs + outputs,
+        tiles(kernel),
+        registers,
+    )
 
+
+@dataclass(frozen=True, slots=True)
+class _Warps:
+    """Both functions of a kernel, emitted for one layout of the shared memory; `asked`: helpers with their users."""
+
+    shared: Shared
+    producer: GluonContext
+    consumer: Consumer
+    asked: dict[str, dict[str, None]]
+
+    @property
+    def size(self) -> int:
+        """Bytes of shared memory."""
+        outputs = sum(tile_bytes(shape, dtype) for _, shape, dtype in self.consumer.buffers.values())
+        return self.shared.size + self.shared.consumers * outputs + BARRIERS
+
+
+def _warps(
+    program: Program, kernel: Kernel, structure: Structure, taken: set[str], options: GluonOptions, depth: int
+) -> _Warps:
+    asked: dict[str, dict[str, None]] = {}
+    columns = shape_of(structure.first.leading[0].store.target, program)[1]
+    shared = shared_memory(program, structure, Names(taken), options, depth)
+    taken = taken | shared.names | {"turn", "tile", "done"}
     producer = GluonContext(program, kernel, structure, asked, taken, options, columns)
     emit_producer(producer, shared)
-    taken |= {d.parameter for d in producer.host_descriptors.values()}
+    taken = taken | {d.parameter for d in producer.host_descriptors.values()}
     ctx = GluonContext(program, kernel, structure, asked, taken, options, columns)
     used = {access.tensor for s in stores(kernel.body) for access in (s.target, *reads(s))}
     for tensor in program.tensors:
@@ -92,43 +161,18 @@ def emit_kernel(
             ctx.pointers[tensor.name] = ctx.names.fresh(f"{tensor.name}_ptr")
     consumer = Consumer(ctx, shared)
     consumer.emit()
-    _check_memory(program, shared, consumer, options)
+    return _Warps(shared, producer, consumer, asked)
 
-    outputs = list(ctx.host_descriptors.values())
-    inputs = list(producer.host_descriptors.values())
-    own = {b for b, _, _ in consumer.staged.values()} - {h.buffer for h in shared.held}
-    body = _lines(ctx)
-    words = {word for line in body for word in line.text.translate(WORD_SEPARATORS).split()}
-    pointers = {t: p for t, p in ctx.pointers.items() if p in words}
-    consumer_parameters = [
-        *pointers.values(),
-        *(d.parameter for d in outputs),
-        *shared.parameters,
-        *sorted(own),
-    ]
-    producer_parameters = [*(d.parameter for d in inputs), *shared.parameters]
-    out = [
-        *_function(kernel, f"{name}_producer", producer_parameters, _lines(producer)),
-        Line(""),
-        Line(""),
-        *_function(kernel, f"{name}_consumer", [*consumer_parameters, f"{consumer.me}: gl.constexpr"], body),
-        Line(""),
-        Line(""),
-        *_entry(kernel, name, shared, consumer, producer_parameters, consumer_parameters, pointers, inputs + outputs, asked,
-                options, structure),
-    ]
-    for helper, nodes in asked.items():
-        helpers.setdefault(helper, {}).update(nodes)
-    layouts = layout_lines(set(ctx.layouts) | set(producer.layouts))
-    return GluonKernel(
-        name,
-        tuple(out),
-        tuple(layouts),
-        tuple(pointers),
-        tuple(inputs + outputs),
-        tiles(kernel),
-        REGISTERS[structure.consumers][0],
-    )
+
+def _launch_registers(program: Program, structure: Structure) -> int:
+    """Registers of a thread at the launch."""
+    asked = REGISTERS[structure.consumers][0]
+    products = (*structure.first.leading, *structure.first.trailing)
+    if all(shape_of(p.store.target, program)[1] <= WIDE_PRODUCT for p in products):
+        return asked
+    if structure.consumers > 2:
+        raise Unfit("three consumers have too few registers for its products", help="choose block_q=128")
+    return WIDE_REGISTERS
 
 
 def _lines(ctx: GluonContext) -> list[Line]:
@@ -140,71 +184,44 @@ def _lines(ctx: GluonContext) -> list[Line]:
 
 
 def _function(kernel: Kernel, name: str, parameters: list[str], body: list[Line]) -> list[Line]:
-    head = f"def {name}({', '.join(parameters)}):"
-    lines = [head] if len(head) <= 116 else [f"def {name}(", *(f"    {p}," for p in parameters), "):"]
-    return [Line("@gluon.jit"), *(Line(text, (kernel.node_id,), kernel.name) for text in lines), *body]
+    texts = lines(Bracketed(f"def {name}(", tuple(parameters), "):"), WIDTH)
+    return [Line("@gluon.jit"), *(Line(text, (kernel.node_id,), kernel.name) for text in texts), *body]
 
 
 def _entry(
-    kernel: Kernel,
     name: str,
-    shared: Shared,
-    consumer: Consumer,
-    producer_parameters: list[str],
-    consumer_parameters: list[str],
-    pointers: dict[str, str],
-    descriptors: list[HostDescriptor],
-    asked: dict[str, dict[str, None]],
-    options: GluonOptions,
-    structure: Structure,
-) -> list[Line]:
-    by_tensor = {(d.tensor, d.block): d.parameter for d in descriptors}
-    asked.setdefault("_barriers", {})[kernel.node_id] = None
+    warps: _Warps,
+    for_producer: list[str],
+    for_consumer: list[str],
+    descriptors: tuple[HostDescriptor, ...],
+) -> list[str]:
+    """The body of the entry: shared memory, barriers, and which warps do what with how many registers."""
+    shared, number = warps.shared, warps.shared.consumers
+    described = {(d.tensor, d.block): d.parameter for d in descriptors}
     body: list[str] = []
 
-    def allocate(buffer: str, number: int, tensor: str, shape: tuple[int, ...], dtype: str) -> None:
-        extents = ", ".join(map(str, (number, *shape)))
-        layout = f"{by_tensor[(tensor, shape)]}.layout"
+    def allocate(buffer: str, slots: int, tensor: str, shape: tuple[int, ...], dtype: str) -> None:
+        extents = ", ".join(map(str, (slots, *shape)))
+        rows, columns = shape
+        layout = f"{described[(tensor, (rows, columns))]}.layout"
         body.append(f"{buffer} = gl.allocate_shared_memory(gl.{dtype}, [{extents}], {layout})")
 
-    number = structure.consumers
     for held in shared.held:
-        allocate(held.buffer, number, held.access.tensor, held.shape, held.dtype)
-        body += [f"{barrier} = _barriers({number}, 1)" for barrier in (held.ready, held.spent)[: 1 + shared.persistent]]
+        allocate(held.buffer, shared.held_slots, held.access.tensor, held.shape, held.dtype)
+        for barriers in (held.ready, held.spent) if shared.persistent else (held.ready,):
+            body.append(f"{barriers} = _barriers({shared.held_slots}, 1)")
     for ring in shared.rings:
-        allocate(ring.slots, options.stages, ring.tensor, ring.shape, ring.dtype)
-        body.append(f"{ring.full} = _barriers({options.stages}, 1)")
-        body.append(f"{ring.empty} = _barriers({options.stages}, {number})")
-    kept = {h.buffer for h in shared.held}
-    for tensor, (buffer, shape, dtype) in consumer.staged.items():
-        if buffer not in kept:
-            allocate(buffer, number, tensor, shape, dtype)
-    body.append("gl.warp_specialize(")
-    body.append("    [")
-    for n in range(number):
-        body.append(f"        ({name}_consumer, ({', '.join([*consumer_parameters, str(n)])})),")
-    body.append(f"        ({name}_producer, ({', '.join(producer_parameters)})),")
-    body.append("    ],")
-    registers = [str(REGISTERS[number][1])] * (number - 1)
-    body.append(f"    [{', '.join(['4'] * (number - 1) + ['1'])}],")
-    body.append(f"    [{', '.join([*registers, str(PRODUCER_REGISTERS)])}],")
-    body.append(")")
-    parameters = [*pointers.values(), *(d.parameter for d in descriptors)]
-    lines = [Line(f"    {text}", (kernel.node_id,), kernel.name) for text in body]
-    return _function(kernel, name, parameters, lines)
-
-
-def _check_memory(program: Program, shared: Shared, consumer: Consumer, options: GluonOptions) -> None:
-    size = {"float16": 2, "bfloat16": 2}
-    total = sum(math.prod(h.shape) * size[h.dtype] * consumer.structure.consumers for h in shared.held)
-    total += sum(math.prod(r.shape) * size[r.dtype] * options.stages for r in shared.rings)
-    kept = {h.buffer for h in shared.held}
-    for buffer, shape, dtype in consumer.staged.values():
-        total += 0 if buffer in kept else math.prod(shape) * size[dtype] * consumer.structure.consumers
-    if total + 1024 > SHARED_MEMORY:
-        raise Unfit(
-            f"its tiles take {total} bytes of shared memory; a multiprocessor has {SHARED_MEMORY}",
-            help="choose a smaller block_kv, or fewer stages",
-        )
-
-
+        allocate(ring.slots, shared.stages, ring.tensor, ring.shape, ring.dtype)
+        body.append(f"{ring.full} = _barriers({shared.stages}, 1)")
+        body.append(f"{ring.empty} = _barriers({shared.stages}, {number})")
+    for buffer, (tensor, shape, dtype) in warps.consumer.buffers.items():
+        allocate(buffer, number, tensor, shape, dtype)
+    body += ["gl.warp_specialize(", "    ["]
+    for arguments, function in (
+        *(([*for_consumer, str(n)], f"{name}_consumer") for n in range(number)),
+        (for_producer, f"{name}_producer"),
+    ):
+        body += lines(Bracketed("(", (function, Bracketed("(", tuple(arguments), ")")), "),"), WIDTH - 4, " " * 8)
+    registers = [REGISTERS[number][1]] * (number - 1) + [PRODUCER_REGISTERS]
+    warps_of = [4] * (number - 1) + [1]
+    return [*body, "    ],", f"    {warps_of},", f"    {registers},", ")"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.nodes import Kernel, Program, Store
 from neptune_lab.htile.verify import verify
@@ -10,12 +12,18 @@ from neptune_lab.htile_to_gluon.helpers import HELPERS, MULTIPROCESSORS
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.structure import Unfit
-from neptune_lab.htile_to_triton import module as triton_module
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor
 from neptune_lab.htile_to_triton.helpers import ASK, INTERPRETED
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 from neptune_lab.htile_to_triton.kernel import emit_kernel as emit_triton_kernel
-from neptune_lab.htile_to_triton.module import Writer, allocation, signature, write_helper, write_kernel
+from neptune_lab.htile_to_triton.module import (
+    Writer,
+    allocation,
+    descriptor_text,
+    signature,
+    write_helper,
+    write_kernel,
+)
 from neptune_lab.htile_to_triton.scope import Names
 from neptune_lab.htile_to_triton.source import KernelSource, TritonSource
 
@@ -57,8 +65,11 @@ def emit(program: Program, options: GluonOptions | None = None) -> TritonSource:
             made.append(emit_triton_kernel(program, kernel, triton_helpers, taken, options.emit))
     if len(reasons) == len(program.kernels):
         told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise EmitError(f"code='gluon': no kernel of {program.name} can be written in Gluon ({told})", help="leave code out")
-    return _module(program, options, entry, functions, made, helpers, triton_helpers)
+        raise EmitError(
+            f"code='gluon': no kernel of {program.name} can be written in Gluon ({told})", help="leave code out"
+        )
+    notes = tuple(f"{name} is written in Triton: {reason}." for name, reason in reasons.items())
+    return replace(_module(program, options, entry, functions, made, helpers, triton_helpers), notes=notes)
 
 
 def _module(
@@ -124,9 +135,7 @@ def _docstring(program: Program, entry: str) -> list[str]:
     ]
 
 
-def _write_helpers(
-    out: Writer, program: Program, functions: list[str], helpers: dict[str, dict[str, None]]
-) -> None:
+def _write_helpers(out: Writer, program: Program, functions: list[str], helpers: dict[str, dict[str, None]]) -> None:
     wanted = set(helpers)
     for name, (_, calls) in HELPERS.items():
         if name in helpers:
@@ -154,7 +163,7 @@ def _write_gluon(out: Writer, kernel: GluonKernel) -> KernelSource:
         else:
             out.plain(line.text)
     text = "\n".join(out.text[first:]) + "\n"
-    return KernelSource(kernel.name, text, (kernel.programs,), kernel.pointers, kernel.descriptors, 4, None)
+    return KernelSource(kernel.name, text, (kernel.programs,), kernel.pointers, kernel.descriptors, 4, None, "gluon")
 
 
 def _write_launcher(
@@ -173,7 +182,7 @@ def _write_launcher(
         if isinstance(kernel, GluonKernel)
         for d in kernel.descriptors
     )
-    layouts = {key: f"_SHARED_{key[0][0]}_{key[0][1]}" + ("" if key[1] == "float16" else f"_{key[1]}") for key in blocks}
+    layouts = {(block, dtype): f"_SHARED_{block[0]}_{block[1]}_{dtype.upper()}" for block, dtype in blocks}
     for (block, dtype), name in layouts.items():
         out.plain(f"{name} = gl.NVMMASharedLayout.get_default_for([{block[0]}, {block[1]}], gl.{dtype})")
     out.plain("", "", f"def {entry}({', '.join(arguments.values())}):", *signature(program))
@@ -187,12 +196,15 @@ def _write_launcher(
         args = [arguments[name] for name in source.arguments]
         grid = ", ".join(map(str, source.grid)) + ("," if len(source.grid) == 1 else "")
         if isinstance(done, GluonKernel):
-            args += [_descriptor(program, d, arguments[d.tensor], layouts) for d in source.descriptors]
+            args += [
+                _descriptor(d, arguments[d.tensor], layouts[(d.block, program.tensor(d.tensor).dtype)])
+                for d in source.descriptors
+            ]
             args += ["num_warps=4", f"maxnreg={done.registers}"]
             if options.persistent:
                 grid = f"min({done.programs}, _multiprocessors({device})),"
         else:
-            args += [triton_module.descriptor_text(d, arguments[d.tensor], "PlainDescriptor") for d in source.descriptors]
+            args += [descriptor_text(d, arguments[d.tensor], "PlainDescriptor") for d in source.descriptors]
             hints = {"num_warps": source.num_warps, "num_stages": source.num_stages}
             args += [f"{key}={value}" for key, value in hints.items() if value is not None]
         out.linked(source.name, f"    {source.name}[({grid})](", (kernel.node_id,), kernel.name)
@@ -202,7 +214,7 @@ def _write_launcher(
     out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
 
 
-def _descriptor(program: Program, made: HostDescriptor, tensor: str, layouts: dict[tuple[tuple[int, int], str], str]) -> str:
+def _descriptor(made: HostDescriptor, tensor: str, layout: str) -> str:
     rows, columns = made.shape
-    layout = layouts[(made.block, program.tensor(made.tensor).dtype)]
-    return f"TensorDescriptor({tensor}, [{rows}, {columns}], [{columns}, 1], [{made.block[0]}, {made.block[1]}], {layout})"
+    block = f"[{made.block[0]}, {made.block[1]}]"
+    return f"TensorDescriptor({tensor}, [{rows}, {columns}], [{columns}, 1], {block}, {layout})"

@@ -21,6 +21,8 @@ class GluonOptions:
         tie: the left operand of the second product is narrowed before the wait for the product before it, not after.
         persistent: one program for each multiprocessor, which takes tile after tile: best where a program has little
             to do. Else one program a tile.
+        heads_together: how many heads (whatever the grid has beside row blocks) run side by side and share the L2
+            cache; None: few, yet enough that long and short tiles even out.
         emit: the options of the Triton emitter, for the target, tanh, and kernels that do not fit.
     """
 
@@ -28,11 +30,14 @@ class GluonOptions:
     ping_pong: bool = True
     tie: bool = False
     persistent: bool = False
+    heads_together: int | None = None
     emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=HOPPER))
 
     def __post_init__(self) -> None:
         if not 1 <= self.stages <= MOST_STAGES:
             raise EmitError(f"stages={self.stages}: expected a number from 1 to {MOST_STAGES}")
+        if self.heads_together is not None and self.heads_together < 1:
+            raise EmitError(f"heads_together={self.heads_together}: expected a positive number, or None")
         if not self.emit.target.warpgroup_products:
             raise EmitError(
                 f"code='gluon' is not available on target {self.emit.target}: it uses Hopper's warp group products",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from neptune_lab.htile.layout import call, seq
 from neptune_lab.htile.nodes import Access
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.rows import CONSUMER, part_of_access
 from neptune_lab.htile_to_gluon.shared import Held, Ring, Shared
 from neptune_lab.htile_to_gluon.structure import Part, Unfit
-from neptune_lab.htile_to_gluon.visits import bind_program, each_tile, tiles
+from neptune_lab.htile_to_gluon.visits import bind_program, each_tile, section_of_tiles, tiles
 from neptune_lab.htile_to_triton.descriptors import descriptor
 from neptune_lab.htile_to_triton.scope import Draft, Scope
 
@@ -25,14 +28,15 @@ def emit_producer(ctx: GluonContext, shared: Shared) -> None:
     with_tiles(ctx, lambda: _walk(ctx, shared))
 
 
-def with_tiles(ctx: GluonContext, walk) -> None:
+def with_tiles(ctx: GluonContext, walk: Callable[[], None]) -> None:
     """`walk` for the one tile of a program, or for each of its tiles where programs are persistent."""
     if not ctx.gluon.persistent:
         bind_program(ctx, "gl.program_id(0)")
         walk()
         return
-    ctx.line("turn = 0")
-    ctx.line(f"tile = {ctx.helper('_turn')}(turn)")
+    section = section_of_tiles(ctx)
+    ctx.line("done = 0")
+    ctx.line(f"turn, tile = {ctx.helper('_turn')}(0, {section})")
     scope = Scope(ctx.scope, frozenset())
     scope.header = Draft([f"while tile < {tiles(ctx.kernel)}:"], ctx.kernel.name)
     scope.header.used_by(ctx.kernel.node_id)
@@ -40,8 +44,8 @@ def with_tiles(ctx: GluonContext, walk) -> None:
     outer, ctx.scope = ctx.scope, scope
     bind_program(ctx, "tile")
     walk()
-    ctx.line("turn += 1")
-    ctx.line(f"tile = {ctx.helper('_turn')}(turn)")
+    ctx.line("done += 1")
+    ctx.line(f"turn, tile = {ctx.helper('_turn')}(turn + 1, {section})")
     ctx.scope = outer
 
 
@@ -86,8 +90,10 @@ def _trail(ctx: GluonContext, shared: Shared, at: list[str]) -> None:
 
 
 def _fill(ctx: GluonContext, ring: Ring, rows: str, at: tuple[str, str]) -> None:
-    arguments = f"{rows}, {ring.slots}, {ring.full}, {ring.empty}, {ring.slot}, {ring.phase}, {at[0]}, {at[1]}"
-    ctx.line(f"{ring.slot}, {ring.phase} = {ctx.helper('_fill')}({arguments}, {ctx.gluon.stages})")
+    copied = call(
+        ctx.helper("_fill"), rows, ring.slots, ring.full, ring.empty, ring.slot, ring.phase, *at, str(ctx.gluon.stages)
+    )
+    ctx.line(seq(f"{ring.slot}, {ring.phase} = ", copied))
 
 
 def _hold(ctx: GluonContext, shared: Shared) -> None:
@@ -105,13 +111,13 @@ def _hold(ctx: GluonContext, shared: Shared) -> None:
 
 def _hold_one(ctx: GluonContext, shared: Shared, held: Held, consumer: str) -> None:
     rows, at = _place(ctx, part_of_access(held.access, ctx.structure.rows))
+    slot = shared.held_place(consumer)
     if shared.persistent:
-        ctx.line(f"mbarrier.wait({held.spent}.index({consumer}), (turn & 1) ^ 1)")
-    ctx.line(f"mbarrier.expect({held.ready}.index({consumer}), {rows}.block_type.nbytes)")
-    ctx.line(
-        f"tma.async_copy_global_to_shared({rows}, [{at[0]}, {at[1]}], {held.ready}.index({consumer}), "
-        f"{held.buffer}.index({consumer}))"
-    )
+        ctx.line(f"mbarrier.wait({held.spent}.index({slot}), ({shared.held_parity}) ^ 1)")
+    ctx.line(f"mbarrier.expect({held.ready}.index({slot}), {rows}.block_type.nbytes)")
+    place = f"[{at[0]}, {at[1]}]"
+    buffers = (f"{held.ready}.index({slot})", f"{held.buffer}.index({slot})")
+    ctx.line(call("tma.async_copy_global_to_shared", rows, place, *buffers))
 
 
 def _place(ctx: GluonContext, access: Access) -> tuple[str, tuple[str, str]]:
@@ -119,8 +125,8 @@ def _place(ctx: GluonContext, access: Access) -> tuple[str, tuple[str, str]]:
     found = descriptor(ctx, access)
     if found is None:
         raise Unfit(
-            f"the copy engine cannot bring tiles of {access.tensor}: it takes whole tiles of contiguous rows that do not "
-            "leave their tensor"
+            f"the copy engine cannot bring tiles of {access.tensor}: it takes whole tiles of contiguous rows, which do "
+            "not leave their tensor"
         )
     row, _, column = found[1].removeprefix("[").removesuffix("]").rpartition(", ")
     return found[0], (row, column)
@@ -129,6 +135,4 @@ def _place(ctx: GluonContext, access: Access) -> tuple[str, tuple[str, str]]:
 def _described(ctx: GluonContext, access: Access) -> str:
     """The descriptor of a tile that has been placed before."""
     block = ctx.shape(access)
-    return next(
-        d.parameter for d in ctx.host_descriptors.values() if d.tensor == access.tensor and d.block == block
-    )
+    return next(d.parameter for d in ctx.host_descriptors.values() if d.tensor == access.tensor and d.block == block)

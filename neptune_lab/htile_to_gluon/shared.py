@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from neptune_lab.htile.nodes import Access, Program
 from neptune_lab.htile.shapes import dtype_of, shape_of
+from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import Product, Structure
 from neptune_lab.htile_to_triton.scope import Names
+
+BYTES = {"float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tile that stays for the whole loop, one part for each consumer."""
+    """A tile that stays for the whole loop: a slot for each consumer, and with persistent programs as many again, so
+    that the next tile's copy runs beside this tile's work."""
 
     access: Access
     shape: tuple[int, ...]
@@ -39,12 +44,19 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The shared memory of a kernel; rings stand in the order of the products of a part."""
+    """The shared memory of a kernel; rings stand in the order of the products of a part.
+
+    Args:
+        depth: tiles of a persistent program, one after the other, for which there are tiles that stay.
+    """
 
     held: tuple[Held, ...]
     leading: tuple[Ring, ...]
     trailing: tuple[Ring, ...]
+    consumers: int
+    stages: int
     persistent: bool
+    depth: int
 
     @property
     def rings(self) -> tuple[Ring, ...]:
@@ -61,6 +73,31 @@ class Shared:
             out += [ring.slots, ring.full, ring.empty]
         return out
 
+    @property
+    def names(self) -> set[str]:
+        """Every name that it takes in a function."""
+        return {*self.parameters, *(name for ring in self.rings for name in (ring.slot, ring.phase))}
+
+    @property
+    def held_slots(self) -> int:
+        """Slots of a tile that stays."""
+        return self.consumers * self.depth
+
+    @property
+    def size(self) -> int:
+        """Bytes, without barriers."""
+        held = self.held_slots * sum(tile_bytes(h.shape, h.dtype) for h in self.held)
+        return held + self.stages * sum(tile_bytes(r.shape, r.dtype) for r in self.rings)
+
+    def held_place(self, consumer: str) -> str:
+        """The slot of a consumer's tiles that stay; `done` counts a program's tiles."""
+        return consumer if self.depth == 1 else f"done % {self.depth} * {self.consumers} + {consumer}"
+
+    @property
+    def held_parity(self) -> str:
+        """The parity of the barriers of such a slot."""
+        return "0" if not self.persistent else "done & 1" if self.depth == 1 else f"done // {self.depth} & 1"
+
     def holding(self, access: Access) -> Held:
         """The tile that stays and that `access` selects."""
         return next(held for held in self.held if held.access == access)
@@ -72,7 +109,12 @@ def left_access(structure: Structure, product: Product) -> Access:
     return structure.held.get(product.a.tensor, product.a)
 
 
-def shared_memory(program: Program, structure: Structure, names: Names, *, persistent: bool) -> Shared:
+def tile_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    """Bytes of a tile."""
+    return math.prod(shape) * BYTES[dtype]
+
+
+def shared_memory(program: Program, structure: Structure, names: Names, options: GluonOptions, depth: int) -> Shared:
     """The shared memory that a kernel of that structure needs."""
     held: dict[Access, Held] = {}
     first = structure.parts[0]
@@ -96,5 +138,8 @@ def shared_memory(program: Program, structure: Structure, names: Names, *, persi
         tuple(held.values()),
         tuple(ring(product) for product in first.leading),
         tuple(ring(product) for product in first.trailing),
-        persistent,
+        structure.consumers,
+        options.stages,
+        options.persistent,
+        depth,
     )

@@ -7,14 +7,16 @@ from collections.abc import Callable
 
 from neptune_lab.htile.affine import affine, expression, is_nonnegative
 from neptune_lab.htile.bounds import loop_interval
-from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, Slice
+from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Slice
 from neptune_lab.htile.walk import names_of_index, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.shared import left_access
 from neptune_lab.htile_to_gluon.structure import Part, Structure
 from neptune_lab.htile_to_triton.scope import Draft, Scope
 
-CACHE = 32 * 2**20  # bytes of a tile's loop tensors that heads side by side may take of the L2 cache
+CACHE = 32 * 2**20  # bytes of loop tensors that heads side by side may take of the L2 cache
+MULTIPROCESSORS = 144  # at most, on Hopper
+EVEN = 256  # tiles side by side, about two for each multiprocessor
 
 
 def neat(expr: IndexExpr) -> IndexExpr:
@@ -26,19 +28,21 @@ def bind_program(ctx: GluonContext, tile: str) -> None:
     """The grid variables of the kernel out of the number of a tile, at the top of the current scope."""
     rows, heads = row_axes(ctx.structure, ctx.kernel)
     extent = {axis.var: axis.extent for axis in ctx.kernel.grid}
-    blocks, number = math.prod(extent[v] for v in rows), math.prod(extent[v] for v in heads)
+    blocks, number = _extents(ctx)
     row, head = ctx.names.fresh("row_block"), ctx.names.fresh("head")
-    group = heads_side_by_side(ctx.program, ctx.structure, number)
+    group = heads_side_by_side(ctx, blocks, number)
     found = Draft([f"{row}, {head} = {ctx.helper('_locate')}({tile}, {blocks}, {group})"], ctx.kernel.name)
     found.used_by(ctx.kernel.node_id)
     ctx.scope.prelude.append(found)
     for source, axes in ((row, rows), (head, heads)):
-        for n, var in enumerate(axes):
-            below = math.prod(extent[v] for v in axes[:n])
+        below = 1
+        for var in axes:
+            above = math.prod(extent[v] for v in axes) // (below * extent[var])
             text = source if below == 1 else f"{source} // {below}"
-            text = text if n == len(axes) - 1 else f"{text} % {extent[var]}"
+            text = text if above == 1 else f"{text} % {extent[var]}"
+            below *= extent[var]
             name = ctx.names.fresh(var)
-            ctx.variables[var] = (name, Draft([f"{name} = {text}"], ctx.kernel.name))
+            ctx.variables[var] = (name, Draft([f"{name} = {'0' if extent[var] == 1 else text}"], ctx.kernel.name))
             ctx.scope.prelude.append(ctx.variables[var][1])
     ctx.scope.binds |= set(extent)
 
@@ -51,13 +55,45 @@ def row_axes(structure: Structure, kernel: Kernel) -> tuple[list[str], list[str]
     return rows, [axis.var for axis in kernel.grid if axis.var not in rows]
 
 
-def heads_side_by_side(program: Program, structure: Structure, number: int) -> int:
-    """How many heads run side by side: as many as have their loop tensors in the L2 cache, and they divide `number`."""
-    part = structure.parts[0]
+def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
+    """How many heads run side by side, a divisor of `heads`.
+
+    What was asked for; else one head after the other where all tiles are alike, and where some are longer, so many
+    that their tiles, longest first, even out, as long as the L2 cache has their loop tensors.  Persistent programs
+    need a tile for each of them.
+    """
+    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+    part = ctx.structure.parts[0]
     brought = {p.b.tensor for p in (*part.leading, *part.trailing)}
-    size = 2 * sum(math.prod(program.tensor(name).shape) for name in brought)
-    most = max(1, CACHE * number // size)
-    return next(n for n in range(min(most, number), 0, -1) if number % n == 0)
+    size = 2 * sum(math.prod(ctx.program.tensor(name).shape) for name in brought)
+    chosen = ctx.gluon.heads_together
+    if chosen is None:
+        enough = next((n for n in divisors if n * blocks >= EVEN), heads)
+        chosen = min(enough, CACHE * heads // size) if _lengths_differ(ctx) else 1
+    fewest = max((n for n in divisors if n <= chosen), default=1)
+    if not ctx.gluon.persistent:
+        return fewest
+    return next((n for n in divisors if n >= fewest and n * blocks >= MULTIPROCESSORS), heads)
+
+
+def _lengths_differ(ctx: GluonContext) -> bool:
+    """Whether row blocks have different numbers of tiles."""
+    rows = set(row_axes(ctx.structure, ctx.kernel)[0])
+    loops = [part.loop for part in ctx.structure.parts if part.loop is not None]
+    return any(rows & (names_of_index(loop.start) | names_of_index(loop.stop)) for loop in loops)
+
+
+def section_of_tiles(ctx: GluonContext) -> int:
+    """How many tiles the heads side by side have."""
+    blocks, heads = _extents(ctx)
+    return blocks * heads_side_by_side(ctx, blocks, heads)
+
+
+def _extents(ctx: GluonContext) -> tuple[int, int]:
+    """Numbers of row blocks and of heads."""
+    rows, heads = row_axes(ctx.structure, ctx.kernel)
+    extent = {axis.var: axis.extent for axis in ctx.kernel.grid}
+    return math.prod(extent[v] for v in rows), math.prod(extent[v] for v in heads)
 
 
 def tiles(kernel: Kernel) -> int:
@@ -122,4 +158,3 @@ def each_tile(ctx: GluonContext, part: Part, *, opened: bool, body: Callable[[In
     ctx.scope = scope
     body(neat(left))
     ctx.scope, ctx.env, ctx.variables, ctx.defined = outer, outer_env, outer_variables, outer_defined
-

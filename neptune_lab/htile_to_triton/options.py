@@ -47,3 +47,9 @@ class EmitOptions:
                     f"{what} is not available on target {self.target}",
                     help="give target=Target('cuda', (9, 0)) for Hopper, or leave it out",
                 )
+        if self.dependent_launch and self.loads == "descriptors":
+            # Each launch has memory for its descriptors, which the next one is given too: the two must not overlap.
+            raise EmitError(
+                "dependent_launch=True overwrites the descriptors that a kernel made with loads='descriptors'",
+                help="take loads='host_descriptors' or 'pointers'",
+            )

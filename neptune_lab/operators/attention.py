@@ -17,7 +17,8 @@ FlexAttention's enable_gqa.  The sizes and options of all of them:
     dtype: "float16", "bfloat16" or "float32", of the inputs and `out`; sums are in float32.
     scale: factor of the scores; 1/sqrt(head_dim) where None.
     return_lse: a second output `lse` (batch, heads, q_len) in float32, the natural logarithm of the sum over j of
-        exp(score); -inf for a row without any position to see, whose `out` is NaN.
+        exp(score); -inf for a row without any position to see.
+    empty_rows: what `out` is in such a row: "nan", or "zero" as in FlexAttention.
 
 `score_mod(score, b, h, q, kv)` and `mask_mod(b, h, q, kv)` have FlexAttention's signatures.  One mod serves two
 purposes: it is called once with symbols, which makes the definition, and again with NumPy arrays, which makes the
@@ -50,6 +51,7 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import math
 from neptune_lab.operators.attention_definition import (
+    EmptyRows,
     MaskMod,
     ScoreMod,
     attention_operator,
@@ -77,11 +79,12 @@ class Options(TypedDict, total=False):
     dtype: str
     scale: float | None
     return_lse: bool
+    empty_rows: EmptyRows
 
 
 _DEFAULTS: Options = {
     "q_len": None, "kv_len": None, "kv_heads": None, "v_head_dim": None, "dtype": "float16", "scale": None,
-    "return_lse": False,
+    "return_lse": False, "empty_rows": "nan",
 }  # fmt: skip
 
 
@@ -110,20 +113,25 @@ def general(
     kv_heads: int | None = None,
     v_head_dim: int | None = None,
     return_lse: bool = False,
+    empty_rows: EmptyRows = "nan",
+    live: bool = False,
 ) -> Operator:
     """Attention with the mods that are given.
 
     Args:
         score_mod: the score after scaling, in float32, to another; None leaves it.
-        mask_mod: where it is false, the score counts as -inf; None masks nothing.  A row without any true position
-            is NaN in the output.
+        mask_mod: where it is false, the score counts as -inf; None masks nothing.
+        live: captured tensors are taken as they are, for a kernel that is given them at each call
+            (`operators.capture`).
 
     The other arguments, and the tensors, are the module's.
     """
     params = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
     mods = {"score_mod": score_mod and name_of(score_mod), "mask_mod": mask_mod and name_of(mask_mod)}
-    more = Options(dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse)
-    return _operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod)
+    more = Options(
+        dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse, empty_rows=empty_rows
+    )
+    return _operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live)
 
 
 @_with_options
@@ -141,8 +149,7 @@ def causal(
 ) -> Operator:
     """A query sees the keys up to its own position; the last query's position is the last key's.
 
-    With more queries than keys, the first queries see nothing, and their rows are NaN.  Arguments and tensors: the
-    module's.
+    With more queries than keys, the first queries see nothing.  Arguments and tensors: the module's.
     """
     params = _lengths(batch, heads, seq, head_dim, options)
     return _operator("attention_causal", "Causal attention", params, {}, options, None, _causal_mask(params))
@@ -390,13 +397,17 @@ def _operator(
     options: Options,
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
+    live: bool = False,
 ) -> Operator:
-    """The operator; kv_heads, v_head_dim and return_lse are recorded only where they say something."""
+    """The operator; kv_heads, v_head_dim, return_lse and empty_rows are recorded only where they say something."""
     other = {"kv_heads": sizes["heads"], "v_head_dim": sizes["head_dim"]}
     given = {n: options.get(n) for n, usual in other.items() if options.get(n) not in (None, usual)}
     sizes = _checked({**sizes, **given})
     last: Params = {"dtype": options.get("dtype", "float16"), "scale": options.get("scale")}
-    return_lse = options.get("return_lse", False)
+    return_lse, empty_rows = options.get("return_lse", False), options.get("empty_rows", "nan")
     if return_lse is not False:
         last["return_lse"] = return_lse
-    return attention_operator(name, title, sizes_of(sizes), {**sizes, **own, **last}, score_mod, mask_mod)
+    if empty_rows != "nan":
+        last["empty_rows"] = empty_rows
+    params = {**sizes, **own, **last}
+    return attention_operator(name, title, sizes_of(sizes), params, score_mod, mask_mod, live)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.base import (
+    WHOLE,
     Arrays,
     Operator,
     Params,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 ScoreMod: TypeAlias = Callable[[Any, Any, Any, Any, Any], Any]
 MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+# What `out` is for a query whose scores are all -inf, which sees no key.
+EmptyRows: TypeAlias = Literal["nan", "zero"]
 
 DTYPES = ("float16", "bfloat16", "float32")
 
@@ -72,8 +75,13 @@ def define_attention(
     scale: float,
     return_lse: bool = False,
     captured: tuple[Any, ...] = (),
+    empty_rows: EmptyRows = "nan",
 ) -> tuple[list[Any], list[Any]]:
-    """Attention as tensor expressions: the inputs and the outputs; `captured` are placeholders that the mods read."""
+    """Attention as tensor expressions: the inputs and the outputs; `captured` are placeholders that the mods read.
+
+    A row that sees no key has s_max -inf, so exp(score - s_max), s_sum and acc are NaN.  The outputs ask for s_max,
+    once a row: the loops over keys have nothing more to do for empty_rows="zero".
+    """
     te = tensor_expressions()
     shapes, group = sizes.shapes, sizes.group
     queries, scores = shapes["lse"], (*shapes["lse"], sizes.kv_len)
@@ -109,14 +117,19 @@ def define_attention(
         lambda b, h, i, d: te.sum(p[b, h, i, j].astype("float32") * v[b, kv_head(h), j, d].astype("float32"), axis=j),
         name="acc",
     )
-    out = te.compute(shapes["out"], lambda b, h, i, d: (acc[b, h, i, d] / s_sum[b, h, i]).astype(dtype), name="out")
-    outputs = [out]
+    nothing = te.const(float("-inf"), "float32")
+
+    def normalised(b, h, i, d):
+        value = (acc[b, h, i, d] / s_sum[b, h, i]).astype(dtype)
+        if empty_rows == "nan":
+            return value
+        return te.if_then_else(s_max[b, h, i].equal(nothing), te.const(0.0, dtype), value)
+
+    outputs = [te.compute(shapes["out"], normalised, name="out")]
     if return_lse:
-        nothing = te.const(float("-inf"), "float32")
         outputs.append(
             te.compute(
                 queries,
-                # A row without any true position has s_max -inf and s_sum NaN; its sum of exponentials is 0.
                 lambda b, h, i: te.if_then_else(
                     s_max[b, h, i].equal(nothing), nothing, s_max[b, h, i] + te.log(s_sum[b, h, i])
                 ),
@@ -131,20 +144,31 @@ _STAGES = ("qk", "score", "s_max", "s_exp", "s_sum", "p", "acc", "out", "lse")
 
 
 def attention_operator(
-    name: str, title: str, sizes: Sizes, params: Params, score_mod: ScoreMod | None, mask_mod: MaskMod | None
+    name: str,
+    title: str,
+    sizes: Sizes,
+    params: Params,
+    score_mod: ScoreMod | None,
+    mask_mod: MaskMod | None,
+    live: bool = False,
 ) -> Operator:
-    """The operator; `params` has its dtype, scale and return_lse, and is what the operator is recorded with."""
+    """The operator; `params` has dtype, scale, return_lse and empty_rows, and is what the operator is recorded with.
+
+    `live` as in `capture`.
+    """
     dtype, scale = params["dtype"], params["scale"]
-    return_lse = params.get("return_lse", False)
+    return_lse, empty_rows = params.get("return_lse", False), params.get("empty_rows", "nan")
     supported(dtype, *DTYPES)
     if not isinstance(return_lse, bool):
         raise DefinitionError(f"return_lse={return_lse!r}: expected True or False")
+    if empty_rows not in get_args(EmptyRows):
+        raise DefinitionError(f"empty_rows={empty_rows!r}: expected one of {', '.join(get_args(EmptyRows))}")
     if scale is None:
         scale = sizes.head_dim**-0.5
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
         raise DefinitionError(f"scale={scale!r}: expected a finite number")
     scale = float(scale)
-    captures = captured_by(sizes, score_mod, mask_mod)
+    captures = captured_by(sizes, score_mod, mask_mod, live)
     shapes = sizes.shapes
     outputs = {"out": dtype, "lse": "float32"} if return_lse else {"out": dtype}
 
@@ -154,14 +178,16 @@ def attention_operator(
         te = tensor_expressions()
         extra = {n: te.placeholder(a.shape, str(a.dtype), name=n) for n, a in captures.arrays.items()}
         score, mask = captures.bind("score_mod", extra), captures.bind("mask_mod", extra)
-        program = from_te(name, *define_attention(sizes, score, mask, dtype, scale, return_lse, tuple(extra.values())))
+        placeholders = tuple(extra.values())
+        defined = define_attention(sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows)
+        program = from_te(name, *defined)
         captures.check_indices(program)
         return replace(program, body=tuple(sorted(program.body, key=_stage)))
 
     def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray, *extra: np.ndarray) -> Arrays:
         values = dict(zip(captures.arrays, extra, strict=True))
         score, mask = captures.bind("score_mod", values), captures.bind("mask_mod", values)
-        return reference(sizes, q, k, v, score, mask, scale)[: len(outputs)]
+        return reference(sizes, q, k, v, score, mask, scale, empty_rows)[: len(outputs)]
 
     def draw(rng: np.random.Generator) -> Arrays:
         return tuple(rng.standard_normal(shapes[n]) for n in ("q", "k", "v"))
@@ -185,13 +211,13 @@ def attention_operator(
     )
 
 
-def captured_by(sizes: Sizes, score_mod: ScoreMod | None, mask_mod: MaskMod | None) -> Captures:
-    """The tensors that the mods read.
+def captured_by(sizes: Sizes, score_mod: ScoreMod | None, mask_mod: MaskMod | None, live: bool = False) -> Captures:
+    """The tensors that the mods read; `live` as in `capture`.
 
     The mods are tried on the first and last positions, so that a mistake in them shows here and needs no TVM.
     """
-    captures = capture({"score_mod": score_mod, "mask_mod": mask_mod}, {*_STAGES, "q", "k", "v"})
-    values = {n: a.astype(np.int64 if a.dtype == np.int32 else np.float64) for n, a in captures.arrays.items()}
+    captures = capture({"score_mod": score_mod, "mask_mod": mask_mod}, {*_STAGES, "q", "k", "v"}, live)
+    values = {n: a.astype(np.int64 if str(a.dtype) in WHOLE else np.float64) for n, a in captures.arrays.items()}
     ends = [np.unique([0, n - 1]) for n in (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)]
     index = np.ix_(*ends)
     used: set[str] = set()
@@ -220,8 +246,9 @@ def reference(
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
     scale: float,
+    empty_rows: EmptyRows = "nan",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`out` and `lse` in float64, a head and a chunk of rows at a time; a fully masked row is NaN, its lse -inf."""
+    """`out` and `lse` in float64, a head and a chunk of rows at a time; the lse of a fully masked row is -inf."""
     out, lse = np.empty(sizes.shapes["out"]), np.empty(sizes.shapes["lse"])
     rows = max(1, _REFERENCE_VALUES // sizes.kv_len)
     for b, h in np.ndindex(sizes.batch, sizes.heads):
@@ -238,9 +265,11 @@ def reference(
             highest = score.max(axis=1)
             with np.errstate(invalid="ignore"):
                 weights = np.exp(score - highest[:, None])
-                out[b, h, start:stop] = weights @ values / weights.sum(axis=1, keepdims=True)
+                found = weights @ values / weights.sum(axis=1, keepdims=True)
                 total = highest + np.log(weights.sum(axis=1))
-            lse[b, h, start:stop] = np.where(np.isneginf(highest), -np.inf, total)
+            empty = np.isneginf(highest)
+            out[b, h, start:stop] = np.where(empty[:, None], 0.0, found) if empty_rows == "zero" else found
+            lse[b, h, start:stop] = np.where(empty, -np.inf, total)
     return out, lse
 
 

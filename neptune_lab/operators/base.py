@@ -23,6 +23,9 @@ Arrays: TypeAlias = tuple[np.ndarray, ...]
 # NumPy's own dtypes stop at float16; importing ml_dtypes also teaches NumPy the name "bfloat16".
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
+# Inputs of these dtypes reach a reference as int64, others as float64.
+WHOLE = ("int32", "int64")
+
 # Plain JSON, so that a record can name the operator it was made from.
 Params: TypeAlias = dict[str, Any]
 
@@ -56,7 +59,7 @@ class Operator:
         template: the schedule that `nl.compile(op)` takes by itself, "rolling_update" or "split_k_update"; None: by
             shape.
         build: makes the loop-scalar program (imports TVM).
-        compute: the reference, arrays of the inputs' shapes (float64, or int64 for int32) to float64 arrays of the
+        compute: the reference, arrays of the inputs' shapes (float64, or int64 for `WHOLE`) to float64 arrays of the
             outputs'.
         draw: makes the inputs that are not captured from a random generator; they are cast to the inputs' dtypes.
         captured: values of the last inputs, by name, where a mod captured them: they need not be given.
@@ -98,7 +101,7 @@ class Operator:
             raise DefinitionError(f"{self.name} takes {len(self.inputs)} inputs ({names}), got {len(arrays)}")
         wide = []
         for spec, array in zip(self.inputs, arrays, strict=True):
-            values = as_numpy(array).astype(np.int64 if spec.dtype == "int32" else np.float64)
+            values = as_numpy(array).astype(np.int64 if spec.dtype in WHOLE else np.float64)
             if values.shape != spec.shape:
                 raise DefinitionError(f"{spec.name} has shape {values.shape}, {self.name} takes {spec.shape}")
             wide.append(values)

@@ -8,6 +8,10 @@ and the functions that it calls, are left as they are.
 What a captured array becomes: an input of the operator, named after its variable.  float64 becomes float32; int64 and
 the other integers become int32; bool becomes int32, and its elements are conditions again where they are read.  An
 array without axes becomes a plain number.  Values are those at the time the operator is made.
+
+Live captures are for a caller who gives the kernel the arrays at each call, when their values may be others: int64
+and bool stay as they are, so that nothing has to be converted first (elements become int32 as they are read), and an
+array without axes becomes an input of shape (1,).
 """
 
 from __future__ import annotations
@@ -89,9 +93,9 @@ class Captured(Unread):
             element = Scalar(np.asarray(self._source[whole]))
         else:
             element = Scalar(self._source(*whole))
-            if element.kind == "float":
-                element = Scalar(element.value.astype("float32"))
-        return element != 0 if self._boolean else element
+            if element.kind != "bool":
+                element = Scalar(element.value.astype("float32" if element.kind == "float" else "int32"))
+        return element != 0 if self._boolean and element.kind != "bool" else element
 
     def _index(self, axis: int, index: Any) -> Any:
         """One index: a whole number or an expression, in range as far as it can be told."""
@@ -128,17 +132,20 @@ class Captures:
     """The tensors that an operator's mods capture.
 
     Args:
-        arrays: by the name of the operator's input, in its dtype: float16, bfloat16, float32 or int32.
+        arrays: by the name of the operator's input, in its dtype: float16, bfloat16, float32 or int32, and for live
+            captures int64 or bool.
         booleans: names of those that were bool.
         mods: the mods by argument, with the variables that they see as they were when the operator was made, since a
             variable may be given another value before the definition is built.
         names: the name for each captured object, by `id`; the mods keep these objects.
+        scalars: names of those that had no axes, and have one here.
     """
 
     arrays: Mapping[str, np.ndarray]
     booleans: frozenset[str]
     mods: Mapping[str, Any] = field(repr=False)
     names: Mapping[int, str] = field(repr=False)
+    scalars: frozenset[str] = frozenset()
 
     def bind(self, argument: str, sources: Mapping[str, Any], used: set[str] | None = None) -> Any:
         """The mod given as `argument`, reading its captured tensors from `sources`; as it is where it captures none.
@@ -154,7 +161,8 @@ class Captures:
             if own not in sources:  # captured, but no element of it is ever read
                 return value
             read = used if used is not None else set()
-            return Captured(own, sources[own], self.arrays[own].shape, own in self.booleans, read)
+            found = Captured(own, sources[own], self.arrays[own].shape, own in self.booleans, read)
+            return found[0] if own in self.scalars else found
 
         return _Rebuild(replaced).value("", self.mods[argument])
 
@@ -177,34 +185,42 @@ class Captures:
                         _in_range(read.buffer, axis, self.arrays[read.buffer].shape, *found)
 
 
-def capture(mods: Mapping[str, Any], taken: Collection[str]) -> Captures:
+def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False) -> Captures:
     """What the mods capture.
 
     Args:
         mods: the mods by the argument they were given as; None where there is none.
         taken: names that an input cannot have.
+        live: whether the captures are live ones (the module says what that means).
 
     Raises:
         DefinitionError: a tensor's dtype or values have no place in int32, float16, bfloat16 or float32.
     """
     arrays: dict[str, np.ndarray] = {}
     booleans: set[str] = set()
+    scalars: set[str] = set()
     names: dict[int, str] = {}
     frozen: dict[str, Any] = {}
     for argument, mod in mods.items():
-        frozen[argument] = _Rebuild(_number_or_same).value("", mod)
+        frozen[argument] = _Rebuild(_same if live else _number_or_same).value("", mod)
         for variable, value in _arrays(mod):
             array = as_numpy(value)
-            if id(value) in names or array.ndim == 0:
+            if id(value) in names or (array.ndim == 0 and not live):
                 continue
             name, n = variable, 2
             while name in taken or name in arrays:
                 name, n = f"{variable}_{n}", n + 1
             names[id(value)] = name
-            arrays[name] = _converted(argument, variable, array)
+            arrays[name] = _converted(argument, variable, np.atleast_1d(array), live)
             if array.dtype == np.bool_:
                 booleans.add(name)
-    return Captures(arrays, frozenset(booleans), frozen, names)
+            if array.ndim == 0:
+                scalars.add(name)
+    return Captures(arrays, frozenset(booleans), frozen, names, frozenset(scalars))
+
+
+def _same(name: str, value: Any) -> Any:
+    return value
 
 
 def _number_or_same(name: str, value: Any) -> Any:
@@ -212,7 +228,7 @@ def _number_or_same(name: str, value: Any) -> Any:
     return array.item() if array.ndim == 0 else value
 
 
-def _converted(argument: str, variable: str, array: np.ndarray) -> np.ndarray:
+def _converted(argument: str, variable: str, array: np.ndarray, live: bool) -> np.ndarray:
     """A copy of the array in a dtype that an input can have."""
     if array.size == 0:
         raise DefinitionError(f"{argument} captures the tensor {variable} of shape {array.shape}, which is empty")
@@ -221,14 +237,14 @@ def _converted(argument: str, variable: str, array: np.ndarray) -> np.ndarray:
     if array.dtype == np.float64:
         return array.astype(np.float32)
     if array.dtype == np.bool_:
-        return array.astype(np.int32)
+        return array.copy() if live else array.astype(np.int32)
     if array.dtype.kind in "iu":
         low, high = int(array.min()), int(array.max())
         if low < _INT32.min or high > _INT32.max:
             raise DefinitionError(
                 f"{argument} captures the tensor {variable} with values from {low} to {high}: int32 does not hold them"
             )
-        return array.astype(np.int32)
+        return array.copy() if live and array.dtype == np.int64 else array.astype(np.int32)
     raise DefinitionError(
         f"{argument} captures the tensor {variable} of dtype {array.dtype}: expected floats, integers or bool"
     )

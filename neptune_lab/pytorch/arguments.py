@@ -99,6 +99,17 @@ def problem_of(
     return Problem(tuple(q), tuple(k), tuple(v), str(q_dtype).removeprefix("torch."), scale)
 
 
+def as_input(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """A captured tensor as a kernel takes it: contiguous, with one axis where it has none, and then on any device."""
+    if tensor.dtype != dtype:
+        tensor = tensor.to(dtype)
+    if tensor.ndim == 0:
+        tensor = tensor.reshape(1)
+        if tensor.device != device:
+            tensor = tensor.to(device, non_blocking=True)  # does not wait for the GPU
+    return tensor.contiguous()
+
+
 def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     name = next(name for name, t in (("q", q), ("k", k), ("v", v)) if t.requires_grad)
     raise LaunchError(
@@ -117,14 +128,3 @@ def tell_of_copies(*tensors: torch.Tensor) -> None:
                 f"contiguous {tuple(tensor.shape)} tensor; make it contiguous where it is made to save the time",
                 stacklevel=3,
             )
-
-
-def tell_of_scalars() -> None:
-    """Once a process: a kernel was compiled for the value of a tensor."""
-    if "scalars" not in _told:
-        _told.add("scalars")
-        warnings.warn(
-            "attention: a mod captures a tensor without axes, and each value of it is compiled for; give it one axis "
-            "and read its element 0 (offset[0]), and one kernel serves all values",
-            stacklevel=4,
-        )

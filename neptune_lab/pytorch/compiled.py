@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def compiled_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Readi
         if reading.exact:
             key = stored.key_of((problem, reading.key))
             entry = stored.find(key)
-            if entry is not None and entry.records == known_records(entry.workload):
+            if entry is not None and entry.records == known_records(entry.workloads):
                 return _loaded(entry)
         return _compiled(problem, score_mod, mask_mod, reading, key)
 
@@ -65,22 +66,22 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
     from neptune_lab.records import workload_key
 
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = problem.q, problem.k
-    op = attention.general(
-        batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, problem.dtype, problem.scale,
-        kv_heads=kv_heads, v_head_dim=problem.v[3],
-    )  # fmt: skip
-    names = captured_by(sizes_of(op.params), score_mod, mask_mod).names
+    sizes: Any = {"kv_heads": kv_heads, "v_head_dim": problem.v[3], "dtype": problem.dtype, "scale": problem.scale}
+    make = partial(attention.general, batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, **sizes)
+    op = make(empty_rows="zero", live=True)
+    alike = make()  # what is best for it serves the other: people tune operators as they come, presets for example
+    names = captured_by(sizes_of(op.params), score_mod, mask_mod, live=True).names
     places = {id(tensor): place for place, tensor in enumerate(reading.tensors)}
     by_name = {name: places[owner] for owner, name in names.items() if owner in places}
     captured = tuple(by_name[tensor.name] for tensor in op.inputs[3:])
 
-    workload = workload_key(op)
-    records = known_records(workload)
-    definition = stored.key_of((workload, records, captured))
+    workloads = workload_key(op), workload_key(alike)
+    records = known_records(workloads)
+    definition = stored.key_of((workloads, records, captured))
     if definition not in _by_definition:
         entry = stored.find(definition)
         if entry is None:
-            entry = stored.Entry(_spec(op), captured, workload, records)
+            entry = stored.Entry(_spec(op, alike), captured, workloads, records)
             stored.put(definition, entry)
         _by_definition[definition] = entry, _loaded(entry)
         if len(_by_definition) > _MOST:
@@ -91,16 +92,19 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
     return found
 
 
-def _spec(op: Operator) -> KernelSpec:
+def _spec(op: Operator, alike: Operator) -> KernelSpec:
     """Compiles, as tuned where there are records; one that can be used no more is passed over, and that is said."""
     from neptune_lab.pipeline import compile
+    from neptune_lab.records import best
 
-    try:
-        return compile(op, tuned=True).spec
-    except NeptuneError as error:
-        spec = compile(op).spec  # where this fails too, it is not the record's fault
-        warnings.warn(f"attention: the tuned kernel cannot be compiled, the usual one is used: {error}", stacklevel=2)
-        return spec
+    record = best(op) or best(alike)
+    if record is not None:
+        try:
+            return compile(op, record.template, **record.options).spec
+        except NeptuneError as error:
+            message = f"attention: the tuned kernel cannot be compiled, the usual one is used: {error}"
+            warnings.warn(message, stacklevel=2)
+    return compile(op).spec
 
 
 def _loaded(entry: stored.Entry) -> Compiled:
@@ -108,11 +112,11 @@ def _loaded(entry: stored.Entry) -> Compiled:
     return Compiled(load(entry.spec), tuple(zip(entry.captured, dtypes, strict=True)))
 
 
-def known_records(workload: str) -> str:
-    """Digest of the tuning records known for a workload on this device: where it changes, tuning went on."""
+def known_records(workloads: tuple[str, ...]) -> str:
+    """Digest of the tuning records known for the workloads on this device: where it changes, tuning went on."""
     from neptune_lab.records import Store, shipped
 
-    device = device_facts().name
-    found = Store().find(workload=workload, device=device)
-    more = [r for r in shipped() if r.workload == workload and r.device == device]
-    return hashlib.sha256(repr([(r.source, r.us, r.when) for r in (*found, *more)]).encode()).hexdigest()[:16]
+    device, store = device_facts().name, Store()
+    found = [record for workload in workloads for record in store.find(workload=workload, device=device)]
+    found += [r for r in shipped() if r.workload in workloads and r.device == device]
+    return hashlib.sha256(repr([(r.source, r.us, r.when) for r in found]).encode()).hexdigest()[:16]

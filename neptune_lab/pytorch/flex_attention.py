@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.pytorch.arguments import device_of, problem_of, refuse_gradients, tell_of_copies, tell_of_scalars
+from neptune_lab.pytorch.arguments import as_input, device_of, problem_of, refuse_gradients, tell_of_copies
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
-from neptune_lab.pytorch.mods import Reading, follow, read
+from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.traced import traced
 from neptune_lab.runtime import to_tensor
 from neptune_lab.runtime.torch_op import torch_op
@@ -43,11 +43,11 @@ def attention(
     graph break (define the mods outside of the compiled function) and under CUDA-graph capture (after one call
     outside of it).
 
-    Tensors that a mod captures are read at each call: their values may change, a new shape or dtype compiles anew.
+    Tensors that a mod captures are read by the kernel at each call: their values may change, a new shape or dtype
+    compiles anew.  They are on q's device; one without axes may be on the CPU too, which costs a copy at each call.
     Those of integers are taken as int32, those of float64 as float32.
-    Any other value that a mod sees compiles anew where it changes, and a captured tensor without axes counts as one
-    (reading it waits for the GPU); give it one axis, and read element 0.  A mod that reads attributes of an object is
-    traced at every call, since they may have changed.
+    Any other value that a mod sees compiles anew where it changes.  A mod that reads attributes of an object is traced
+    at every call, since they may have changed.
 
     Args:
         q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32.
@@ -55,12 +55,14 @@ def attention(
         v: values (batch, kv_heads, kv_len, v_head_dim), of q's dtype.
         score_mod: `score_mod(score, b, h, q, kv)`, the score in float32 to another; None leaves it.
         mask_mod: `mask_mod(b, h, q, kv)`, true where the query sees the key; None masks nothing.  The row of a query
-            that sees no key is NaN (FlexAttention's is 0).
+            that sees no key is 0.
         enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
         scale: factor of the scores; 1/sqrt(head_dim) where None.
 
     Returns:
-        (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  Inputs that are not contiguous are copied first.
+        (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  Inputs that are not contiguous, such as
+        x.view(batch, length, heads, head_dim).transpose(1, 2), are copied at each call: kernels read a head's rows one
+        after the other.  A warning says so, once for each of q, k and v.
 
     Raises:
         LaunchError: a tensor's shape, dtype or device, or it records gradients (there is no backward).
@@ -81,7 +83,7 @@ def attention(
         tell_of_copies(q, k, v)
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     extra = _captured(found, reading, device) if found.captured else ()
-    if type(q) is torch.Tensor:
+    if type(q) is type(k) is type(v) is torch.Tensor:
         return found.kernel.launch(q, k, v, *extra)
     return torch_op(found.kernel)(q, k, v, *extra)  # fake tensors, and other classes that see operators only
 
@@ -90,8 +92,6 @@ def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: 
     """Compiles, or finds on disk, and remembers."""
     *_, device, _, _ = problem
     found = compiled_for(problem_of(*problem), score_mod, mask_mod, reading, device)
-    if any(isinstance(follow((score_mod, mask_mod), path), torch.Tensor) for path in reading.scalars):
-        tell_of_scalars()
     if reading.exact:
         _kernels[problem, reading.key] = found
         if len(_kernels) > _MOST:
@@ -100,23 +100,24 @@ def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: 
 
 
 def _captured(found: Compiled, reading: Reading, device: torch.device) -> list[torch.Tensor]:
-    """The captured tensors in the kernel's order, dtypes and layout."""
+    """The captured tensors as the kernel takes them."""
+    recording = torch.is_grad_enabled()
     tensors = []
     for place, dtype in found.captured:
         tensor = reading.tensors[place]
         if isinstance(tensor, np.ndarray):
-            tensor = to_tensor(tensor)
-        if tensor.device != device:
+            tensor = to_tensor(tensor).reshape(tensor.shape)  # without axes it gets one
+        if tensor.device != device and not (tensor.ndim == 0 and tensor.device.type == "cpu"):
             raise LaunchError(
                 f"a mod captures a tensor of shape {tuple(tensor.shape)} on {tensor.device}; expected {device}, where "
                 "q is",
                 help=f"make it a torch tensor there, with .to({str(device)!r})",
             )
-        if tensor.requires_grad and torch.is_grad_enabled():
+        if recording and tensor.requires_grad:
             raise LaunchError(
                 f"a mod captures a tensor of shape {tuple(tensor.shape)} that records gradients, and attention has no "
                 "backward",
                 help="call it under torch.no_grad(), or capture tensor.detach()",
             )
-        tensors.append(tensor.to(dtype).contiguous())
+        tensors.append(as_input(tensor, device, dtype))
     return tensors

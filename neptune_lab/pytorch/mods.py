@@ -17,57 +17,72 @@ from __future__ import annotations
 
 import dis
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 # Libraries whose functions are known by their names alone; what a function of theirs holds in a closure still counts.
 _LIBRARIES = frozenset({"torch", "numpy", "math", "operator", "builtins", "_operator", "neptune_lab"})
-_NOTHING = ("none",)
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
+_ARRAYS = torch.Tensor, np.ndarray
+_TORCH_NAMES = torch.dtype, torch.device
+_NAMED = BuiltinFunctionType, np.ufunc, type
 
 # How to come from a mod to a value in it, a step at a time: ("cell", 0), ("global", "slopes"), ("item", 2), ...
 Path: TypeAlias = tuple[tuple[str, Any], ...]
+# The same from its end, which is quicker to make: the link before (None at the start) and the step.
+_Link: TypeAlias = tuple[Any, str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A mod, or several, as they are at this moment.
 
     Args:
-        key: nested tuples of texts and numbers; equal keys define the same thing where `exact`.
-        tensors: the tensors and arrays with axes that the mods reach, each once, in a fixed order.
-        paths: where each of them was found.
-        numbers: (path, value) for each number or text that the mods reach.
-        scalars: paths of tensors without axes and of NumPy's numbers: they count by value.
+        key: nested tuples of texts, numbers, shapes and dtypes; equal keys define the same thing where `exact`.
+        tensors: the tensors and arrays that the mods reach, each once, in a fixed order.
+        tensor_links: where each of them was found.
+        number_links: where each number or text was found, and its value.
+        numpy_numbers: whether there are numbers of NumPy's.
         exact: whether `key` tells all.
     """
 
     key: Any
     tensors: tuple[Any, ...] = ()
-    paths: tuple[Path, ...] = ()
-    numbers: tuple[tuple[Path, Any], ...] = ()
-    scalars: tuple[Path, ...] = ()
+    tensor_links: tuple[_Link, ...] = ()
+    number_links: tuple[tuple[_Link, Any], ...] = ()
+    numpy_numbers: bool = False
     exact: bool = True
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """How to come to each of `tensors`."""
+        return tuple(map(_path, self.tensor_links))
+
+    @property
+    def numbers(self) -> tuple[tuple[Path, Any], ...]:
+        """(path, value) for each number or text that the mods reach."""
+        return tuple((_path(link), value) for link, value in self.number_links)
 
 
 def read(*mods: Any) -> Reading:
-    """What `mods` are made of, functions, partials or None; a path begins with the mod's place among them."""
+    """What `mods` are made of, functions, partials or None; a path begins with the mod's place among them.
+
+    This runs at every call of `attention`, before the kernel: what only torch.compile asks for is left to properties.
+    """
     walk = _Walk()
     key = tuple(
         [
-            _NOTHING if mod is None else _closed(mod) or walk.value(mod, (("item", place),))
+            None if mod is None else _closed(mod) or walk.value(mod, (None, "item", place))
             for place, mod in enumerate(mods)
         ]
     )
-    if not walk.found and walk.exact:
-        return Reading(key)
-    return Reading(key, tuple(walk.tensors), tuple(walk.paths), tuple(walk.numbers), tuple(walk.scalars), walk.exact)
+    links = tuple(walk.tensor_links)
+    return Reading(key, tuple(walk.tensors), links, tuple(walk.number_links), walk.numpy_numbers, walk.exact)
 
 
 def _closed(mod: Any) -> str | None:
@@ -96,108 +111,105 @@ def follow(value: Any, path: Path) -> Any:
     return value
 
 
+def _path(link: _Link | None) -> Path:
+    steps = []
+    while link is not None:
+        link, *step = link
+        steps.append(tuple(step))
+    return tuple(reversed(steps))
+
+
 class _Walk:
     """Goes through a mod's values once."""
 
+    __slots__ = ("_seen", "exact", "number_links", "numpy_numbers", "tensor_links", "tensors")
+
     def __init__(self) -> None:
         self.tensors: list[Any] = []
-        self.paths: list[Path] = []
-        self.numbers: list[tuple[Path, Any]] = []
-        self.scalars: list[Path] = []
+        self.tensor_links: list[_Link] = []
+        self.number_links: list[tuple[_Link, Any]] = []
+        self.numpy_numbers = False
         self.exact = True
-        self.found = False
         self._seen: dict[int, int] = {}
 
-    def value(self, value: Any, path: Path) -> Any:
+    def value(self, value: Any, link: _Link) -> Any:
         """The key of one value, and of all that it reaches."""
         kind = type(value)
         if kind is FunctionType:
-            return self._function(value, path)
+            return self._function(value, link)
         if kind in _PLAIN:
-            self.found = True
-            self.numbers.append((path, value))
-            return kind.__name__, repr(value)
-        if isinstance(value, torch.Tensor | np.ndarray):
-            return self._tensor(value, path)
+            self.number_links.append((link, value))
+            return kind.__name__, repr(value)  # 0.0 equals -0.0, and is another number
+        if isinstance(value, _ARRAYS):
+            return self._tensor(value, link)
         if isinstance(value, np.generic):
-            self.found = True
-            self.scalars.append(path)
+            self.numpy_numbers = True
             return kind.__name__, repr(value.item())
-        if isinstance(value, torch.dtype | torch.device):
+        if isinstance(value, _TORCH_NAMES):
             return kind.__name__, str(value)
         if kind is partial:
-            return self._children("partial", value, path, _partial_parts(value))
+            parts = [self.value(getattr(value, n), (link, "attribute", n)) for n in ("func", "args", "keywords")]
+            return "partial", *parts
         if kind in (tuple, list):
-            return self._children(kind.__name__, value, path, (((("item", n),), v) for n, v in enumerate(value)))
+            return kind.__name__, self._items(value, link, enumerate(value))
         if kind is dict:
-            names = tuple((type(n).__name__, repr(n)) for n in value)
             self.exact = self.exact and all(type(n) in _PLAIN for n in value)
-            return names, self._children("dict", value, path, (((("item", n),), v) for n, v in value.items()))
+            return "dict", tuple([repr(n) for n in value]), self._items(value, link, value.items())
         if kind is ModuleType and _top(value.__name__) in _LIBRARIES:
             return "module", value.__name__
-        if isinstance(value, BuiltinFunctionType | np.ufunc | type) and _top(_home(value)) in _LIBRARIES:
+        if isinstance(value, _NAMED) and _top(_home(value)) in _LIBRARIES:
             return "named", _home(value), value.__name__
         self.exact = False
         return "object", kind.__module__, kind.__qualname__
 
-    def _tensor(self, value: Any, path: Path) -> Any:
-        self.found = True
-        if value.ndim == 0:
-            self.scalars.append(path)
-            return "scalar", str(value.dtype), repr(value.item())
+    def _tensor(self, value: Any, link: _Link) -> Any:
         place = self._seen.get(id(value))
         if place is None:
             place = self._seen[id(value)] = len(self._seen)
             self.tensors.append(value)
-            self.paths.append(path)
-        return "tensor", place, tuple(value.shape), str(value.dtype)
+            self.tensor_links.append(link)
+        return "tensor", place, value.shape, value.dtype
 
-    def _function(self, function: FunctionType, path: Path) -> Any:
+    def _function(self, function: FunctionType, link: _Link) -> Any:
         code = _code(function.__code__)
-        if code.closed and function.__defaults__ is None and function.__kwdefaults__ is None:
+        defaults, keywords = function.__defaults__, function.__kwdefaults__
+        if code.closed and defaults is None and keywords is None:
             return code.digest
         if id(function) in self._seen:
             return "again", self._seen[id(function)]
         self._seen[id(function)] = len(self._seen)
-        parts = _function_parts(function, code)
-        return code.digest, self._children("function", function, path, parts)
+        parts = [
+            self._variable(_content(cell), (link, "cell", n), code) for n, cell in enumerate(function.__closure__ or ())
+        ]
+        if code.global_names and _top(function.__module__ or "") not in _LIBRARIES:
+            own = function.__globals__
+            parts += [
+                self._variable(own[name], (link, "global", name), code) if name in own else None
+                for name in code.global_names
+            ]
+        if defaults is not None:
+            parts += [self.value(v, (link, "default", n)) for n, v in enumerate(defaults)]
+        if keywords is not None:
+            parts += [(n, self.value(v, (link, "keyword default", n))) for n, v in keywords.items()]
+        return code.digest, *parts
 
-    def _children(self, kind: str, whole: Any, path: Path, parts: Iterator[tuple[Path, Any]]) -> Any:
-        if kind in ("list", "dict"):  # these may hold themselves
+    def _variable(self, value: Any, link: _Link, code: _Code, outer: tuple[ModuleType, ...] = ()) -> Any:
+        """The key of a variable; of a module of the user's what the code may read of it, by the attributes it names."""
+        if type(value) is not ModuleType or _top(value.__name__) in _LIBRARIES:
+            return self.value(value, link)
+        parts = []
+        for name in code.attribute_names:
+            found = getattr(value, name, value)
+            if not any(found is module for module in (value, *outer)):  # modules may name each other
+                parts.append((name, self._variable(found, (link, "attribute", name), code, (value, *outer))))
+        return "module", *parts
+
+    def _items(self, whole: Any, link: _Link, items: Iterable[tuple[Any, Any]]) -> Any:
+        if type(whole) is not tuple:  # a list or a dict may hold itself
             if id(whole) in self._seen:
                 return "again", self._seen[id(whole)]
             self._seen[id(whole)] = len(self._seen)
-        return kind, tuple([(steps, self.value(v, path + steps)) for steps, v in parts])
-
-
-def _partial_parts(value: partial[Any]) -> Iterator[tuple[Path, Any]]:
-    for name in ("func", "args", "keywords"):
-        yield (("attribute", name),), getattr(value, name)
-
-
-def _function_parts(function: FunctionType, code: _Code) -> Iterator[tuple[Path, Any]]:
-    """What the function sees, each with the steps that lead to it."""
-    for n, cell in enumerate(function.__closure__ or ()):
-        yield from _seen_of((("cell", n),), _content(cell), code)
-    for n, value in enumerate(function.__defaults__ or ()):
-        yield (("default", n),), value
-    for name, value in (function.__kwdefaults__ or {}).items():
-        yield (("keyword default", name),), value
-    if _top(function.__module__ or "") not in _LIBRARIES:
-        own = function.__globals__
-        for name in code.global_names:
-            if name in own:
-                yield from _seen_of((("global", name),), own[name], code)
-
-
-def _seen_of(path: Path, value: Any, code: _Code, outer: tuple[ModuleType, ...] = ()) -> Iterator[tuple[Path, Any]]:
-    """The value; of a module of the user's what the code may read of it, by the names of attributes in the code."""
-    if type(value) is not ModuleType or _top(value.__name__) in _LIBRARIES:
-        yield path, value
-        return
-    for name in code.attribute_names:
-        if hasattr(value, name) and getattr(value, name) not in (value, *outer):  # modules may name each other
-            yield from _seen_of((*path, ("attribute", name)), getattr(value, name), code, (value, *outer))
+        return tuple([self.value(v, (link, "item", n)) for n, v in items])
 
 
 def _content(cell: CellType) -> Any:

@@ -28,13 +28,13 @@ class Entry:
     Args:
         spec: the emitted module and its arguments.
         captured: for each input after q, k and v, the place of its tensor among those that the mods reach.
-        workload: `records.workload_key` of the operator.
-        records: digest of the tuning records that were known for it.
+        workloads: `records.workload_key` of the definitions whose tuning records serve it.
+        records: digest of the records that were known for them.
     """
 
     spec: KernelSpec
     captured: tuple[int, ...]
-    workload: str
+    workloads: tuple[str, ...]
     records: str
 
     def to_json(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Entry:
         return cls(
             KernelSpec(str(spec["name"]), str(spec["entry"]), str(spec["text"]), inputs, outputs),
             tuple(map(int, data["captured"])),
-            str(data["workload"]),
+            tuple(map(str, data["workloads"])),
             str(data["records"]),
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.pytorch.arguments import Shape, problem_of
+from neptune_lab.pytorch.arguments import Shape, as_input, problem_of
 from neptune_lab.pytorch.compiled import compiled_for
 from neptune_lab.pytorch.mods import Path, follow, read
 from neptune_lab.runtime.torch_op import NAMESPACE, torch_op
@@ -33,7 +33,7 @@ def traced(
     for path, value in numbers:
         if follow(mods, path) != value:
             raise RuntimeError("a value that a mod reads changed while it was compiled")
-    extra = [follow(mods, path).to(dtype).contiguous() for path, dtype in captured]
+    extra = [as_input(follow(mods, path), q.device, dtype) for path, dtype in captured]
     op = getattr(getattr(torch.ops, NAMESPACE), name)
     return op.default(q.contiguous(), k.contiguous(), v.contiguous(), *extra)
 
@@ -56,16 +56,9 @@ def _prepared(
     """Compiles the kernel, registers it as an op, and says what the graph has to read."""
     problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale)
     reading = read(score_mod, mask_mod)
-    if reading.scalars or not reading.exact:
-        what = (
-            "a tensor without axes, or a number of NumPy's,"
-            if reading.scalars
-            else "an object whose changes cannot be seen"
-        )
-        raise DefinitionError(
-            f"inside torch.compile a mod reads {what}",
-            help="give the tensor one axis and read its element 0; keep numbers in plain variables",
-        )
+    if reading.numpy_numbers or not reading.exact:
+        what = "a number of NumPy's" if reading.numpy_numbers else "an object whose changes cannot be seen"
+        raise DefinitionError(f"inside torch.compile a mod reads {what}", help="keep numbers in plain variables")
     for tensor in reading.tensors:
         if isinstance(tensor, np.ndarray):
             raise DefinitionError(

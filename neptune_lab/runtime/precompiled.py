@@ -87,10 +87,10 @@ class _Launch:
         """Remembers the compiled kernel where nothing but alignment can change it."""
         import torch
         from triton.compiler import CompiledKernel
-        from triton.tools.tensor_descriptor import TensorDescriptor
 
         tensors = [n for n, argument in enumerate(arguments) if isinstance(argument, torch.Tensor)]
-        descriptors = sum(isinstance(argument, TensorDescriptor) for argument in arguments)
+        # Triton's and Gluon's are two classes of one name.
+        descriptors = sum(type(argument).__name__ == "TensorDescriptor" for argument in arguments)
         only_pointers = len(tensors) + descriptors == len(arguments) == len(self._jit.params)
         aligned = all(arguments[n].data_ptr() & _UNALIGNED == 0 for n in tensors)
         if not (isinstance(compiled, CompiledKernel) and only_pointers and aligned):

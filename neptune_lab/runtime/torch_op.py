@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.load import LoadedKernel, check_shapes
+from neptune_lab.runtime.spec import KernelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +34,7 @@ def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
     Raises:
         LaunchError: `name` is no identifier, or another kernel has it.
     """
-    digest = hashlib.sha256(repr(kernel.spec).encode()).hexdigest()
+    digest = _digest(kernel.spec)
     if name is None:
         name = f"{kernel.spec.entry}_{digest[:16]}"
     if not name.isidentifier():
@@ -45,6 +47,11 @@ def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
             f"torch.ops.{NAMESPACE}.{name} is another kernel already", help="give another name, or none for one by hash"
         )
     return op
+
+
+@lru_cache(1024)
+def _digest(spec: KernelSpec) -> str:
+    return hashlib.sha256(repr(spec).encode()).hexdigest()
 
 
 def _register(kernel: LoadedKernel, name: str) -> OpOverload:
@@ -78,7 +85,7 @@ def _register(kernel: LoadedKernel, name: str) -> OpOverload:
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
-def _no_gradients(inputs: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> None:
+def _no_gradients(inputs: tuple[TensorSpec, ...], tensors: tuple[Tensor, ...]) -> None:
     import torch
 
     if torch.is_grad_enabled():

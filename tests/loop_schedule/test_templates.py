@@ -17,7 +17,7 @@ CHAINS = (
     *("l2_norm", "rms_max", "late_reader", "two_sums", "weighted", "two_producers", "maximum_output"),
     *("scaled_first", "late_weight", "mean_variance", "two_inputs"),
 )
-WAYS = (("rolling_update", {}), ("split_k_update", {}), ("split_k_update", {"splits": 2}))
+WAYS: tuple[tuple[str, dict], ...] = (("rolling_update", {}), ("split_k_update", {}), ("split_k_update", {"splits": 2}))
 
 
 def remarks(sch: Schedule) -> list[str]:

@@ -225,6 +225,61 @@ def test_kernels_supply_captured_tensors_and_take_others() -> None:
         kernel(q, k)
 
 
+# -- live captures ---------------------------------------------------------------------------------------------------
+
+
+def live_operator() -> Operator:
+    """A mask that reads a document of each position, a switch a key, a last position and a flag; a scale of scores."""
+    doc, keep = torch.arange(37) // 11, torch.arange(37) % 3 > 0
+    last, on, factor = torch.tensor(30), torch.tensor(True), np.array(0.5)
+
+    def mask(b, h, q, kv):
+        return (doc[q] == doc[kv]) & (keep[kv] | (q == kv)) & (kv <= last) & on
+
+    def scaled(score, b, h, q, kv):
+        return score * factor
+
+    return attention.general(1, 2, 37, 37, 16, scaled, mask, "float32", empty_rows="zero", live=True)
+
+
+def test_live_captures_stay_as_they_are_and_get_an_axis() -> None:
+    op = live_operator()
+    found = {t.name: str(t).partition(": ")[2] for t in op.inputs[3:]}
+    assert found == {
+        "doc": "int64[37]",
+        "keep": "bool[37]",
+        "last": "int64[1]",
+        "on": "bool[1]",
+        "factor": "float32[1]",
+    }
+    assert op.captured["last"].tolist() == [30]
+
+
+@pytest.mark.parametrize("changed", ["nothing", "last", "on", "keep", "factor"])
+def test_the_definition_and_its_reference_follow_live_captures(changed: str) -> None:
+    op = live_operator()
+    inputs = op.random_inputs()
+    own = op.reference(*inputs.values())
+    values = {"last": [3], "on": [False], "keep": np.zeros(37, bool), "factor": [2.0]}
+    if changed != "nothing":
+        inputs[changed] = np.asarray(values[changed], inputs[changed].dtype)
+    expected = op.reference(*inputs.values())
+    assert np.allclose(own, expected) == (changed == "nothing")
+    np.testing.assert_allclose(run(op.program, inputs)["out"], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_kernels_read_live_captures(template: str) -> None:
+    kernel = nl.compile(live_operator(), template, block_q=16, block_kv=16)
+    assert kernel.error() < 1e-5
+
+
+def test_a_live_number_is_no_number_while_the_mod_is_traced() -> None:
+    on = torch.tensor(True)
+    with pytest.raises(DefinitionError, match="asks for the truth of a value that differs"):
+        attention.general(**SIZES, mask_mod=lambda b, h, q, kv: q >= kv if on else q < kv, live=True)
+
+
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 BIG = np.array([2**40])

@@ -88,31 +88,84 @@ def test_a_new_number_in_a_mod_compiles_anew_and_an_old_one_does_not(compilation
     assert len(compilations) == 2
 
 
-def test_a_tensor_without_axes_is_compiled_for_each_value_and_one_with_an_axis_is_not(compilations, monkeypatch):
-    monkeypatch.setattr(arguments, "_told", set())
-    q, k, v = tensors((1, 1, 4, 16), (1, 1, 16, 16))
-    offset = torch.tensor(3, device=DEVICE)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])
+def test_a_position_without_axes_is_compiled_for_once_and_never_read_on_the_host(compilations, monkeypatch, dtype):
+    q, k, v = tensors((1, 1, 1, 16), (1, 1, 16, 16))
+    position, on = torch.tensor(3, dtype=dtype, device=DEVICE), torch.tensor(True, device=DEVICE)
 
-    def scalar_mask(b, h, q, kv):
-        return q + offset >= kv
+    def mask(b, h, q, kv):
+        return (kv <= q + position) & on
 
-    def vector_mask(b, h, q, kv):
-        return q + offsets[0] >= kv
+    def refuse(*arguments):
+        raise AssertionError("a tensor was read on the host")
 
-    with pytest.warns(UserWarning, match=r"a mod captures a tensor without axes.*offset\[0\]") as told:
-        attend(q, k, v, mask_mod=scalar_mask)
-    assert told[0].filename == __file__
-    for value in (4, 5):
-        offset.fill_(value)
-        out = attend(q, k, v, mask_mod=scalar_mask)
-        assert (out - reference(q, k, v, None, scalar_mask)).abs().max() < 1e-5
-    assert len(compilations) == 3
-    offsets = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    for value in (3, 4, 15, 0):
+        position.fill_(value)
+        out = attend(q, k, v, mask_mod=mask)
+        assert (out - reference(q, k, v, None, mask)).abs().max() < 1e-5
+        for name in ("item", "cpu", "tolist"):  # from now on: the first call compiled
+            monkeypatch.setattr(torch.Tensor, name, refuse)
+    on.fill_(False)
+    out = attend(q, k, v, mask_mod=mask)
+    monkeypatch.undo()
+    assert (out == 0).all()
+    assert len(compilations) == 1
+
+
+def test_captured_tensors_come_to_the_kernel_as_they_are():
+    q, k, v = tensors((1, 1, 16, 16))
+    doc = torch.arange(16, device=DEVICE) // 4
+    first, bias = doc == 0, torch.zeros(16, device=DEVICE, dtype=torch.bfloat16)
+
+    def mask(b, h, q, kv):
+        return (doc[q] == doc[kv]) | first[kv]
+
+    attend(q, k, v, score_mod=lambda score, b, h, q, kv: score + bias[kv], mask_mod=mask)
+    found = next(reversed(flex_attention._kernels.values()))
+    assert [t.dtype for t in found.kernel.spec.inputs[3:]] == ["bfloat16", "int64", "bool"]
+    for tensor in (bias, doc, first):
+        assert arguments.as_input(tensor, tensor.device, tensor.dtype) is tensor
+
+
+def test_numpys_arrays_and_numbers_without_axes(compilations):
+    q, k, v = tensors((1, 1, 8, 16))
+    width = np.array(3)
     for value in (3, 5):
-        offsets.fill_(value)
-        out = attend(q, k, v, mask_mod=vector_mask)
-        assert (out - reference(q, k, v, None, vector_mask)).abs().max() < 1e-5
-    assert len(compilations) == 4
+        width.fill(value)
+        mask = lambda b, h, q, kv: q - kv < width  # noqa: E731
+        plain = lambda b, h, q, kv, n=value: q - kv < n  # noqa: E731
+        out = attend(q, k, v, mask_mod=mask)
+        assert (out - reference(q, k, v, None, plain)).abs().max() < 1e-5
+    assert len(compilations) == 1
+
+
+@pytest.mark.gpu
+def test_a_position_on_the_cpu_goes_to_the_gpu():
+    q, k, v = tensors((1, 1, 1, 16), (1, 1, 16, 16))
+    position = torch.tensor(3)
+    for value in (3, 9):
+        position.fill_(value)
+        out = attend(q, k, v, mask_mod=lambda b, h, q, kv: kv <= q + position)
+        assert (out - reference(q, k, v, None, lambda b, h, q, kv, n=value: kv <= q + n)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda b, h, q, kv: kv + 20 <= q,  # causal with fewer keys than queries
+        lambda b, h, q, kv: (q < 21) & (kv < 21),  # padding
+        lambda b, h, q, kv: (q // 12 == kv // 12) & (kv < q),  # the first query of each document
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_query_that_sees_no_key_gets_zero(mask, dtype):
+    q, k, v = tensors(dtype=dtype)
+    out = attend(q, k, v, mask_mod=mask)
+    expected = reference(q, k, v, None, mask)
+    empty = expected.isnan()
+    assert empty.any()
+    assert (out[empty] == 0).all()
+    assert (out - expected)[~empty].abs().max() < {torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
 
 
 def test_two_spellings_of_one_definition_are_one_kernel(compilations):
@@ -289,7 +342,8 @@ def test_entries_that_cannot_be_read_are_compiled_again(compilations, cache):
 def test_new_records_of_tuning_are_taken(compilations, monkeypatch, tmp_path):
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
     q, k, v = tensors()
-    op = operators.general(1, 2, 32, 32, 16, None, causal, "float32")
+    op = operators.general(1, 2, 32, 32, 16, None, causal, "float32")  # as people tune it, not as it is compiled here
+    compiled_as = operators.general(1, 2, 32, 32, 16, None, causal, "float32", empty_rows="zero")
     facts = device_facts()
 
     def kernel_text():
@@ -321,7 +375,7 @@ def test_new_records_of_tuning_are_taken(compilations, monkeypatch, tmp_path):
     assert len(compilations) == 1  # the second was found on disk
     put(2.0, block_q=8, block_kv=8)
     tuned = kernel_text()
-    assert tuned == nl.compile(op, "rolling_update", block_q=8, block_kv=8).source != before
+    assert tuned == nl.compile(compiled_as, "rolling_update", block_q=8, block_kv=8).source != before
     assert kernel_text() == tuned
     assert len(compilations) == 2
     put(1.0, no_such_option=8)

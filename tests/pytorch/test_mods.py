@@ -56,7 +56,10 @@ def test_equal_code_over_equal_values_is_one_mod():
         (make({"a": 1}), make({"b": 1})),
         (make(operator.add), make(operator.sub)),
         (make(np.float32(1)), make(np.float32(2))),
-        (make(torch.tensor(1)), make(torch.tensor(2))),
+        (make(torch.tensor(1)), make(1)),
+        (make(torch.tensor(1)), make(torch.tensor([1]))),
+        (make(0.0), make(-0.0)),
+        (make(1), make(True)),
         (make(1, torch.ones(3)), make(1, torch.ones(4))),
         (make(1, torch.ones(3)), make(1, torch.ones(3, dtype=torch.float64))),
         (make(make(1)), make(make(2))),
@@ -90,6 +93,8 @@ def test_a_module_of_the_users_counts_by_what_the_code_may_read_of_it():
     assert read(mod).key != before.key
     ((path, value),) = before.numbers
     assert (value, follow((mod,), path)) == (1.0, 2.0)
+    settings.cap = np.ones(3)  # type: ignore[attr-defined]
+    assert read(mod).tensors[0] is settings.cap
 
 
 def test_tensors_count_by_shape_and_come_once_each():
@@ -102,6 +107,12 @@ def test_tensors_count_by_shape_and_come_once_each():
     assert len(twice.tensors) == 1
     # Two tensors that happened to be one may be two at the next call: that is another kernel.
     assert twice.key != read(make(1, table), make(2, table.clone())).key
+
+
+def test_tensors_without_axes_are_tensors():
+    one, two = torch.tensor(1), torch.tensor(2)
+    assert read(make(one)).key == read(make(two)).key
+    assert read(make(one)).tensors == (one,)
 
 
 def test_every_path_leads_to_its_value():

@@ -1,0 +1,64 @@
+"""Emitted Gluon kernels compile for Hopper, here without a GPU: no spills, no product that waits for another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.operators import attention
+
+SCRIPT = Path(__file__).parent.parent / "gluon_offline.py"
+BIG = {"heads": 2, "seq": 512, "head_dim": 128}
+KERNELS = {
+    "causal": (lambda: attention.causal(**BIG), {}),
+    "persistent": (lambda: attention.softcap(**BIG), {"persistent": True, "tie": True, "tanh": "hardware"}),
+    "window": (lambda: attention.window(**{**BIG, "seq": 1024}, window=300), {"block_kv": 64, "ring_stages": 4}),
+    "lse": (lambda: attention.causal(**{**BIG, "head_dim": 64}, dtype="bfloat16", return_lse=True), {"block_q": 64}),
+    "wide": (lambda: attention.causal(**{**BIG, "head_dim": 256}), {"block_kv": 64}),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """By name, what the compiler says of the one Gluon kernel of each module."""
+    directory = tmp_path_factory.mktemp("gluon")
+    paths = {}
+    for name, (make, options) in KERNELS.items():
+        options = {"block_q": 128, "block_kv": 128, **options}
+        kernel = nl.compile(make(), "rolling_update", code="gluon", **options)
+        paths[name] = kernel.export(directory / f"{name}.py")
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(directory / "cache")
+    command = [sys.executable, str(SCRIPT), *map(str, paths.values())]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = json.loads(done.stdout)
+    return {name: next(iter(answers[str(path)].values())) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_spills_and_products_overlap(compiled, name):
+    facts = compiled[name]
+    assert facts["spills"] == 0
+    assert not facts["serialized"]
+    assert facts["products"] > 0
+
+
+def test_warps_trade_registers(compiled):
+    assert 240 in compiled["causal"]["registers"]
+    assert 24 in compiled["causal"]["registers"]
+
+
+def test_a_causal_kernel_multiplies_and_copies_as_written(compiled):
+    """Per consumer two products in the loop, one before and one after it, each of 8 instructions of 16 columns deep; by
+    the copy engine q twice, k and v once before or after the loop and once in it, in two halves of 64 columns."""
+    facts = compiled["causal"]
+    assert facts["products"] == 2 * 4 * 8
+    assert facts["copies in"] == 2 * (2 + 2 + 2)
+    assert facts["shared"] < 227 * 1024

@@ -1,0 +1,130 @@
+"""Emitted Gluon kernels, simulated warp by warp, against float64."""
+
+from __future__ import annotations
+
+import gluon_simulator
+import numpy as np
+import pytest
+import torch
+from gluon_simulator import Simulator
+
+import neptune_lab as nl
+from neptune_lab.operators import attention
+from neptune_lab.operators.gemm_chain import gemm_chain
+
+
+def simulate(operator, template="rolling_update", multiprocessors=5, **options) -> float:
+    """The largest relative error of a Gluon kernel of `operator`."""
+    kernel = nl.compile(operator, template, code="gluon", **{"block_q": 128, "block_kv": 64, **options})
+    inputs = operator.random_inputs(0)
+    made = Simulator(kernel.source, multiprocessors)(
+        kernel.triton.entry, *(torch.from_numpy(np.ascontiguousarray(a)) for a in inputs.values())
+    )
+    wanted = operator.reference(*inputs.values())
+    pairs = zip(
+        made if isinstance(made, tuple) else (made,), wanted if isinstance(wanted, tuple) else (wanted,), strict=True
+    )
+    return max(np.linalg.norm(got.double().numpy() - want) / np.linalg.norm(want) for got, want in pairs)
+
+
+SMALL = {"heads": 2, "seq": 256, "head_dim": 64}
+OPERATORS = {
+    "global": lambda: attention.global_(**SMALL),
+    "causal": lambda: attention.causal(**SMALL),
+    "alibi": lambda: attention.alibi(**SMALL),
+    "softcap": lambda: attention.softcap(**SMALL),
+    "window": lambda: attention.window(**{**SMALL, "seq": 512}, window=200),
+    "gqa": lambda: attention.gqa(**{**SMALL, "heads": 4}, kv_heads=2),
+    "v_head_dim": lambda: attention.causal(**SMALL, v_head_dim=128),
+    "batch": lambda: attention.causal(batch=2, **SMALL),
+    "lse": lambda: attention.causal(**SMALL, return_lse=True),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_attention(name):
+    assert simulate(OPERATORS[name]()) < 2e-3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ping_pong": False},
+        {"tie": True},
+        {"ring_stages": 1},
+        {"ring_stages": 3},
+        {"persistent": True},
+        {"persistent": True, "ping_pong": False, "ring_stages": 1},
+        {"block_kv": 128},
+        {"block_q": 64},
+        {"block_q": 64, "block_kv": 128},
+        {"block_q": 192, "block_kv": 64},
+    ],
+    ids=str,
+)
+def test_options(options):
+    seq = 384 if options.get("block_q") == 192 else 256
+    assert simulate(attention.causal(**{**SMALL, "seq": seq}), **options) < 2e-3
+
+
+def _captured_vectors():
+    rng = np.random.default_rng(0)
+    slopes = rng.normal(size=2).astype(np.float32)
+    keys = rng.normal(size=256).astype(np.float32)
+    rows = rng.normal(size=(2, 256)).astype(np.float32)
+    segments = np.repeat(np.arange(4), 64).astype(np.int32)
+
+    def score(s, b, h, q, kv):
+        return s * rows[h, q] + slopes[h] * keys[kv]
+
+    def mask(b, h, q, kv):
+        return (segments[q] >= segments[kv]) & (q >= kv)
+
+    return attention.general(1, 2, 256, 256, 64, score_mod=score, mask_mod=mask)
+
+
+def _captured_matrix():
+    bias = np.random.default_rng(0).normal(size=(2, 256, 256)).astype(np.float32)
+    return attention.general(1, 2, 256, 256, 64, score_mod=lambda s, b, h, q, kv: s + bias[h, q, kv])
+
+
+@pytest.mark.parametrize("make", [_captured_vectors, _captured_matrix])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_captured_tensors(make, persistent):
+    assert simulate(make(), persistent=persistent) < 2e-3
+
+
+def test_a_chain_of_products():
+    """Nothing special to attention: y = (a @ b) @ d has the form too."""
+    operator = gemm_chain(batch=2, m=256, n=256, k=64, h=64)
+    assert simulate(operator) < 2e-3
+
+
+FAULTS = {
+    "no wait for a copy": ("mbarrier.wait(v_full.index(v_slot), v_phase)", "pass"),
+    "no slot is given back": ("mbarrier.arrive(k_empty.index(k_slot), count=1)", "pass"),
+    "a slot is given back too early": (
+        "acc = warpgroup_mma_wait(0, [acc_pending])\n        mbarrier.arrive(v_empty.index(v_slot), count=1)",
+        "mbarrier.arrive(v_empty.index(v_slot), count=1)\n"
+        "        __import__('time').sleep(0.01)\n        acc = warpgroup_mma_wait(0, [acc_pending])",
+    ),
+    "the other consumer is not let in": ("_arrive(15 - consumer)", "pass"),
+    "no repair": ("acc = repair[:, None] * acc", "pass"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_simulator_sees_faults(fault, monkeypatch):
+    monkeypatch.setattr(gluon_simulator, "PATIENCE", 1.0)
+    operator = attention.causal(heads=1, seq=512, head_dim=64)
+    kernel = nl.compile(operator, "rolling_update", code="gluon", block_q=128, block_kv=64, ring_stages=1)
+    right, wrong = FAULTS[fault]
+    assert right in kernel.source
+    inputs = operator.random_inputs(0)
+    tensors = [torch.from_numpy(np.ascontiguousarray(a)) for a in inputs.values()]
+    try:
+        out = Simulator(kernel.source.replace(right, wrong))(kernel.triton.entry, *tensors)
+    except gluon_simulator.Deadlock:
+        return
+    wanted = operator.reference(*inputs.values())
+    assert np.linalg.norm(out.double().numpy() - wanted) > 0.1 * np.linalg.norm(wanted)
