@@ -187,6 +187,14 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+GLUON_RULES: tuple[Rule, ...] = (rings,)
+
+
+def rules_of(candidate: Candidate) -> tuple[Rule, ...]:
+    """The rules that the candidate is asked for: registers and tiles of warp-specialised kernels are given."""
+    return GLUON_RULES if candidate.kwargs.get("code") == "gluon" else RULES
+
+
 def blocks_of(nest: NestChain, options: Mapping[str, Option], n: int = 0) -> int:
     """Thread blocks of a nest that rolls."""
     trips, tiling = trip_counts(nest.chain, nest.tiles(options, n)), nest.tiling(options, n)

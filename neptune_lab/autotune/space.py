@@ -37,6 +37,7 @@ LOADS = ("pointers", "descriptors", "host_descriptors")
 # Of kernels in Gluon: columns of a tile, and tiles that a ring holds.
 GLUON_COLUMNS = (64, 128)
 GLUON_STAGES = (2, 3)
+GLUON_HEADS = (None, 1, 8)
 # Of loops without products; None is Triton's default, nothing loaded ahead.
 LOOP_STAGES = (None, 2, 4)
 # Where a rolling loop leaves more than this many multiprocessors for each that works, it is short or not worth a try.
@@ -126,10 +127,8 @@ class Space:
 
     def refusal(self, candidate: Candidate) -> str | None:
         """Why the candidate is not worth compiling, in a sentence; None where it is."""
-        if candidate.kwargs.get("code") == "gluon":
-            return limits.rings(self.nests.of(candidate), candidate, self.device)
         nests = self.nests.of(candidate)
-        for rule in limits.RULES:
+        for rule in limits.rules_of(candidate):
             if (reason := rule(nests, candidate, self.device)) is not None:
                 return reason
         return None
@@ -144,12 +143,13 @@ class Space:
 
     def refused(self) -> dict[str, int]:
         """How many combinations each rule refuses (the first one counts), by the rule's name, and "kept": the rest."""
-        counts = {rule.__name__: 0 for rule in limits.RULES} | {"kept": 0}
+        counts = {rule.__name__: 0 for rule in (*limits.RULES, *limits.GLUON_RULES)} | {"kept": 0}
         for family in self.families:
             for values in product(*(knob.values for knob in family.knobs)):
                 candidate = family.candidate(values)
                 nests = self.nests.of(candidate)
-                refusing = (rule for rule in limits.RULES if rule(nests, candidate, self.device) is not None)
+                rules = limits.rules_of(candidate)
+                refusing = (rule for rule in rules if rule(nests, candidate, self.device) is not None)
                 first = next(refusing, None)
                 counts["kept" if first is None else first.__name__] += 1
         return counts
@@ -274,7 +274,8 @@ def _gluon_knobs(operator: Operator, nests: Nests, device: DeviceFacts) -> tuple
         return ()
     tiles = tuple(size for size in GLUON_COLUMNS if size <= nest.extent(nest.column))
     switches = (Knob(name, (False, True)) for name in ("ping_pong", "tie", "persistent"))
-    knobs = (Knob("block_kv", tiles), Knob("ring_stages", GLUON_STAGES), *switches)
+    sharing = Knob("heads_together", GLUON_HEADS)
+    knobs = (Knob("block_kv", tiles), Knob("ring_stages", GLUON_STAGES), *switches, sharing)
     tanh = target.hardware_tanh and _has_tanh(operator)
     return (*knobs, Knob("tanh", ("exp2", "hardware"))) if tiles and tanh else knobs if tiles else ()
 

@@ -24,11 +24,11 @@ from neptune_lab.htile.walk import reads
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, value
 from neptune_lab.htile_to_gluon.memory import store
-from neptune_lab.htile_to_gluon.producer import with_tiles
+from neptune_lab.htile_to_gluon.producer import next_tile, with_tiles
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
 from neptune_lab.htile_to_gluon.shared import Ring, Shared, left_access
 from neptune_lab.htile_to_gluon.structure import Part, Product
-from neptune_lab.htile_to_gluon.visits import each_tile, later, left_after_first, neat
+from neptune_lab.htile_to_gluon.visits import each_tile, later, left_after_first, neat, tiles
 from neptune_lab.htile_to_triton.descriptors import descriptor
 
 # Barriers of the hardware, of which Triton uses the low numbers; `_sync` and `_arrive` of helpers.py.
@@ -54,6 +54,12 @@ class Consumer:
                 ctx.tiles[tensor.name] = ctx.names.fresh(tensor.name)
         self.left: dict[str, str] = {}  # trailing product -> the variable of its left operand
         self.zeros: dict[int, str] = {}
+        # A persistent program starts the first products of its next tile before it writes the outputs of this one.
+        self.ahead = (
+            {p.target: ctx.names.fresh(f"{p.target}_first") for p in self.structure.first.leading}
+            if ctx.gluon.ahead and shared.persistent
+            else {}
+        )
 
     def emit(self) -> None:
         """The body of the function."""
@@ -70,7 +76,7 @@ class Consumer:
         if self.ping_pong:
             ctx.line(f"if {self.me} == 1:")
             ctx.line(f"    {ctx.helper('_arrive')}({FIRST_BARRIER})")
-        with_tiles(ctx, self._tile)
+        with_tiles(ctx, self._tile, self._first_ahead if self.ahead else None)
         if self.staged:
             ctx.line("tma.store_wait(0)")
 
@@ -79,8 +85,6 @@ class Consumer:
         for stmt in structure.before:
             self._store(stmt)
         ctx.line("# the first tile", comment=True)
-        for held in self.shared.held:
-            ctx.line(f"mbarrier.wait({held.ready}.index({self._slot()}), {self.shared.held_parity})")
         self._open(structure.first, left_after_first(ctx))
         for n, this in enumerate(structure.parts):
             after = structure.parts[n + 1 :]
@@ -93,6 +97,24 @@ class Consumer:
         ctx.line("# the outputs", comment=True)
         for stmt in structure.after:
             self._store(stmt)
+        if self.ahead:
+            self._finish_leading(structure.first, 0)
+
+    def _first_ahead(self) -> None:
+        """The first products of a program's first tile."""
+        first = self.structure.first
+        self._start_leading(first)
+        self._finish_leading(first, 0)
+
+    def _start_leading(self, this: Part, more: str = "") -> None:
+        """Issues the first products of a tile, once their operands are there."""
+        self.ctx.tiles |= self.ahead
+        for held in self.shared.held:
+            slot = self._slot()
+            self.ctx.line(f"mbarrier.wait({held.ready}.index({slot}), {self.shared.held_parity}{more})")
+        for ring in self.shared.leading:
+            self._wait_full(ring, more)
+        self._issue_leading(this)
 
     @property
     def buffers(self) -> dict[str, tuple[str, tuple[int, ...], str]]:
@@ -105,10 +127,10 @@ class Consumer:
     def _open(self, this: Part, left: IndexExpr) -> None:
         """The first tile: nothing runs beside it."""
         self._fresh(this, "_first")
-        for ring in self.shared.leading:
-            self._wait_full(ring)
-        self._issue_leading(this)
-        self._finish_leading(this, 0)
+        self.ctx.tiles |= self.ahead
+        if not self.ahead:
+            self._start_leading(this)
+            self._finish_leading(this, 0)
         zero = {s.target.tensor for s in self.structure.before if isinstance(s.value, Literal) and s.value.value == 0}
         for stmt in this.middle:
             self._store(stmt)
@@ -147,7 +169,11 @@ class Consumer:
             for held in self.shared.held:
                 self.ctx.line(f"mbarrier.arrive({held.spent}.index({self._slot()}), count=1)")
         self._issue_trailing(this)
-        self._finish_trailing(this, tie=False)
+        if self.ahead:
+            # (behind the last tile on stale ones, for nothing: products under an `if` would wait for each other)
+            next_tile(self.ctx)
+            self._start_leading(this, f", pred=tile < {tiles(self.ctx.kernel)}")
+        self._finish_trailing(this, tie=False, running=len(self.ahead))
 
     # -- products -------------------------------------------------------------------------------------------
 
@@ -179,7 +205,7 @@ class Consumer:
             operands = (self.left[product.target], _right(ring, product), ctx.tiles[product.target])
             ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", *operands, "is_async=True")))
 
-    def _finish_trailing(self, this: Part, *, tie: bool) -> None:
+    def _finish_trailing(self, this: Part, *, tie: bool, running: int = 0) -> None:
         ctx = self.ctx
         self._at(this.trailing[0].store)
         pending = [self._pending(product) for product in this.trailing]
@@ -187,7 +213,7 @@ class Consumer:
         if tie:
             operands = [self.left[product.target] for product in this.trailing]
             pending, done = pending + operands, done + operands
-        ctx.line(f"{', '.join(done)} = warpgroup_mma_wait(0, [{', '.join(pending)}])")
+        ctx.line(f"{', '.join(done)} = warpgroup_mma_wait({running}, [{', '.join(pending)}])")
         for ring in self.shared.trailing:
             self._release(ring)
 

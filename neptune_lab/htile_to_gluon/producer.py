@@ -28,15 +28,21 @@ def emit_producer(ctx: GluonContext, shared: Shared) -> None:
     with_tiles(ctx, lambda: _walk(ctx, shared))
 
 
-def with_tiles(ctx: GluonContext, walk: Callable[[], None]) -> None:
-    """`walk` for the one tile of a program, or for each of its tiles where programs are persistent."""
+def with_tiles(ctx: GluonContext, walk: Callable[[], None], ahead: Callable[[], None] | None = None) -> None:
+    """`walk` for the one tile of a program, or for each of its tiles where programs are persistent.
+
+    Args:
+        ahead: what is done for the first tile before the loop over tiles; `walk` does it for each next tile then, after
+            it has turned to that tile by `next_tile`.
+    """
     if not ctx.gluon.persistent:
         bind_program(ctx, "gl.program_id(0)")
         walk()
         return
-    section = section_of_tiles(ctx)
     ctx.line("done = 0")
-    ctx.line(f"turn, tile = {ctx.helper('_turn')}(0, {section})")
+    ctx.line(f"turn, tile = {ctx.helper('_turn')}(0, {section_of_tiles(ctx)})")
+    if ahead is not None:
+        ahead()
     scope = Scope(ctx.scope, frozenset())
     scope.header = Draft([f"while tile < {tiles(ctx.kernel)}:"], ctx.kernel.name)
     scope.header.used_by(ctx.kernel.node_id)
@@ -44,9 +50,15 @@ def with_tiles(ctx: GluonContext, walk: Callable[[], None]) -> None:
     outer, ctx.scope = ctx.scope, scope
     bind_program(ctx, "tile")
     walk()
-    ctx.line("done += 1")
-    ctx.line(f"turn, tile = {ctx.helper('_turn')}(turn + 1, {section})")
+    if ahead is None:
+        next_tile(ctx)
     ctx.scope = outer
+
+
+def next_tile(ctx: GluonContext) -> None:
+    """Turns to the next tile of a persistent program."""
+    ctx.line("done += 1")
+    ctx.line(f"turn, tile = {ctx.helper('_turn')}(turn + 1, {section_of_tiles(ctx)})")
 
 
 def _walk(ctx: GluonContext, shared: Shared) -> None:

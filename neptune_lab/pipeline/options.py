@@ -25,7 +25,7 @@ class CodeOptions:
             runs while the product of the other does.
         without: names of HTile passes that are left out, to see what each is worth.
         code: "triton", or "gluon": kernels that have the form are written in Gluon, for Hopper only.
-        ring_stages, ping_pong, tie, persistent, heads_together: as in `GluonOptions`; they say something with
+        ring_stages, ping_pong, tie, persistent, ahead, heads_together: as in `GluonOptions`; they say something with
             code="gluon" only.
     """
 
@@ -40,6 +40,7 @@ class CodeOptions:
     ping_pong: bool = True
     tie: bool = False
     persistent: bool = False
+    ahead: bool = False
     heads_together: int | None = None
 
     def __post_init__(self) -> None:
@@ -67,7 +68,9 @@ class CodeOptions:
     def gluon(self, target: Target | None) -> GluonOptions:
         """The Gluon emitter's part, for `target`; None: as `emitter` has it."""
         emit = replace(self.emitter(target), target=target or target_at_hand())
-        return GluonOptions(self.ring_stages, self.ping_pong, self.tie, self.persistent, self.heads_together, emit)
+        return GluonOptions(
+            self.ring_stages, self.ping_pong, self.tie, self.persistent, self.ahead, self.heads_together, emit
+        )
 
 
 NAMES = frozenset(field.name for field in fields(CodeOptions))

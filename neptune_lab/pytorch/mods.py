@@ -31,7 +31,7 @@ _LIBRARIES = frozenset({"torch", "numpy", "math", "operator", "builtins", "_oper
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
 _ARRAYS = torch.Tensor, np.ndarray
 _TORCH_NAMES = torch.dtype, torch.device
-_NAMED = BuiltinFunctionType, np.ufunc, type
+_NAMED = BuiltinFunctionType, np.ufunc, type(np.where), type
 
 # How to come from a mod to a value in it, a step at a time: ("cell", 0), ("global", "slopes"), ("item", 2), ...
 Path: TypeAlias = tuple[tuple[str, Any], ...]
@@ -188,9 +188,9 @@ class _Walk:
                 for name in code.global_names
             ]
         if defaults is not None:
-            parts += [self.value(v, (link, "default", n)) for n, v in enumerate(defaults)]
+            parts.append(("defaults", *[self.value(v, (link, "default", n)) for n, v in enumerate(defaults)]))
         if keywords is not None:
-            parts += [(n, self.value(v, (link, "keyword default", n))) for n, v in keywords.items()]
+            parts.append(("keywords", *[(n, self.value(v, (link, "keyword default", n))) for n, v in keywords.items()]))
         return code.digest, *parts
 
     def _variable(self, value: Any, link: _Link, code: _Code, outer: tuple[ModuleType, ...] = ()) -> Any:
@@ -220,8 +220,9 @@ def _content(cell: CellType) -> Any:
 
 
 def _home(value: Any) -> str:
-    """The module of a class, a ufunc or a built-in function; torch's own functions do not say theirs."""
-    return getattr(value, "__module__", None) or type(getattr(value, "__self__", value)).__module__
+    """The module of a class, a ufunc or a built-in function; "" for a method of some object, such as a dict's get."""
+    owner = getattr(value, "__self__", None)
+    return getattr(value, "__module__", None) or (owner.__module__ if isinstance(owner, type) else "")
 
 
 def _top(module: str) -> str:

@@ -44,8 +44,9 @@ def test_the_space_of_prefill_attention_is_small():
     found = space(PREFILL, H200)
     counts = found.refused()
     assert sum(counts.values()) == found.size
-    assert 50 <= counts["kept"] <= 200
+    assert 50 <= counts["kept"] <= 300
     assert counts["kept"] == len(set(found))
+    assert sum("code" in c.kwargs for c in found) <= 96
     good = Candidate.of(
         "rolling_update",
         block_q=128,
@@ -69,13 +70,28 @@ def test_descriptors_are_hoppers(device):
 @pytest.mark.parametrize(
     ("operator", "templates"),
     [
-        (PREFILL, ["rolling_update"]),
+        (PREFILL, ["rolling_update", "rolling_update"]),
         (attention.preset("causal_dc", seq=8192), ["split_k_update"]),
-        (attention.preset("s7"), ["rolling_update", "split_k_update"]),
+        (attention.preset("s7"), ["rolling_update", "split_k_update", "rolling_update"]),
     ],
 )
 def test_templates_by_shape(operator, templates):
     assert [family.template for family in space(operator, H200).families] == templates
+
+
+def test_warp_specialised_kernels_are_a_family_of_their_own_on_hopper():
+    found = space(PREFILL, H200)
+    plain, gluon = found.families
+    assert dict(gluon.fixed) == {"block_q": 128, "code": "gluon"}
+    rng = random.Random(0)
+    drawn = [c for c in found.sample(rng, 40) if c in gluon]
+    assert 5 < len(drawn) < 40
+    assert all(c not in plain and found.mutate(c, rng) in gluon for c in drawn)
+    assert len(space(PREFILL, A100).families) == 1
+    rings = Candidate.of("rolling_update", block_q=128, block_kv=128, code="gluon", ring_stages=4)
+    assert "bytes of shared memory" in (found.refusal(rings) or "")
+    one_tile = space(attention.preset("s7"), H200)
+    assert "no loop to specialise" in (one_tile.refusal(rings.but(block_kv=256, ring_stages=2)) or "")
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ def test_attention(name):
         {"ring_stages": 3},
         {"persistent": True},
         {"persistent": True, "ping_pong": False, "ring_stages": 1},
+        {"persistent": True, "ahead": True},
+        {"persistent": True, "ahead": True, "block_kv": 128, "ring_stages": 1},
         {"block_kv": 128},
         {"block_q": 64},
         {"block_q": 64, "block_kv": 128},
@@ -105,8 +107,10 @@ FAULTS = {
     "no slot is given back": ("mbarrier.arrive(k_empty.index(k_slot), count=1)", "pass"),
     "a slot is given back too early": (
         "acc = warpgroup_mma_wait(0, [acc_pending])\n        mbarrier.arrive(v_empty.index(v_slot), count=1)",
-        "mbarrier.arrive(v_empty.index(v_slot), count=1)\n"
-        "        __import__('time').sleep(0.01)\n        acc = warpgroup_mma_wait(0, [acc_pending])",
+        (
+            "mbarrier.arrive(v_empty.index(v_slot), count=1)\n"
+            "        __import__('time').sleep(0.01)\n        acc = warpgroup_mma_wait(0, [acc_pending])"
+        ),
     ),
     "the other consumer is not let in": ("_arrive(15 - consumer)", "pass"),
     "no repair": ("acc = repair[:, None] * acc", "pass"),

@@ -277,7 +277,7 @@ def test_kernels_read_live_captures(template: str) -> None:
 def test_a_live_number_is_no_number_while_the_mod_is_traced() -> None:
     on = torch.tensor(True)
     with pytest.raises(DefinitionError, match="asks for the truth of a value that differs"):
-        attention.general(**SIZES, mask_mod=lambda b, h, q, kv: q >= kv if on else q < kv, live=True)
+        general(mask_mod=lambda b, h, q, kv: q >= kv if on else q < kv, live=True)
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------

@@ -134,6 +134,9 @@ def test_an_object_that_may_change_is_not_taken_for_known():
         cap = 1.0
 
     assert not read(make(Settings())).exact
+    assert not read(make({"cap": 1.0}.get)).exact
+    for known in (np.where, np.exp, torch.where, operator.add, abs, float):
+        assert read(make(known)).exact
     assert read(make(Settings())).key != read(make(1)).key
 
 
