@@ -28,6 +28,8 @@ def compiled(path: Path) -> dict[str, dict[str, object]]:
     """Facts of each Gluon kernel of a module."""
     text = path.read_text()
     spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     dtypes = dict(re.findall(r"^        (\w+): (\w+)\[", text, re.MULTILINE))

@@ -85,7 +85,7 @@ def _lines(doc: Doc, width: int) -> list[str]:
             return _break_seq(parts, width)
         case Loose(inner=inner):
             out = _lines(inner, width)
-            return out if max(map(len, out)) <= width else _wrapped(inner, width)
+            return out if _widest(out) <= width else _narrower(out, _wrapped(inner, width))
         case _:
             assert_never(doc)
 
@@ -100,7 +100,18 @@ def _an_item_a_line(doc: Bracketed, width: int) -> list[str]:
     return [*out, doc.tail]
 
 
+def _widest(found: list[str]) -> int:
+    return max(map(len, found))
+
+
+def _narrower(bare: list[str], wrapped: list[str]) -> list[str]:
+    """`wrapped` where its brackets make lines shorter; a line too long in both is no reason for brackets."""
+    return wrapped if _widest(wrapped) < _widest(bare) else bare
+
+
 def _wrapped(doc: Doc, width: int) -> list[str]:
+    if isinstance(doc, Loose):
+        return _wrapped(doc.inner, width)  # these are its brackets
     return ["(", *(INDENT + line for line in _lines(doc, width - len(INDENT))), ")"]
 
 
@@ -108,14 +119,14 @@ def _break_seq(parts: tuple[Doc, ...], width: int) -> list[str]:
     # Break the longest part alone, if that is enough; then every part; then put loose parts in brackets.
     longest = max(range(len(parts)), key=lambda n: len(flat(parts[n])))
     best = _join(parts, {longest}, width)
-    if max(map(len, best)) <= width:
+    if _widest(best) <= width:
         return best
     broken = {n for n, part in enumerate(parts) if not isinstance(part, str)}
     all_broken = _join(parts, broken, width)
     loose = {n for n, part in enumerate(parts) if isinstance(part, Loose)}
-    if not loose or max(map(len, all_broken)) <= width:
+    if not loose or _widest(all_broken) <= width:
         return all_broken
-    return _join(parts, loose, width, wrap=True)
+    return _narrower(all_broken, _join(parts, loose, width, wrap=True))
 
 
 def _join(parts: tuple[Doc, ...], broken: set[int], width: int, *, wrap: bool = False) -> list[str]:

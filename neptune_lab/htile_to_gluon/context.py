@@ -13,6 +13,10 @@ from neptune_lab.htile_to_gluon.structure import Structure
 from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
 
+# What an emitted module imports.
+MODULE_NAMES = frozenset(
+    {"gl", "gluon", "mbarrier", "tma", "fence_async_shared", "warpgroup_mma", "warpgroup_mma_wait", "TensorDescriptor"}
+)
 _HELPER = re.compile(r"\b(_tanh|_hardware_tanh|_round)\(")
 
 
@@ -35,7 +39,7 @@ class GluonContext(Context):
     ) -> None:
         # What a copy engine can bring, the Triton emitter's descriptors say: those of the launcher.
         emit = replace(options.emit, loads="host_descriptors")
-        super().__init__(program, kernel, helpers, Names({*taken, "gl", "gluon", "mbarrier", "tma"}), emit)
+        super().__init__(program, kernel, helpers, Names(taken | MODULE_NAMES), emit)
         self.structure = structure
         self.gluon = options
         self.columns = columns  # of the leading product

@@ -8,6 +8,7 @@ from neptune_lab.errors import EmitError
 from neptune_lab.htile.nodes import Kernel, Program, Store
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores
+from neptune_lab.htile_to_gluon.context import MODULE_NAMES
 from neptune_lab.htile_to_gluon.helpers import HELPERS, MULTIPROCESSORS
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
 from neptune_lab.htile_to_gluon.options import GluonOptions
@@ -174,7 +175,7 @@ def _write_launcher(
     sources: list[KernelSource],
     made: list[GluonKernel | Context],
 ) -> None:
-    names = Names({entry, *(source.name for source in sources)})
+    names = Names({entry, "PlainDescriptor", *MODULE_NAMES, *(source.name for source in sources)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     blocks = dict.fromkeys(
         (d.block, program.tensor(d.tensor).dtype)

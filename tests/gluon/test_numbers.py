@@ -79,8 +79,10 @@ def _captured_vectors():
     def score(s, b, h, q, kv):
         return s * rows[h, q] + slopes[h] * keys[kv]
 
+    keep = np.arange(256) % 5 != 0
+
     def mask(b, h, q, kv):
-        return (segments[q] >= segments[kv]) & (q >= kv)
+        return (keep[kv] | (q == kv)) & (segments[q] >= segments[kv]) & (q >= kv)
 
     return attention.general(1, 2, 256, 256, 64, score_mod=score, mask_mod=mask)
 

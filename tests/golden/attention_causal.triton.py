@@ -14,7 +14,7 @@ def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     h = tl.program_id(1)
     b = tl.program_id(2)
     q_base = q_ptr + (b * 4 + h) * 16384
-    i = i0 * 64 + tl.arange(0, 64)
+    i = (3 - i0) * 64 + tl.arange(0, 64)
     d = tl.arange(0, 64)
     k_base = k_ptr + (b * 4 + h) * 16384
     v_base = v_ptr + (b * 4 + h) * 16384
@@ -27,46 +27,44 @@ def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     acc = tl.full([64, 64], 0.0, tl.float32)
     # qk
     q_tile = tl.load(q_base + i[:, None] * 64 + d[None, :])
-    for j0 in range(i0):  # interior
+    for j0 in range(3 - i0):  # interior
         j = j0 * 64 + tl.arange(0, 64)
         k = tl.load(k_base + j[None, :] * 64 + d[:, None])
         qk = tl.dot(q_tile, k)
-        score = qk * 0.125
-        s_max_tile = tl.max(score, axis=1)
+        score = qk
+        s_max_tile = tl.max(score, axis=1) * 0.125
         # s_max
         s_max_1 = tl.maximum(s_max_0, s_max_tile)
         # s_exp
         s_max_1_finite = tl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
-        s_exp = tl.exp(score - s_max_1_finite[:, None])
+        s_exp = tl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
         s_sum_tile = tl.sum(s_exp, axis=1)
         # s_sum
-        repair = tl.exp(s_max_0 - s_max_1_finite)
+        repair = tl.exp2(s_max_0 * 1.4426950408889634 - s_max_1_finite * 1.4426950408889634)
         s_sum = repair * s_sum + s_sum_tile
         v = tl.load(v_base + j[:, None] * 64 + d[None, :])
         acc = tl.dot(s_exp.to(tl.float16), v, acc=repair[:, None] * acc)
         # s_max_next
         s_max_0 = s_max_1
-    for j0 in range(i0, i0 + 1):  # right edge
-        j = j0 * 64 + tl.arange(0, 64)
-        k = tl.load(k_base + j[None, :] * 64 + d[:, None])
-        qk = tl.dot(q_tile, k)
-        score = tl.where(j[None, :] <= i[:, None], qk * 0.125, float("-inf"))
-        s_max_tile = tl.max(score, axis=1)
-        # s_max
-        s_max_1 = tl.maximum(s_max_0, s_max_tile)
-        # s_exp
-        s_max_1_finite = tl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
-        s_exp = tl.exp(score - s_max_1_finite[:, None])
-        s_sum_tile = tl.sum(s_exp, axis=1)
-        # s_sum
-        repair = tl.exp(s_max_0 - s_max_1_finite)
-        s_sum = repair * s_sum + s_sum_tile
-        v = tl.load(v_base + j[:, None] * 64 + d[None, :])
-        acc = tl.dot(s_exp.to(tl.float16), v, acc=repair[:, None] * acc)
-        # s_max_next
-        s_max_0 = s_max_1
+    k_2 = tl.load(k_base + i[None, :] * 64 + d[:, None])
+    qk = tl.dot(q_tile, k_2)
+    score = tl.where(i[None, :] <= i[:, None], qk, float("-inf"))
+    s_max_tile = tl.max(score, axis=1) * 0.125
+    # s_max
+    s_max_1 = tl.maximum(s_max_0, s_max_tile)
+    # s_exp
+    s_max_1_finite = tl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
+    s_exp = tl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
+    s_sum_tile = tl.sum(s_exp, axis=1)
+    # s_sum
+    repair = tl.exp2(s_max_0 * 1.4426950408889634 - s_max_1_finite * 1.4426950408889634)
+    s_sum = repair * s_sum + s_sum_tile
+    v_2 = tl.load(v_base + i[:, None] * 64 + d[None, :])
+    acc = tl.dot(s_exp.to(tl.float16), v_2, acc=repair[:, None] * acc)
+    # s_max_next
+    s_max_0 = s_max_1
     # out
-    tl.store(out_base + i[:, None] * 64 + d[None, :], (acc / s_sum[:, None]).to(tl.float16))
+    tl.store(out_base + i[:, None] * 64 + d[None, :], (acc * (1.0 / s_sum[:, None])).to(tl.float16))
 
 
 def attention_causal(q, k, v):

@@ -21,23 +21,29 @@ def attention_causal_local(q_ptr, k_ptr, v_ptr, s_max_local_ptr, s_sum_local_ptr
     s_sum_local_base = s_sum_local_ptr + (bh + i) * 2 + j0
     v_base = v_ptr + bh * 6144
     acc_local_base = acc_local_ptr + ((bh + i) * 2 + j0) * 64
-    q = tl.load(q_base + d[None, :])
+    q = tl.load(q_base + d)
     k = tl.load(k_base + j[:, None] * 64 + d[None, :], mask=j[:, None] < 96, other=0.0)
-    qk = tl.sum(q.to(tl.float32) * k.to(tl.float32), axis=1)
+    qk = tl.sum(q[None, :].to(tl.float32) * k.to(tl.float32), axis=1)
     score = tl.where(j <= (i + 95), qk * 0.125, float("-inf"))
     # s_max_local
     s_max_local_chip = tl.max(tl.where(j < 96, score, float("-inf")), axis=0)
     tl.store(s_max_local_base, s_max_local_chip)
-    s_exp = tl.exp(score - tl.where(s_max_local_chip == float("-inf"), 0.0, s_max_local_chip))
+    s_exp = tl.exp2(
+        score * 1.4426950408889634 - tl.where(
+            s_max_local_chip == float("-inf"),
+            0.0,
+            s_max_local_chip,
+        ) * 1.4426950408889634,
+    )
     # s_sum_local
     tl.store(s_sum_local_base, tl.sum(tl.where(j < 96, s_exp, 0.0), axis=0))
     # acc_local
-    v = tl.load(v_base + j[None, :] * 64 + d[:, None], mask=j[None, :] < 96, other=0.0)
+    v = tl.load(v_base + j[:, None] * 64 + d[None, :], mask=j[:, None] < 96, other=0.0)
     tl.store(
         acc_local_base + d,
         tl.sum(
-            tl.where(j[None, :] < 96, s_exp[None, :].to(tl.float16).to(tl.float32) * v.to(tl.float32), 0.0),
-            axis=1,
+            tl.where(j[:, None] < 96, s_exp[:, None].to(tl.float16).to(tl.float32) * v.to(tl.float32), 0.0),
+            axis=0,
         ),
     )
 
@@ -58,12 +64,17 @@ def attention_causal_combine(out_ptr, s_max_local_ptr, s_sum_local_ptr, acc_loca
     # s_sum
     s_max_finite = tl.where(s_max == float("-inf"), 0.0, s_max)
     s_sum_local = tl.load(s_sum_local_base + j)
-    s_sum = tl.sum(tl.exp(s_max_local - s_max_finite) * s_sum_local, axis=0)
-    s_max_local_2 = tl.load(s_max_local_base + j[None, :])
-    acc_local = tl.load(acc_local_base + j[None, :] * 64 + d[:, None])
-    acc = tl.sum(tl.exp(s_max_local_2 - s_max_finite) * acc_local, axis=1)
+    s_sum = tl.sum(
+        tl.exp2(s_max_local * 1.4426950408889634 - s_max_finite * 1.4426950408889634) * s_sum_local,
+        axis=0,
+    )
+    acc_local = tl.load(acc_local_base + j[:, None] * 64 + d[None, :])
+    acc = tl.sum(
+        tl.exp2(s_max_local[:, None] * 1.4426950408889634 - s_max_finite * 1.4426950408889634) * acc_local,
+        axis=0,
+    )
     # out
-    tl.store(out_base + d, (acc / s_sum).to(tl.float16))
+    tl.store(out_base + d, (acc * (1.0 / s_sum)).to(tl.float16))
 
 
 def attention_causal(q, k, v):
