@@ -52,11 +52,19 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
 
     template, options, note = variant.template, dict(variant.options), DEFAULT
     try:
-        found = records.best(setup.op, device) if variant.tuned else None
+        found = records.nearest(setup.op, device) if variant.tuned else None
+        kernel = None
         if found is not None:
-            chosen = {n: tuple(v) if isinstance(v, list) else v for n, v in found.candidate["options"].items()}
-            template, options, note = found.candidate["template"], {**chosen, **options}, "tuned"
-        kernel = compile(setup.op, template, **options)
+            exact = found.workload == records.workload_key(setup.op)
+            try:
+                kernel = compile(setup.op, found.template, **{**found.options, **options})
+                template, options = found.template, {**found.options, **options}
+                note = "tuned" if exact else "tuned at other sizes"
+            except NeptuneError:
+                if exact:
+                    raise
+        if kernel is None:
+            kernel = compile(setup.op, template, **options)
     except NeptuneError as error:
         return Compiled(None, options, error.reason)
     spec = KernelSpec(

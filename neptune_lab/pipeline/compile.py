@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
-from neptune_lab.errors import ScheduleError
+from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.htile.verify import verify
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.arguments import check_options
@@ -57,8 +57,8 @@ def compile(
     Args:
         what: an Operator, or a Schedule that the caller made.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
-        tuned: take template and options from the records of tuning (`nl.tune`) for this operator and GPU, where there
-            are any; what is given here counts more.
+        tuned: take template and options from the records of tuning (`nl.tune`) for this operator and GPU, at these
+            sizes or the nearest ones, where there are any; what is given here counts more.
         target: the GPU that code is emitted for; default: the one at hand.
         options: the template's, such as block_q and block_kv, and those of code generation (`CodeOptions`).
 
@@ -66,7 +66,7 @@ def compile(
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
     """
     if tuned and not isinstance(what, Schedule):
-        template, options = with_record(what, template, options)
+        return compile_tuned(what, template, target, options)
     code, options = split(options)
     if isinstance(what, Schedule):
         if template or options:
@@ -91,14 +91,21 @@ def compile(
     return Kernel(scheduled, translated, tuple(passes), source)
 
 
-def with_record(operator: Operator, template: str | None, options: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Template and options of the best record of this operator on the GPU at hand; what is given counts more."""
+def compile_tuned(operator: Operator, template: str | None, target: Target | None, options: dict[str, Any]) -> Kernel:
+    """`operator` with the choice of its record, or of the record of its nearest sizes; what is given counts more.
+
+    A choice that does not compile for these sizes (they are another workload's, or the compiler has changed) is left:
+    then the template chooses, as without records.
+    """
     from neptune_lab import records
 
-    found = records.best(operator)
-    if found is None or (template is not None and template != found.template):
-        return template, options
-    return found.template, {**found.options, **options}
+    found = records.nearest(operator)
+    if found is not None and template in (None, found.template):
+        try:
+            return compile(operator, found.template, target=target, **{**found.options, **options})
+        except NeptuneError:
+            pass
+    return compile(operator, template, target=target, **options)
 
 
 def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:

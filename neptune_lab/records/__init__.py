@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neptune_lab.records.definition import definition_of, workload_key
+from neptune_lab.records.nearest import closest
 from neptune_lab.records.record import SCHEMA, Record, dump, read
 from neptune_lab.records.store import Store
 from neptune_lab.runtime import DeviceFacts, device_facts
@@ -19,7 +20,19 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent / "shipped"
 
-__all__ = ["SCHEMA", "SHIPPED", "Record", "Store", "best", "definition_of", "dump", "read", "shipped", "workload_key"]
+__all__ = [
+    "SCHEMA",
+    "SHIPPED",
+    "Record",
+    "Store",
+    "best",
+    "definition_of",
+    "dump",
+    "nearest",
+    "read",
+    "shipped",
+    "workload_key",
+]
 
 
 def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store | None = None) -> Record | None:
@@ -48,6 +61,22 @@ def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store 
         if timed:
             return min(timed, key=lambda r: r.us or 0.0)
     return None
+
+
+def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Store | None = None) -> Record | None:
+    """As `best`; where there is no record of these sizes, one of the same operator at sizes near them, or None.
+
+    What was best for a batch of one is a good start for a batch of four. Whether it compiles there is for the caller
+    to find out.
+    """
+    found = best(op, device, store=store)
+    if found is not None:
+        return found
+    if device is None:
+        device = device_facts()
+    name = device if isinstance(device, str) else device.name
+    own = closest((store or Store()).find(device=name), op.name, op.params)
+    return own or closest((r for r in shipped() if r.device == name), op.name, op.params)
 
 
 @cache

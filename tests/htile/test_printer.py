@@ -5,7 +5,7 @@ from __future__ import annotations
 from htile_programs import CASES, F32, at, attention, lit, op, tile
 
 from neptune_lab.htile import print_program, to_text
-from neptune_lab.htile.layout import flat
+from neptune_lab.htile.layout import Loose, call, flat, lines, seq
 from neptune_lab.htile.nodes import Elementwise, Literal, Name, Scalar
 from neptune_lab.htile.printer import expr_doc
 from neptune_lab.htile.walk import stores
@@ -43,3 +43,10 @@ def test_brackets_where_the_tree_needs_them():
     assert text(Elementwise("eq", (less, less), "bool")) == "(i0 < 3) == (i0 < 3)"
     assert text(Elementwise("not", (Elementwise("or", (less, less), "bool"),), "bool")) == "not (i0 < 3 or i0 < 3)"
     assert text(op("max", x, lit(float("-inf"), F32))) == "max(x[i0*4:i0*4+4], -inf)"
+
+
+def test_a_long_statement_gets_one_pair_of_brackets_where_they_help():
+    statement = seq("total", " = ", Loose(seq("first", " + ", "second")))
+    assert lines(statement, 19) == ["total = (", "    first + second", ")"]
+    too_long = seq("y", " = ", Loose(call("exp2", "x[0:16] * 0.125")))
+    assert lines(too_long, 12) == ["y = exp2(", "    x[0:16] * 0.125,", ")"]

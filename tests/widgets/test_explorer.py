@@ -301,7 +301,7 @@ def test_the_check_runs_natively_or_at_smaller_sizes_or_says_that_it_did_not(pag
     assert "the same steps" not in small["text"]
     large = page_of(attention.causal(batch=2, heads=32, seq=2080, head_dim=128)).ask("check")
     assert large["ok"] is True
-    assert "the same steps at batch=1, heads=2, q_len=160, kv_len=160, head_dim=16" in large["text"]
+    assert "the same steps at batch=1, heads=2, q_len=288, kv_len=288, head_dim=16" in large["text"]
 
     def bias(score, b, h, q, kv):
         return score + (q - kv) * 0.5
@@ -315,7 +315,7 @@ def test_the_check_runs_natively_or_at_smaller_sizes_or_says_that_it_did_not(pag
     ("name", "sizes", "says"),
     [
         ("gqa_dc", {"seq": 2048}, "the same steps at heads=16, kv_len=128, head_dim=16, kv_heads=2"),
-        ("gqa_pf", {"seq": 1024}, "the same steps at heads=16, q_len=128, kv_len=128, head_dim=16, kv_heads=2"),
+        ("gqa_pf", {"seq": 1024}, "the same steps at heads=16, q_len=256, kv_len=256, head_dim=16, kv_heads=2"),
         ("s2", {}, "the same steps with split('qk.j', factors=[2, 2, 64], names=['js', 'j0', 'j1']) at heads=2"),
     ],
 )

@@ -1,0 +1,58 @@
+"""A record of a neighbour: the same operator at other sizes, where there is none at the sizes asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from neptune_lab.records.record import Record
+
+# What no choice of tiles depends on.
+IGNORED = frozenset({"scale", "eps", "cap"})
+# Another dtype counts as much as two doublings of a size.
+OTHER_DTYPE = 2.0
+# Sizes that differ by more doublings than this, all together, say little about each other.
+FARTHEST = 8.0
+
+
+def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
+    """How many doublings lie between the sizes of two operators; infinite where they differ in more than sizes.
+
+    >>> distance({"batch": 1, "q_len": 2048}, {"batch": 4, "q_len": 1024})
+    3.0
+    >>> distance({"q_len": 1, "kv_len": 512}, {"q_len": 512, "kv_len": 512})
+    inf
+    """
+    names = (a.keys() | b.keys()) - IGNORED
+    total = 0.0
+    for name in names:
+        x, y = a.get(name), b.get(name)
+        if x == y:
+            continue
+        if name == "dtype":
+            total += OTHER_DTYPE
+        elif _is_size(x) and _is_size(y):
+            if 1 in (x, y) and name not in ("batch", "heads", "kv_heads"):
+                return math.inf  # one query is decoding, a matter of its own
+            total += abs(math.log2(x / y))
+        else:
+            return math.inf
+    return total
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def closest(records: Iterable[Record], operator: str, params: Mapping[str, Any]) -> Record | None:
+    """The timed record of the same operator at the nearest sizes, the fastest of several there; None where all are far."""
+    found: tuple[float, float] = (FARTHEST, math.inf)
+    best: Record | None = None
+    for record in records:
+        if record.us is None or record.operator != operator:
+            continue
+        rank = (distance(record.params, params), record.us)
+        if rank <= found:
+            found, best = rank, record
+    return best
