@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from neptune_lab.htile.nodes import Cast, Elementwise, Program, TileExpr
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import map_stores, rewrite_store
 from neptune_lab.htile_passes.constants import float32, number
+from neptune_lab.htile_passes.rewrite import rewrite_expressions
 
 NARROW = frozenset({"float16", "bfloat16"})
 
@@ -33,12 +33,7 @@ def divide_by_multiplying(program: Program) -> Program:
             case _:
                 return expr
 
-    kernels = tuple(
-        k if (body := map_stores(k.body, lambda s: rewrite_store(s, visit))) is k.body else replace(k, body=body)
-        for k in program.kernels
-    )
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return rewrite_expressions(program, visit)
 
 
 def _product(quotient: Elementwise, program: Program) -> Elementwise | None:

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from neptune_lab.htile.nodes import Elementwise, Literal, Program, TileExpr
-from neptune_lab.htile.walk import map_stores, rewrite_store
 from neptune_lab.htile_passes.constants import times
+from neptune_lab.htile_passes.rewrite import rewrite_expressions
 
 LOG2_E = math.log2(math.e)
 
@@ -23,12 +23,7 @@ def exponentials_to_base_two(program: Program) -> Program:
     differences into factors that are there already, or to a row's value, so an element costs one fused multiply-add
     and the exponential.
     """
-    kernels = tuple(
-        k if (body := map_stores(k.body, lambda s: rewrite_store(s, _base_two))) is k.body else replace(k, body=body)
-        for k in program.kernels
-    )
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return rewrite_expressions(program, _base_two)
 
 
 def _base_two(expr: TileExpr) -> TileExpr:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from neptune_lab.htile.nodes import Elementwise, Program, TileExpr
-from neptune_lab.htile.walk import map_stores, rewrite_store
 from neptune_lab.htile_passes.constants import float32, number, split_factor
+from neptune_lab.htile_passes.rewrite import rewrite_expressions
 
 
 def fold_constant_factors(program: Program) -> Program:
@@ -18,12 +17,7 @@ def fold_constant_factors(program: Program) -> Program:
     A division by a constant costs several instructions on a GPU, a multiplication one.  The factors are multiplied in
     double precision and rounded once, so the result has no more roundings than before.
     """
-    kernels = tuple(
-        k if (body := map_stores(k.body, lambda s: rewrite_store(s, _fold))) is k.body else replace(k, body=body)
-        for k in program.kernels
-    )
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return rewrite_expressions(program, _fold)
 
 
 def _fold(expr: TileExpr) -> TileExpr:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from neptune_lab.htile.affine import affine
 from neptune_lab.htile.nodes import Arith, For, GridAxis, Int, Kernel, Name, Program, Stmt
-from neptune_lab.htile_passes.unroll_single_iterations import substitute
+from neptune_lab.htile.substitute import substitute
 
 
 def longest_first(program: Program) -> Program:
@@ -24,7 +25,7 @@ def longest_first(program: Program) -> Program:
 
 
 def _kernel(kernel: Kernel) -> Kernel:
-    growing = [axis for axis in kernel.grid if axis.extent > 1 and _grows(kernel.body, axis.var)]
+    growing = [axis for axis in kernel.grid if axis.extent > 1 and _grows(kernel.body, axis)]
     if not growing:
         return kernel
     body = kernel.body
@@ -37,15 +38,18 @@ def _reversed(axis: GridAxis) -> Arith:
     return Arith("-", Int(axis.extent - 1), Name(axis.var))
 
 
-def _grows(body: tuple[Stmt, ...], var: str) -> bool:
-    """Whether the trip counts together grow with `var`, where they say so without case distinctions."""
-    return _slope(body, var) > 0
+def _grows(body: tuple[Stmt, ...], axis: GridAxis) -> bool:
+    """Whether the last program of the axis has more iterations than the first, as far as they can be counted."""
+    ends = (0, axis.extent - 1)
+    first, last = (sum(_iterations(substitute(body, axis.var, Int(at)))) for at in ends)
+    return last > first
 
 
-def _slope(body: tuple[Stmt, ...], var: str) -> int:
-    slope = 0
+def _iterations(body: tuple[Stmt, ...]) -> Iterator[int]:
+    """The trip count of each loop that has the same one everywhere."""
     for stmt in body:
         if isinstance(stmt, For):
             length = affine(stmt.stop) - affine(stmt.start)
-            slope += length.coefficient(Name(var)) + _slope(stmt.body, var)
-    return slope
+            if not length.terms:
+                yield max(0, length.constant)
+            yield from _iterations(stmt.body)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from neptune_lab.htile.nodes import Program
+from neptune_lab.htile.nodes import Program, TileExpr
+from neptune_lab.htile.walk import map_stores, rewrite_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,13 @@ def apply(rewrite: Pass, program: Program) -> Rewrite:
     """`rewrite(program)`, with no notes where the pass gives none."""
     result = rewrite(program)
     return result if isinstance(result, Rewrite) else Rewrite(result)
+
+
+def rewrite_expressions(program: Program, visit: Callable[[TileExpr], TileExpr]) -> Program:
+    """`program` with `visit` applied to every expression of every store; the same object where nothing changed."""
+    kernels = tuple(
+        k if (body := map_stores(k.body, lambda s: rewrite_store(s, visit))) is k.body else replace(k, body=body)
+        for k in program.kernels
+    )
+    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
+    return program if unchanged else replace(program, kernels=kernels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from neptune_lab.records.record import Record
 
@@ -41,12 +41,12 @@ def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
     return total
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def closest(records: Iterable[Record], operator: str, params: Mapping[str, Any]) -> Record | None:
-    """The timed record of the same operator at the nearest sizes, the fastest of several there; None where all are far."""
+    """The timed record of an operator at the nearest sizes, the fastest of several there; None where all are far."""
     found: tuple[float, float] = (FARTHEST, math.inf)
     best: Record | None = None
     for record in records:

@@ -28,6 +28,7 @@ from neptune_lab.runtime.device import DeviceFacts
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.station import RUNNER, Station
 from neptune_lab.runtime.task import Task
+from neptune_lab.runtime.timing import has_gpu
 from neptune_lab.runtime.trial import Measurement
 
 SCHEMA = 1
@@ -211,6 +212,9 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="measure what has a result too")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
+    if given.runner == RUNNER and not has_gpu():
+        print("no GPU here: nothing can be timed; run this on a machine with a CUDA GPU", file=sys.stderr)
+        return 2
     gpus = [int(n) for n in given.gpus.split(",")]
     jobs = given.jobs or max(1, ((os.cpu_count() or 2) - 1) // len(gpus) - 1)
     stations = [Station(gpu, jobs, given.runner) for gpu in gpus]

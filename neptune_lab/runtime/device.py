@@ -51,20 +51,27 @@ H200 = DeviceFacts("NVIDIA H200", False, (9, 0), 132, 141 * 10**9, "", "", "13.0
 A100 = DeviceFacts("NVIDIA A100", False, (8, 0), 108, 40 * 10**9, "", "", "13.0", 166_912, 40 << 20, 65_536)
 
 
-def interpreting() -> bool:
-    """Whether Triton interprets kernels in this process.
+def ask_for_interpreter() -> bool:
+    """Whether there is a CUDA GPU; without one Triton is asked for its interpreter.
 
-    Without a GPU this asks for the interpreter, which Triton can only grant before it is imported: its own functions
-    are decorated then.
-
-    Raises:
-        LaunchError: there is no GPU, and Triton was imported without its interpreter.
+    Triton can only grant that before it is imported, since its own functions are decorated then; so what imports parts
+    of torch that import Triton calls this first.
     """
     import torch
 
     has_gpu = torch.cuda.is_available()
     if not has_gpu and "triton" not in sys.modules:
         os.environ.setdefault("TRITON_INTERPRET", "1")
+    return has_gpu
+
+
+def interpreting() -> bool:
+    """Whether Triton interprets kernels in this process; without a GPU this asks for it.
+
+    Raises:
+        LaunchError: there is no GPU, and Triton was imported without its interpreter.
+    """
+    has_gpu = ask_for_interpreter()
     import triton.language as tl
     from triton import knobs
     from triton.runtime.interpreter import InterpretedFunction

@@ -226,6 +226,17 @@ def test_the_longest_programs_start_first():
     assert longest_first(alike) is alike, "all programs are alike"
 
 
+def test_trip_counts_that_are_not_affine_are_compared_at_both_ends():
+    """Key tiles wider than row tiles: (16 i0 + 1) // 64 iterations."""
+    at_i = Slice(Arith("*", Name("j0"), Int(16)), 16, "i")
+    stop = Arith("//", Arith("+", Arith("*", Name("i0"), Int(63)), Int(2)), Int(64))
+    body = (store("s1", at("y", at_i, J), at("x", at_i, J)),)
+    before = program(For("l", "j0", Int(0), stop, body, ""), store("s2", at("y", I, J), X))
+    after = longest_first(before)
+    assert after is not before
+    assert "(1-i0)*63" in to_text(after)
+
+
 # -- halves -----------------------------------------------------------------------------------------------------
 
 

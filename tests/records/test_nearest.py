@@ -1,0 +1,66 @@
+"""Records of neighbours: which sizes are near, and what `compile(tuned=True)` makes of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab import records
+from neptune_lab.operators import attention
+from neptune_lab.records.nearest import closest, distance
+from neptune_lab.records.record import Record
+
+SIZES = {"batch": 1, "heads": 2, "q_len": 128, "kv_len": 128, "head_dim": 32, "dtype": "float16", "scale": 0.17}
+
+
+def record(us: float | None, **changed) -> Record:
+    return Record(
+        workload="w", operator="attention_causal", params={**SIZES, **changed}, device="a GPU", capability="9.0",
+        torch="2", triton="3", source="s", cold=False, us=us,
+        candidate={"template": "rolling_update", "options": {"block_q": 32, "block_kv": 32}},
+    )  # fmt: skip
+
+
+def test_doublings_count_and_scales_do_not():
+    assert distance(SIZES, {**SIZES, "scale": 0.5}) == 0
+    assert distance(SIZES, {**SIZES, "batch": 4, "kv_len": 64}) == 3
+    assert distance(SIZES, {**SIZES, "dtype": "bfloat16"}) == 2
+
+
+@pytest.mark.parametrize("other", [{"q_len": 1}, {"causal": True}, {"dtype": 3, "window": 64}], ids=str)
+def test_what_is_no_matter_of_size(other):
+    assert distance(SIZES, {**SIZES, **other}) == math.inf
+
+
+def test_the_nearest_and_of_those_the_fastest():
+    near, nearer, slower = record(5.0, batch=8), record(9.0, batch=2), record(11.0, batch=2)
+    failed, far = record(None), record(1.0, q_len=128 * 1024, kv_len=128 * 1024)
+    assert closest([near, slower, nearer, failed, far], "attention_causal", SIZES) is nearer
+    assert closest([near], "attention_gqa", SIZES) is None
+    assert closest([far, failed], "attention_causal", SIZES) is None
+
+
+def test_compile_takes_the_neighbours_choice_and_leaves_one_that_does_not_fit(tmp_path, monkeypatch):
+    op = attention.causal(batch=2, heads=2, seq=128, head_dim=32)
+    fits = record(5.0, causal=True)
+    monkeypatch.setattr(records, "nearest", lambda operator: fits)
+    kernel = nl.compile(op, tuned=True)
+    assert "for j0 in range(" in kernel.source
+    assert "tl.arange(0, 32)" in kernel.source
+    assert kernel.error() < 1e-3
+    given = nl.compile(op, tuned=True, block_kv=64)
+    assert "tl.arange(0, 64)" in given.source, "what is given counts more"
+    broken = record(5.0, causal=True)
+    broken.candidate["options"]["no_such_option"] = 1  # type: ignore[index]
+    monkeypatch.setattr(records, "nearest", lambda operator: broken)
+    assert nl.compile(op, tuned=True).source == nl.compile(op).source
+
+
+def test_shipped_records_serve_the_benchmarks_operators_at_other_batches():
+    one, four = (attention.preset("causal_pf", seq=2048, batch=batch) for batch in (1, 4))
+    exact, near = (records.nearest(op, "NVIDIA H200", store=records.Store("/nonexistent")) for op in (one, four))
+    assert exact is not None
+    assert exact == near
+    assert exact.workload == records.workload_key(one) != records.workload_key(four)
