@@ -16,6 +16,8 @@ def fold_constant_factors(program: Program) -> Program:
 
     A division by a constant costs several instructions on a GPU, a multiplication one.  The factors are multiplied in
     double precision and rounded once, so the result has no more roundings than before.
+
+    Measured on an H200: under 1% of attention with a soft cap, whose exponentials take longer than its products.
     """
     return rewrite_expressions(program, _fold)
 

@@ -42,7 +42,9 @@ def interleave_rows(program: Program) -> Program:
                                                                 o_b[...] = dot(p_b[...], v[...], acc=o_b[...])
 
     Products run while the program goes on to what does not need them: half b's exponentials cover half a's product.
-    Worth 10% on an H200 for attention with 64 keys a tile (cuDNN and FlashAttention-3 do the like by hand).
+
+    Measured on an H200 with 4 warps, 64 keys a tile and descriptors: 6% of full and 7% of causal attention over 8192
+    positions, against the best choice without it.  With 8 warps, or 128 keys, it spills and takes twice as long.
 
     A kernel is left as it is where its products do not share one axis of rows, or where something folds that axis.
     """

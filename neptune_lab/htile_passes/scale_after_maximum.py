@@ -24,6 +24,8 @@ def scale_after_maximum(program: Program) -> Program:
     One multiplication a row where there was one an element; the one inside the exponential becomes part of a fused
     multiply-add.  The maximum is the same to the bit: rounding is monotone, so max(fl(c x)) = fl(c max(x)) for c > 0.
 
+    Measured on an H200: without it prefill attention takes 1 to 4% longer; nothing where tanh is what takes time.
+
     Done for a tile that a maximum or minimum reads and every store of which has the same factor.
     """
     kernels = tuple(_kernel(kernel, program) for kernel in program.kernels)

@@ -20,9 +20,11 @@ class EmitOptions:
         loads: "pointers"; "descriptors": tiles that are contiguous rows go through Hopper's copy engine, each program
             makes the descriptors it needs; "host_descriptors": the launcher makes them, which programs with little to
             do are glad of, and which asks for tiles that end where their tensor does.
-        tanh: "exp2" (error about 1e-7), or "hardware" (about 5e-4, one instruction in place of four).
+        tanh: "exp2" (error about 1e-7), or "hardware" (about 5e-4, one instruction in place of four: attention with a
+            soft cap takes 21% less on an H200, and its error against float64 is the same to two digits).
         loop_stages: how many iterations ahead loops without a product load; None: Triton's default, none.
-        dependent_launch: a kernel starts while the one before it ends, and waits for its results on the GPU.
+        dependent_launch: a kernel starts while the one before it ends, and waits for its results on the GPU: about
+            1 µs of a decode kernel's 9 to 40 on an H200. Large kernels lose more than they win (a performer 10%).
         target: the device to emit for.
     """
 
