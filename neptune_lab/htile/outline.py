@@ -30,7 +30,7 @@ _LABEL = 9
 _WIDE = 10_000  # a condition stands on one line
 
 
-def outline(program: Program, emitted_lines: Mapping[str, int] | None = None) -> str:
+def outline(program: Program, emitted: Mapping[str, str] | None = None) -> str:
     """The structure of `program` as text, a newline after each line.
 
     Each kernel has its grid and its loops with their bounds and, where a loop was partitioned, its part.  Outside the
@@ -44,7 +44,7 @@ def outline(program: Program, emitted_lines: Mapping[str, int] | None = None) ->
 
     Args:
         program: verified HTile.
-        emitted_lines: lines of source code by kernel name, where the kernels have been emitted.
+        emitted: what to say of each kernel's source code, by its name, where the kernels have been emitted.
     """
     between = [f"{t.name} {t.dtype}{list(t.shape)}" for t in program.tensors if t.space == "global"]
     out = [
@@ -53,7 +53,7 @@ def outline(program: Program, emitted_lines: Mapping[str, int] | None = None) ->
     ]
     for kernel in program.kernels:
         grid = ", ".join(f"{axis.var}: {axis.extent}" for axis in kernel.grid)
-        written = "" if emitted_lines is None else f"  {emitted_lines[kernel.name]} lines of Triton"
+        written = "" if emitted is None else f"  {emitted[kernel.name]}"
         out += ["", f"kernel {kernel.name}  grid ({grid}){written}"]
         out += _body(program, kernel.body, grid_env(kernel), "  ", in_loop=False)
     return "".join(f"{line}\n" for line in out)

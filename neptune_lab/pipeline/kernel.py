@@ -62,9 +62,10 @@ class Kernel:
 
     @property
     def outline(self) -> str:
-        """`htile` at a glance: loops, what each loads, multiplies, masks and stores, and lines of Triton a kernel."""
+        """`htile` at a glance: loops, what each loads, multiplies, masks and stores, and lines of code a kernel."""
         emitted = zip(self.htile.kernels, self.triton.kernels, strict=True)
-        return outline.outline(self.htile, {tiles.name: len(k.text.splitlines()) for tiles, k in emitted})
+        said = {tiles.name: f"{len(k.text.splitlines())} lines of {k.language.capitalize()}" for tiles, k in emitted}
+        return outline.outline(self.htile, said)
 
     @property
     def source(self) -> str:
