@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.htile.verify import verify
+from neptune_lab.htile_to_triton import ANY
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
 from neptune_lab.loop_to_htile import translate
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.options import CodeOptions, split
+from neptune_lab.pipeline.options import CodeOptions, split, target_at_hand
 from neptune_lab.pipeline.record import Applied
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ def compile(
         what: an Operator, or a Schedule that the caller made.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
         tuned: take template and options from the records of tuning (`nl.tune`) for this operator and GPU, at these
-            sizes or the nearest ones, where there are any; what is given here counts more.
+            sizes or the nearest ones, where there are any, and on a Hopper GPU write rolling loops in Gluon where there
+            are none; what is given here counts more.
         target: the GPU that code is emitted for; default: the one at hand.
         options: the template's, such as block_q and block_kv, and those of code generation (`CodeOptions`).
 
@@ -91,20 +94,29 @@ def compile(
     return Kernel(scheduled, translated, tuple(passes), source)
 
 
+# Where nothing was measured: what was good for every prefill attention that was, on the GPU that it is written for.
+UNTUNED_ON_HOPPER = {"block_q": 128, "block_kv": 128, "code": "gluon"}
+
+
 def compile_tuned(operator: Operator, template: str | None, target: Target | None, options: dict[str, Any]) -> Kernel:
     """`operator` with the choice of its record, or of the record of its nearest sizes; what is given counts more.
 
-    A choice that does not compile for these sizes (they are another workload's, or the compiler has changed) is left:
-    then the template chooses, as without records.
+    A choice that does not compile for these sizes (they are another workload's, or the compiler has changed) is left.
+    Without one, rolling loops on a Hopper GPU are written in Gluon where they have the form; then the template chooses,
+    as without records.
     """
     from neptune_lab import records
 
+    choices: list[tuple[str | None, dict[str, Any]]] = []
     found = records.nearest(operator)
     if found is not None and template in (None, found.template):
-        try:
-            return compile(operator, found.template, target=target, **{**found.options, **options})
-        except NeptuneError:
-            pass
+        choices.append((found.template, found.options))
+    rolls = template or operator.template or choose_template(operator.program)[0]
+    if rolls == "rolling_update" and (target or target_at_hand(otherwise=ANY)).warpgroup_products:
+        choices.append((rolls, UNTUNED_ON_HOPPER))
+    for name, choice in choices:
+        with suppress(NeptuneError):
+            return compile(operator, name, target=target, **{**choice, **options})
     return compile(operator, template, target=target, **options)
 
 

@@ -85,13 +85,11 @@ def split(options: Mapping[str, Any]) -> tuple[CodeOptions, dict[str, Any]]:
     return CodeOptions(**mine), {name: value for name, value in options.items() if name not in NAMES}
 
 
-def target_at_hand() -> Target:
-    """The GPU here; Hopper where there is none."""
+def target_at_hand(otherwise: Target = HOPPER) -> Target:
+    """The GPU here; `otherwise` where there is none."""
     from neptune_lab.runtime import device_facts, has_gpu
 
-    if not has_gpu():
-        return HOPPER
-    facts = device_facts()
-    if facts.interpreter:
-        return HOPPER
+    facts = device_facts() if has_gpu() else None
+    if facts is None or facts.interpreter:
+        return otherwise
     return Target("cuda", facts.capability) if facts.capability and facts.cuda else Target("hip")

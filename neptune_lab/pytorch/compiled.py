@@ -104,7 +104,7 @@ def _spec(op: Operator, alike: Operator) -> KernelSpec:
         except NeptuneError as error:
             message = f"attention: the tuned kernel cannot be compiled, the usual one is used: {error}"
             warnings.warn(message, stacklevel=2)
-    return compile(op).spec
+    return compile(op, tuned=True).spec
 
 
 def _loaded(entry: stored.Entry) -> Compiled:
