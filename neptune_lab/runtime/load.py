@@ -22,6 +22,8 @@ from neptune_lab.runtime.spec import KernelSpec
 if TYPE_CHECKING:
     import torch
 
+ALIGNMENT = 16
+
 _loaded: dict[tuple[str, str], ModuleType] = {}
 
 
@@ -43,6 +45,8 @@ class LoadedKernel:
         self._cuda = torch.cuda
         self._device_type = "cuda"
         self._too_large = OutOfResources
+        # The copy engine takes addresses in whole 16 bytes.
+        self._aligns = "TensorDescriptor(" in spec.text or "make_tensor_descriptor(" in spec.text
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """The output tensor, or a tuple of them.
@@ -79,9 +83,13 @@ class LoadedKernel:
     def launch(self, *tensors: torch.Tensor) -> Any:
         """Launches without looking at the arguments, for callers who have: contiguous, on one device, as in the spec.
 
+        A kernel with tensor descriptors gets a copy of an argument that does not begin at a multiple of 16 bytes.
+
         Raises:
             LaunchError: the kernel needs more shared memory or registers than the GPU has.
         """
+        if self._aligns:
+            tensors = tuple(t.clone() if t.data_ptr() % ALIGNMENT else t for t in tensors)
         try:
             if self.interpreter:
                 return self._interpret(tensors)
