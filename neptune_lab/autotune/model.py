@@ -30,9 +30,9 @@ from neptune_lab.autotune.dag import executions, place, trip_counts
 from neptune_lab.autotune.expressions import Tiling
 from neptune_lab.autotune.nests import NestChain, Nests, splits_of
 from neptune_lab.autotune.shared_memory import itemsize
-from neptune_lab.htile.nodes import Arith, Dot, For, IndexExpr, Int, Kernel, Name, Program, Stmt, Store
+from neptune_lab.htile.nodes import Dot, For, Kernel, Program, Stmt, Store
 from neptune_lab.htile.shapes import shape_of, shape_of_access
-from neptune_lab.htile.walk import arith, names_of_index, reads, subexpressions
+from neptune_lab.htile.walk import evaluate, names_of_index, reads, subexpressions
 from neptune_lab.runtime import Ceiling, DeviceFacts, ceiling
 
 if TYPE_CHECKING:
@@ -257,19 +257,9 @@ def _body(program: Program, body: tuple[Stmt, ...], env: Mapping[str, int]) -> t
 
 
 def _loop(program: Program, loop: For, env: Mapping[str, int]) -> tuple[float, float]:
-    start, stop = _value(loop.start, env), _value(loop.stop, env)
+    start, stop = evaluate(loop.start, env), evaluate(loop.stop, env)
     if loop.var not in _names_in_bounds(loop.body):
         moved, flops = _body(program, loop.body, {**env, loop.var: start})
         return moved * max(0, stop - start), flops * max(0, stop - start)
     parts = [_body(program, loop.body, {**env, loop.var: value}) for value in range(start, stop)]
     return sum(moved for moved, _ in parts), sum(flops for _, flops in parts)
-
-
-def _value(index: IndexExpr, env: Mapping[str, int]) -> int:
-    match index:
-        case Int(value=value):
-            return value
-        case Name(name=name):
-            return env[name]
-        case Arith(op=op, a=a, b=b):
-            return arith(op, _value(a, env), _value(b, env))

@@ -18,18 +18,15 @@ from numpy.typing import NDArray
 from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import (
     Access,
-    Arith,
     Cast,
     Dot,
     Elementwise,
     For,
     Index,
     IndexExpr,
-    Int,
     Iota,
     Kernel,
     Literal,
-    Name,
     NewAxis,
     Permute,
     Program,
@@ -41,7 +38,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import FLOATS, shape_of_access
-from neptune_lab.htile.walk import arith, written
+from neptune_lab.htile.walk import evaluate, written
 
 Array = NDArray[Any]
 
@@ -183,15 +180,7 @@ class _Machine:
     # -- expressions ----------------------------------------------------------------------------------------
 
     def index(self, expr: IndexExpr) -> int:
-        match expr:
-            case Int(value=value):
-                return value
-            case Name(name=name):
-                return self.env[name]
-            case Arith(op=op, a=a, b=b):
-                return arith(op, self.index(a), self.index(b))
-            case _:
-                assert_never(expr)
+        return evaluate(expr, self.env)
 
     def positions(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> tuple[list[Array], Array]:
         """Along each dimension of the tensor, the position of each element of the tile; and whether it exists."""

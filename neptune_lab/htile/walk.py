@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -201,6 +201,23 @@ def arith(op: str, a: int, b: int) -> int:
             return max(a, b)
         case _:
             raise ValueError(f"no index operator {op!r}")
+
+
+def evaluate(index: IndexExpr, env: Mapping[str, int]) -> int:
+    """The value of an index expression where each variable has the value that `env` says.
+
+    >>> evaluate(Arith("+", Arith("*", Name("i0"), Int(4)), Int(1)), {"i0": 2})
+    9
+    """
+    match index:
+        case Int(value=value):
+            return value
+        case Name(name=name):
+            return env[name]
+        case Arith(op=op, a=a, b=b):
+            return arith(op, evaluate(a, env), evaluate(b, env))
+        case _:
+            assert_never(index)
 
 
 def map_stores(body: tuple[Stmt, ...], visit: Callable[[Store], Store]) -> tuple[Stmt, ...]:
