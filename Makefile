@@ -17,7 +17,7 @@ ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system lab notebooks test check lint format clean distclean
+.PHONY: help setup system lab notebooks student test check lint format clean distclean
 
 help:  ## show this list
 	@echo "neptune_lab:"
@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml scripts/jupyterlab.json
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade
 	$(PIP) install "$(TORCH)"
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(VENV)/torch-constraint.txt
-	$(PIP) install --constraint $(VENV)/torch-constraint.txt --editable ".[widgets,tune,dev]"
+	$(PIP) install --constraint $(VENV)/torch-constraint.txt --editable ".[widgets,tune,dev,docs]"
 	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp scripts/jupyterlab.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $(STAMP)
 
@@ -49,6 +49,9 @@ lab: setup  ## open the tour in JupyterLab (ARGS=--no-browser prints the address
 
 notebooks: setup  ## run every notebook and keep its output
 	$(BIN)/python -m pytest tests/notebooks --update-golden $(ARGS)
+
+student: setup  ## write the notebooks without their answers to build/student
+	$(BIN)/python -m neptune_widgets.course.student notebooks build/student
 
 test: setup system check  ## everything CI runs: check, then pytest (ARGS="-k name" picks tests)
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile $(ARGS)

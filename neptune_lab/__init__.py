@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from neptune_widgets import course
     from neptune_widgets.explorer import explore
     from neptune_widgets.timing import time
 
@@ -27,6 +28,7 @@ __all__ = [
     "Schedule",
     "attention",
     "compile",
+    "course",
     "errors",
     "explore",
     "load_trace",
@@ -43,6 +45,7 @@ _HOMES = {
     "Schedule": "neptune_lab.loop_schedule:Schedule",
     "attention": "neptune_lab.pytorch:attention",
     "compile": "neptune_lab.pipeline:compile",
+    "course": "neptune_widgets.course",
     "errors": "neptune_lab.errors",
     "explore": "neptune_widgets.explorer:explore",
     "load_trace": "neptune_lab.trace:load_trace",

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from in_lab import TOKEN
 
 ROOT = Path(__file__).parents[2]
-TOKEN = "neptune"
 
 
 def chromium() -> str | None:
@@ -70,8 +70,7 @@ class Lab:
 def lab(tmp_path_factory) -> Iterator[Lab]:
     """JupyterLab on a copy of the notebooks."""
     folder = tmp_path_factory.mktemp("lab")
-    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
-        shutil.copy(notebook, folder)
+    shutil.copytree(ROOT / "notebooks", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -8,29 +8,31 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from in_lab import open_notebook, run_all, write_notebook
+from playwright.sync_api import Locator, expect
 
 FIGURE1, ATTENTION = 0, 1
 SOON = 20_000  # milliseconds
 
 
-def open_notebook(page: Page, lab, name: str) -> None:
-    page.goto(f"{lab.address}/lab/tree/{name}?token=neptune")
-    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
-    page.wait_for_timeout(2_000)  # an idle sign is not enough: a Run pressed at once is lost
+CELLS = (
+    """import neptune_lab as nl
 
-
-def run_all(page: Page) -> None:
-    page.get_by_role("menuitem", name="Run", exact=True).first.click()
-    page.get_by_text("Run All Cells", exact=True).first.click()
-    page.wait_for_selector(".nx >> nth=1", timeout=60_000)
+sch = nl.Schedule(nl.operators.softmax.figure1(rows=2, cols=4))
+sch.rolling_update("s_sum", "s_max.j", maps="keep")
+sch.retire_tags("s_max")
+nl.explore(sch)""",
+    """nl.explore(nl.compile(nl.operators.attention.causal(batch=1, heads=4, seq=256, head_dim=64)))""",
+)
 
 
 @pytest.fixture
 def explorers(page, lab) -> Locator:
-    """Both explorers of the notebook, drawn."""
-    open_notebook(page, lab, "01_rolling_update.ipynb")
+    """The explorers of a notebook of two, drawn."""
+    write_notebook(lab.folder / "explorers.ipynb", *CELLS)
+    open_notebook(page, lab, "explorers.ipynb")
     run_all(page)
+    page.wait_for_selector(".nx >> nth=1", timeout=60_000)
     return page.locator(".nx")
 
 
@@ -231,7 +233,7 @@ def test_reloaded_notebook_shows_a_static_view(explorers, lab):
     page = explorers.page
     explorers.first.scroll_into_view_if_needed()
     page.keyboard.press("Control+s")
-    saved = Path(lab.folder / "01_rolling_update.ipynb")
+    saved = Path(lab.folder / "explorers.ipynb")
     page.wait_for_timeout(1_500)
     data = json.loads(saved.read_text(encoding="utf-8"))
     shown = [o["data"] for c in data["cells"] for o in c.get("outputs", []) if "data" in o and "text/html" in o["data"]]

@@ -1,0 +1,67 @@
+"""The course as a whole: all of it is tested, its links lead somewhere, and the students' version has no answers."""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+from notebook_checks import NOTEBOOKS, ROOT, read, tagged
+
+COURSE = [
+    "00_tour",
+    "01_rolling_update",
+    "02_algebra",
+    "03_split_k",
+    "04_loops_to_tiles",
+    "05_schedules",
+    "06_gpu",
+    "07_your_operator",
+    "08_beyond_attention",
+]
+
+
+def test_the_course_is_whole():
+    assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == COURSE
+
+
+def test_every_notebook_is_tested():
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "notebooks").glob("test_*.py"))
+    for name in COURSE:
+        assert f'name = "{name}"' in tests
+
+
+def test_links_between_notebooks_lead_somewhere():
+    for name in COURSE:
+        path = NOTEBOOKS / f"{name}.ipynb"
+        headings = [h for cell in read(path).cells if cell.cell_type == "markdown" for h in headings_of(cell.source)]
+        for cell in read(path).cells:
+            if cell.cell_type != "markdown":
+                continue
+            for target in re.findall(r"\]\(([^)\s]+)\)", cell.source):
+                file, _, anchor = target.partition("#")
+                if target.startswith(("http:", "https:")):
+                    continue
+                assert not file or (NOTEBOOKS / file).exists(), f"{name}: {target}"
+                if anchor and not file:
+                    assert anchor in headings, f"{name}: {target}; there are {headings}"
+
+
+def headings_of(source: str) -> list[str]:
+    """Headings as Jupyter names their anchors."""
+    outside = re.sub(r"```.*?```", "", source, flags=re.DOTALL)
+    return [line.lstrip("#").strip().replace(" ", "-") for line in outside.splitlines() if re.match(r"#+ ", line)]
+
+
+def test_the_students_version_has_no_answers(tmp_path):
+    from neptune_widgets.course import student
+
+    made = student.write(NOTEBOOKS, tmp_path)
+    assert [path.stem for path in made] == COURSE
+    for path in made:
+        full, theirs = read(NOTEBOOKS / path.name), nbformat.read(path, as_version=4)
+        nbformat.validate(theirs)
+        kept = [cell for cell in full.cells if not tagged(cell, "answer")]
+        assert len(kept) < len(full.cells)
+        assert [cell.source for cell in theirs.cells] == [cell.source for cell in kept]
+        assert "<summary>Answer</summary>" not in path.read_text(encoding="utf-8")
+    assert {p.name for p in (tmp_path / "recorded").glob("*")} == {p.name for p in (NOTEBOOKS / "recorded").glob("*")}

@@ -1,0 +1,103 @@
+"""Listings, formulas, graphs and figures in the notebook's own colours; each carries a form that needs no script."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import graphviz
+
+if TYPE_CHECKING:
+    from neptune_lab.repair import RepairTerm, VectorRepair
+    from neptune_lab.trace import Graph
+
+_EDGES = {  # what an edge says: sign, words, colour, line
+    "plain": ("", "", "#888888", "solid"),
+    "fused": ("", " (same loop)", "#2f7fd6", "bold"),
+    "early": (" !", " (read too early)", "#e06c00", "dashed"),
+    "repaired": (" ↻", " (repaired)", "#0a9a60", "bold"),
+}
+
+
+def show_code(text: str, language: str = "python") -> None:
+    """A listing in the notebook's own colours."""
+    _markdown(f"```{language}\n{str(text).rstrip()}\n```")
+
+
+def show_changes(before: str, after: str, context: int = 0) -> None:
+    """The lines that differ, with so many lines around them."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=context, lineterm="")
+    kept = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+    show_code("\n".join(kept) or "(no difference)", "diff")
+
+
+def show_maths(term: RepairTerm | VectorRepair) -> None:
+    """A derivation as formulas, step by step."""
+    from neptune_lab import repair
+
+    text = []
+    for step in term.steps:
+        text.append(f"\n**{_escaped(step.title)}**\n")
+        for line in step.lines:
+            formula = "" if line.expr is None else f": ${repair.latex(line.expr)}$"
+            text.append(f"- {_escaped(line.note)}{formula}")
+    _markdown("\n".join(text))
+
+
+def show_graph(graph: Graph, title: str = "") -> None:
+    """A dataflow graph: with the program `dot` as a drawing, without it as a list of arrows.
+
+    Args:
+        graph: of a phase of the record.
+        title: under the drawing.
+    """
+    from IPython.display import display
+
+    text = "\n".join(f"{e.source} → {e.target}: {e.tensor}{_EDGES[e.kind][1]}{_EDGES[e.kind][0]}" for e in graph.edges)
+    if shutil.which("dot") is None:
+        print(text if not title else f"{title}\n{text}")
+        return
+    # A white ground: the drawing is read on dark pages too.
+    dot = graphviz.Digraph(graph_attr={"rankdir": "LR", "bgcolor": "white", "label": title, "fontsize": "12"})
+    dot.attr("node", shape="box", style="rounded,filled", fillcolor="#eef2f7", color="#8899aa", fontsize="12")
+    dot.attr("edge", fontsize="11")
+    dot.attr(fontname="sans-serif")
+    for n in graph.nodes:
+        dot.node(n.id, f"{n.label}\n{n.detail}" if n.detail != n.label else n.label, fontname="sans-serif")
+    for e in graph.edges:
+        sign, _, colour, line = _EDGES[e.kind]
+        label = f" {e.tensor}{sign} "
+        dot.edge(e.source, e.target, label, color=colour, fontcolor=colour, style=line, fontname="sans-serif")
+    display({"image/svg+xml": dot.pipe("svg").decode(), "text/plain": text}, raw=True)
+
+
+def show_figure(figure: Any, alt: str) -> None:
+    """A plotly figure. The committed notebook holds it as SVG too (`make notebooks` draws that).
+
+    Args:
+        figure: `plotly.graph_objects.Figure`, or its JSON form.
+        alt: what it shows, in words and figures, for those who do not see it.
+    """
+    import plotly.graph_objects as go
+    from IPython.display import display
+
+    made = go.Figure(figure)
+    margins = {"l": 60, "r": 20, "t": 50, "b": 50}
+    made.update_layout(template="plotly_white", paper_bgcolor="white", font={"family": "sans-serif"}, margin=margins)
+    data = json.loads(made.to_json() or "{}")
+    data["layout"].pop("template", None)  # 7 kB of defaults
+    display({"application/vnd.plotly.v1+json": data, "text/plain": alt}, raw=True)
+
+
+def _markdown(text: str) -> None:
+    from IPython.display import Markdown, display
+
+    display(Markdown(text))
+
+
+def _escaped(words: str) -> str:
+    """Words in which Markdown finds no marks of its own."""
+    return re.sub(r"([\\`*_<>$\[\]])", r"\\\1", words)
