@@ -17,7 +17,7 @@ ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system lab notebooks student test check lint format clean distclean
+.PHONY: help setup system lab notebooks student docs test check lint format clean distclean
 
 help:  ## show this list
 	@echo "neptune_lab:"
@@ -52,6 +52,10 @@ notebooks: setup  ## run every notebook and keep its output
 
 student: setup  ## write the notebooks without their answers to build/student
 	$(BIN)/python -m neptune_widgets.course.student notebooks build/student
+
+docs: setup  ## build the documentation to build/docs/index.html (offline; warnings are errors)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs $(ARGS)
+	@echo "build/docs/index.html"
 
 test: setup system check  ## everything CI runs: check, then pytest (ARGS="-k name" picks tests)
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile $(ARGS)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from neptune_widgets import course
     from neptune_widgets.explorer import explore
+    from neptune_widgets.solver import solver
     from neptune_widgets.timing import time
 
     from neptune_lab import errors, operators, repair
@@ -34,6 +35,7 @@ __all__ = [
     "load_trace",
     "operators",
     "repair",
+    "solver",
     "templates",
     "time",
     "tune",
@@ -51,6 +53,7 @@ _HOMES = {
     "load_trace": "neptune_lab.trace:load_trace",
     "operators": "neptune_lab.operators",
     "repair": "neptune_lab.repair",
+    "solver": "neptune_widgets.solver:solver",
     "templates": "neptune_lab.loop_schedule.templates",
     "time": "neptune_widgets.timing:time",
     "tune": "neptune_lab.autotune.tune:tune",

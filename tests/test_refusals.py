@@ -114,7 +114,34 @@ CASES: dict[str, Refused] = {
         lambda: split(small.late_weight()),
         lambda s: s.rolling_update("o", "r.j0"),
         "would read 'w' before 'w' writes it",
-        "inline it if it is elementwise",
+        r"reverse_compute_at\('w', 'r.j0'\) if it is elementwise \(or inline it\)",
+    ),
+    "a consumer under a loop that its producer is not in": Refused(
+        figure1,
+        lambda s: s.reverse_compute_at("s_sum", "s_max.j"),
+        "TVM refuses: .* under the target loop. Not there: s_exp.",
+        "rolling_update, split_k_update or fuse_under",
+    ),
+    "a consumer behind a loop whose tags are retired": Refused(
+        two_readers,
+        lambda s: s.reverse_compute_at("q", "r.i"),
+        "among blocks that share a buffer to write: r_0 by r_start and r_next",
+        "before retire_tags .*; fuse_under",
+    ),
+    "a producer under a loop that its consumer is not in": Refused(
+        figure1,
+        lambda s: s.compute_at("s_max", "s_sum.j"),
+        "TVM refuses: .* under the target loop. Not there: s_exp.",
+        "a loop around all that reads it",
+    ),
+    "a block fused twice": Refused(
+        lambda: split(small.scaled_first(), "c.j"),
+        lambda s: s.rolling_update("c", "c.j0"),
+        "encloses block 'c' already",
+        "leave this step out if an earlier one has fused it",
+    ),
+    "tags that no reader has asked for": Refused(
+        figure1, lambda s: s.retire_tags("s_max"), "'s_max' has no tags to retire", "fuses a reduction that reads it"
     ),
     "a read at another element": Refused(
         lambda: split(small.elsewhere(lambda i, j: 3 - i)),
@@ -146,6 +173,12 @@ CASES: dict[str, Refused] = {
     ),
     "an unknown loop": Refused(
         figure1, lambda s: s.split("s_max.jj", (None, 2)), "'s_max' has no loop 'jj'", "did you mean 'j'"
+    ),
+    "an unknown loop among those to tile": Refused(
+        figure1,
+        lambda s: s.tile("s_max", i=2, k=2),
+        "'s_max' has no loop 'k'",
+        "the loops around s_max: i, j$",
     ),
     "a loop without its block": Refused(
         figure1, lambda s: s.split("j", (None, 2)), "'j' does not name a loop", '"block.loop"'

@@ -43,6 +43,9 @@ def emit(program: Program, options: GluonOptions | None = None) -> TritonSource:
 
     A kernel that has not the form (fit.py) is written in Triton, in the same module.
 
+    Args:
+        options: choices of spelling, for a Hopper GPU; None: the defaults.
+
     Raises:
         TileError: the program is not valid HTile IR.
         EmitError: no kernel of the program fits; the message has the reason for each.

@@ -29,6 +29,7 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks, blocks_under
+from neptune_lab.loop_ir.unproved import unproved
 
 WIDTH = 92
 _INFIX = {
@@ -209,7 +210,8 @@ def render(program: Program) -> tuple[Line, ...]:
     def block_lines(block: Block, depth: int, loops: tuple[Loop, ...]) -> None:
         pad = "    " * depth
         env = {it.name: it.binding for it in block.iters}
-        lines.append(Line(f"name:{block.name}", f"{pad}# {block.name}", block.origin, "comment"))
+        doubt = "" if unproved(block) is None else ": its repair is not proved"
+        lines.append(Line(f"name:{block.name}", f"{pad}# {block.name}{doubt}", block.origin, "comment"))
         if block.predicates:
             condition = " and ".join(expression(p) for p in block.predicates)
             lines.append(Line(f"guard:{block.name}", f"{pad}if {condition}:", block.origin, "guard"))

@@ -89,7 +89,12 @@ class Agreement:
 
 def compare(program: Program, reference: Program, inputs: dict[str, np.ndarray], tolerance: float = 1e-9) -> Agreement:
     """Runs both in float64 on the same inputs and compares every output; NaNs and infinities must stand in the
-    same places."""
+    same places.
+
+    Args:
+        inputs: one array for each input, by name.
+        tolerance: the largest relative Frobenius distance of an output that counts as equal.
+    """
     ours, theirs = run(as_float64(program), inputs), run(as_float64(reference), inputs)
     errors = []
     for name in reference.outputs:

@@ -7,10 +7,11 @@ reduction *is* its identity; this rewrite says so to a backend that goes by the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Program, bound_loops, variables
+from neptune_lab.loop_ir.nodes import Block, Expr, Loop, Program, Var, bound_loops, variables
 
 
 def explicit_start_values(program: Program) -> Program:
@@ -20,16 +21,29 @@ def explicit_start_values(program: Program) -> Program:
         if j0 * 4 + j < 10:      =>   for i, j:
             X[i] (= 0) += e               if j0 * 4 + j < 10:
                                               X[i] += e
+
+    A tile that is past the end as a whole (`if j0 < 3`, where the tiles are full) gets its start value too.
     """
     for block in tree.blocks(program):
         if block.init is None:
             continue
         folded = bound_loops(it for it in block.iters if it.kind == "reduce")
-        if any(variables(p) & folded for p in block.predicates):
-            _, _, loops = tree.find_block(program, block.name)
+        _, _, loops = tree.find_block(program, block.name)
+        tiles = [p for p in block.predicates if _bounds_tiles(p, block, loops)]
+        if tiles or any(variables(p) & folded for p in block.predicates):
             depth = next(n for n, loop in enumerate(loops) if loop.var in folded)
             program = start_before(program, block, depth)
+            _, start, _ = tree.find_block(program, f"{block.name}_start")
+            kept = tuple(p for p in start.predicates if p not in tiles)
+            program = tree.replace_block(program, start.name, replace(start, predicates=kept))
     return program
+
+
+def _bounds_tiles(predicate: Expr, block: Block, loops: Iterable[Loop]) -> bool:
+    """Whether it bounds the tiles that a privatised reduction has a value of, all of which its buffer holds."""
+    held = {it.binding.name: it.extent for it in block.iters if it.kind == "spatial" and isinstance(it.binding, Var)}
+    whole = {loop.var for loop in loops if loop.extent <= held.get(loop.var, 0)}
+    return block.role in ("tile", "local") and variables(predicate) <= whole
 
 
 def start_before(program: Program, block: Block, depth: int) -> Program:

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads, reads
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.unproved import unproved
 
 State: TypeAlias = Literal["final", "carried", "early", "repaired"]
 Number: TypeAlias = float | int | bool
@@ -18,7 +19,7 @@ Tag: TypeAlias = tuple[tuple[str, int], ...]
 # Roles of blocks whose store goes on from the element's last value under another name or at another tag.
 _CONTINUING = ("scan", "current", "retire")
 # Roles of blocks that reduce one tile only, and so hold a part of their stage's value.
-_PARTIAL = ("local", "tile")
+PARTIAL = ("local", "tile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def classify(program: Program, events: list[Write]) -> tuple[Write, ...]:
         lived.append((key, life.setdefault(key, 0)))
         ends[lived[-1]] = write.step
     writers: dict[str, set[str]] = defaultdict(set)
-    partial = {b.writes for b in known.values() if b.role in _PARTIAL}
+    partial = {b.writes for b in known.values() if b.role in PARTIAL}
     for block in known.values():
         writers[block.writes].add(origin(block))
 
@@ -139,6 +140,8 @@ def _covered(program: Program) -> set[str]:
     tagged = {b.name for b in program.buffers if b.tagged}
 
     def repairs(block: Block) -> bool:
+        if unproved(block) is not None:
+            return False  # what is not proved makes nothing good
         if ("repair", 1) in block.annotations:
             return True
         return any(isinstance(r, Previous) and r.buffer in tagged - {block.writes} for r in loads(block.body.value))

@@ -2,27 +2,37 @@
 
 A cell holds the value that an element has after one iteration of the rolling loop, which tags the values were seen
 at that went into it, and, beside a run of the unscheduled program, what that has for the same part of the data.
+
+A repaired value stands relative to its producers as they are *now*: after k iterations it is what the unscheduled
+program makes of the first k alone (the paper's invariant, Def. 4.2). A proved repair keeps this. Of one that is not
+proved every cell is held against it: the program is run on the first k, and the first cell that departs is named.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from math import isclose, isfinite, isnan
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, substitute
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import simplify
-from neptune_lab.loop_ir.tag_events import Index, Number, Read, State, Tag, Write, origin
-from neptune_lab.loop_ir.tags import TagTrace
+from neptune_lab.loop_ir.tag_events import PARTIAL, Index, Number, Read, State, Tag, Write, origin
+from neptune_lab.loop_ir.tags import TagTrace, values_of_part
 from neptune_lab.loop_ir.tree import blocks, nearest, statements
+from neptune_lab.loop_ir.unproved import unproved
 
-Sign: TypeAlias = Literal["", "right", "early", "repaired"]
+Sign: TypeAlias = Literal["", "right", "early", "repaired", "wrong"]
 
-SIGNS: dict[Sign, str] = {"": "", "right": "✓", "early": "!", "repaired": "↻"}
+SIGNS: dict[Sign, str] = {"": "", "right": "✓", "early": "!", "repaired": "↻", "wrong": "✗"}
 LEGEND: dict[Sign, str] = {
+    "wrong": "not what it should hold at this iteration, by a repair that is not proved",
     "early": "read too early: the value it depends on changes later",
     "repaired": "read before it was complete, and made good by a repair",
     "right": "as in the unscheduled program after the same part of the data",
@@ -44,10 +54,11 @@ class Cell:
     Args:
         value: what it holds.
         tag: where the loops stood at the last write.
-        sign: "early" where any read came too early, else "repaired" where any was repaired, else "right" where the
-            value is the unscheduled program's.
+        sign: "wrong" where a repair that is not proved did not carry it; else "early" where any read came too early,
+            else "repaired" where any was repaired, else "right" where the value is the unscheduled program's.
         reads: of other stages' results, each once.
-        should_be: what the unscheduled program has; None where there is nothing to compare with.
+        should_be: what the unscheduled program has, of a repair that is not proved for the iterations so far alone;
+            None where there is nothing to compare with.
         right: whether the value is that, to rounding.
     """
 
@@ -74,16 +85,41 @@ class Row:
     kind: Literal["value", "repair"]
     cells: tuple[Cell | None, ...]
 
+    @property
+    def first_wrong(self) -> int | None:
+        """The first column in which a repair that is not proved did not carry the value; None where it always did."""
+        return next((n for n, cell in enumerate(self.cells) if cell is not None and cell.sign == "wrong"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstWrong:
+    """Where an element first holds something else than it should, in a column called `column`, such as "j = 2"."""
+
+    label: str
+    column: str
+    value: Number
+    should_be: Number
+
+    def __str__(self) -> str:
+        held = f"{_number(self.value)}, should be {_number(self.should_be)}"
+        return f"{self.label}: first wrong at {self.column}: {held}"
+
 
 @dataclass(frozen=True, slots=True)
 class TagTable:
-    """The table; `hidden` counts the rows that were left out for length."""
+    """The table.
+
+    Args:
+        hidden: how many rows were left out for length.
+        first_wrong: the elements, of all rows, that a repair which is not proved does not carry.
+    """
 
     title: str
     rolling: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     hidden: int = 0
+    first_wrong: tuple[FirstWrong, ...] = ()
 
     def row(self, label: str, kind: Literal["value", "repair"] = "value") -> Row:
         """The row with a label; ScheduleError with the nearest labels otherwise."""
@@ -92,6 +128,19 @@ class TagTable:
                 return row
         labels = [r.label for r in self.rows if r.kind == kind]
         raise ScheduleError(f"the tag table has no row {label!r}", help=nearest(label, labels, "rows"))
+
+    def wrong_notes(self) -> tuple[str, ...]:
+        """A sentence for each of the first few elements of `first_wrong`."""
+        notes = [f"{SIGNS['wrong']} {found}" for found in self.first_wrong[:_MOST_NOTES]]
+        more = len(self.first_wrong) - _MOST_NOTES
+        return (
+            *notes,
+            *(
+                (f"{SIGNS['wrong']} {more} more {'element is' if more == 1 else 'elements are'} wrong",)
+                if more > 0
+                else ()
+            ),
+        )
 
     def to_text(self) -> str:
         """The table as plain text, two lines a row: values and signs, then reads and expected values."""
@@ -113,8 +162,9 @@ class TagTable:
             cells = "".join(_cell_html(cell) for cell in row.cells)
             body.append(f'<tr class="{row.kind}"><th scope="row">{escape(_name(row))}</th>{cells}</tr>')
         notes = "<br>".join(escape(note) for note in self._notes())
+        style = _STYLE + (_WRONG_STYLE if self.first_wrong else "")
         return (
-            f'<div class="nl-tags"><style>{_STYLE}</style><table><caption>{escape(self.title)}</caption>'
+            f'<div class="nl-tags"><style>{style}</style><table><caption>{escape(self.title)}</caption>'
             f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(body)}</tbody></table><p>{notes}</p></div>"
         )
 
@@ -132,9 +182,14 @@ class TagTable:
         """The legend of the signs that occur, and what was left out."""
         cells = [cell for row in self.rows for cell in row.cells if cell is not None]
         used = {cell.sign for cell in cells} | ({"right"} if any(cell.right for cell in cells) else set())
-        notes = [f"{SIGNS[sign]} {text}" for sign, text in LEGEND.items() if sign in used]
-        if any(cell.should_be is not None and not cell.right for cell in cells):
+        notes = [*self.wrong_notes(), *(f"{SIGNS[sign]} {text}" for sign, text in LEGEND.items() if sign in used)]
+        differ = {cell.sign == "wrong" for cell in cells if cell.should_be is not None and not cell.right}
+        if False in differ:
             notes.append("≠ what the unscheduled program has there")
+        if True in differ:
+            notes.append(
+                f"≠ beside {SIGNS['wrong']}: the reduction of the iterations so far, its producers as they are now"
+            )
         return notes + ([f"{self.hidden} more rows are not shown"] if self.hidden else [])
 
 
@@ -185,6 +240,9 @@ class _Rows:
         self.tagged = {b.name for b in trace.program.buffers if b.tagged}
         self.found: dict[tuple[str, str], dict[int | str, list[Write]]] = {}
         self.expected = _expected(reference)
+        self.reference = reference
+        self.partial = {b.writes for b in self.blocks.values() if b.role in PARTIAL}
+        self.parts: dict[int, dict[str, np.ndarray]] = {}
         self.iterations = extents[rolling]
         self.first = min((w.step for w in trace.events if rolling in dict(w.loops)), default=0)
         self.tolerance = max(_TOLERANCES.get(b.dtype, 0.0) for b in trace.program.buffers)
@@ -237,7 +295,8 @@ class _Rows:
             rows.append(Row(label, buffer, last.block, "value", cells))
         names = tuple(f"{self.rolling} = {c}" if isinstance(c, int) else f"{c} {self.rolling}" for c in columns)
         title = f"{self.trace.program.name}: values at every iteration of {self.rolling}"
-        return TagTable(title, self.rolling, names, tuple(rows[:max_rows]), max(0, len(rows) - max_rows))
+        wrong = tuple(found for row in rows if (found := _first_wrong(row, names)) is not None)
+        return TagTable(title, self.rolling, names, _shortened(rows, max_rows), max(0, len(rows) - max_rows), wrong)
 
     def cell(self, column: int | str, writes: list[Write]) -> Cell:
         last = writes[-1]
@@ -246,12 +305,16 @@ class _Rows:
         should_be, scale = self.should_be(block, column, last)
         right = should_be is not None and _close(last.value, should_be, self.tolerance, scale)
         states = {read.state for read in reads}
+        if should_be is not None and not right and unproved(block) is not None:
+            return Cell(last.value, last.loops, "wrong", self.seen(reads), should_be, False)
         sign: Sign = "early" if "early" in states else "repaired" if "repaired" in states else "right" if right else ""
         return Cell(last.value, last.loops, sign, self.seen(reads), should_be, right)
 
     def repair_cell(self, write: Write) -> Cell:
         assert write.repair is not None
-        return Cell(write.repair.value, write.loops, "repaired", self.seen(list(write.repair.reads)))
+        reads = list(write.repair.reads)
+        sign: Sign = "early" if "early" in {read.state for read in reads} else "repaired"
+        return Cell(write.repair.value, write.loops, sign, self.seen(reads))
 
     def seen(self, reads: list[Read]) -> tuple[SeenRead, ...]:
         """The reads of other stages, each once, by tensor and tag."""
@@ -278,10 +341,72 @@ class _Rows:
         if added or block.role in ("local", "tile", "initial") or not prefix:
             return None, 0.0
         scale = max((abs(v) for v in prefix if isfinite(v)), default=0.0)
+        if unproved(block) is not None and isinstance(column, int) and self.moves(write):
+            return self.so_far(block, column, index), scale
         if isinstance(column, str) or len(self.columns_of.get(element, ())) < 2:
             return prefix[-1], scale
-        share = -(-len(prefix) // self.iterations)
+        share = self.terms_each.get(origin(block), -(-len(prefix) // self.iterations))
         return prefix[min((column + 1) * share, len(prefix)) - 1], scale
+
+    def moves(self, write: Write) -> bool:
+        """Whether a producer that went into a write, by itself or by a stage between, changes in a later iteration.
+
+        Local parts are stages between: they change with every iteration, and that says nothing.
+        """
+        for read in write.reads:
+            if read.buffer == write.buffer:
+                continue
+            if read.state in ("early", "repaired") and read.buffer not in self.partial:
+                return True
+            if read.written_at is not None and self.moves(self.trace.events[read.written_at]):
+                return True
+        return False
+
+    def so_far(self, block: Block, column: int, index: Index) -> Number | None:
+        """What the unscheduled program has for the iterations up to a column alone; None where that is not a number."""
+        assert self.reference is not None
+        if column not in self.parts:
+            inputs = {name: self.reference.values[name] for name in self.reference.program.inputs}
+            terms = {
+                b.name: (column + 1) * self.terms_each[origin(b)]
+                for b in blocks(self.reference.program)
+                if b.is_reduction and origin(b) in self.terms_each
+            }
+            self.parts[column] = values_of_part(self.reference.program, inputs, terms)
+        stage = next(b for b in blocks(self.reference.program) if origin(b) == origin(block))
+        value = self.parts[column][stage.writes][index].item()
+        return value if isfinite(value) else None
+
+    @cached_property
+    def terms_each(self) -> dict[str, int]:
+        """For each stage that rolls here, how many terms one iteration brings an element."""
+        folded: dict[str, Counter[tuple[str, Index]]] = {}
+        rolls: set[str] = set()
+        for write in self.trace.events:
+            at = dict(write.loops).get(self.rolling)
+            if at is None or write.init:
+                continue
+            name = origin(self.blocks[write.block])
+            if at == 0:  # of a stage's own block and its local ones, the one that takes the terms writes most often
+                folded.setdefault(name, Counter())[self.element(write)] += 1
+            if len(self.columns_of[self.element(write)]) > 1:
+                rolls.add(name)
+        return {name: max(counts.values()) for name, counts in folded.items() if name in rolls}
+
+
+def _first_wrong(row: Row, columns: tuple[str, ...]) -> FirstWrong | None:
+    n = row.first_wrong
+    cell = None if n is None else row.cells[n]
+    if n is None or cell is None or cell.should_be is None:
+        return None
+    return FirstWrong(row.label, columns[n], cell.value, cell.should_be)
+
+
+def _shortened(rows: list[Row], most: int) -> tuple[Row, ...]:
+    """The first rows; those of elements that are wrong, and of their repairs, go before others."""
+    wrong = {row.label for row in rows if row.first_wrong is not None}
+    late = [n for n, row in enumerate(rows) if n >= most and row.label in wrong][:most]
+    return tuple(rows[n] for n in (*range(min(most, len(rows)) - len(late)), *late))
 
 
 def _is_spatial(block: Block, name: str) -> bool:
@@ -309,6 +434,8 @@ def _first(row: dict[int | str, list[Write]]) -> int:
     inside = [writes[0].step for column, writes in row.items() if isinstance(column, int)]
     return min(inside or [writes[0].step for writes in row.values()])
 
+
+_MOST_NOTES = 6
 
 # Rounding that a short chain of stages in the dtype may leave, relative to the values.
 _TOLERANCES = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-12}
@@ -360,6 +487,10 @@ def _cell_html(cell: Cell | None) -> str:
     return f'<td class="{cell.sign}" title="{title}">{"<br>".join(lines)}</td>'
 
 
+_WRONG_STYLE = (
+    ".nl-tags table tr td.wrong{background-color:rgba(210,30,30,.22);outline:2px solid rgba(210,30,30,.7);"
+    "outline-offset:-2px}"
+)
 _STYLE = (
     ".nl-tags{overflow-x:auto;font-size:13px}"
     ".nl-tags table{border-collapse:collapse;color:inherit;font-family:ui-monospace,monospace}"

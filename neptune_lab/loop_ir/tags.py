@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,17 +75,38 @@ def record(program: Program, inputs: dict[str, np.ndarray], *, limit: int = 200_
         inputs: one array for each input, cast to the input's dtype; shapes must match.
         limit: the most stores that are run; a larger program is refused.
     """
+    _check_size(program, limit)
+    machine = _Machine(program, inputs)
+    with np.errstate(all="ignore"):
+        for stmt in program.body:
+            machine.run(stmt, {})
+    return TagTrace(program, classify(program, machine.events), machine.arrays)
+
+
+def values_of_part(
+    program: Program, inputs: dict[str, np.ndarray], terms: Mapping[str, int], *, limit: int = 200_000
+) -> dict[str, np.ndarray]:
+    """What the buffers of a small program hold at the end where some of its reductions stop early.
+
+    Args:
+        terms: a reduction's block -> how many terms each of its elements takes; the others take all.
+        program, inputs, limit: as in `record`.
+    """
+    _check_size(program, limit)
+    machine = _Machine(program, inputs, terms)
+    with np.errstate(all="ignore"):
+        for stmt in program.body:
+            machine.run(stmt, {})
+    return machine.arrays
+
+
+def _check_size(program: Program, limit: int) -> None:
     count = sum(_executions(stmt) for stmt in program.body)
     if count > limit:
         raise ScheduleError(
             f"{program.name} runs {count:,} stores, the tag recorder takes at most {limit:,}",
             help="record it on smaller shapes, or raise limit",
         )
-    machine = _Machine(program, inputs)
-    with np.errstate(all="ignore"):
-        for stmt in program.body:
-            machine.run(stmt, {})
-    return TagTrace(program, classify(program, machine.events), machine.arrays)
 
 
 def _executions(stmt: Stmt) -> int:
@@ -147,9 +168,11 @@ def _array(buffer: Buffer, given: dict[str, np.ndarray] | None) -> np.ndarray:
 
 
 class _Machine:
-    """One run; reads have no state yet."""
+    """One run; reads have no state yet. `terms`: as in `values_of_part`."""
 
-    def __init__(self, program: Program, inputs: dict[str, np.ndarray]) -> None:
+    def __init__(self, program: Program, inputs: dict[str, np.ndarray], terms: Mapping[str, int] | None = None) -> None:
+        self.terms = terms or {}
+        self.taken: dict[tuple[str, Index], int] = defaultdict(int)
         self.inputs = set(program.inputs)
         self.arrays = {b.name: _array(b, inputs if b.name in self.inputs else None) for b in program.buffers}
         self.events: list[Write] = []
@@ -175,6 +198,11 @@ class _Machine:
         values = {it.name: int(self.expr(it.binding, env)) for it in block.iters}
         reduces = tuple((it.name, values[it.name]) for it in block.iters if it.kind == "reduce")
         loops = tuple(env.items())
+        if block.name in self.terms:
+            element = (block.name, self.index(block.writes, block.body.indices, values))
+            if self.taken[element] >= self.terms[block.name]:
+                return
+            self.taken[element] += 1
         if block.init is not None and all(value == 0 for _, value in reduces):
             self.store(block.name, block.init, values, loops, reduces, init=True)
         term = self.repairs[block.name]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
+
+# A scalar formula as text.
+Formula: TypeAlias = str
 
 # Triton launches powers of two; 32 warps are 1024 threads, CUDA's limit on a block.
 WARPS = (1, 2, 4, 8, 16, 32)
@@ -42,6 +45,12 @@ def _is_value(value: Any) -> bool:
 _TYPES: Mapping[str, tuple[Callable[[Any], bool], str, str]] = {
     "str": (lambda v: isinstance(v, str), "a string", "a block is written 's_max', a loop 's_max.j'"),
     "int": (is_count, "a positive integer", "for example 64"),
+    "bool": (lambda v: isinstance(v, bool), "True or False", "it is a switch"),
+    "Formula | None": (
+        lambda v: isinstance(v, str),
+        "a formula as a string",
+        "for example 't * exp(xmax_before - xmax_now)', or leave it out, and it is derived",
+    ),
     "str | None": (lambda v: v is None or isinstance(v, str), "a string", "leave it out for a name of our own"),
     "str | int": (_is_value, "a string or an int", "a number of warps is 4, a note is 'by hand'"),
     "list[str]": (_is_names, "a list of loop names", "name loops without their block, as in ['i', 'j']"),

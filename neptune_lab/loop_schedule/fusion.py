@@ -254,12 +254,13 @@ def check_reads(program: Program, names: Collection[str], target_ref: str) -> No
         reader, buffer, late = early
         moved = late in names
         raise ScheduleError(
-            f"block {reader!r} would read {buffer!r} before {late!r} writes it"
-            + (f", once {late!r} is under {target_ref}" if moved else f", once it is under {target_ref}"),
+            f"block {reader!r} would read {buffer!r} before {late!r} writes it, "
+            f"once {repr(late) if moved else 'it'} is under {target_ref}",
             node=reader,
             help=f"choose a loop that comes before {reader!r}"
             if moved
-            else f"fuse {late!r} under {target_ref} first if it is a reduction, or inline it if it is elementwise",
+            else f"bring {late!r} under {target_ref} first: reverse_compute_at({late!r}, {target_ref!r}) if it is "
+            "elementwise (or inline it), rolling_update if it is a reduction",
         )
     inside = names_under(program, target_ref)
     places = {stmt.name: loops for _, stmt, loops in tree.statements(program) if isinstance(stmt, Block)}

@@ -180,7 +180,13 @@ def check_tag_order(program: Program) -> None:
 
 
 def materialize_tags(program: Program, *, block: str) -> Outcome:
-    """A reduction keeps its value after every tag, in a scan buffer; readers name the tag that they read."""
+    """A reduction keeps its value after every tag, in a scan buffer; readers name the tag that they read.
+
+    before ⇒ after:
+        X[i] = X[i] (f) e         ⇒   X⟨t⟩[i] = X⟨t-1⟩[i] (f) e
+        … X[i] …  (in the loop)   ⇒   … X⟨t⟩[i] …
+        … X[i] …  (after it)      ⇒   … X⟨last⟩[i] …
+    """
     _, found, _ = tree.find_block(program, block)
     if is_tagged(program, found.writes):
         raise ScheduleError(

@@ -162,7 +162,15 @@ def _bounds(predicate: Expr, it: Iter, loop: str) -> bool:
 
 
 def privatize_reduction(program: Program, *, loop: str) -> Outcome:
-    """The reduction of "block.loop" split along that loop: a local part a tile, a global part in a nest of its own."""
+    """The reduction of "block.loop" split along that loop: a local part a tile, a global part in a nest of its own.
+
+    before ⇒ after (j = j0 * 2 + j1):
+        for j0, j1: X[i] = X[i] (f) e(j)   ⇒   for j0, j1: X_local[i, j0] = X_local[i, j0] (f) e(j0 * 2 + j1)
+                                               for j0:     X[i] = X[i] (f) X_local[i, j0]
+
+    Args:
+        loop: "block.loop", along which the block folds; split it first, by the size of a tile.
+    """
     name, var = loop_ref(loop)
     tree.find_loop(program, name, var)
     made = privatize(program, name, var, "local", outside=True)

@@ -14,11 +14,12 @@ from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction
 from neptune_lab.loop_ir.sign import may_be_infinite
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.sympy_bridge import Reading, read_term, write
+from neptune_lab.loop_ir.unproved import unproved_notes, without_notes
 from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.vanishing import carries_nothing
-from neptune_lab.repair import RepairTerm, VectorRepair, solve, text
+from neptune_lab.repair import Counterexample, RepairTerm, VectorRepair, WrongRepair, in_names, solve, solve_given, text
 
 if TYPE_CHECKING:
     from sympy import Symbol
@@ -42,10 +43,11 @@ class ProducerReads:
 @dataclass(frozen=True, slots=True)
 class Repair(ProducerReads):
     """The solved repair of one consumer: its reads, `term`, the derivation from `repair.solve`, and what the h that is
-    written into the program was `checked` on."""
+    written into the program was `checked` on; `given` is its text where it was not derived."""
 
     term: RepairTerm
     checked: str = ""
+    given: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,81 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A repair that the caller gives.
+
+    Args:
+        h: its text. proved: refuse it where it is not proved; else it is marked.
+        shown: producer's buffer -> the name that it has in h, where that is another one.
+    """
+
+    h: str
+    proved: bool = True
+    shown: tuple[tuple[str, str], ...] = ()
+
+    def names(self, producers: tuple[str, ...]) -> list[str]:
+        """The names of some producers in h."""
+        return [dict(self.shown).get(p, p) for p in producers]
+
+
+def given_of(primitive: str, block: str, repair: str | None, proved: bool) -> Given | None:
+    """The arguments `repair` and `proved` of a primitive; ScheduleError where they do not go together."""
+    if repair is not None:
+        return Given(repair, proved)
+    if not proved:
+        raise ScheduleError(
+            f"{primitive}({block!r}): proved=False is for a repair that is given, and none is",
+            node=block,
+            help="a derived repair is always proved; give one with repair='…', or leave proved out",
+        )
+    return None
+
+
+def nothing_to_repair(primitive: str, block: str, given: Given | None) -> None:
+    """Raise ScheduleError where a repair is given and there is nothing to repair."""
+    if given is not None:
+        raise ScheduleError(
+            f"{primitive}({block!r}): a repair is given, but {block} reads no reduction that the loop leaves "
+            "incomplete",
+            node=block,
+            help="leave repair= out: there is nothing to repair",
+        )
+
+
+def find_given_repair(
+    program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...], given: Given
+) -> Repair:
+    """As `find_repair`, with an h that is given; where it is not proved and need not be, `term.unproved` says why.
+
+    Raises:
+        RepairError, WrongRepair: as `solve_given`.
+    """
+    asked = read_consumer(program, consumer, producers, kept)
+    try:
+        term = solve_given(
+            asked.reducer,
+            asked.reading.term,
+            asked.producers,
+            given.h,
+            assumptions=asked.assumptions,
+            shown=dict(given.shown),
+            unproved=not given.proved,
+        )
+        points = {p: singular_points(program, term, p) for p in asked.producers}
+        repair = Repair(
+            asked.reads, points, empty_points(program, consumer, asked, points), term, given=given.h.strip()
+        )
+        if term.unproved is not None:
+            return repair
+        checked = check_written(*as_written(program, consumer, asked, repair))
+        derived = in_names(term, given.names(term.producers))
+        return replace(repair, checked=f"{checked}; it is {derived}")
+    except RepairError as error:
+        error.node = consumer.name
+        raise
+
+
 def as_written(
     program: Program, consumer: Block, asked: Question, repair: Repair
 ) -> tuple[Program, str, Expr, Expr, Expr, list[Places]]:
@@ -155,11 +232,19 @@ def as_written(
 
 
 class RepairRefused(ScheduleError):
-    """The algebra found no repair; `phases` are those up to the step that refused."""
+    """The algebra found no repair; `phases` are those up to the step that refused.
 
-    def __init__(self, message: str, *, node: str, help: str | None, phases: tuple[Phase, ...]) -> None:
+    `step` and `expression` are those of the RepairError behind it; `counterexample` shows that a given repair is wrong.
+    """
+
+    def __init__(
+        self, message: str, *, node: str, help: str | None, phases: tuple[Phase, ...], cause: RepairError
+    ) -> None:
         super().__init__(message, node=node, help=help)
         self.phases = phases
+        self.failed_step = cause.step
+        self.expression = cause.expression
+        self.counterexample: Counterexample | None = cause.counterexample if isinstance(cause, WrongRepair) else None
 
 
 def solve_repair(
@@ -171,11 +256,19 @@ def solve_repair(
     buffers: dict[str, int | None],
     kept: tuple[str, ...],
     phases: tuple[Phase, ...],
+    given: Given | None = None,
 ) -> tuple[Repair, Phase]:
-    """The repair of `block`, read off its local block, and its phase; RepairRefused with the refusing phase last."""
+    """The repair of `block`, read off its local block, and its phase; RepairRefused with the refusing phase last.
+
+    Args:
+        given: hold this repair against Eqs. 3 and 4, instead of deriving one.
+    """
     _, consumer, _ = tree.find_block(program, local)
     try:
-        repair = find_repair(program, consumer, buffers, kept)
+        if given is None:
+            repair = find_repair(program, consumer, buffers, kept)
+        else:
+            repair = find_given_repair(program, consumer, buffers, kept, given)
     except RepairError as error:
         refused = Phase(
             "repair",
@@ -186,15 +279,28 @@ def solve_repair(
             reads_early=phases[-1].reads_early,
             refusal=(error.step, error.expression, error.reason),
         )
+        what = "no repair term" if given is None else "the repair that is given is refused"
+        help = error.help
+        if isinstance(error, WrongRepair):
+            help = f"{help}; proved=False takes it in as it is, marked, to see where it goes wrong"
         raise RepairRefused(
-            f"{primitive}({block!r}, {loop!r}): no repair term, step {error.step!r} failed: {error.reason}",
+            f"{primitive}({block!r}, {loop!r}): {what}, step {error.step!r} failed: {error.reason}",
             node=block,
-            help=error.help,
+            help=help,
             phases=(*phases, refused),
+            cause=error,
         ) from error
+    early = phases[-1].reads_early
+    if repair.term.unproved is not None:
+        why = repair.term.unproved
+        note = f"h = {repair.given} was given and is not proved: step {why.step!r} failed: {why.reason}."
+        wrong = phases[-1].wrong or why.wrong
+        title = "repair function, not proved"
+        return repair, Phase("repair", title, note, program, repair.term, wrong=wrong, reads_early=early)
     note = f"f is {repair.term.reducer}, g is read off {local}; h takes what {block} holds from one value of "
     note += f"{', '.join(buffers)} to another. {repair.checked[:1].upper()}{repair.checked[1:]}."
-    early = phases[-1].reads_early
+    if repair.given is not None:
+        note = f"h was given and is proved. {note[:1].upper()}{note[1:]}"
     return repair, Phase(
         "repair", "repair function", note, program, repair.term, wrong=phases[-1].wrong, reads_early=early
     )
@@ -213,7 +319,8 @@ def singular_points(
         infinite = point in (float("inf"), float("-inf"))
         if infinite and not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
             continue
-        if guard.final_repair:
+        # An h that is not proved ends wherever it ends.
+        if guard.final_repair and not (isinstance(term, RepairTerm) and term.unproved):
             raise RepairError(
                 f"{producer!r} can end at {guard.point}, where h is singular and the term is not: the loop would have "
                 "to repair once more after it ends",
@@ -340,8 +447,12 @@ def is_repaired(block: Block) -> bool:
 def repair_notes(block: Block, program: Program, repair: ProducerReads) -> tuple[tuple[str, str | int], ...]:
     """The block's annotations with two more: it repairs, and the stages of the definition that it repairs by."""
     stages = {w.origin for p in repair.reads if (w := writer_of(program, p)) is not None}
-    kept = tuple((k, v) for k, v in block.annotations if k not in ("repair", "repair_by"))
-    return (*kept, ("repair", 1), ("repair_by", ",".join(sorted(stages))))
+    kept = tuple((k, v) for k, v in without_notes(block).annotations if k not in ("repair", "repair_by"))
+    notes = (*kept, ("repair", 1), ("repair_by", ",".join(sorted(stages))))
+    why = repair.term.unproved if isinstance(repair, Repair) else None
+    if why is None or not isinstance(repair, Repair):
+        return notes
+    return (*notes, *unproved_notes(str(repair.given), wrong=why.wrong))
 
 
 def with_repair(block: Block, h: Expr, notes: tuple[tuple[str, str | int], ...]) -> Block:

@@ -40,7 +40,9 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
     name = scan.writes
     if not is_tagged(program, name):
         raise ScheduleError(
-            f"block {block!r} has no tags to retire", node=block, help="rolling_update or materialize_tags makes them"
+            f"block {block!r} has no tags to retire",
+            node=block,
+            help="a block gets tags when rolling_update fuses a reduction that reads it, or by materialize_tags",
         )
     tag, loop = rolling_loop(program, block)
     depth = tree.depth_of(loops, loop)

@@ -9,6 +9,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Previous, Program, reads, transform
 from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_schedule.arguments import Formula
 from neptune_lab.loop_schedule.estimate import (
     Progress,
     estimated,
@@ -25,8 +26,10 @@ from neptune_lab.loop_schedule.privatize_reduction import privatize
 from neptune_lab.loop_schedule.repairing import (
     Repair,
     apply_h,
+    given_of,
     guard_reads,
     is_repaired,
+    nothing_to_repair,
     repair_notes,
     with_repair,
 )
@@ -43,7 +46,7 @@ def check_target(program: Program, block: str, loop: str) -> None:
         raise ScheduleError(
             f"loop {loop!r} encloses block {block!r} already: there is nothing to fuse",
             node=block,
-            help="name a loop of a block that comes before it",
+            help="leave this step out if an earlier one has fused it; else name a loop of a block that comes before it",
         )
     match_reduction(consumer)
     order = [b.name for b in tree.blocks(program)]
@@ -98,7 +101,9 @@ def privatize_here(program: Program, name: str, var: str) -> tuple[Program, str]
     return program, made.local
 
 
-def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto") -> Outcome:
+def rolling_update(
+    program: Program, *, block: str, loop: str, maps: str = "auto", repair: Formula | None = None, proved: bool = True
+) -> Outcome:
     """A reduction fused under a loop of the reductions that it depends on, and repaired; four phases.
 
     before ⇒ after (T the rolling loop):
@@ -109,7 +114,10 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
         block: the reduction to fuse (L_t).
         loop: the rolling loop, "block.loop".
         maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganise`).
+        repair: h as text, over t, `<buffer>_before` and `<buffer>_now` of each producer; default: it is derived.
+        proved: refuse a given h that is not proved; False takes it in, and marks the program as wrong where it is.
     """
+    given = given_of("rolling_update", block, repair, proved)
     check_target(program, block, loop)
     _, var = loop_ref(loop)
     check_serial(program, loop)
@@ -145,28 +153,40 @@ def rolling_update(program: Program, *, block: str, loop: str, maps: str = "auto
     phases.append(Phase("naive", "naive fusion", note, program, wrong=wrong, reads_early=early if wrong else ()))
 
     if not buffers:
+        nothing_to_repair("rolling_update", block, given)
         note = f"{block} carries its value from one iteration of {var} to the next; there is nothing to repair."
         phases.append(Phase("repaired", "fused program", note, program))
         return Outcome(program, tuple(phases), () if local == block else (local,))
 
     # Step 3: the repair function.
     axes: dict[str, int | None] = {b: 0 if program.buffer(b).tagged else None for b in buffers}
-    repair, solved = solve_any_repair(program, "rolling_update", block, loop, local, axes, done.kept, tuple(phases))
+    found, solved = solve_any_repair(
+        program, "rolling_update", block, loop, local, axes, done.kept, tuple(phases), given
+    )
     phases.append(solved)
 
     # Step 4: tags and repair.
     members = [Member(block, local)]
-    if isinstance(repair, FamilyRepair):
-        program, members = add_companions(program, block, local, var, repair)
-    references = reference_values(program, local, var, buffers, done.kept, there, repair)
-    program = apply_repair(program, members, var, above.producers, done.kept, repair, references)
+    if isinstance(found, FamilyRepair):
+        program, members = add_companions(program, block, local, var, found)
+    references = reference_values(program, local, var, buffers, done.kept, there, found)
+    program = apply_repair(program, members, var, above.producers, done.kept, found, references)
     note = f"{block} repairs what it carries before it adds the new tile; "
     note += f"{', '.join(buffers)} {'keep' if len(buffers) > 1 else 'keeps'} every tag."
     if len(members) > 1:
         note += companions_note(program, block, members, references)
-    phases.append(Phase("repaired", "repaired program", note, program))
+    phases.append(repaired_phase("repaired program", note, program, found))
     locals_ = [m.local for m in members if m.local is not None and m.local != m.whole]
     return Outcome(program, tuple(phases), (*locals_, *(m.whole for m in members[1:] if m.whole is not None)))
+
+
+def repaired_phase(title: str, note: str, program: Program, repair: Repair | FamilyRepair) -> Phase:
+    """The last phase; it says so where the repair is not proved."""
+    if not isinstance(repair, Repair) or repair.term.unproved is None:
+        return Phase("repaired", title, note, program)
+    note += " The repair is not proved"
+    note += ", and wrong: so are the numbers." if repair.term.unproved.wrong else "."
+    return Phase("repaired", f"{title}, not proved", note, program, wrong=repair.term.unproved.wrong)
 
 
 def reference_values(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from neptune_lab.loop_ir.render import to_text
 from neptune_lab.loop_ir.run import Agreement, compare, run
 from neptune_lab.loop_ir.tag_table import TagTable, table
 from neptune_lab.loop_ir.tags import record
+from neptune_lab.loop_ir.unproved import has_wrong_repair
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives import get
 
@@ -57,6 +58,15 @@ class Step:
 _SPREAD = (("reorder", "loops"), ("fuse", "loops"), ("tile", "tiles"))
 
 
+# What the two updates take where nothing is said.
+_DEFAULTS: dict[str, Any] = {"maps": "auto", "repair": None, "proved": True}
+
+
+def _given_only(**arguments: Any) -> dict[str, Any]:
+    """The arguments that are not what is taken anyway, so that a step says no more than was asked for."""
+    return {name: value for name, value in arguments.items() if value != _DEFAULTS[name]}
+
+
 def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple((k, _frozen(v)) for k, v in value.items())
@@ -84,6 +94,12 @@ def _thawed(value: Any) -> Any:
 
 def _python(value: Any) -> str:
     return repr(_thawed(value)) if isinstance(value, tuple) else repr(value)
+
+
+def _marked(outcome: Outcome) -> Outcome:
+    """The phases after a wrong repair are wrong as well."""
+    phases = tuple(replace(p, wrong=True) if has_wrong_repair(p.program) else p for p in outcome.phases)
+    return replace(outcome, phases=phases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +201,7 @@ class Schedule:
             raise ScheduleError(
                 f"{step}: an argument has the wrong type: {error}", help=f"see help(Schedule.{step.primitive})"
             ) from error
-        self._applied.append(Applied(step, self.program, outcome))
+        self._applied.append(Applied(step, self.program, _marked(outcome)))
         return outcome.made
 
     def undo(self) -> Step:
@@ -240,7 +256,17 @@ class Schedule:
     # -- numbers --------------------------------------------------------------------------------------------
 
     def check(self, seed: int = 0, tolerance: float = 1e-9) -> Agreement:
-        """Whether the scheduled program equals the unscheduled one: both run natively in float64 on random inputs."""
+        """Whether the scheduled program equals the unscheduled one: both run natively in float64 on random inputs.
+
+        Every intermediate buffer is held whole, so this is for small shapes.
+
+        Args:
+            seed: of the inputs.
+            tolerance: the largest relative error (Frobenius norm) of an output that counts as equal.
+
+        Returns:
+            An Agreement: true where they are equal, with the error, and a sentence as its text.
+        """
         program = self.program
         if seed == 0 and program in self._checked:
             return self._checked[program]
@@ -355,14 +381,26 @@ class Schedule:
         """The reduction of "block.loop" split along it into a local and a global one (B.2); the local block."""
         return self.apply(Step.of("privatize_reduction", loop=loop))[0]
 
-    def rolling_update(self, block: str, loop: str, maps: str = "auto") -> tuple[str, ...]:
-        """Fuses the reduction `block` under the rolling loop `loop` and repairs it (4.2); local blocks made."""
-        extra = {} if maps == "auto" else {"maps": maps}
+    def rolling_update(
+        self, block: str, loop: str, maps: str = "auto", repair: str | None = None, proved: bool = True
+    ) -> tuple[str, ...]:
+        """Fuses the reduction `block` under the rolling loop `loop` and repairs it (4.2); local blocks made.
+
+        The repair h is derived, or given as text over t, what is carried, and each producer's value before and now:
+        `repair="t * exp(xmax_before - xmax_now)"`. A given h is proved as a derived one is, or refused with a
+        counterexample; `proved=False` takes it in all the same, to see where it goes wrong; no kernel is made of it.
+        """
+        extra = _given_only(maps=maps, repair=repair, proved=proved)
         return self.apply(Step.of("rolling_update", block=block, loop=loop, **extra))
 
-    def split_k_update(self, block: str, loop: str, maps: str = "auto") -> tuple[str, ...]:
-        """Splits the reduction `block` along `loop`, and repairs as it combines (4.3); local blocks made."""
-        extra = {} if maps == "auto" else {"maps": maps}
+    def split_k_update(
+        self, block: str, loop: str, maps: str = "auto", repair: str | None = None, proved: bool = True
+    ) -> tuple[str, ...]:
+        """Splits the reduction `block` along `loop`, and repairs as it combines (4.3); local blocks made.
+
+        `repair` and `proved` as in `rolling_update`; before is a split's own value, and now the whole one.
+        """
+        extra = _given_only(maps=maps, repair=repair, proved=proved)
         return self.apply(Step.of("split_k_update", block=block, loop=loop, **extra))
 
     def materialize_tags(self, block: str) -> None:

@@ -22,13 +22,22 @@ from neptune_lab.loop_ir.nodes import (
     walk,
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
+from neptune_lab.loop_schedule.arguments import Formula
 from neptune_lab.loop_schedule.fusion import align, check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.maps import reorganise, roll, upstream
 from neptune_lab.loop_schedule.materialize_tags import run_along, tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.privatize_reduction import Private, privatize
-from neptune_lab.loop_schedule.repairing import Repair, apply_h, guard_reads, repair_notes, solve_repair
-from neptune_lab.loop_schedule.rolling_update import check_target, dataflow_note
+from neptune_lab.loop_schedule.repairing import (
+    Repair,
+    apply_h,
+    given_of,
+    guard_reads,
+    nothing_to_repair,
+    repair_notes,
+    solve_repair,
+)
+from neptune_lab.loop_schedule.rolling_update import check_target, dataflow_note, repaired_phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +128,9 @@ def read_local(program: Program, name: str, half: Halves, var: str) -> Program:
     return tree.replace_block(program, name, replace(block, body=map_store(block.body, lambda e: transform(e, rule))))
 
 
-def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto") -> Outcome:
+def split_k_update(
+    program: Program, *, block: str, loop: str, maps: str = "auto", repair: Formula | None = None, proved: bool = True
+) -> Outcome:
     """A reduction split into local ones in parallel and one that combines and repairs them; four phases.
 
     before ⇒ after (t the split):
@@ -132,7 +143,9 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
         block: the reduction to fuse (L_t).
         loop: the loop over splits, "block.loop".
         maps: as in `rolling_update`.
+        repair, proved: as in `rolling_update`; before is a split's own value of a producer, now the whole one.
     """
+    given = given_of("split_k_update", block, repair, proved)
     check_target(program, block, loop)
     _, var = loop_ref(loop)
     asked = loop
@@ -143,6 +156,8 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
     there = names_under(program, loop)
 
     found: list[Halves] = []
+    if not above.producers:
+        nothing_to_repair("split_k_update", block, given)
     for producer in above.producers:
         if halves(program, producer, loop) is None:
             inner = upstream(program, producer, loop)
@@ -187,16 +202,18 @@ def split_k_update(program: Program, *, block: str, loop: str, maps: str = "auto
         return Outcome(program, tuple(phases), (local,))
 
     axes: dict[str, int | None] = {half.local: half.axis for half in found}
-    repair, solved = solve_repair(program, "split_k_update", block, asked, local, axes, done.kept, tuple(phases))
+    if given is not None:
+        given = replace(given, shown=tuple((half.local, half.whole) for half in found))
+    h, solved = solve_repair(program, "split_k_update", block, asked, local, axes, done.kept, tuple(phases), given)
     phases.append(solved)
     for reader in (*done.kept, local):
         _, reading, _ = tree.find_block(program, reader)
-        program = tree.replace_block(program, reader, guard_reads(reading, repair, program))
-    program = tree.replace_block(program, block, _combined(program, block, found, repair))
+        program = tree.replace_block(program, reader, guard_reads(reading, h, program))
+    program = tree.replace_block(program, block, _combined(program, block, found, h))
     note = (
         f"{block} repairs each split's value from {names} to {', '.join(h.whole for h in found)} as it combines them."
     )
-    phases.append(Phase("repaired", "repaired program", note, program))
+    phases.append(repaired_phase("repaired program", note, program, h))
     return Outcome(program, tuple(phases), (local,))
 
 

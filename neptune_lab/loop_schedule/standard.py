@@ -5,7 +5,7 @@ TVM checks and applies; these functions translate names, keep loop names readabl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from neptune_lab.loop_ir.start_values import start_before
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
 from neptune_lab.loop_schedule import maps
 from neptune_lab.loop_schedule.arguments import check_hint
-from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops
+from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops, under
 from neptune_lab.loop_schedule.materialize_tags import check_tag_order
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
@@ -36,12 +36,25 @@ _TVM_HELP = {
 }
 
 
-def _tvm(program: Program, primitive: str, node: str, action: Callable[[Any], Any]) -> Program:
+def _tvm(
+    program: Program, primitive: str, node: str, action: Callable[[Any], Any], absent: Collection[str] = ()
+) -> Program:
+    """TVM's primitive applied; `absent` names the blocks that its refusal would know by numbers of its own."""
     try:
         result = tree.rename_loops(restore_unit_loops(apply(program, action)))
     except TvmRefusal as error:
+        twice = _written_twice(program)
+        if "not a stage pipeline" in error.reason and twice:
+            raise ScheduleError(
+                f"{primitive} on {node!r}: TVM moves nothing among blocks that share a buffer to write: {twice}",
+                node=node.partition(".")[0],
+                help=f"{primitive} before retire_tags and decompose_reduction, which add start values; fuse_under can "
+                "still move a block behind them",
+            ) from error
+        reason, listed, numbers = error.reason.partition(" However, there ")
+        reason += f" Not there: {', '.join(absent)}." if listed and absent else listed + numbers
         raise ScheduleError(
-            f"{primitive} on {node!r}: TVM refuses: {error.reason}",
+            f"{primitive} on {node!r}: TVM refuses: {reason}",
             node=node.partition(".")[0],
             help=_TVM_HELP.get(primitive, "print the schedule: names, order and kinds of loops must be as it shows"),
         ) from error
@@ -65,6 +78,14 @@ def _tvm(program: Program, primitive: str, node: str, action: Callable[[Any], An
         )
     check_tag_order(result)
     return result
+
+
+def _written_twice(program: Program) -> str:
+    """The buffers that several blocks write, each with the blocks."""
+    writers: dict[str, list[str]] = {}
+    for block in tree.blocks(program):
+        writers.setdefault(block.writes, []).append(block.name)
+    return "; ".join(f"{name} by {' and '.join(found)}" for name, found in writers.items() if len(found) > 1)
 
 
 def _check_scope(scope: str) -> None:
@@ -111,6 +132,10 @@ def rename_loop(program: Program, path: tree.Path, new: str) -> Program:
 def split(program: Program, *, loop: str, factors: list[int | None], names: list[str] | None = None) -> Outcome:
     """`for j` becomes `for j0: for j1: …` with these extents, at most one of them None (worked out).
 
+    before ⇒ after, with factors (None, 64):
+        for j in range(256):              for j0, j1 in grid(4, 64):
+            X[j] = e(j)             ⇒         X[j0 * 64 + j1] = e(j0 * 64 + j1)
+
     Sizes that do not divide get a guard. `names` names the new loops (default: j0, j1, …).
     """
     block, var = loop_ref(loop)
@@ -155,7 +180,11 @@ def split(program: Program, *, loop: str, factors: list[int | None], names: list
 
 
 def reorder(program: Program, *, block: str, loops: list[str]) -> Outcome:
-    """The named loops around `block` in the order given."""
+    """The named loops around `block` in the order given.
+
+    before ⇒ after, with loops ("j", "i"):
+        for i, j: X[i, j] = e    ⇒    for j, i: X[i, j] = e
+    """
     if len(loops) < 2 or len(set(loops)) < len(loops):
         raise ScheduleError(
             f"reorder on {block!r} takes two loops or more, each once, got {loops}",
@@ -168,7 +197,11 @@ def reorder(program: Program, *, block: str, loops: list[str]) -> Outcome:
 
 
 def fuse(program: Program, *, block: str, loops: list[str], name: str | None = None) -> Outcome:
-    """Nested loops made one, called `name` (default: their names joined)."""
+    """Nested loops made one, called `name` (default: their names joined).
+
+    before ⇒ after, for i of 4 and j of 8:
+        for i, j in grid(4, 8): X[i, j] = e    ⇒    for ij in range(32): X[ij // 8, ij % 8] = e
+    """
     if len(loops) < 2:
         raise ScheduleError(
             f"fuse on {block!r} takes two loops or more, got {loops}", node=block, help=_TVM_HELP["fuse"]
@@ -182,7 +215,13 @@ def fuse(program: Program, *, block: str, loops: list[str], name: str | None = N
 
 
 def tile(program: Program, *, block: str, tiles: dict[str, int]) -> Outcome:
-    """Each loop split by its tile size, all outer loops before all inner ones: i, j ⇒ i0, j0, i1, j1."""
+    """Each loop split by its tile size, all outer loops before all inner ones: i, j ⇒ i0, j0, i1, j1.
+
+    before ⇒ after, with i=16, j=16:
+        for i, j in grid(64, 64): X[i, j] = e    ⇒    for i0, j0, i1, j1 in grid(4, 4, 16, 16): X[…] = e
+    """
+    for var in tiles:
+        tree.find_loop(program, block, var)  # before any is split, so that a refusal names the loops there are
     outer, inner = [], []
     for var, size in tiles.items():
         program = split(program, loop=f"{block}.{var}", factors=[None, size]).program
@@ -194,7 +233,12 @@ def tile(program: Program, *, block: str, tiles: dict[str, int]) -> Outcome:
 
 
 def bind(program: Program, *, loop: str, thread: str) -> Outcome:
-    """The loop's iterations become program instances along a grid axis."""
+    """The loop's iterations become program instances along a grid axis.
+
+    before ⇒ after:
+        for i in range(4): X[i] = e    ⇒    for i in range(4):  # blockIdx.x
+                                                X[i] = e
+    """
     if thread not in THREADS:
         raise ScheduleError(f"thread={thread!r} is not a grid axis", help=f"one of {', '.join(THREADS)}")
     block, var = loop_ref(loop)
@@ -232,23 +276,54 @@ def _loops_in(loop: Loop) -> list[Loop]:
 
 
 def compute_at(program: Program, *, block: str, loop: str) -> Outcome:
-    """A producer moved under a loop of its consumer, computing just what is needed there."""
-    tree.find_block(program, block)
-    result = _tvm(program, "compute_at", block, lambda s: s.compute_at(s.get_sblock(block), _at(s, program, loop)))
+    """A producer moved under a loop of its consumer, computing just what is needed there.
+
+    before ⇒ after:
+        for i, j: A[i, j] = a                for i:
+        for i, j: B[i, j] = b(A[i, j])  ⇒        for j: A[i, j] = a
+                                                 for j: B[i, j] = b(A[i, j])
+    """
+    _, found, _ = tree.find_block(program, block)
+    target, _, _ = tree.find_loop(program, *loop_ref(loop))
+    absent = [b.name for b in readers_of(program, found.writes) if not under(program, b.name, target)]
+    result = _tvm(
+        program, "compute_at", block, lambda s: s.compute_at(s.get_sblock(block), _at(s, program, loop)), absent
+    )
     return plain("compute_at", result, f"{block} is computed inside {loop}.")
 
 
 def reverse_compute_at(program: Program, *, block: str, loop: str) -> Outcome:
-    """A consumer moved under a loop of its producers."""
-    tree.find_block(program, block)
+    """A consumer moved under a loop of its producers.
+
+    before ⇒ after:
+        for i, j: A[i, j] = a                for i, j:
+        for i, j: B[i, j] = b(A[i, j])  ⇒        A[i, j] = a
+                                                 B[i, j] = b(A[i, j])
+
+    All that the consumer reads is complete there: a reduction that the loop still folds along is refused.
+    """
+    _, found, _ = tree.find_block(program, block)
+    target, _, _ = tree.find_loop(program, *loop_ref(loop))
+    wanted = {read.buffer for read in loads(found.body.value)}
+    writers = [b.name for b in tree.blocks(program) if b.writes in wanted and b.name != block]
+    absent = [name for name in writers if not under(program, name, target)]
     result = _tvm(
-        program, "reverse_compute_at", block, lambda s: s.reverse_compute_at(s.get_sblock(block), _at(s, program, loop))
+        program,
+        "reverse_compute_at",
+        block,
+        lambda s: s.reverse_compute_at(s.get_sblock(block), _at(s, program, loop)),
+        absent,
     )
     return plain("reverse_compute_at", result, f"{block} is computed inside {loop}.")
 
 
 def inline(program: Program, *, block: str) -> Outcome:
-    """An elementwise block written into its consumers."""
+    """An elementwise block written into its consumers.
+
+    before ⇒ after:
+        for i, j: E[i, j] = exp(A[i, j])     for i, j: S[i] += exp(A[i, j])
+        for i, j: S[i] += E[i, j]        ⇒
+    """
     _, found, _ = tree.find_block(program, block)
     if found.role in ("scan", "current", "retire", "initial"):
         raise ScheduleError(
@@ -275,7 +350,12 @@ def _alone(program: Program, block: str) -> bool:
 
 
 def cache_read(program: Program, *, block: str, buffer: str, scope: str = "shared") -> Outcome:
-    """`block`, and every later reader of `buffer`, reads a copy in `scope`, made by a new block."""
+    """`block`, and every later reader of `buffer`, reads a copy in `scope`, made by a new block.
+
+    before ⇒ after, with scope "shared":
+        for i, j: B[i] += A[i, j]    ⇒    for i, j: A_shared[i, j] = A[i, j]
+                                          for i, j: B[i] += A_shared[i, j]
+    """
     _check_scope(scope)
     _, reader, _ = tree.find_block(program, block)
     reads = list(dict.fromkeys(r.buffer for r in loads(reader.body.value) if r.buffer != reader.writes))
@@ -297,7 +377,12 @@ def cache_read(program: Program, *, block: str, buffer: str, scope: str = "share
 
 
 def cache_write(program: Program, *, block: str, scope: str = "local") -> Outcome:
-    """`block` writes to a copy in `scope`, which a new block stores to the buffer."""
+    """`block` writes to a copy in `scope`, which a new block stores to the buffer.
+
+    before ⇒ after, with scope "local":
+        for i, j: B[i] += A[i, j]    ⇒    for i, j: B_local[i] += A[i, j]
+                                          for i: B[i] = B_local[i]
+    """
     _check_scope(scope)
     _, writer, _ = tree.find_block(program, block)
     _free(program, f"{writer.writes}_{scope}", block)
@@ -334,7 +419,13 @@ def set_scope(program: Program, *, block: str, scope: str) -> Outcome:
 
 
 def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
-    """The start value of a reduction is written before `loop`, by a block of its own."""
+    """The start value of a reduction is written before `loop`, by a block of its own.
+
+    before ⇒ after, at loop j:
+        for i, j: X[i] = X[i] (f) e    ⇒    for i:
+                                                X[i] = initial
+                                                for j: X[i] = X[i] (f) e
+    """
     _, found, loops = tree.find_block(program, block)
     named, var = loop_ref(loop)
     if named != block:

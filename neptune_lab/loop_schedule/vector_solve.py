@@ -14,6 +14,7 @@ from neptune_lab.loop_schedule.estimate import Progress, plain_reads, progress_o
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.repairing import (
+    Given,
     ProducerReads,
     Question,
     Repair,
@@ -126,15 +127,20 @@ def solve_any_repair(
     buffers: dict[str, int | None],
     kept: tuple[str, ...],
     phases: tuple[Phase, ...],
+    given: Given | None = None,
 ) -> tuple[Repair | FamilyRepair, Phase]:
     """As `repairing.solve_repair`, and where the paper's solver refuses, the vector repair.
+
+    A repair that is given is one h, and no matrix stands in for it.
 
     Raises:
         RepairRefused: both refuse; the reasons of both, the first one's step.
     """
     try:
-        return solve_repair(program, primitive, block, loop, local, buffers, kept, phases)
+        return solve_repair(program, primitive, block, loop, local, buffers, kept, phases, given)
     except RepairRefused as error:
+        if given is not None:
+            raise
         refused = error
     scalar = refused.__cause__
     assert isinstance(scalar, RepairError)
@@ -153,7 +159,7 @@ def solve_any_repair(
             refusal=(scalar.step, scalar.expression, scalar.reason + also),
         )
         raise RepairRefused(
-            refused.reason + also, node=block, help=refused.help, phases=(*refused.phases[:-1], last)
+            refused.reason + also, node=block, help=refused.help, phases=(*refused.phases[:-1], last), cause=scalar
         ) from scalar
     term = repair.term
     note = f"{block} has no repair of its own (step {scalar.step!r}: {scalar.reason}). But its term is one of a family "

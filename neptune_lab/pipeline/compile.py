@@ -9,7 +9,8 @@ from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile_to_triton import ANY
-from neptune_lab.loop_ir.tree import nearest
+from neptune_lab.loop_ir.tree import blocks, nearest
+from neptune_lab.loop_ir.unproved import unproved
 from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
@@ -28,6 +29,14 @@ def schedule(operator: Operator, template: str | None = None, **options: Any) ->
 
     Without a template, the operator's own, or where it has none, one is chosen by shape, and a remark in the record
     says why.
+
+    Args:
+        operator: from `neptune_lab.operators`.
+        template: "rolling_update" or "split_k_update".
+        options: the template's, such as block_q and block_kv (elements of a tile) or splits.
+
+    Raises:
+        ScheduleError: no such template or option, or one that cannot be applied.
     """
     if not hasattr(operator, "program"):
         raise ScheduleError(
@@ -80,6 +89,7 @@ def compile(
         scheduled = what.copy()
     else:
         scheduled = schedule(what, template, **options)  # tensor expressions -> loop-scalar IR -> scheduled loops
+    check_proved(scheduled)
     translated = verify_and_return(translate(scheduled.program))  # loops -> HTile
     passes = []
     tiles = translated
@@ -92,6 +102,19 @@ def compile(
     else:
         source = htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
     return Kernel(scheduled, translated, tuple(passes), source)
+
+
+def check_proved(scheduled: Schedule) -> None:
+    """Formal statement: every repair of the program is proved. No kernel is made of one that is not."""
+    for block in blocks(scheduled.program):
+        h = unproved(block)
+        if h is not None:
+            raise ScheduleError(
+                f"block {block.name!r} is repaired by h = {h}, which is not proved: no kernel is made of it",
+                node=block.name,
+                help="leave repair= and proved= out, and h is derived; Schedule.check() and Schedule.tag_table() show "
+                "what this one does",
+            )
 
 
 # Where nothing was measured: what was good for every prefill attention that was, on the GPU that it is written for.

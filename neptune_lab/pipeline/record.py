@@ -15,6 +15,7 @@ from neptune_lab.htile_to_triton import TritonSource
 from neptune_lab.loop_ir import render, tree
 from neptune_lab.loop_ir.dataflow import Edge, Node, graph
 from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.unproved import unproved
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out
@@ -79,6 +80,7 @@ def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
     nest = {b.name: n for n, stmt in enumerate(program.body) for b in tree.blocks_under(stmt)}
     origins = {b.name: b.origin for b in tree.blocks(program)}
     notes = {b.name: dict(b.annotations) for b in tree.blocks(program)}
+    doubtful = {b.name for b in tree.blocks(program) if unproved(b) is not None}
     repair_by = {name: str(note["repair_by"]).split(",") for name, note in notes.items() if "repair_by" in note}
     early = set() if phase is None else {(producer, reader) for reader, producer in phase.reads_early}
     nodes, edges = [], []
@@ -91,7 +93,7 @@ def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
         if source in nest and nest[source] == nest[target]:
             kind = "fused"
         if origins.get(source) in repair_by.get(target, ()):
-            kind = "repaired"
+            kind = "early" if target in doubtful else "repaired"
         if (source, target) in early:
             kind = "early"
         edges.append(record.GraphEdge(source, target, edge.tensor, kind))
@@ -102,7 +104,11 @@ def derivation_record(term: RepairTerm | VectorRepair) -> record.Derivation:
     """A repair term, step by step, in three notations."""
     steps = tuple(record.DerivationStep(s.title, s.text, s.latex, s.mathml, s.ok) for s in term.steps)
     data = term.as_record()
-    return record.Derivation(term.reducer, data["g"], steps, True, f"h(t, r, r') = {data['h']}")
+    summary = f"h(t, r, r') = {data['h']}"
+    why = term.unproved if isinstance(term, RepairTerm) else None
+    if why is not None:
+        summary += f" is not proved: {why.reason}"
+    return record.Derivation(term.reducer, data["g"], steps, why is None, summary)
 
 
 def phase_record(phase: Phase) -> record.Phase:

@@ -48,7 +48,14 @@ class Store:
         source: str | None = None,
         cold: bool | None = None,
     ) -> tuple[Record, ...]:
-        """The records with these values, the fastest first, failures last; nothing where there is no file yet."""
+        """The records with these values, the fastest first, failures last; nothing where there is no file yet.
+
+        Args:
+            workload: the key of an operator's definition, shapes and dtypes (`records.workload_key`).
+            device: a GPU's name, such as "NVIDIA H200".
+            source: a digest of the emitted module.
+            cold: whether each run started with a cold L2 cache.
+        """
         if not self.path.is_file():
             return ()
         given = {"workload": workload, "device": device, "source": source, "cold": cold}

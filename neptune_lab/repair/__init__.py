@@ -7,17 +7,19 @@
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.derive import Derivation
+from neptune_lab.repair.given import Counterexample, WrongRepair, in_names, solve_given
 from neptune_lab.repair.guard import Guard
 from neptune_lab.repair.invert import Inverse
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.render import Line, Step, latex, mathml, text
 from neptune_lab.repair.separate import Separation
 from neptune_lab.repair.solve import solve
-from neptune_lab.repair.term import RepairTerm
+from neptune_lab.repair.term import RepairTerm, Unproved
 from neptune_lab.repair.vector import solve_vector
 from neptune_lab.repair.vector_term import VectorRepair
 
 __all__ = [
+    "Counterexample",
     "Derivation",
     "Guard",
     "Inverse",
@@ -27,10 +29,14 @@ __all__ = [
     "RepairTerm",
     "Separation",
     "Step",
+    "Unproved",
     "VectorRepair",
+    "WrongRepair",
+    "in_names",
     "latex",
     "mathml",
     "solve",
+    "solve_given",
     "solve_vector",
     "text",
 ]

@@ -23,7 +23,10 @@ _FEWEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the numbers need: f, g, g0 with its variable C = g_c(c), and h."""
+    """What the numbers need: f, g, g0 with its variable C = g_c(c), and h.
+
+    `proved` is false of a given h that was let through without a proof.
+    """
 
     reducer: Reducer
     g: Expr
@@ -36,6 +39,7 @@ class Model:
     current: tuple[Symbol, ...]
     inputs: tuple[Symbol, ...]
     constants: tuple[Symbol, ...]
+    proved: bool = True
 
     def term(self, r: dict[Symbol, Any], c: Array, fixed: dict[Symbol, Any]) -> Array:
         """g0(r, C)."""

@@ -13,6 +13,8 @@ from neptune_lab.errors import RepairError
 from neptune_lab.repair.render import Line, equation, text
 from neptune_lab.repair.simplify import is_zero, nicest, seems_zero
 
+_DERIVED = "Derive: h(t, r, r') = g0(r', C) with the C just found (Eq. 5)"
+_GIVEN = "Given: h(t, r, r') as the schedule has it"
 _LARGE = 120  # operations, beyond which sp.simplify takes seconds
 
 
@@ -21,31 +23,46 @@ class Derivation:
     """The repair function of one branch of the inverse.
 
     Attributes:
-        h: over t, each r and each r'. factor: a(r, r') where h = a*t, else None.
-        raw: h before simplification. inverse: C in terms of r and t.
+        h: over t, each r and each r'.
+        factor: a(r, r') where h = a*t, else None.
+        raw: h before simplification.
+        inverse: C in terms of r and t; None where h was given, and nothing inverted.
     """
 
     h: Expr
     factor: Expr | None
     raw: Expr
-    inverse: Expr
+    inverse: Expr | None
     t: Symbol
     previous: tuple[Symbol, ...]
     current: tuple[Symbol, ...]
 
-    title = "Derive: h(t, r, r') = g0(r', C) with the C just found (Eq. 5)"
+    @property
+    def title(self) -> str:
+        """What the step does, in a line."""
+        return _GIVEN if self.inverse is None else _DERIVED
 
     @property
     def lines(self) -> tuple[Line, ...]:
+        """The step line by line, for display."""
         call = Function("h")(self.t, *self.previous, *self.current)
+        if self.inverse is None:
+            lines = [Line("as given", equation(call, self.raw))]
+            if self.raw != self.h:
+                lines.append(Line("simplify", equation(call, self.h)))
+            return (*lines, *self._factor_line)
         inserted = Function("g0")(*self.current, self.inverse)
         lines = [Line("insert", equation(call, inserted))]
         if self.raw != self.h:
             lines.append(Line("that is", equation(call, self.raw)))
         lines.append(Line("simplify" if self.raw != self.h else "that is", equation(call, self.h)))
-        if self.factor is not None:
-            lines.append(Line("a factor times t", equation(Function("a")(*self.previous, *self.current), self.factor)))
-        return tuple(lines)
+        return (*lines, *self._factor_line)
+
+    @property
+    def _factor_line(self) -> tuple[Line, ...]:
+        if self.factor is None:
+            return ()
+        return (Line("a factor times t", equation(Function("a")(*self.previous, *self.current), self.factor)),)
 
     def replace(self, mapping: Mapping[Symbol, Symbol]) -> Derivation:
         """The same derivation over other symbols."""
@@ -57,7 +74,7 @@ class Derivation:
             h=moved(self.h),
             factor=None if self.factor is None else moved(self.factor),
             raw=moved(self.raw),
-            inverse=moved(self.inverse),
+            inverse=None if self.inverse is None else moved(self.inverse),
             t=mapping.get(self.t, self.t),
             previous=tuple(mapping.get(symbol, symbol) for symbol in self.previous),
             current=tuple(mapping.get(symbol, symbol) for symbol in self.current),
@@ -85,6 +102,20 @@ def derive(g0: Expr, variable: Symbol, inverse: Expr, t: Symbol, current: Mappin
             expression=text(g0),
             help="say what sign the inputs and producers have",
         ) from error
+    return _with_factor(h, raw, inverse, t, current)
+
+
+def given(h: Expr, t: Symbol, current: Mapping[Symbol, Symbol]) -> Derivation:
+    """An h that was not derived, in the form that a derived one has.
+
+    >>> r, q, t = sp.symbols("r r' t", real=True)
+    >>> given(t * sp.exp(r) / sp.exp(q), t, {r: q}).factor
+    exp(r - r')
+    """
+    return _with_factor(nicest(h), h, None, t, current)
+
+
+def _with_factor(h: Expr, raw: Expr, inverse: Expr | None, t: Symbol, current: Mapping[Symbol, Symbol]) -> Derivation:
     factor = linear_factor(h, t)
     if factor is None and h.count_ops() <= _LARGE and _seems_linear(h, t):
         # Only here is the slow simplifier worth its time: h behaves as if it were linear.

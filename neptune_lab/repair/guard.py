@@ -38,8 +38,10 @@ class Guard:
     """A singular point of one producer.
 
     Attributes:
-        producer: its name. point: the singular value of r, such as -oo or 0. stand_in: a regular value to use instead,
-            in g and in h. reason: why, in words.
+        producer: its name.
+        point: the singular value of r, such as -oo or 0.
+        stand_in: a regular value to use instead, in g and in h.
+        reason: why, in words.
         final_repair: g is finite at the point, so a loop that ends there needs one more h(t, stand_in, point).
     """
 
@@ -168,7 +170,8 @@ def _behaviour(model: Model, symbol: Symbol, point: Expr, points: Draw) -> _Beha
     g_finite = bool(np.isfinite(at_point)[defined].all())
     leaves = bool(np.isfinite(left)[defined].all())
     arrives = bool(np.isfinite(reached)[defined].all())
-    if g_finite:
+    # An h that is not right is not right anywhere: all that can be asked of it is to stay finite.
+    if g_finite and model.proved:
         carried = model.repair(at_point, here, away, points.fixed)
         leaves = leaves and bool(close(carried, at_away, np.abs(at_away))[defined].all())
         arrives = arrives and bool(close(reached, at_point, np.abs(at_away))[defined].all())

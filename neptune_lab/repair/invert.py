@@ -40,7 +40,10 @@ class Inverse:
     """C in terms of t and r; more than one branch where g0 takes a value twice.
 
     Attributes:
-        g0: what was inverted. variable: C. t: the value. branches: the possible C.
+        g0: what was inverted.
+        variable: C.
+        t: the value.
+        branches: the possible C.
         lines: the equation after each operation that was undone (first branch).
     """
 

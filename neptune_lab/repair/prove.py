@@ -28,7 +28,9 @@ class Proof:
     """A proven equation.
 
     Attributes:
-        equation: "Eq. 3" or "Eq. 4". statement: it in words. lines: the steps.
+        equation: "Eq. 3" or "Eq. 4".
+        statement: it in words.
+        lines: the steps.
         caveats: where it holds, if not everywhere (the guards stand in for the rest).
     """
 

@@ -93,8 +93,8 @@ def _refuse(message: str, expression: str, help: str | None = None) -> NoReturn:
     raise RepairError(message, step="read", expression=expression, help=help)
 
 
-def parse(source: str) -> Expr:
-    """Parse text into a SymPy expression; integers and decimals are exact.
+def parse(source: str, what: str = "g") -> Expr:
+    """Parse text into a SymPy expression, which messages call `what`; integers and decimals are exact.
 
     >>> parse("exp(c - r) + 0.5*relu(c)**2")
     exp(c - r) + Max(0, c)**2/2
@@ -105,50 +105,51 @@ def parse(source: str) -> Expr:
       help: known: abs, cos, cosh, erf, exp, exp2, log, max, min, pow, relu, rsqrt, sigmoid, sin, sinh, sqrt, tanh
     """
     if len(source) > _LONGEST_TEXT:
-        _refuse(f"g is {len(source)} characters long; at most {_LONGEST_TEXT} are read", source[:40] + "...")
+        _refuse(f"{what} is {len(source)} characters long; at most {_LONGEST_TEXT} are read", source[:40] + "...")
     try:
         tree = ast.parse(source.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        _refuse(f"g = {source!r} is not an expression: {error}", source, "write it as in Python: exp(c - r)*v")
-    return _build(tree.body, source, 0)
+        why = error.msg if isinstance(error, SyntaxError) else error  # without a file and a line that there are not
+        _refuse(f"{what} = {source!r} is not an expression: {why}", source, "write it as in Python: exp(c - r)*v")
+    return _build(tree.body, source, what, 0)
 
 
-def _build(node: ast.expr, source: str, depth: int) -> Expr:
+def _build(node: ast.expr, source: str, what: str, depth: int) -> Expr:
     if depth > _DEEPEST_TEXT:
-        _refuse(f"g nests deeper than {_DEEPEST_TEXT} levels", source)
+        _refuse(f"{what} nests deeper than {_DEEPEST_TEXT} levels", source)
 
     def build(child: ast.expr) -> Expr:
-        return _build(child, source, depth + 1)
+        return _build(child, source, what, depth + 1)
 
     match node:
         case ast.Name(id=name):
             return Symbol(name)
         case ast.Constant(value=bool() | str() | bytes() | complex() | None):
-            _refuse(f"g holds {node.value!r}, which is not a real number", source)
+            _refuse(f"{what} holds {node.value!r}, which is not a real number", source)
         case ast.Constant(value=int() as value):
             return Integer(value)
         case ast.Constant(value=float() as value):
-            return _exact(value, source)
+            return _exact(value, source, what)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return cast(Expr, -build(operand))
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return build(operand)
         case ast.BinOp(left=left, op=op, right=right):
-            return _binary(build(left), op, build(right), source)
+            return _binary(build(left), op, build(right), source, what)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             if name not in FUNCTIONS:
                 known = ", ".join(sorted(FUNCTIONS))
-                _refuse(f"g calls {name!r}, which is not a known function", source, f"known: {known}")
+                _refuse(f"{what} calls {name!r}, which is not a known function", source, f"known: {known}")
             arity, make = FUNCTIONS[name]
             if not args or (arity is not None and len(args) != arity):
                 _refuse(f"{name} takes {arity or 'one or more'} argument(s), found {len(args)}", source)
             return make(*(build(arg) for arg in args))
         case _:
-            what = ast.get_source_segment(source.strip(), node) or type(node).__name__
-            _refuse(f"g holds {what!r}, which is neither arithmetic nor a known function", source)
+            found = ast.get_source_segment(source.strip(), node) or type(node).__name__
+            _refuse(f"{what} holds {found!r}, which is neither arithmetic nor a known function", source)
 
 
-def _binary(left: Expr, op: ast.operator, right: Expr, source: str) -> Expr:
+def _binary(left: Expr, op: ast.operator, right: Expr, source: str, what: str) -> Expr:
     match op:
         case ast.Add():
             return cast(Expr, left + right)
@@ -158,12 +159,12 @@ def _binary(left: Expr, op: ast.operator, right: Expr, source: str) -> Expr:
             return cast(Expr, left * right)
         case ast.Div():
             if right.is_zero:
-                _refuse("g divides by 0", source)
+                _refuse(f"{what} divides by 0", source)
             return cast(Expr, left / right)
         case ast.Pow():
             return _power(left, right)
         case _:
-            _refuse(f"g uses the operator {type(op).__name__}", source, "use + - * / **; a power is **")
+            _refuse(f"{what} uses the operator {type(op).__name__}", source, "use + - * / **; a power is **")
 
 
 def _power(base: Expr, exponent: Expr) -> Expr:
@@ -174,9 +175,9 @@ def _power(base: Expr, exponent: Expr) -> Expr:
     return cast(Expr, base**exponent)
 
 
-def _exact(value: float, source: str) -> Expr:
+def _exact(value: float, source: str, what: str = "g") -> Expr:
     if value != value or value in (float("inf"), float("-inf")):
-        _refuse(f"g holds {value}, which is not a finite number", source)
+        _refuse(f"{what} holds {value}, which is not a finite number", source)
     return Rational(repr(value))
 
 
@@ -196,7 +197,7 @@ def read(
     if reducer not in REDUCERS:
         _refuse(f"reducer is {reducer!r}", str(reducer), f"one of {', '.join(REDUCERS)}")
     expr = parse(g) if isinstance(g, str) else _checked(g)
-    written = _names_in(g) if isinstance(g, str) else frozenset()
+    written = names_in(g) if isinstance(g, str) else frozenset()
 
     def symbol(name: object, role: str) -> Symbol:
         return _lookup(name, role, expr)
@@ -230,7 +231,7 @@ def _listed(names: Iterable[str | Symbol] | str | Symbol) -> list[str | Symbol]:
     return [names] if isinstance(names, (str, Symbol)) else list(names)
 
 
-def _names_in(source: str) -> frozenset[str]:
+def names_in(source: str) -> frozenset[str]:
     """Names that the text has, also those that cancel out of the expression."""
     return frozenset(node.id for node in ast.walk(ast.parse(source.strip(), mode="eval")) if isinstance(node, ast.Name))
 

@@ -27,9 +27,13 @@ class Separation:
     """g(r, c) = g0(r, C) with C = g_c(c).
 
     Attributes:
-        g: the term as given. g0: it over r and C. variable: C. g_c: C in terms of the inputs.
-        inputs: symbols that C holds. constants: symbols that g0 holds beside r and C; they must have one value for
-            the whole reduction, because h will read them.
+        g: the term as given.
+        g0: it over r and C.
+        variable: C.
+        g_c: C in terms of the inputs.
+        inputs: symbols that C holds.
+        constants: symbols that g0 holds beside r and C; they must have one value for the whole reduction, because h
+            will read them.
         note: how it was found.
     """
 
@@ -46,6 +50,7 @@ class Separation:
 
     @property
     def lines(self) -> tuple[Line, ...]:
+        """The step line by line, for display."""
         inner = Function("g")(*self.producers, *self.inputs)
         lines = [
             Line("the term", equation(inner, self.g)),

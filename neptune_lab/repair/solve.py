@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,13 +14,13 @@ from neptune_lab.repair.check import Model, check
 from neptune_lab.repair.derive import Derivation, derive
 from neptune_lab.repair.domain import Domain
 from neptune_lab.repair.guard import find_guards, initial_values, zeros
-from neptune_lab.repair.invert import invert
+from neptune_lab.repair.invert import Inverse, invert
 from neptune_lab.repair.prove import Proof, check_real, prove_distributes, prove_replaces, sign_words
-from neptune_lab.repair.read import Question, name_symbols, read
+from neptune_lab.repair.read import Names, Question, name_symbols, read
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
 from neptune_lab.repair.separate import Separation, separate
-from neptune_lab.repair.term import RepairTerm
+from neptune_lab.repair.term import RepairTerm, Unproved
 
 
 def solve(
@@ -57,76 +58,127 @@ def solve(
     return _solve(read(reducer, g, producers, assumptions, constants))
 
 
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """A question on its way to an answer: its symbols, g0 over the `domain` so far, and t with the sign of a term."""
+
+    question: Question
+    names: Names
+    domain: Domain
+    parted: Separation
+    t: Symbol
+
+    @property
+    def g0(self) -> Expr:
+        return self.domain.narrow(self.parted.g0)
+
+    @property
+    def wide(self) -> dict[Symbol, Symbol]:
+        """The symbols of the proofs -> those of the question."""
+        return self.domain.wide | {self.t: self.names.t}
+
+    def model(self, derivation: Derivation, *, proved: bool = True) -> Model:
+        """What the numbers need, over the question's own symbols."""
+        parted = self.parted.replace(self.wide)
+        return Model(
+            reducer=REDUCERS[self.question.reducer],
+            g=self.names.g,
+            g0=parted.g0,
+            g_c=parted.g_c,
+            variable=parted.variable,
+            h=derivation.replace(self.wide).h,
+            t=self.names.t,
+            previous=self.names.producers,
+            current=self.names.current,
+            inputs=parted.inputs,
+            constants=parted.constants,
+            proved=proved,
+        )
+
+
 @lru_cache(maxsize=512)
 def _solve(question: Question) -> RepairTerm:
+    posed = pose(question)
+    # Invert, derive: one h for each real branch of the inverse.
+    inverse = invert(posed.g0, posed.parted.variable, posed.t)
+    branches = [derive(posed.g0, posed.parted.variable, root, posed.t, posed.domain.moves) for root in inverse.branches]
+    # Prove both equations on the narrowed domain; the points left out get guards.
+    derivation, proofs = prove(posed, branches)
+    # Back to the question's own symbols, then numbers and guards, which owe nothing to the narrowing.
+    return answer(posed, derivation, proofs, check(posed.model(derivation)), inverse=inverse)
+
+
+def pose(question: Question) -> Posed:
+    """The question in symbols of its own, and its term separated.
+
+    Raises:
+        RepairError: step "read", "separate" or "prove Eq. 3".
+    """
     names = name_symbols(question)
     internal = dict(names.pairs)
     constants = None if question.constants is None else [internal[s] for s in question.constants if s in internal]
     domain = Domain(names.producers, names.current)
     domain.exclude(zeros(names.g, names.producers, (*names.inputs, *(symbol for symbol, _ in names.opaque))))
     check_real(domain.narrow(names.g), domain.previous, (*names.inputs, *(symbol for symbol, _ in names.opaque)))
-    # Separate, invert, derive: one h for each real branch of the inverse.
     parted = separate(
         domain.narrow(names.g), domain.previous, reducer=question.reducer, constants=constants, variable=names.C
     )
     domain.exclude(zeros(parted.g0, domain.previous, [parted.variable]))
     g0 = domain.narrow(parted.g0)
     check_real(g0, domain.previous, (parted.variable,))
-    t = Dummy(names.t.name, real=True, **sign_words(g0))
-    inverse = invert(g0, parted.variable, t)
-    branches = [derive(g0, parted.variable, root, t, domain.moves) for root in inverse.branches]
-    # Prove both equations on the narrowed domain; the points left out get guards.
-    derivation, proofs = _prove(question.reducer, parted, branches, domain)
-    # Back to the question's own symbols, then numbers and guards, which owe nothing to the narrowing.
-    wide = domain.wide | {t: names.t}
-    parted, derivation = parted.replace(wide), derivation.replace(wide)
-    model = Model(
-        reducer=REDUCERS[question.reducer],
-        g=names.g,
-        g0=parted.g0,
-        g_c=parted.g_c,
-        variable=parted.variable,
-        h=derivation.h,
-        t=names.t,
-        previous=names.producers,
-        current=names.current,
-        inputs=parted.inputs,
-        constants=parted.constants,
-    )
-    checks = check(model)
+    return Posed(question, names, domain, parted, Dummy(names.t.name, real=True, **sign_words(g0)))
+
+
+def answer(
+    posed: Posed,
+    derivation: Derivation,
+    proofs: tuple[Proof, ...],
+    checks: tuple[str, ...],
+    *,
+    inverse: Inverse | None = None,
+    unproved: Unproved | None = None,
+) -> RepairTerm:
+    """The repair term of an h with its guards.
+
+    Args:
+        inverse: what h was derived from; None where it was given.
+        unproved: why a given h is not proved.
+    """
+    question, names, domain = posed.question, posed.names, posed.domain
+    internal, model = dict(names.pairs), posed.model(derivation, proved=unproved is None)
     guards, regular = find_guards(model, domain.points, _declared_finite(question, internal))
     return RepairTerm(
         reducer=question.reducer,
         t=names.t,
-        separation=parted.with_calls(dict(names.opaque), names.inputs),
-        inverse=inverse.replace(wide),
-        derivation=derivation,
-        proofs=tuple(proof.replace(wide) for proof in proofs),
+        separation=posed.parted.replace(posed.wide).with_calls(dict(names.opaque), names.inputs),
+        inverse=None if inverse is None else inverse.replace(posed.wide),
+        derivation=derivation.replace(posed.wide),
+        proofs=tuple(proof.replace(posed.wide) for proof in proofs),
         guards=guards,
         checks=checks,
         pairs=names.pairs,
         assumptions=_assumed(question, internal),
         regular=regular,
         starts=initial_values(model, regular),
+        unproved=unproved,
     )
 
 
-def _prove(
-    reducer: str, parted: Separation, branches: list[Derivation], domain: Domain
-) -> tuple[Derivation, tuple[Proof, ...]]:
+def prove(posed: Posed, branches: list[Derivation]) -> tuple[Derivation, tuple[Proof, ...]]:
     """Both proofs, for the first branch of the inverse that has them.
 
     Eq. 4 goes first: it is quick to fail, and where the inverse has a wrong branch, which fails Eq. 3 whatever h is,
     it says more.
     """
+    domain, parted = posed.domain, posed.parted
     failures: list[RepairError] = []
     for branch in branches:
         domain.exclude(zeros(branch.h, (*branch.previous, *branch.current), [branch.t]))
         narrow = branch.replace(domain.narrowing)
-        g0 = domain.narrow(parted.g0)
+        g0 = posed.g0
         try:
             check_real(narrow.h, (*domain.previous, *domain.current), (parted.variable, narrow.t))
-            fourth = prove_distributes(reducer, narrow, sign_words(g0))
+            fourth = prove_distributes(posed.question.reducer, narrow, sign_words(g0))
             third = prove_replaces(g0, parted.variable, narrow, domain.caveats)
         except RepairError as error:
             failures.append(error)

@@ -29,6 +29,19 @@ _REDUCER_TEXT = {
 
 
 @dataclass(frozen=True, slots=True)
+class Unproved:
+    """Why a given h is not proved.
+
+    Attributes:
+        step, reason: of the refusal. wrong: numbers show that it is wrong; else only no proof was found.
+    """
+
+    step: str
+    reason: str
+    wrong: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RepairTerm:
     """h(t, r, r') for a reducer f and a term g, with how it was found.
 
@@ -36,17 +49,20 @@ class RepairTerm:
     each stands for, and `previous` and `current` give r and r' by the producer's name.
 
     Attributes:
-        reducer: name of f. assumptions: what was assumed, by name.
+        reducer: name of f.
+        assumptions: what was assumed, by name.
         separation, inverse, derivation, proofs: the record of each step.
         guards: singular points of the producers, with stand-ins (see `guard.py`).
         checks: what was compared by numbers.
+        inverse: None where h was given, and nothing inverted.
+        unproved: why a given h is not proved.
         pairs: (caller's symbol, internal symbol); `starts` and `regular` hold what `initial_stand_in` answers.
     """
 
     reducer: str
     t: Symbol
     separation: Separation
-    inverse: Inverse
+    inverse: Inverse | None
     derivation: Derivation
     proofs: tuple[Proof, ...]
     guards: tuple[Guard, ...]
@@ -55,6 +71,7 @@ class RepairTerm:
     assumptions: tuple[tuple[str, tuple[str, ...]], ...]
     regular: tuple[Expr, ...]
     starts: tuple[tuple[str, str, Expr | None], ...]
+    unproved: Unproved | None = None
 
     @property
     def g(self) -> Expr:
@@ -121,6 +138,12 @@ class RepairTerm:
     ) -> Any:
         """h in float64, elementwise, with IEEE infinities and NaNs; guards are not applied.
 
+        Args:
+            t: what was folded so far: a number, or an array of any shape.
+            previous: r by the producer's name, of t's shape or one that broadcasts with it.
+            current: r' likewise.
+            constants: the value of each constant that h reads, by name.
+
         >>> from neptune_lab.repair import solve
         >>> solve("sum", "exp(c - r)", ["r"]).evaluate(2.0, {"r": float("-inf")}, {"r": 1.0})
         0.0
@@ -139,6 +162,10 @@ class RepairTerm:
 
     def initial_stand_in(self, producer: str | Symbol, producer_reducer: str) -> Expr | None:
         """What the previous r must start as, before the first tag.
+
+        Args:
+            producer: its name, or the caller's symbol.
+            producer_reducer: the reducer of the producer itself, such as "max".
 
         None: the identity of the producer's own reducer will do, since h(identity of f, that, r') is clean.  Else a
         regular value to start from instead; as t is f's identity then, any regular value is right.
@@ -172,17 +199,21 @@ class RepairTerm:
     @property
     def steps(self) -> tuple[Step, ...]:
         """The derivation, a step each, ready to show."""
-        records = (self.separation, self.inverse, self.derivation)
+        records = (self.separation, *(() if self.inverse is None else (self.inverse,)), self.derivation)
         proofs = [
             Step(proof.title, (*proof.lines, *(Line(f"wherever {caveat}") for caveat in proof.caveats)))
             for proof in self.proofs
         ]
+        if self.unproved is not None:
+            title = f"{self.unproved.step[:1].upper()}{self.unproved.step[1:]}: not proved"
+            proofs.append(Step(title, (Line(self.unproved.reason),), ok=False))
+        checks = (Step("Check by numbers", tuple(Line(check) for check in self.checks)),) if self.checks else ()
         guards = [Line(_guard_text(guard)) for guard in self.guards] or [Line("none: h is regular everywhere")]
         return (
             Step("Read: reducer and term", (Line(f"f(x, y) = {_REDUCER_TEXT[self.reducer]}"), *self._assumed())),
             *(Step(record.title, record.lines) for record in records),
             *proofs,
-            Step("Check by numbers", tuple(Line(check) for check in self.checks)),
+            *checks,
             Step("Guard: where a producer is singular", tuple(guards)),
         )
 
@@ -218,7 +249,7 @@ class RepairTerm:
             "assumptions": {name: list(words) for name, words in self.assumptions},
             "change_of_variables": {"variable": text(variable), "value": text(g_c)},
             "g0": text(self.g0),
-            "inverse": text(self.derivation.inverse),
+            "inverse": None if self.derivation.inverse is None else text(self.derivation.inverse),
             "h": text(self.h),
             "h_call": text(self.signature),
             "h_latex": latex(self.h),

@@ -28,10 +28,12 @@ class VectorRepair:
         components: g_0 = g to g_n, over r (`r`) and the inputs.
         matrix: A, over r (`r`) and r' (`r_now`), and `constants`.
         by_step: A over `step`, which stands for u(r') - u(r).
-        generator: M of dG/du = M G, over constants alone. reference: u(r), over r.
+        generator: M of dG/du = M G, over constants alone.
+        reference: u(r), over r.
         over_u: the components over `u` in place of r.
         t: the symbols of the carried sums, in the order of the components.
-        proofs, checks, guards: as in `RepairTerm`. pairs: (caller's symbol, internal symbol).
+        proofs, checks, guards: as in `RepairTerm`.
+        pairs: (caller's symbol, internal symbol).
         starts: for each reducer of the producer, what its previous value must start as, or None.
     """
 
@@ -185,6 +187,12 @@ class VectorRepair:
     def evaluate(self, t: Any, previous: Any, current: Any, constants: Mapping[str, Any] | None = None) -> Array:
         """The carried sums (size, ...) moved from r to r', in float64; guards are not applied.
 
+        Args:
+            t: the sums, in the order of `components` along the first axis.
+            previous: r, of the shape of one sum, or one that broadcasts with it.
+            current: r' likewise.
+            constants: the value of each constant that the matrix reads, by name.
+
         >>> from neptune_lab.repair import solve_vector
         >>> solve_vector("sum", "(c - r)**2", "r").evaluate([2.0, 0.0, 2.0], 1.0, 2.0).tolist()
         [4.0, -2.0, 2.0]
@@ -233,6 +241,11 @@ class VectorRepair:
         for row in self.generator.tolist():
             yield cast(Expr, Add(*(entry * name for entry, name in zip(row, names, strict=True))))
 
+    @property
+    def signature(self) -> Expr:
+        """h_0(t_0, ..., r, r') as a SymPy call, for headings."""
+        return cast(Expr, Function("h_0")(*self.t, self.r, self.r_now))
+
     def to_text(self) -> str:
         """The derivation as plain text."""
         return "\n".join(step.text for step in self.steps)
@@ -261,7 +274,7 @@ class VectorRepair:
             "rows": [text(row) for row in self.rows],
             "triangular": self.triangular,
             "h": text(self.h),
-            "h_call": text(Function("h_0")(*self.t, self.r, self.r_now)),
+            "h_call": text(self.signature),
             "h_latex": latex(self.h),
             "proofs": [
                 {

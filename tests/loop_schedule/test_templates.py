@@ -11,7 +11,7 @@ from neptune_lab.htile.interpret import interpret
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
-from neptune_lab.operators import attention, gemm_chain, norms, performer, softmax
+from neptune_lab.operators import attention, custom, gemm_chain, norms, performer, softmax
 
 CHAINS = (
     *("l2_norm", "rms_max", "late_reader", "two_sums", "weighted", "two_producers", "maximum_output"),
@@ -120,6 +120,23 @@ def test_what_cannot_be_fused_starts_a_loop_of_its_own():
     (said,) = remarks(sch)
     assert said.startswith("s starts a loop of its own: block 'r' writes the output 'r'")
     assert sch.check()
+
+
+@pytest.mark.parametrize(("template", "options"), WAYS)
+def test_a_loop_that_is_refused_the_next_keeps_its_tiles(template: str, options: dict):
+    """The mean absolute deviation has no repair term: two loops, and none of them holds a whole row."""
+    from tvm import te
+
+    x = te.placeholder((9, 300), "float32", name="x")
+    j = te.reduce_axis((0, 300), name="j")
+    total = te.compute((9,), lambda i: te.sum(x[i, j], axis=j), name="total")
+    mean = te.compute((9,), lambda i: total[i] / 300, name="mean")
+    spread = te.compute((9,), lambda i: te.sum(te.abs(x[i, j] - mean[i]), axis=j), name="spread")
+    op = custom("mean_deviation", [x], [spread], reference=lambda x: np.abs(x - x.mean(1, keepdims=True)).sum(1))
+    kernel = nl.compile(op, template, block_q=4, block_kv=16, **options)
+    assert any(said.startswith("spread starts a loop of its own") for said in remarks(kernel.schedule))
+    assert "0:300]" not in kernel.outline
+    assert kernel.error() < 1e-6
 
 
 def test_what_cannot_be_combined_from_splits_rolls():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from front_end import WIDGETS, npm
 
-BUNDLE = WIDGETS / "neptune_widgets" / "static" / "explorer.js"
+STATIC = WIDGETS / "neptune_widgets" / "static"
+BUNDLES = ("explorer.js", "solver.js")
 
 
 def test_reducers_and_links(front_end_packages):
@@ -15,13 +17,16 @@ def test_types(front_end_packages):
     npm("run", "check")
 
 
-def test_the_committed_bundle_is_built_from_the_sources(front_end_packages, tmp_path):
+def test_the_committed_bundles_are_built_from_the_sources(front_end_packages, tmp_path):
     npm("run", "build", "--", str(tmp_path / "explorer.js"))
-    assert (tmp_path / "explorer.js").read_bytes() == BUNDLE.read_bytes(), "run `npm run build` in widgets/ and commit"
+    for name in BUNDLES:
+        fresh, committed = (tmp_path / name).read_bytes(), (STATIC / name).read_bytes()
+        assert fresh == committed, f"{name}: run `npm run build` in widgets/ and commit"
 
 
-def test_the_bundle_is_small_and_loads_nothing():
-    text = BUNDLE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", BUNDLES)
+def test_the_bundle_is_small_and_loads_nothing(name):
+    text = (STATIC / name).read_text(encoding="utf-8")
     assert len(text.encode()) <= 500_000
     for loads in (
         'from"http',

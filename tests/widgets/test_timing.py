@@ -72,7 +72,7 @@ def test_the_pane_hears_that_there_is_no_gpu(softmax_page):
     page = softmax_page
     other = [{**page.steps[0], "arguments": {"block": "s_max", "tiles": {"i": 4, "j": 4}}}, *page.steps[1:]]
     seq = page.post("time", against=[{"name": "taller", "steps": other}, {"name": "broken", "steps": [page.steps[2]]}])
-    page.explorer._messages.wait(60)
+    page.explorer._messages.wait(300)
     answers = [m for m in page.sent if m["seq"] == seq]
     assert answers[0]["state"] == "running"
     assert answers[-1]["state"] == "none"

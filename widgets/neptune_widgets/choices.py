@@ -31,6 +31,7 @@ _KINDS = {
     "thread": "choice",
     "scope": "choice",
     "maps": "choice",
+    "proved": "choice",
     "key": "choice",
     "value": "int",
     "text": "sentence",
@@ -41,6 +42,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "key": ("num_warps", "num_stages", "sequential"),
     "value": (1, 2, 3, 4, 8, 16),
     "maps": ("auto", "inline", "keep"),
+    "proved": (True, False),
 }
 # Seconds that trying may take: what was not tried by then is not offered.
 PATIENCE = 1.0

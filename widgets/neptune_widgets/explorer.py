@@ -29,6 +29,10 @@ class Explorer(anywidget.AnyWidget):
     """Steps, phases, graphs, algebra, tag tables, HTile and Triton of one compilation, and its schedule to edit.
 
     Made by `nl.explore(…)`. After edits, `schedule` and `kernel` are the edited ones, and `to_python()` the code.
+
+    Attributes:
+        payload: what is shown, as JSON text (widgets/PROTOCOL.md).
+        view: what the person chose to see: step, phase, panes, selection and so on; it may be set from Python.
     """
 
     _esm = page.BUNDLE if page.BUNDLE.is_file() else page.bundle_text()

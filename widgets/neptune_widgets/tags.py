@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LARGEST = 20_000
 BEFOREHAND = 4_000
 
-_SIGNS = {"": "", "right": "✓", "early": "!", "repaired": "↻"}
+_SIGNS = {"": "", "right": "✓", "early": "!", "repaired": "↻", "wrong": "✗"}
 Inputs = dict[str, np.ndarray]
 
 
@@ -149,7 +149,8 @@ def table(
         raise ScheduleError("this program has no loop to be columns")
     made = until.tag_table(rolling, phase=phase if step else None, inputs=inputs)
     hidden = f"{made.hidden} more rows are not shown." if made.hidden else ""
-    note = f"{note} {hidden}".strip()
+    wrong = (f"{text}." for text in made.wrong_notes())
+    note = " ".join(filter(None, (*wrong, note, hidden)))
     relative = _of_a_part(program)
     repaired = {r.block for r in made.rows if r.kind == "repair"}
     rows = [
@@ -198,8 +199,10 @@ def _cells(cells: tuple[Any, ...], rolling: str, relative: bool, repaired: bool)
 
 def _cell(cell: Any, relative: bool) -> dict[str, Any]:
     """A cell; a relative value, which the unscheduled program does not have, is compared only where it is read early
-    on purpose. So a repaired value is compared where it is complete: on the way it stands relative to its own tag."""
-    compared = cell.should_be is not None and (cell.right or cell.sign == "early" or not relative)
+    on purpose, or carried by a repair that is not proved. So a repaired value is compared where it is complete: on the
+    way it stands relative to its own tag."""
+    shown = cell.right or cell.sign in ("early", "wrong") or not relative
+    compared = cell.should_be is not None and shown
     return {
         "value": _number(cell.value),
         "tag": ", ".join(f"{var}={at}" for var, at in cell.tag),

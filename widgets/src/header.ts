@@ -158,7 +158,7 @@ export function helpOverlay(ctx: Context): { el: HTMLElement; toggle(on?: boolea
     h("div", { class: "helphead" }, h("b", {}, "Keys"), close),
     h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(([k, t]) => h("p", {}, h("span", {}, ...k.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, t)))),
     h("b", {}, "Signs"),
-    h("p", { class: "signs" }, "+ added  ~ changed  − removed  ! read too early, or wrong on purpose  ↻ repaired  ✓ holds  ✗ refused  ≠ what it should be"),
+    h("p", { class: "signs" }, "+ added  ~ changed  − removed  ! read too early, or wrong on purpose  ↻ repaired  ✓ holds  ✗ refused, not proved, or wrong  ≠ what it should be"),
     facts,
   );
   box.hidden = true;

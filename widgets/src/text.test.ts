@@ -6,7 +6,7 @@ import { ranges } from "./panes/code";
 import { nearestDerivation } from "./panes/derivation";
 import { marked, sideBySide } from "./panes/program";
 import { readValue, showValue } from "./panes/schedule";
-import { readNumber, sourceOf } from "./panes/tags";
+import { firstWrong, readNumber, sourceOf, tint } from "./panes/tags";
 import type { Graph, Line, Row, Table } from "./record";
 import { search } from "./search";
 import { repairSpan, tokenise } from "./tokens";
@@ -83,6 +83,12 @@ describe("tag tables", () => {
     expect(sourceOf(table, table.rows[2]!, "m⟨7⟩")).toBeNull();
     expect(sourceOf(table, table.rows[2]!, "m⟨start⟩")).toBeNull();
     expect(sourceOf(table, table.rows[2]!, "q⟨0⟩")).toBeNull();
+  });
+  it("marks where a repair that is not proved goes wrong first", () => {
+    const wrong = { ...cell, sign: "✗", should_be: "2", right: false };
+    const bad: Table = { ...table, rows: [...table.rows, { ...row("q[0]", "q"), cells: [cell, wrong] }] };
+    expect([firstWrong(table), firstWrong(bad)]).toEqual([-1, 1]);
+    expect([tint(wrong, bad.rows[3]!), tint({ ...cell, sign: "!" }, bad.rows[3]!)]).toEqual(["wrong", "early"]);
   });
   it("reads numbers as typed", () => expect(["1.5", " -2 ", "", "x", "1e3", "−4"].map(readNumber)).toEqual([1.5, -2, null, null, 1000, -4]));
 });

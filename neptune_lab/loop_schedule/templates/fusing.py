@@ -32,8 +32,12 @@ def _ways_in(sch: Schedule, nest: Nest) -> list[Callable[[str, str], None]]:
     return ways[::-1] if nest.padded else ways
 
 
-def fuse_before(sch: Schedule, nest: Nest, grid: str | None) -> None:
-    """What only this nest reads, and needs before its loop, moves into its kernel; where TVM refuses, it stays."""
+def fuse_before(sch: Schedule, nest: Nest, grid: str | None, rolling: Collection[str] = ()) -> None:
+    """What only this nest reads, and needs before its loop, moves into its kernel; where TVM refuses, it stays.
+
+    Args:
+        rolling: blocks that have a rolling loop already: moved, each program would need their whole row in one tile.
+    """
     if grid is None:
         return
     at = tree.find_block(sch.program, nest.first)[0][0]
@@ -41,7 +45,9 @@ def fuse_before(sch: Schedule, nest: Nest, grid: str | None) -> None:
         candidates = tree.blocks_under(sch.program.body[at - 1])
         here = {b.name for b in tree.blocks_under(sch.program.body[at])}
         at -= 1
-        if len(candidates) == 1 and _readers(sch.program, candidates[0]) <= here:
+        if len(candidates) != 1 or candidates[0].name in rolling:
+            continue
+        if _readers(sch.program, candidates[0]) <= here:
             _first_that_works(sch.compute_at, sch.fuse_under)(candidates[0].name, grid)
 
 

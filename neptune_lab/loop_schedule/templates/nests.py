@@ -118,15 +118,20 @@ def roll_nest(sch: Schedule, work: Work, n: int) -> None:
             sch.remark(f"{block} starts a loop of its own: {error.reason}")
             work.insert(n, plan(sch.definition, nest.chain[done:]))
             break
-    fuse_before(sch, nest, grid)
+    fuse_before(sch, nest, grid, _rolling(work))
     again = fuse_after(sch, nest, nest.first, grid, planned_later(sch, work, n))
-    fuse_before(sch, nest, grid)
+    fuse_before(sch, nest, grid, _rolling(work))
     for name in again:
         walk_again(sch, name, knobs.block_kv)
     work.spreads.append(partial(spread_output, sch, nest, knobs))
     work.loops.append(loop)
     work.contractions += [contraction] if contraction else []
     work.hints[nest.first] = (knobs.num_warps, knobs.num_stages)
+
+
+def _rolling(work: Work) -> frozenset[str]:
+    """Blocks that have a rolling loop."""
+    return frozenset(loop_ref(loop)[0] for loop in work.loops)
 
 
 def hold_nest(sch: Schedule, work: Work, n: int) -> None:
@@ -203,7 +208,7 @@ def _split(sch: Schedule, work: Work, n: int, multiprocessors: int) -> None:
             sch.rolling_update(block, f"{local}.{tile}")
     names = [loop_ref(ref)[1] for ref in sch.loops(local)]
     grid = bind_grid(sch, local, outside=names[names.index(split) + 1], axes=2 if knobs.block_out else 3)
-    fuse_before(sch, nest, grid)
+    fuse_before(sch, nest, grid, _rolling(work))
     anchor, spread = combine(sch, nest, knobs, count, planned_later(sch, work, n))
     work.spreads += [partial(spread_output, sch, nest, knobs), spread]
     work.loops += [f"{local}.{tile}"] if each > 1 else []

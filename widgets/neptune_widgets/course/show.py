@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import graphviz
 
+_PAGE = 830  # points: as wide as a drawing may be beside JupyterLab's own panels
+
 if TYPE_CHECKING:
     from neptune_lab.repair import RepairTerm, VectorRepair
     from neptune_lab.trace import Graph
@@ -42,8 +44,8 @@ def show_maths(term: RepairTerm | VectorRepair) -> None:
     for step in term.steps:
         text.append(f"\n**{_escaped(step.title)}**\n")
         for line in step.lines:
-            formula = "" if line.expr is None else f": ${repair.latex(line.expr)}$"
-            text.append(f"- {_escaped(line.note)}{formula}")
+            formula = "" if line.expr is None else f"${repair.latex(line.expr)}$"
+            text.append(f"- {': '.join(filter(None, (_escaped(line.note), formula)))}")
     _markdown("\n".join(text))
 
 
@@ -60,8 +62,9 @@ def show_graph(graph: Graph, title: str = "") -> None:
     if shutil.which("dot") is None:
         print(text if not title else f"{title}\n{text}")
         return
-    # A white ground: the drawing is read on dark pages too.
-    dot = graphviz.Digraph(graph_attr={"rankdir": "LR", "bgcolor": "white", "label": title, "fontsize": "12"})
+    # A white ground: the drawing is read on dark pages too. No wider than a notebook, in inches.
+    page = {"bgcolor": "white", "size": "10.4,40"}
+    dot = graphviz.Digraph(graph_attr={"rankdir": "LR", "label": title, "fontsize": "12", **page})
     dot.attr("node", shape="box", style="rounded,filled", fillcolor="#eef2f7", color="#8899aa", fontsize="12")
     dot.attr("edge", fontsize="11")
     dot.attr(fontname="sans-serif")
@@ -71,7 +74,16 @@ def show_graph(graph: Graph, title: str = "") -> None:
         sign, _, colour, line = _EDGES[e.kind]
         label = f" {e.tensor}{sign} "
         dot.edge(e.source, e.target, label, color=colour, fontcolor=colour, style=line, fontname="sans-serif")
-    display({"image/svg+xml": dot.pipe("svg").decode(), "text/plain": text}, raw=True)
+    drawing = dot.pipe("svg").decode()
+    if _width(drawing) > _PAGE:  # a wide drawing is cut off: from the top down, and no wider than the page
+        dot.attr(rankdir="TB", size=f"{_PAGE / 72:.2f},100")
+        drawing = dot.pipe("svg").decode()
+    display({"image/svg+xml": drawing, "text/plain": text}, raw=True)
+
+
+def _width(svg: str) -> float:
+    found = re.search(r'<svg width="([\d.]+)pt"', svg)
+    return float(found[1]) if found else 0.0
 
 
 def show_figure(figure: Any, alt: str) -> None:

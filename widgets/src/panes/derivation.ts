@@ -22,7 +22,7 @@ function rowsOf(step: DerivationStep): { label: string; math: Element | null; te
   });
 }
 
-function stepEl(step: DerivationStep): HTMLElement {
+export function stepEl(step: DerivationStep): HTMLElement {
   const colon = step.title.indexOf(":");
   const [name, rest] = colon > 0 ? [step.title.slice(0, colon), step.title.slice(colon + 1).trim()] : [step.title, ""];
   const rows = rowsOf(step);

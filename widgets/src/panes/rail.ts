@@ -94,7 +94,7 @@ export function railPane(ctx: Context): Rail {
   const signOf = (s: Stop): Node | null => {
     if (s.error) return signEl("bad", "✗", "refused");
     if (s.wrong && s.phase !== "repair") return signEl("bad", "!", "wrong");
-    if (s.derivation) return s.derivation.accepted ? signEl("ok", "✓", "proven") : signEl("bad", "✗", "refused");
+    if (s.derivation) return s.derivation.accepted ? signEl("ok", "✓", "proven") : signEl("bad", "✗", "not proved");
     if (s.phase === "repaired") return h("span", { class: "s ok", title: "repaired" }, "✓");
     return null;
   };

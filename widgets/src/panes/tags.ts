@@ -12,12 +12,13 @@ const STATE: Record<string, { sign: string; word: string; css: string }> = {
   early: { sign: "!", word: "read too early", css: "early" },
   repaired: { sign: "↻", word: "repaired", css: "fixed" },
 };
-const SPOKEN: Record<string, string> = { "!": "read too early", "↻": "repaired", "✓": "as in the definition" };
+const SPOKEN: Record<string, string> = { "!": "read too early", "↻": "repaired", "✓": "as in the definition", "✗": "wrong, by a repair that is not proved" };
 
 export const stateOf = (s: string) => STATE[s] ?? { sign: "", word: s, css: "right" };
 
 /** The class of a cell's tint. */
 export function tint(cell: Cell, row: Row): string {
+  if (cell.sign.includes("✗")) return "wrong";
   if (cell.sign.includes("!")) return "early";
   if (cell.sign.includes("↻") || row.kind === "repair") return "fixed";
   if (cell.right === false) return "early";
@@ -45,6 +46,9 @@ export const elementOf = (row: Row): string => /\[(\d+)/.exec(row.label)?.[1] ??
 export function only(table: Table, element: string): Table {
   return element === "" ? table : { ...table, rows: table.rows.filter((r) => [element, ""].includes(elementOf(r))) };
 }
+
+/** The first column in which a repair that is not proved did not carry a value; -1 where there is none. */
+export const firstWrong = (table: Table): number => table.columns.findIndex((_, n) => table.rows.some((r) => r.cells[n]?.sign.includes("✗")));
 
 export const cellId = (row: Row, column: number): string => `cell:${row.kind}:${row.label}@${column}`;
 
@@ -160,17 +164,20 @@ export function tagsPane(ctx: Context): Pane {
     });
     const signs = new Set(t.rows.flatMap((r) => r.cells.flatMap((c) => (c ? [...c.sign, ...(c.right ? ["✓"] : []), ...(c.right === false ? ["≠"] : [])] : []))));
     const legend: [string, string, string][] = [
+      ["✗", "wrong", "not what it should hold at this iteration"],
       ["!", "early", "read too early"],
       ["↻", "fixed", "repaired"],
       ["✓", "right", "as in the definition"],
-      ["≠", "early", "what the definition has there"],
+      ["≠", "early", signs.has("✗") ? "what it should hold" : "what the definition has there"],
     ];
+    const wrong = firstWrong(t);
+    const jump = wrong < 0 ? null : h("button", { type: "button", class: "link", onclick: () => ctx.dispatch({ type: "iteration", to: wrong }) }, `✗ first wrong at ${t.columns[wrong]}`);
     const overlay = svg("svg", { class: "arrows", "aria-hidden": "true" });
     arrows = t.columns.map(() => svg("g"));
     overlay.append(...arrows);
     body.replaceChildren(
       h("div", { class: "tagbox" }, grid, overlay),
-      h("p", { class: "key" }, ...legend.filter(([s]) => signs.has(s)).map(([s, css, text]) => h("span", {}, h("b", { class: css }, s), ` ${text}`)), t.note ? h("span", {}, t.note) : null),
+      h("p", { class: "key" }, jump, ...legend.filter(([s]) => signs.has(s)).map(([s, css, text]) => h("span", {}, h("b", { class: css }, s), ` ${text}`)), t.note ? h("span", {}, t.note) : null),
     );
     requestAnimationFrame(() => drawArrows(t, overlay));
   }

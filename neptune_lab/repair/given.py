@@ -1,0 +1,292 @@
+"""An h that somebody gives: read, held against Eqs. 3 and 4 by the prover of derived ones, and by numbers.
+
+h is written with `t`, what is carried, and two names a producer r: `r_before`, the value that t was made with, and
+`r_now`, the value that it is to be moved to.  A wrong h is refused with a counterexample, or let through marked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from sympy import Expr, Symbol
+
+from neptune_lab.errors import RepairError
+from neptune_lab.repair.check import Model, check
+from neptune_lab.repair.derive import Derivation, given
+from neptune_lab.repair.numeric import Array, close, compute, generator
+from neptune_lab.repair.read import FUNCTIONS, Question, names_in, parse, read
+from neptune_lab.repair.render import text
+from neptune_lab.repair.solve import Posed, answer, pose, prove, solve
+from neptune_lab.repair.term import RepairTerm, Unproved
+
+# Numbers that a reader can compute with; what a symbol's sign does not allow is left out.
+_TIDY = (1.0, 2.0, 0.0, 0.5, 3.0, -1.0, -2.0, -0.5)
+_POINTS = 512
+# A difference that shows in four digits.
+_VISIBLE = 0.05
+_UNUSUAL = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """Where h fails: t was carried from terms made with `previous`, and is moved to `current`.
+
+    Attributes:
+        reducer: f, by which t was made of the terms.
+        inputs: of each term, (name, value) pairs; no terms where nothing was carried yet.
+        previous, current: (producer, value) before and now.
+        t: the terms before, reduced. found: h(t, before, now). expected: the terms now, reduced.
+    """
+
+    reducer: str
+    inputs: tuple[tuple[tuple[str, float], ...], ...]
+    previous: tuple[tuple[str, float], ...]
+    current: tuple[tuple[str, float], ...]
+    t: float
+    found: float
+    expected: float
+
+    @property
+    def text(self) -> str:
+        """A sentence."""
+        at = [f"{name}_before = {value:g}" for name, value in self.previous]
+        at += [f"{name}_now = {value:g}" for name, value in self.current]
+        terms = " and ".join(", ".join(f"{name} = {value:g}" for name, value in term) for term in self.inputs)
+        made = f"the {self.reducer} of the terms at {terms}" if len(self.inputs) > 1 else f"the term at {terms}"
+        made = made if self.inputs else f"what {self.reducer} starts from"
+        where = f"{', '.join(at)} and t = {self.t:.6g} ({made})"
+        return f"at {where}, h gives {self.found:.6g}, but should give {self.expected:.6g}"
+
+
+class WrongRepair(RepairError):
+    """A given h that is not right; `counterexample` where numbers show it."""
+
+    def __init__(
+        self, message: str, *, step: str, expression: str, help: str | None, counterexample: Counterexample | None
+    ) -> None:
+        super().__init__(message, step=step, expression=expression, help=help)
+        self.counterexample = counterexample
+
+
+def solve_given(
+    reducer: str,
+    g: Expr | str,
+    producers: Iterable[str | Symbol] | str | Symbol,
+    h: str,
+    *,
+    assumptions: Mapping[Any, Any] | None = None,
+    shown: Mapping[str, str] | None = None,
+    unproved: bool = False,
+) -> RepairTerm:
+    """A given h as a repair term, proved as a derived one is.
+
+    Args:
+        reducer, g, producers, assumptions: as in `solve`; there are no constants.
+        h: text over t, and `<name>_before` and `<name>_now` of each producer.
+        shown: producer -> its name in h, where that is another one.
+        unproved: an h that is not proved is let through, and its `unproved` says why.
+
+    Raises:
+        RepairError: h cannot be read (step "read"), or g has no form in which an h can be proved.
+        WrongRepair: h is not proved.
+
+    >>> text(solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_before)/exp(r_now)").h)
+    "t*exp(r - r')"
+    >>> solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_now - r_before)")
+    Traceback (most recent call last):
+    ...
+    neptune_lab.repair.given.WrongRepair: h = t*exp(r_now - r_before) is wrong: at r_before = 0, r_now = 0.5 and ...
+      help: before and now are exchanged; ...
+    """
+    question = read(reducer, g, producers, assumptions, ())
+    names = _names(question, shown or {})
+    expr = read_h(h, names)
+    posed = pose(question)
+    derivation = _as_derivation(expr, names, posed)
+    try:
+        narrow, proofs = prove(posed, [derivation])
+        return answer(posed, narrow, proofs, check(posed.model(narrow)))
+    except RepairError as error:
+        failed = error
+    example = counterexample(posed.model(derivation), names)
+    if unproved:
+        reason = failed.reason if example is None else example.text
+        return answer(posed, derivation, (), (), unproved=Unproved(failed.step, reason, example is not None))
+    told = f"is wrong: {example.text}" if example else f"is not proved: {failed.reason}"
+    raise WrongRepair(
+        f"h = {h.strip()} {told}",
+        step=failed.step,
+        expression=h.strip(),
+        help="; ".join([*_suspicions(expr, names, question), _derived(question, names)]),
+        counterexample=example,
+    ) from failed
+
+
+@dataclass(frozen=True, slots=True)
+class GivenNames:
+    """The symbols that h is written with: t, and (before, now) of each producer, in order; `of` are their names."""
+
+    t: Symbol
+    pairs: tuple[tuple[Symbol, Symbol], ...]
+    of: tuple[str, ...]
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        return (self.t.name, *(symbol.name for pair in self.pairs for symbol in pair))
+
+    @property
+    def exchanged(self) -> dict[Symbol, Symbol]:
+        return {a: b for before, now in self.pairs for a, b in ((before, now), (now, before))}
+
+
+def _names(question: Question, shown: Mapping[str, str]) -> GivenNames:
+    of = tuple(re.sub(r"\W", "_", shown.get(p.name, p.name)) for p in question.producers)
+    return GivenNames(Symbol("t"), tuple((Symbol(f"{n}_before"), Symbol(f"{n}_now")) for n in of), of)
+
+
+def read_h(source: str, names: GivenNames) -> Expr:
+    """h as an expression over the symbols of `names`; RepairError, step "read", with the names that there are."""
+    advice = f"h is written with {', '.join(names.known[:-1])} and {names.known[-1]}, as in Python"
+    try:
+        expr = parse(source, "h")
+        free = {symbol.name for symbol in cast("set[Symbol]", expr.free_symbols)}
+        unknown = sorted((names_in(source) - set(FUNCTIONS) | free) - set(names.known))
+    except RepairError as error:
+        help = f"{error.help}; {advice}" if error.help and error.help.startswith("known") else advice
+        raise RepairError(error.reason, step="read", expression=source, help=help) from error
+    if unknown:
+        several = f"{', '.join(map(repr, unknown))}, which {'is' if len(unknown) == 1 else 'are'} none of its names"
+        raise RepairError(f"h = {source.strip()} has {several}", step="read", expression=source, help=advice)
+    return expr
+
+
+def _as_derivation(expr: Expr, names: GivenNames, posed: Posed) -> Derivation:
+    """h over the symbols of the proof."""
+    moves = posed.domain.moves
+    symbols = {names.t: posed.t}
+    for (before, now), (r, r_now) in zip(names.pairs, moves.items(), strict=True):
+        symbols |= {before: r, now: r_now}
+    try:
+        return given(cast(Expr, expr.xreplace(symbols)), posed.t, moves)
+    except (ValueError, TypeError) as error:  # max and min refuse to compare what is not real
+        raise RepairError(f"h = {text(expr)} is not real: {error}", step="read", expression=text(expr)) from error
+
+
+def _holds(expr: Expr, names: GivenNames, question: Question) -> bool:
+    try:
+        posed = pose(question)
+        prove(posed, [_as_derivation(expr, names, posed)])
+    except RepairError:
+        return False
+    return True
+
+
+def _suspicions(expr: Expr, names: GivenNames, question: Question) -> list[str]:
+    """What may have been meant, where that is proved to be right."""
+    if expr == names.t:
+        return ["h = t changes nothing, which is naive fusion"]
+    meant = (
+        (cast(Expr, expr.xreplace(names.exchanged)), "before and now are exchanged"),
+        (cast(Expr, expr * names.t), "h is the factor alone, t is missing"),
+        (cast(Expr, expr.xreplace(names.exchanged) * names.t), "t is missing, and before and now are exchanged"),
+    )
+    return next(([words] for other, words in meant if _holds(other, names, question)), [])
+
+
+def in_names(term: RepairTerm, names: Iterable[str]) -> str:
+    """A term's h as one would give it: over t, `<name>_before` and `<name>_now` of each producer."""
+    symbols = {term.t: Symbol("t")}
+    for name, producer in zip(names, term.producers, strict=True):
+        symbols |= {term.previous[producer]: Symbol(f"{name}_before"), term.current[producer]: Symbol(f"{name}_now")}
+    return text(term.h.xreplace(symbols))
+
+
+def _derived(question: Question, names: GivenNames) -> str:
+    try:
+        term = solve(
+            question.reducer,
+            question.g,
+            question.producers,
+            assumptions={symbol: dict(words) for symbol, words in question.assumptions},
+            constants=(),
+        )
+    except RepairError as error:
+        return f"none is derived either: step {error.step!r} fails, {error.reason}"
+    return f"the derived h is {in_names(term, names.of)}"
+
+
+def counterexample(model: Model, names: GivenNames) -> Counterexample | None:
+    """Numbers at which h does not move what is carried: one term (Eq. 3), two (Eq. 4), or none; None where it does.
+
+    Formal statement, over the tried points: h(f of g(r, c_k), r, r') = f of g(r', c_k).
+    """
+    rng = generator()
+
+    def drawn(symbol: Symbol) -> Array:
+        allowed = [x for x in _TIDY if _allows(symbol, x)] or [1.0]
+        return np.asarray(allowed)[rng.integers(0, len(allowed), _POINTS)]
+
+    before = {symbol: drawn(symbol) for symbol in model.previous}
+    now = {symbol: drawn(symbol) for symbol in model.previous}
+    terms = [{symbol: drawn(symbol) for symbol in model.inputs} for _ in range(2)]
+    # Most producers grow as a loop runs, and all of them move.
+    unusual = np.sum([1.0 * (now[symbol] <= before[symbol]) for symbol in model.previous], axis=0)
+    for count in (1, 2, 0):
+        used = terms[:count]
+
+        def reduced(r: Mapping[Symbol, Array], used: list[dict[Symbol, Array]] = used) -> Array:
+            values = np.full(_POINTS, float(model.reducer.identity))
+            for term in used:
+                values = model.reducer.ufunc(values, compute(model.g, {**r, **term}))
+            return np.broadcast_to(np.asarray(values, np.float64), (_POINTS,))
+
+        t, expected = reduced(before), reduced(now)
+        found = np.broadcast_to(model.repair(t, before, now, {}), (_POINTS,))
+        at = _clearest(t, found, expected, unusual, exact=not used)
+        if at is not None:
+            return Counterexample(
+                model.reducer.name,
+                tuple(tuple((symbol.name, float(x[at])) for symbol, x in term.items()) for term in used),
+                tuple((name, float(before[symbol][at])) for name, symbol in zip(names.of, model.previous, strict=True)),
+                tuple((name, float(now[symbol][at])) for name, symbol in zip(names.of, model.previous, strict=True)),
+                float(t[at]),
+                float(found[at]),
+                float(expected[at]),
+            )
+    return None
+
+
+def _clearest(t: Array, found: Array, expected: Array, unusual: Array, *, exact: bool) -> int | None:
+    """The point with the smallest numbers at which two values differ for everybody to see; None where none differ."""
+    with np.errstate(all="ignore"):
+        size = np.maximum(np.maximum(np.abs(t), np.abs(expected)), np.abs(found))
+        inside = np.isfinite(expected) & (np.isfinite(t) | exact)
+        differ = (~close(found, expected, np.maximum(np.abs(t), 1.0)) | ~np.isfinite(found)) & inside
+        if exact:  # the identity, which may be infinite, is kept or it is not
+            differ = found != expected
+        visible = differ & (np.abs(found - expected) > _VISIBLE * np.maximum(size, 1.0))
+    for chosen in (visible, differ):
+        places = np.flatnonzero(chosen)
+        if len(places):
+            effort = _effort(t) + _effort(found) + _effort(expected) + _UNUSUAL * unusual
+            return int(places[np.argmin(effort[places])])
+    return None
+
+
+def _effort(x: Array) -> Array:
+    """Numbers of about 1 are the easiest to follow."""
+    return np.abs(np.log(np.clip(np.nan_to_num(np.abs(x)), 1e-3, 1e6)))
+
+
+def _allows(symbol: Symbol, value: float) -> bool:
+    ruled_out = (
+        (symbol.is_nonnegative and value < 0)
+        or (symbol.is_nonpositive and value > 0)
+        or (symbol.is_nonzero and value == 0)
+        or (symbol.is_integer and value != round(value))
+    )
+    return not ruled_out

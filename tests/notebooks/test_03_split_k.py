@@ -1,0 +1,90 @@
+"""Splits: privatisation, FlashDecoding, and the facts that the prose states."""
+
+from __future__ import annotations
+
+import re
+
+from neptune_widgets.course import split_k
+from notebook_checks import EveryNotebook
+
+
+def table(shown: str) -> list[list[str]]:
+    """The cells of a Markdown table, without its head."""
+    rows = [line for line in shown.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+class TestSplitK(EveryNotebook):
+    name = "03_split_k"
+
+    def test_both_ways_of_fusing_have_the_same_repair_term(self):
+        lines = self.shown_by("for sch in (rolled, split):").splitlines()
+        terms = [re.sub("_local", "", line.partition("= ")[2]) for line in lines if "h(t, r, r')" in line]
+        assert len(terms) == 2
+        assert len(set(terms)) == 1
+
+    def test_the_repair_changes_one_line(self):
+        shown = self.shown_by("course.show_changes")
+        assert len(re.findall(r"^[-+] ", shown, re.MULTILINE)) == 2
+        assert "0.3679" in shown
+
+    def test_naive_fusion_is_wrong(self):
+        shown = self.shown_by('phase="naive"')
+        assert "2.271" in shown
+        assert "1.553" in shown
+
+    def test_only_the_split_loop_runs_in_parallel(self):
+        shown = self.shown_by("rolled.bind")
+        assert "cannot run in parallel" in shown
+        assert "equals the definition" in shown
+
+    def test_the_order_of_the_parts_does_not_matter(self):
+        assert "24 orders, largest difference below one part in a million: True" in self.shown_by("permutations(")
+
+    def test_flash_decoding_is_two_kernels_and_four_equal_repairs(self):
+        steps = table(self.shown_by("updates ="))
+        assert [step[0].partition("(")[0] for step in steps] == ["`split_k_update"] * 3 + ["`rolling_update"] * 3
+        assert len({step[1] for step in steps if step[1]}) == 1
+        assert sum(bool(step[1]) for step in steps) == 4
+        outline = self.shown_by("print(kernel.outline)")
+        assert outline.count("\nkernel ") == 2
+        assert "error below one in a thousand: True" in outline
+
+    def test_what_lies_between_the_kernels(self):
+        rows = table(self.shown_by("def stored_between"))
+        assert sum(int(row[2]) for row in rows) == 1088
+
+    def test_any_number_of_splits_is_right_and_none_is_empty(self):
+        rows = table(self.shown_by("splits asked for"))
+        assert [row[-1] for row in rows] == ["✓"] * 7
+        assert [(int(row[0]), int(row[1])) for row in rows][4] == (5, 4)
+        assert all((int(made) - 1) * int(tiles) < 7 for _, made, tiles, *_ in rows)
+
+    def test_guards_stand_where_a_tile_may_be_empty(self):
+        assert "guard(s_max_local_1[0, bh, i, js], -inf, 0)" in self.shown_by("three =")
+
+    def test_splits_add_little_traffic_with_one_query(self):
+        rows = table(self.shown_by("decoding ="))
+        assert [int(row[0]) for row in rows] == list(split_k.SPLITS)
+        assert float(rows[-1][-1].rstrip("%")) < 2
+        assert (int(rows[0][1]), int(rows[-1][1])) == (32, 2048)
+
+    def test_the_tuner_fills_the_multiprocessors_once(self):
+        rows = table(self.shown_by("tuned_decode()"))
+        assert {row[2] for row in rows if row[0] in ("causal_dc", "alibi_dc")} == {"4"}
+        assert {row[2] for row in rows if row[0] == "gqa_dc"} == {"16"}
+        shares = {(row[0], row[1]): float(row[4]) for row in rows}
+        assert shares["causal_dc", "32768"] == 1.0
+        assert max(share for (_, keys), share in shares.items() if keys == "512") <= 0.21
+
+    def test_the_extra_traffic_settles_and_the_model_crosses_over_late(self):
+        rows = table(self.shown_by("extra traffic (model)"))
+        shares = {int(row[0]): float(row[3].rstrip("%")) for row in rows}
+        assert {shares[n] for n in (64, 128, 256, 512, 1024)} == {15.4}
+        assert 29 < shares[4096] < 32
+        times = {
+            n: split_k.estimate(n, 8192, "split_k_update", splits=8).total_us
+            / split_k.estimate(n, 8192, "rolling_update").total_us
+            for n in (1024, 4096)
+        }
+        assert times[1024] < 1 < times[4096]
