@@ -73,7 +73,7 @@ format: setup  ## format the code and fix what ruff can
 	$(BIN)/ruff format .
 
 clean:  ## remove caches and build outputs (the environment stays)
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf build dist docs/course docs/generated .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
 	find neptune_lab widgets tests notebooks -name node_modules -prune -o \
 	  \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -prune -exec rm -rf {} +
 

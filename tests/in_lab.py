@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import nbformat
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Page
 
 TOKEN = "neptune"
 
@@ -18,8 +18,8 @@ def write_notebook(path: Path, *sources: str) -> None:
 
 
 def open_notebook(page: Page, lab, name: str) -> None:
-    """Opens it, and waits until its kernel is there."""
-    page.goto(f"{lab.address}/lab/tree/{name}?token={TOKEN}")
+    """Opens it alone, and waits until its kernel is there."""
+    page.goto(f"{lab.address}/lab/tree/{name}?reset&token={TOKEN}")
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
     page.wait_for_timeout(2_000)  # an idle sign is not enough: a Run pressed at once is lost
 
@@ -28,8 +28,3 @@ def run_all(page: Page) -> None:
     """Run > Run All Cells; does not wait for the end."""
     page.get_by_role("menuitem", name="Run", exact=True).first.click()
     page.get_by_text("Run All Cells", exact=True).first.click()
-
-
-def code_cells(page: Page) -> Locator:
-    """The code cells that are drawn (JupyterLab draws cells as they come into view)."""
-    return page.locator(".jp-CodeCell")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from in_lab import open_notebook, run_all, write_notebook
 from playwright.sync_api import Locator, expect
 
+AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 SOON = 20_000  # milliseconds
 
 
@@ -70,3 +73,13 @@ def test_a_refused_term_says_at_which_step_and_a_half_written_one_waits(panel):
     expect(status).to_contain_text("a family of sums has one", timeout=SOON)
     expect(panel.get_by_label("term g(r, c)")).to_have_value("(c - r)**2")
     expect(panel.locator("section", has_text="family").locator(".s.ok").first).to_be_visible()
+
+
+def test_axe_finds_nothing_serious(panel, front_end_packages):
+    panel.get_by_role("button", name="deviation").click()  # a refusal, and a derivation
+    expect(panel.get_by_role("status")).to_contain_text("a family of sums has one", timeout=SOON)
+    expect(panel).not_to_have_class("ns stale")
+    panel.locator("details summary").first.click()
+    panel.page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+    found = panel.page.evaluate("axe.run(document.querySelector('.ns'), {resultTypes: ['violations']})")
+    assert [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found["violations"] if v["impact"] != "minor"] == []

@@ -46,6 +46,7 @@ def test_right_masks():
         (lambda b, h, q, kv: (q >= kv) & ((q - kv < 8) | (kv <= 2)), "query 10 sees key 2"),
         (lambda b, h, q, kv: (q > kv) & ((q - kv < 8) | (kv < 2)), "query 0 does not see key 0, one of the first"),
         (lambda b, h, q, kv: q >= kv and q - kv < 8, "write `&`"),
+        (lambda b, h, q, kv: q < kv - 999, "query 0 does not see key 0"),
         (lambda q, kv: q >= kv, "expected a function of (b, h, q, kv)"),
         (3, "expected a function"),
     ],

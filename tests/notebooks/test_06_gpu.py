@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -34,7 +35,7 @@ def without_mark(text: str) -> str:
 def said(output: Any) -> str:
     """An output but for its drawing and its mark."""
     data = {mime: form for mime, form in output.get("data", {}).items() if mime != SVG}
-    return without_mark(json.dumps([output.output_type, output.get("text"), data], sort_keys=True))
+    return without_mark(json.dumps([output.output_type, output.get("text"), data], sort_keys=True, ensure_ascii=False))
 
 
 def kept(old: Any, new: Any) -> list[Any]:
@@ -73,7 +74,7 @@ class TestGpu(EveryNotebook):
 
     def test_outputs_are_up_to_date(self, request: pytest.FixtureRequest):
         """Up to the mark: the committed outputs were measured where these are recorded."""
-        fresh = without_solutions(self.run)
+        fresh = deepcopy(without_solutions(self.run))  # the run itself stays as it is
         if request.config.getoption("--update-golden"):
             before = {cell.source: cell for cell in read(self.path).cells if cell.cell_type == "code"}
             for cell in fresh:

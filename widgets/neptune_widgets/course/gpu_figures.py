@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from neptune_lab.autotune.waterfall import Level
 from neptune_lab.bench.measured import COMPILE, CUDNN, DEFAULT, EAGER, FLASH, OURS, Results
 from neptune_lab.runtime.timing import summary
 from neptune_widgets.course.gpu_runs import PARTITION, ROLLING, UNPARTITIONED, entry
@@ -77,7 +78,9 @@ def lengths(run: Run) -> Drawn:
         said.append(f"{label}: " + ", ".join(f"{r:.2f} at {x}" for x, r in zip(xs, ratios, strict=True) if r))
     data.append({**_line(xs, [1.0] * len(xs), "neptune_lab", BLACK, "circle"), "line": {"color": BLACK, "dash": "dot"}})
     x = {"title": {"text": "length"}, "type": "category"}
-    y = {"title": {"text": "time over ours"}, "type": "log", "tickvals": [1, 2, 5, 10, 20], "range": [-0.1, 1.5]}
+    most = max(filter(None, (y for line in data for y in line["y"])))
+    ticks = {"tickvals": [1, 2, 5, 10, 20, 50, 100], "range": [-0.1, float(np.log10(most)) + 0.1]}
+    y = {"title": {"text": "time over ours (log)"}, "type": "log", **ticks}
     return {"data": data, "layout": _layout(f"Causal attention on {run.device}", x, y)}, (
         "Time over ours. " + "; ".join(said)
     )
@@ -161,12 +164,14 @@ def tiles(maps: Mapping[str, TileMap]) -> Drawn:
                 "xaxis": f"x{tag}", "yaxis": f"y{tag}", "xgap": 1, "ygap": 1, "showscale": n == 0, "colorbar": bar,
             }
         )  # fmt: skip
-        layout[f"xaxis{tag}"] = {"domain": [begin, begin + width], "title": {"text": f"{found.block_kv} keys each"}}
-        layout[f"yaxis{tag}"] = {"autorange": "reversed", "anchor": f"x{tag}"}
+        plain = {"showgrid": False, "zeroline": False}
+        title = {"title": {"text": f"tiles of {found.block_kv} keys"}}
+        layout[f"xaxis{tag}"] = _axis({"domain": [begin, begin + width], **title, **plain})
+        layout[f"yaxis{tag}"] = {"autorange": "reversed", "anchor": f"x{tag}", "automargin": True, **plain}
         layout["annotations"].append(
             {"text": name, "x": begin + width / 2, "y": 1.06, "xref": "paper", "yref": "paper", "showarrow": False}
         )
-    layout["yaxis"]["title"] = {"text": f"{next(iter(maps.values())).block_q} queries each"}
+    layout["yaxis"]["title"] = {"text": f"tiles of {next(iter(maps.values())).block_q} queries"}
     return {"data": data, "layout": layout}, "; ".join(f"{name}: {found}" for name, found in maps.items())
 
 
@@ -209,7 +214,7 @@ def ablation(run: Run, setups: Sequence[str]) -> Drawn:
     ]  # fmt: skip
     axis = {"showgrid": False, "tickfont": {"size": 11}}
     title = f"Time over the time with default options, {run.device}"
-    layout = _layout(title, axis, {**axis, "automargin": True}, height=460)
+    layout = _layout(title, axis, axis, height=460)
     said = "; ".join(f"{name}: " + ", ".join(line) for name, line in zip(rows, text, strict=True))
     return {"data": data, "layout": layout}, f"Columns {', '.join(setups)}. {said}."
 
@@ -217,6 +222,17 @@ def ablation(run: Run, setups: Sequence[str]) -> Drawn:
 def _over(setup: Any, name: str) -> float | None:
     usual, other = setup.time(DEFAULT), setup.time(name)
     return other / usual if usual and other else None
+
+
+def rules(levels: Sequence[Level]) -> Drawn:
+    """How many candidates each of MCFuser's rules leaves, on a logarithmic scale (its Figure 7)."""
+    counts = [level.candidates for level in levels]
+    text = [f"{level.candidates:,}<br>{level.expressions} expressions" for level in levels]
+    bar = {"type": "bar", "x": [level.rule for level in levels], "y": counts, "text": text, "textposition": "outside"}
+    y = {"title": {"text": "candidates (log)"}, "type": "log", "range": [2, float(np.log10(max(counts))) + 1]}
+    layout = _layout("Candidates left after each rule", {}, y)
+    said = "; ".join(f"{level.rule}: {level.candidates:,} candidates" for level in levels)
+    return {"data": [{**bar, "marker": {"color": BLUE}}], "layout": layout}, said
 
 
 def model(tiles_alone: Run, search: Run) -> Drawn:
@@ -306,7 +322,13 @@ def decode(run: Run, ceilings: Run) -> Drawn:
 def _layout(title: str, x: Mapping[str, Any], y: Mapping[str, Any], height: int = 420) -> dict[str, Any]:
     legend = {"orientation": "h", "yref": "container", "y": 0.0, "yanchor": "bottom"}
     size = {"width": WIDTH, "height": height}
-    return {"title": {"text": title}, "xaxis": dict(x), "yaxis": dict(y), "legend": legend, **size}
+    return {"title": {"text": title}, "xaxis": _axis(x), "yaxis": _axis(y), "legend": legend, **size}
+
+
+def _axis(axis: Mapping[str, Any]) -> dict[str, Any]:
+    """An axis whose title stands clear of its ticks."""
+    title = {"title": {**axis["title"], "standoff": 12}} if "title" in axis else {}
+    return {"automargin": True, **axis, **title}
 
 
 def _line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, sign: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphviz
 
-_PAGE = 830  # points: as wide as a drawing may be beside JupyterLab's own panels
+_READABLE = 0.7  # scaled further down, a wide graph is drawn from the top to the bottom if it is larger so
 
 if TYPE_CHECKING:
     from neptune_lab.repair import RepairTerm, VectorRepair
@@ -75,15 +75,16 @@ def show_graph(graph: Graph, title: str = "") -> None:
         label = f" {e.tensor}{sign} "
         dot.edge(e.source, e.target, label, color=colour, fontcolor=colour, style=line, fontname="sans-serif")
     drawing = dot.pipe("svg").decode()
-    if _width(drawing) > _PAGE:  # a wide drawing is cut off: from the top down, and no wider than the page
-        dot.attr(rankdir="TB", size=f"{_PAGE / 72:.2f},100")
-        drawing = dot.pipe("svg").decode()
+    if _scale(drawing) < _READABLE:
+        dot.graph_attr["rankdir"] = "TB"
+        drawing = max(drawing, dot.pipe("svg").decode(), key=_scale)
     display({"image/svg+xml": drawing, "text/plain": text}, raw=True)
 
 
-def _width(svg: str) -> float:
-    found = re.search(r'<svg width="([\d.]+)pt"', svg)
-    return float(found[1]) if found else 0.0
+def _scale(svg: str) -> float:
+    """What the drawing was scaled by to fit the page."""
+    found = re.search(r"scale\(([\d.]+)", svg)
+    return float(found[1]) if found else 1.0
 
 
 def show_figure(figure: Any, alt: str) -> None:
