@@ -28,10 +28,10 @@ ROOT = DOCS.parent
 def notebook(text: str) -> str:
     """A notebook as the site takes it: links in Jupyter's way are links in the site's.
 
-    >>> notebook("[a](#1.-Set-up,-at-once) [b](../README.md)")
-    '[a](#1-set-up-at-once) [b](../../README.md)'
+    >>> notebook("[a](#1.-Set-up,-at-once) [b](01_rolling_update.ipynb#2.-Tags) [c](../README.md)")
+    '[a](#1-set-up-at-once) [b](01_rolling_update.ipynb#2-tags) [c](../../README.md)'
     """
-    text = re.sub(r"\]\(#([^)]+)\)", lambda found: f"](#{_anchor(found[1])})", text)
+    text = re.sub(r"\]\(([\w-]+\.ipynb)?#([^)]+)\)", lambda found: f"]({found[1] or ''}#{_anchor(found[2])})", text)
     return re.sub(r"\]\(\.\./(?=[^)]+\))", "](../../", text)
 
 

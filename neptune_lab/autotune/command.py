@@ -112,10 +112,13 @@ def records_command(
     records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
     load: Annotated[list[Path] | None, typer.Option(help="Add the records of such JSON files first.")] = None,
     export: Annotated[Path | None, typer.Option(help="Write the best of each workload and GPU to this file.")] = None,
+    with_shipped: Annotated[
+        bool, typer.Option("--shipped", help="Also print those that come with the package.")
+    ] = False,
 ) -> None:
-    """Print the fastest known kernel of each operator, and take records to other machines."""
+    """Print the fastest kernel on record of each operator, and take records to other machines."""
     from neptune_lab.autotune.report import fastest, table
-    from neptune_lab.records import Store
+    from neptune_lab.records import Store, shipped
 
     store = Store(records)
     for path in load or ():
@@ -123,7 +126,10 @@ def records_command(
     found = store.find()
     if export is not None:
         store.export(export, fastest(found))
-    typer.echo(table(found), nl=False)
+    if not found and not with_shipped:
+        typer.echo(f"no records in {store.path} yet; --shipped prints those that come with the package", err=True)
+        return
+    typer.echo(table((*found, *shipped()) if with_shipped else found), nl=False)
 
 
 def operator_of(text: str) -> Operator:

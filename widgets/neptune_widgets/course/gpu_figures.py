@@ -111,6 +111,16 @@ def times(run: Run) -> list[tuple[str, ...]]:
 TIMES_HEAD = ("setup", "kernel", "median, µs", "10 to 90 %", "TFLOP/s", "TB/s", "error")
 
 
+CEILINGS_HEAD = ("", "measured", "datasheet")
+
+
+def ceilings_table(run: Run) -> list[tuple[str, ...]]:
+    """The two rates, measured and as the datasheet has them, where that is known."""
+    names = {"memory, GB/s": ("copy_gbps", "sheet_gbps"), "products, TFLOP/s": ("product_tflops", "sheet_tflops")}
+    rates = {name: [run.data[key] for key in keys] for name, keys in names.items()}
+    return [(name, *(f"{rate:.0f}" if rate else "unknown" for rate in found)) for name, found in rates.items()]
+
+
 def roofline(ceilings: Run, *runs: Run) -> Drawn:
     """Every kernel of the runs under the measured roof: arithmetic intensity against the rate that was reached."""
     copy, product = ceilings.data["copy_gbps"], ceilings.data["product_tflops"]

@@ -162,7 +162,10 @@ def visited_figure(kernel: Kernel) -> tuple[Any, str]:
     from neptune_widgets.course.tile_map import tile_map
 
     programs = {applied.name: applied.program for applied in kernel.passes}
-    return tiles({"before": tile_map(programs["drop_dead_tiles"]), "after": tile_map(kernel.htile)})
+    figure, words = tiles({"before": tile_map(programs["drop_dead_tiles"]), "after": tile_map(kernel.htile)})
+    # A mark a tile: there are few.
+    layout = {k: {**v, "dtick": 1} if k[1:5] == "axis" else v for k, v in figure["layout"].items()}
+    return {**figure, "layout": layout}, words
 
 
 def _distance(got: np.ndarray, want: np.ndarray) -> float:

@@ -37,7 +37,7 @@ def one_query_inputs(scores: Sequence[float], values: Sequence[float]) -> dict[s
 
 
 def before_the_accumulator(operator: Operator) -> Schedule:
-    """`operator` with its maximum and its sum in the loop over the keys, both right; the accumulator is not there yet."""
+    """`operator` with its maximum and its sum in the loop over the keys, and the accumulator still outside."""
     from neptune_lab.loop_schedule import Schedule
 
     sch = Schedule(operator)
@@ -150,14 +150,14 @@ def late_row(row: Sequence[float]) -> str:
 
 def from_below(rows: int = 2, cols: int = 4) -> Operator:
     """A minimum, and a sum that reads it: total[i] = sum over j of exp(bottom[i] - x[i, j]), all of them at most 1."""
-    from tvm import te
-
     from neptune_lab.operators import custom
+    from neptune_lab.operators.base import tensor_expressions
 
+    te = tensor_expressions()
     x = te.placeholder((rows, cols), "float32", name="x")
-    j, k = (te.reduce_axis((0, cols), name="j") for _ in range(2))
+    j = te.reduce_axis((0, cols), name="j")
     bottom = te.compute((rows,), lambda i: te.min(x[i, j], axis=j), name="bottom")
-    total = te.compute((rows,), lambda i: te.sum(te.exp(bottom[i] - x[i, k]), axis=k), name="total")
+    total = te.compute((rows,), lambda i: te.sum(te.exp(bottom[i] - x[i, j]), axis=j), name="total")
     return custom("from_below", [x], [total], doc="notebook 07")
 
 
@@ -204,14 +204,14 @@ def valley(define: Callable[[Any], Any]) -> str:
     Args:
         define: takes a `te.placeholder` of 32 rows and 256 columns in float32, gives a `te.compute` of 32 rows.
     """
-    from tvm import te
-
     import neptune_lab as nl
     from neptune_lab.operators import custom
+    from neptune_lab.operators.base import tensor_expressions
     from neptune_widgets.course.beyond_attention import loops, remarks, run
 
     if not callable(define):
         raise NotYet(f"expected a function of a tensor, found {define!r}")
+    te = tensor_expressions()
     x = te.placeholder((ROWS, COLS), "float32", name="x")
     given = define(x)
     if not isinstance(given, te.Tensor):

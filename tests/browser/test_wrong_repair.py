@@ -1,0 +1,78 @@
+"""A repair that is not proved, in a real JupyterLab: it is marked, its first wrong iteration is found, and mended."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from in_lab import open_notebook, run_all, write_notebook
+from playwright.sync_api import Locator, expect
+
+SOON = 20_000  # milliseconds
+
+CELL = """import neptune_lab as nl
+
+sch = nl.Schedule(nl.operators.softmax.figure1(rows=1, cols=4))
+sch.rolling_update("s_sum", "s_max.j", repair="t * exp(xmax_now - xmax_before)", proved=False)
+nl.explore(sch)"""
+
+
+@pytest.fixture
+def explorer(page, lab) -> Locator:
+    write_notebook(lab.folder / "wrong_repair.ipynb", CELL)
+    open_notebook(page, lab, "wrong_repair.ipynb")
+    run_all(page)
+    page.wait_for_selector(".nx", timeout=60_000)
+    found = page.locator(".nx").first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def give(explorer: Locator, *row: float) -> None:
+    """Types a row of the input, and goes back to the tag table."""
+    explorer.get_by_role("tab", name="Inputs", exact=True).first.click()
+    for n, value in enumerate(row):
+        cell = explorer.locator(".matrix input").nth(n)
+        cell.fill(str(value))
+        cell.press("Enter")
+    explorer.get_by_role("tab", name="Tags", exact=True).last.click()
+
+
+def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
+    rail = explorer.locator(".rail")
+    expect(rail.locator("li", has_text="repair function, not proved").first).to_contain_text("✗ not proved")
+    expect(rail.locator("li", has_text="repaired program, not proved").first).to_contain_text("! wrong")
+    expect(explorer.locator(".chip.check")).to_contain_text("does NOT equal the definition", timeout=SOON)
+
+    rail.locator("li", has_text="repaired program, not proved").first.click()
+    explorer.get_by_role("tab", name="Tags", exact=True).first.click()
+    table = explorer.locator("table.tagtable")
+    total = table.locator("tr", has_text=re.compile(r"^xsum\[0\]"))
+    expect(total).to_be_visible(timeout=SOON)
+
+    # The largest number comes first: the factor is 1 at every iteration, and nothing is wrong.
+    give(explorer, 4, 3, 2, 1)
+    jump = explorer.get_by_role("button", name=re.compile("first wrong at"))
+    expect(total.locator("td").last).to_contain_text("✓", timeout=SOON)
+    expect(jump).to_have_count(0)
+
+    give(explorer, 3, 1, 4, 2)
+    expect(jump).to_have_text("✗ first wrong at j = 2", timeout=SOON)
+    jump.click()
+    expect(explorer.locator("output.at")).to_contain_text("j = 2")
+    cells = total.locator("td")
+    for n, sign in enumerate(("✓", "✓", "✗", "✗")):
+        expect(cells.nth(n)).to_contain_text(sign)
+    expect(cells.nth(2)).to_contain_text("≠ 1.418")  # exp(3 - 4) + exp(1 - 4) + 1
+    expect(cells.nth(1)).not_to_contain_text("≠")
+
+    # Mended in the editor, it is proved, and no mark is left but that of naive fusion.
+    explorer.get_by_role("button", name=re.compile("^Edit schedule")).click()
+    card = explorer.locator(".card").first
+    card.locator("button.call").click()
+    repair = card.get_by_role("textbox", name="repair of rolling_update")
+    repair.fill("t * exp(xmax_before - xmax_now)")
+    repair.press("Enter")
+    expect(explorer.locator(".chip.check")).to_contain_text("✓ equals the definition", timeout=SOON)
+    expect(rail.locator("li", has_text="not proved")).to_have_count(0)
+    expect(rail.locator("li", has_text="repaired program").first).not_to_contain_text("wrong")
