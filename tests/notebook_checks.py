@@ -116,7 +116,7 @@ def drawn(output: Any, before: Any | None) -> None:
     if before is not None and before.get("data", {}).get(PLOTLY) == data[PLOTLY] and SVG in before["data"]:
         data[SVG] = before["data"][SVG]
         return
-    figure = go.Figure(data[PLOTLY])
+    figure = go.Figure(data[PLOTLY]).update_layout(template="none")  # as JupyterLab draws it
     width, height = figure.layout.width or 800, figure.layout.height or 420
     data[SVG] = figure.to_image("svg", width=width, height=height).decode()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from neptune_widgets.course import split_k
-from notebook_checks import EveryNotebook
+from notebook_checks import NOTEBOOKS, EveryNotebook
 
 
 def table(shown: str) -> list[list[str]]:
@@ -88,3 +89,15 @@ class TestSplitK(EveryNotebook):
             for n in (1024, 4096)
         }
         assert times[1024] < 1 < times[4096]
+
+    def test_the_clock_agrees_with_the_rule_and_not_with_the_model_beyond_16_splits(self):
+        run = json.loads((NOTEBOOKS / "recorded" / "split_k.json").read_text(encoding="utf-8"))["data"]
+        for keys in (8192, 32768):
+            us = {row["splits"]: row["us"] for row in run["decode"] if row["kv_len"] == keys}
+            assert us[1] > us[2] > us[4] > us[8] > us[16]
+            assert us[32] > us[16]
+        ratio = {}
+        for row in run["templates"]:
+            ratio.setdefault(row["q_len"], {})[row["template"]] = row["us"]
+        faster = {n: us["split_k_update"] < us["rolling_update"] for n, us in ratio.items()}
+        assert {n for n, split in faster.items() if split} == {n for n in faster if n < 256}

@@ -56,6 +56,9 @@ class TestYourOperator(EveryNotebook):
         shown = self.shown_by("one_loop = nl.compile")
         assert "between kernels, in global memory: nothing" in shown
         assert (shown.count("kernel peak "), shown.count("for j0 in")) == (1, 1)
+        code = self.shown_by("source = one_loop.source")
+        assert "loads of x in the code: two loops 2 - one loop 1" in code
+        assert [code.count(f"{name} = repair * {name}") for name in ("first", "total", "second")] == [1, 1, 1]
         rows = re.findall(r"^ +(\d+) +(\S+e-\d+) +(\S+e-\d+)$", self.shown_by("for width in (30"), re.MULTILINE)
         assert [int(width) for width, *_ in rows] == [30, 10, 3, 1]
         lost = [float(one) for *_, one in rows]
