@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neptune_widgets.solver import solver
     from neptune_widgets.timing import time
 
-    from neptune_lab import errors, operators, repair
+    from neptune_lab import errors, operators, repair, trace
     from neptune_lab.autotune.tune import tune
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import Kernel, compile
@@ -38,6 +38,7 @@ __all__ = [
     "solver",
     "templates",
     "time",
+    "trace",
     "tune",
 ]
 
@@ -56,6 +57,7 @@ _HOMES = {
     "solver": "neptune_widgets.solver:solver",
     "templates": "neptune_lab.loop_schedule.templates",
     "time": "neptune_widgets.timing:time",
+    "trace": "neptune_lab.trace",
     "tune": "neptune_lab.autotune.tune:tune",
 }
 

@@ -8,6 +8,11 @@ view can stand the error at its line.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neptune_lab.repair.render import Step
+
 
 class NeptuneError(Exception):
     """Root of all errors of this package.
@@ -37,7 +42,8 @@ class RepairError(NeptuneError):
     """No repair term: `step` names the step of the algebra that failed, `expression` what it failed on.
 
     Steps, in order: "read", "separate", "invert", "derive", "prove Eq. 3", "prove Eq. 4", "guard"; and of a vector
-    repair: "close" (no finite family), "count" (how many terms there are is not known).
+    repair: "close" (no finite family), "count" (how many terms there are is not known).  `passed` has the steps of
+    `repair.solve` that were done before the one that failed, ready to show; none where something else refused.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class RepairError(NeptuneError):
         super().__init__(message, node=node, help=help)
         self.step = step
         self.expression = expression
+        self.passed: tuple[Step, ...] = ()
 
 
 class TileError(NeptuneError):

@@ -72,6 +72,12 @@ class Kernel:
         """The Triton module: it needs torch and Triton only."""
         return self.triton.text
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Why the schedule is as it is: which template was chosen, and what could not be fused."""
+        steps = (step.as_record() for step in self.schedule.steps)
+        return tuple(str(step["arguments"]["text"]) for step in steps if step["primitive"] == "remark")
+
     @cached_property
     def trace(self) -> Trace:
         """The record of the whole compilation."""

@@ -16,7 +16,7 @@ from neptune_lab.errors import RepairError
 from neptune_lab.repair.derive import Derivation
 from neptune_lab.repair.domain import SIGNS
 from neptune_lab.repair.reducers import REDUCERS
-from neptune_lab.repair.render import Line, equation, text
+from neptune_lab.repair.render import Line, Step, equation, text
 from neptune_lab.repair.simplify import is_zero, nicest
 
 _SHOWN = 16  # operations, beyond which a difference tells the reader nothing
@@ -42,6 +42,11 @@ class Proof:
     @property
     def title(self) -> str:
         return f"Prove {self.equation}: {self.statement}"
+
+    @property
+    def shown(self) -> Step:
+        """The proof and where it holds, ready to show."""
+        return Step(self.title, (*self.lines, *(Line(f"wherever {caveat}") for caveat in self.caveats)))
 
     def replace(self, mapping: Mapping[Symbol, Symbol]) -> Proof:
         """The same proof over other symbols."""

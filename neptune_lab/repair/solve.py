@@ -18,9 +18,9 @@ from neptune_lab.repair.invert import Inverse, invert
 from neptune_lab.repair.prove import Proof, check_real, prove_distributes, prove_replaces, sign_words
 from neptune_lab.repair.read import Names, Question, name_symbols, read
 from neptune_lab.repair.reducers import REDUCERS
-from neptune_lab.repair.render import text
+from neptune_lab.repair.render import Step, text
 from neptune_lab.repair.separate import Separation, separate
-from neptune_lab.repair.term import RepairTerm, Unproved
+from neptune_lab.repair.term import RepairTerm, Unproved, read_step
 
 
 def solve(
@@ -98,14 +98,38 @@ class Posed:
 
 @lru_cache(maxsize=512)
 def _solve(question: Question) -> RepairTerm:
+    done: list[Step] = []
+    try:
+        return _solved(question, done)
+    except RepairError as error:
+        error.passed = tuple(done)
+        raise
+
+
+def _solved(question: Question, done: list[Step]) -> RepairTerm:
+    """The answer; `done` takes each step over the question's own symbols, so that a refusal can show how far it came."""
+    names = name_symbols(question)
+    done.append(read_step(question.reducer, _assumed(question, dict(names.pairs))))
     posed = pose(question)
+    separation = _shown_separation(posed)
+    done.append(Step(separation.title, separation.lines))
     # Invert, derive: one h for each real branch of the inverse.
     inverse = invert(posed.g0, posed.parted.variable, posed.t)
+    done.append(Step(inverse.title, inverse.replace(posed.wide).lines))
     branches = [derive(posed.g0, posed.parted.variable, root, posed.t, posed.domain.moves) for root in inverse.branches]
+    for n, branch in enumerate(branches):
+        title = branch.title.replace(":", " on the other branch:", 1) if n else branch.title
+        done.append(Step(title, branch.replace(posed.wide).lines))
     # Prove both equations on the narrowed domain; the points left out get guards.
     derivation, proofs = prove(posed, branches)
+    done += [proof.replace(posed.wide).shown for proof in proofs]
     # Back to the question's own symbols, then numbers and guards, which owe nothing to the narrowing.
     return answer(posed, derivation, proofs, check(posed.model(derivation)), inverse=inverse)
+
+
+def _shown_separation(posed: Posed) -> Separation:
+    """Over the question's own symbols, with the calls that were not looked into."""
+    return posed.parted.replace(posed.wide).with_calls(dict(posed.names.opaque), posed.names.inputs)
 
 
 def pose(question: Question) -> Posed:
@@ -150,7 +174,7 @@ def answer(
     return RepairTerm(
         reducer=question.reducer,
         t=names.t,
-        separation=posed.parted.replace(posed.wide).with_calls(dict(names.opaque), names.inputs),
+        separation=_shown_separation(posed),
         inverse=None if inverse is None else inverse.replace(posed.wide),
         derivation=derivation.replace(posed.wide),
         proofs=tuple(proof.replace(posed.wide) for proof in proofs),

@@ -28,6 +28,12 @@ _REDUCER_TEXT = {
 }
 
 
+def read_step(reducer: str, assumptions: tuple[tuple[str, tuple[str, ...]], ...]) -> Step:
+    """The first step of every derivation: what was asked."""
+    assumed = (Line(f"{name} is {', '.join(words)}") for name, words in assumptions)
+    return Step("Read: reducer and term", (Line(f"f(x, y) = {_REDUCER_TEXT[reducer]}"), *assumed))
+
+
 @dataclass(frozen=True, slots=True)
 class Unproved:
     """Why a given h is not proved.
@@ -200,25 +206,19 @@ class RepairTerm:
     def steps(self) -> tuple[Step, ...]:
         """The derivation, a step each, ready to show."""
         records = (self.separation, *(() if self.inverse is None else (self.inverse,)), self.derivation)
-        proofs = [
-            Step(proof.title, (*proof.lines, *(Line(f"wherever {caveat}") for caveat in proof.caveats)))
-            for proof in self.proofs
-        ]
+        proofs = [proof.shown for proof in self.proofs]
         if self.unproved is not None:
             title = f"{self.unproved.step[:1].upper()}{self.unproved.step[1:]}: not proved"
             proofs.append(Step(title, (Line(self.unproved.reason),), ok=False))
         checks = (Step("Check by numbers", tuple(Line(check) for check in self.checks)),) if self.checks else ()
         guards = [Line(_guard_text(guard)) for guard in self.guards] or [Line("none: h is regular everywhere")]
         return (
-            Step("Read: reducer and term", (Line(f"f(x, y) = {_REDUCER_TEXT[self.reducer]}"), *self._assumed())),
+            read_step(self.reducer, self.assumptions),
             *(Step(record.title, record.lines) for record in records),
             *proofs,
             *checks,
             Step("Guard: where a producer is singular", tuple(guards)),
         )
-
-    def _assumed(self) -> tuple[Line, ...]:
-        return tuple(Line(f"{name} is {', '.join(words)}") for name, words in self.assumptions)
 
     @property
     def signature(self) -> Expr:

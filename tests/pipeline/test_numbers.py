@@ -38,7 +38,7 @@ def test_decode(kv_len):
 def test_decode_takes_split_k_by_itself():
     kernel = nl.compile(attention.causal(heads=3, q_len=1, kv_len=1000, head_dim=64))
     assert [k.name for k in kernel.triton.kernels] == ["attention_causal_local", "attention_causal_combine"]
-    assert str(kernel.schedule.steps[0]).startswith("remark(text='split_k_update: 3 programs of one row leave most")
+    assert kernel.remarks[0].startswith("split_k_update: 3 programs of one row leave most")
 
 
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])

@@ -19,7 +19,7 @@ from neptune_lab.errors import RepairError
 from neptune_lab.repair import RepairTerm, VectorRepair, mathml, solve, solve_vector
 from neptune_lab.repair.read import WORDS
 from neptune_lab.repair.reducers import REDUCERS
-from neptune_lab.repair.render import equation, text
+from neptune_lab.repair.render import Step, equation, text
 from neptune_widgets.page import STATIC
 
 _BUNDLE = STATIC / "solver.js"
@@ -74,6 +74,13 @@ class Attempt:
     title: str
     term: RepairTerm | VectorRepair | None = None
     refusal: RepairError | None = None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The derivation; of a refusal, the steps before the one that failed."""
+        if self.term is not None:
+            return self.term.steps
+        return () if self.refusal is None else self.refusal.passed
 
     @property
     def formula(self) -> str:
@@ -191,7 +198,7 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
     if attempt.refusal is not None:
         refusal = {"step": attempt.refusal.step, "expression": attempt.refusal.expression}
         refusal |= {"reason": attempt.refusal.reason, "help": attempt.refusal.help or ""}
-    steps = [] if attempt.term is None else [step.as_record() for step in attempt.term.steps]
+    steps = [step.as_record() for step in attempt.steps]
     return {"title": attempt.title, "formula": formula, "steps": steps, "refusal": refusal}
 
 
@@ -308,16 +315,15 @@ _SIGNS = {"solved": "✓", "family": "✓", "refused": "✗", "unread": "…", "
 
 
 def _attempt_text(attempt: Attempt) -> list[str]:
-    if attempt.refusal is not None:
-        found = attempt.refusal
-        lines = [f"✗ {found.step}: {found.reason}", f"    on {found.expression}"]
-        return [*lines, *([f"    help: {found.help}"] if found.help else [])]
-    assert attempt.term is not None
-    return [
+    lines = [
         f"{'✓' if step.ok else '✗'} {line}" if n == 0 else f"  {line}"
-        for step in attempt.term.steps
+        for step in attempt.steps
         for n, line in enumerate(step.text.splitlines())
     ]
+    if (found := attempt.refusal) is not None:
+        lines += [f"✗ {found.step}: {found.reason}", f"    on {found.expression}"]
+        lines += [f"    help: {found.help}"] if found.help else []
+    return lines
 
 
 def _static_text(question: Question, answer: Answer) -> str:

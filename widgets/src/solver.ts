@@ -168,7 +168,7 @@ function attemptEl(a: Attempt, open: ReadonlySet<string | undefined>): HTMLEleme
       h("p", {}, h("b", {}, `✗ refused at the step “${r.step}”`)),
       h("dl", {}, h("dt", {}, "on"), h("dd", {}, h("code", {}, r.expression)), h("dt", {}, "because"), h("dd", {}, r.reason), ...(r.help ? [h("dt", {}, "what would help"), h("dd", {}, r.help)] : [])),
     );
-  return h("section", { "aria-label": a.title }, h("h4", {}, a.title), refusal, ...steps);
+  return h("section", { "aria-label": a.title }, h("h4", {}, a.title), ...steps, refusal);
 }
 
 export default { render };
