@@ -10,7 +10,8 @@ import small_operators as small  # pyright: ignore[reportMissingImports]
 from tvm import te
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.loop_ir.nodes import Block, Buffer, Const, Iter, Load, Loop, Op, Program, Store, Var
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Block, Buffer, Const, Iter, Load, Loop, Op, Program, Store, Var, walk
 from neptune_lab.loop_ir.run import run
 from neptune_lab.loop_ir.tvm_compat import from_te, from_tvm, to_tvm, tvmscript
 from neptune_lab.loop_schedule import Schedule
@@ -135,3 +136,10 @@ def test_the_identity_of_max_is_infinite():
     """TVM starts a max at the lowest finite number; a fully masked row needs -inf."""
     values = run(softmax.figure1(1, 3, "float32").program, {"inp": np.full((1, 3), -np.inf, "float32")})
     assert values["xmax"].tolist() == [-np.inf]
+
+
+def test_the_absolute_value_of_an_integer_stays_one():
+    op = attention.general(1, 1, 4, 5, 2, score_mod=lambda s, b, h, q, kv: s - abs(q - kv) * 0.5 + abs(q))
+    found = [e for b in tree.blocks(op.program) for e in walk(b.body.value) if isinstance(e, Op) and e.name == "abs"]
+    assert {str(e.args[0]) for e in found} == {str(Op("sub", (Var("i"), Var("j")))), str(Var("i"))}
+    assert_unchanged(op.program)

@@ -212,3 +212,24 @@ def test_golden_window(golden):
     kernel = nl.compile(attention.general(1, 2, 200, 200, 64, mask_mod=window), block_q=16, block_kv=16)
     _, program, notes = applied(kernel)
     golden("attention_window.partition.txt", "\n".join(notes) + "\n\n" + to_text(program))
+
+
+@pytest.mark.parametrize(
+    ("written", "compared"),
+    [
+        (lambda b, h, q, kv: (q >= kv) & (abs(q - kv) < 40), lambda b, h, q, kv: (q >= kv) & (q - kv < 40)),
+        (lambda b, h, q, kv: abs(kv - q) < 40, lambda b, h, q, kv: (q - kv < 40) & (kv - q < 40)),
+        (lambda b, h, q, kv: abs(q - 100) <= kv, lambda b, h, q, kv: (q - 100 <= kv) & (100 - q <= kv)),
+    ],
+    ids=["causal window", "window on both sides", "of one position"],
+)
+def test_an_absolute_value_bounds_the_loop_as_its_two_comparisons_do(written, compared):
+    loops = []
+    for mask in (written, compared):
+        op = attention.general(1, 1, 256, 256, 16, mask_mod=mask, empty_rows="zero")
+        kernel = nl.compile(op, block_q=32, block_kv=32)
+        assert kernel.error() < 1e-3
+        loops.append([line.strip() for line in kernel.outline.splitlines() if line.strip().startswith("for ")])
+    assert loops[0] == loops[1]
+    assert loops[0]
+    assert loops[0] != ["for j0 in range(8)"]

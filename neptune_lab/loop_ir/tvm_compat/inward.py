@@ -109,6 +109,8 @@ class _In:
         match c, a:
             case Op("eq", (x, Const() as point)), _ if eager and self.like and x == b and _is_guarded(x):
                 return Op("guard", (x, point, a))
+        if eager and _says_not_negative(c, a) and _is_negative_of(b, a):
+            return Op("abs", (a,))  # TVM writes the absolute value of an integer as this choice
         return Op("select", (c, a, b))
 
     def store(self, s: Any, env: dict[Any, Expr]) -> Store:
@@ -220,3 +222,21 @@ def from_te(name: str, inputs: list[Any], outputs: list[Any]) -> Program:
         return replace(stmt, body=tuple(own(s) for s in stmt.body))
 
     return replace(program, body=tuple(own(s) for s in program.body))
+
+
+def _says_not_negative(condition: Expr, x: Expr) -> bool:
+    """Whether `condition` is x >= 0, or q >= p where x is q - p."""
+    match condition:
+        case Op("le", (low, high)) | Op("ge", (high, low)):
+            return (low == Const(0) and high == x) or x == Op("sub", (high, low))
+    return False
+
+
+def _is_negative_of(expr: Expr, x: Expr) -> bool:
+    """Whether `expr` is -x as TVM writes it: the negative of a difference is the difference the other way round."""
+    match expr:
+        case Op("sub", (Const(0), a)) | Op("neg", (a,)) | Op("mul", (a, Const(-1))) if a == x:
+            return True
+        case Op("sub", (a, b)):
+            return x == Op("sub", (b, a))
+    return False
