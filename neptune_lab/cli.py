@@ -63,7 +63,8 @@ OPTIONS: dict[str, Any] = {
 TILES = ("block_q", "block_kv")
 SHARED: dict[str, Any] = {
     "operator": Annotated[
-        str, typer.Argument(help="The operator or preset, as `neptune-lab list` names it.", metavar="OPERATOR")
+        str,
+        typer.Argument(help="Operator or preset; `neptune-lab list` has them with their sizes.", metavar="OPERATOR"),
     ],
     **OPTIONS,
     "template": Annotated[

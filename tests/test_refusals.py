@@ -226,6 +226,12 @@ CASES: dict[str, Refused] = {
         "annotate on 's_max.i': num_warps='four'",
         "4 or 8",
     ),
+    "a misspelt annotation": Refused(
+        figure1, lambda s: s.annotate("s_max.i", "num_wraps", 4), "no annotation 'num_wraps'", "mean 'num_warps'"
+    ),
+    "an annotation that is a number": Refused(
+        figure1, lambda s: s.annotate("s_max.i", "sequential", 4), "sequential=4, expected 1", "leave the value out"
+    ),
     "a factor of 0": Refused(figure1, lambda s: s.split("s_max.j", (None, 0)), r"factors=\[None, 0\]", r"\(None, 64\)"),
     "a factor of True": Refused(figure1, lambda s: s.split("s_max.j", (None, True)), "factors=.*True", r"\(None, 64\)"),
     "a factor that is no list": Refused(figure1, lambda s: s.split("s_max.j", 2), "factors=2", r"\(None, 64\)"),  # type: ignore[arg-type]

@@ -40,9 +40,9 @@ def target_rows(results: Results) -> Rows:
             t.operators,
             t.against,
             f"{t.least:g}",
-            "-" if t.found is None else f"{ratio(t.found)} ({t.how} of {t.counted})",
+            "-" if t.found is None or not results.is_gpu else f"{ratio(t.found)} ({t.how} of {t.counted})",
             _verdict(t) if results.is_gpu else "open: no GPU",
-            f"{ratio(t.worst[1])} {t.worst[0]}" if t.worst else "-",
+            f"{ratio(t.worst[1])} {t.worst[0]}" if t.worst and results.is_gpu else "-",
         ]
         for t in targets(results)
     ]

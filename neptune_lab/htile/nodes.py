@@ -85,7 +85,7 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class Iota:
     """The integer positions `start, start + 1, ...` of exactly one slice, as an int32 tile; `index` holds that slice
-    and the `NewAxis`es around it."""
+    and any `NewAxis` around it."""
 
     index: tuple[Slice | NewAxis, ...]
 

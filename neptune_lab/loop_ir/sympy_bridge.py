@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import sympy
 
 from neptune_lab.errors import RepairError
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.repair.condition import nonneg
 
@@ -51,6 +51,7 @@ _COMPARISONS = {
     "eq": sympy.Eq,
     "ne": sympy.Ne,
 }
+_MULTIPLIED = 4  # up to this power, x**n is written x*x*…
 _CONNECTIVES = {"and": sympy.And, "or": sympy.Or, "not": sympy.Not}
 _NAMES = {
     sympy.log: "log",
@@ -113,8 +114,8 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
                     if math.isfinite(value)
                     else sympy.oo * (1 if value > 0 else -1)
                 )
-            case Load(buffer, _):
-                return symbol(node, buffer)
+            case Load(name, _) | Var(name):
+                return symbol(node, name)
             case Cast(dtype, arg) if "float" in dtype:
                 return convert(arg)
             case Op("guard", (arg, _, _)):
@@ -180,7 +181,8 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
         return Op("div", (result, chain("mul", [convert(f) for f in below]))) if below else result
 
     def integer_power(x: Expr, power: int) -> Expr:
-        return Op("mul", (x, x)) if power == 2 else Op("pow", (x, Const(float(power), dtype)))
+        # A product is exact for any sign, and fast; TVM warns of pow with a power of 3 and more.
+        return chain("mul", [x] * power) if power <= _MULTIPLIED else Op("pow", (x, Const(float(power), dtype)))
 
     def chain(op: str, terms: list[Expr]) -> Expr:
         result = terms[0]
@@ -224,9 +226,8 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
                 return Op("exp", (convert(power),))
             if power == sympy.Rational(1, 2):
                 return Op("sqrt", (convert(base),))
-            if power == 2:
-                x = convert(base)
-                return Op("mul", (x, x))
+            if power.is_Integer and power > 1:
+                return integer_power(convert(base), int(power))
             if power.could_extract_minus_sign():
                 return Op("div", (number(sympy.Integer(1)), convert(base**-power)))
             return Op("pow", (convert(base), convert(power)))

@@ -15,6 +15,9 @@ Formula: TypeAlias = str
 # Triton launches powers of two; 32 warps are 1024 threads, CUDA's limit on a block.
 WARPS = (1, 2, 4, 8, 16, 32)
 
+# What `annotate` may say of a loop: two hints for the launch, that the loop is no dimension of a tile, and words.
+NOTES = ("num_warps", "num_stages", "sequential", "note")
+
 
 def is_count(value: Any) -> bool:
     """A positive int; True is one in Python, and nobody means it.
@@ -87,6 +90,19 @@ def check_hint(key: str, value: Any, where: str) -> None:
             f"{where}: num_stages={value!r}, expected a positive integer",
             help="1 loads each tile when it is needed, 2 to 4 load ahead",
         )
+
+
+def check_note(key: str, value: Any, where: str) -> None:
+    """Raise ScheduleError where a note on a loop is none of `NOTES`, or has a value that it cannot have.
+
+    Args:
+        where: what is annotated, for the message.
+    """
+    if key not in NOTES:
+        raise ScheduleError(f"{where}: there is no annotation {key!r}", help=nearest(key, list(NOTES), "annotations"))
+    if key == "sequential" and value != 1:
+        raise ScheduleError(f"{where}: sequential={value!r}, expected 1", help="leave the value out")
+    check_hint(key, value, where)
 
 
 def check_options(template: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:

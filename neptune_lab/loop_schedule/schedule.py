@@ -360,7 +360,10 @@ class Schedule:
         return self.apply(Step.of("decompose_reduction", block=block, loop=loop))[0]
 
     def annotate(self, loop: str, key: str, value: str | int = 1) -> None:
-        """A note on a loop; num_warps and num_stages on a kernel's outermost loop reach the launch."""
+        """A note on a loop: one of num_warps, num_stages, sequential and note.
+
+        num_warps and num_stages reach the launch from the outermost loop of a nest or from one on the grid.
+        """
         self.apply(Step.of("annotate", loop=loop, key=key, value=value))
 
     def remark(self, text: str) -> None:

@@ -17,7 +17,7 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.start_values import start_before
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
 from neptune_lab.loop_schedule import maps
-from neptune_lab.loop_schedule.arguments import check_hint
+from neptune_lab.loop_schedule.arguments import check_note
 from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops, under
 from neptune_lab.loop_schedule.materialize_tags import check_tag_order
 from neptune_lab.loop_schedule.outcome import Outcome, plain
@@ -460,8 +460,13 @@ def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
 
 
 def annotate(program: Program, *, loop: str, key: str, value: str | int = 1) -> Outcome:
-    """A note on a loop: "num_warps" and "num_stages" reach the launch, others are for readers."""
-    check_hint(key, value, f"annotate on {loop!r}")
+    """A note on a loop, which changes no number.
+
+    "num_warps" and "num_stages" reach the launch; they belong to the outermost loop of a nest or to one on the grid,
+    and are refused elsewhere when the program becomes tiles. "sequential" keeps a loop from being a dimension of a
+    tile. "note" is words for readers. Other names are refused.
+    """
+    check_note(key, value, f"annotate on {loop!r}")
     path, found, _ = tree.find_loop(program, *loop_ref(loop))
     notes = (*((k, v) for k, v in found.annotations if k != key), (key, value))
     result = tree.map_loops(program, path, lambda x: replace(x, annotations=notes))

@@ -22,6 +22,7 @@ from neptune_lab.loop_to_htile.regions import Nest, region
 
 GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 SEQUENTIAL = "sequential"  # a note on a loop that is no dimension of a tile
+_HINTS = ("num_warps", "num_stages")  # notes on a loop that are for the launch
 MAX_TILE = 1 << 20  # elements: Triton's own limit on one tensor
 
 
@@ -90,11 +91,14 @@ def _kernel(program: Program, nest: Stmt, name: str) -> Kernel:
     notes: dict[str, str | int] = {}
     body: tuple[Stmt, ...] = (nest,)
     extents: dict[str, int] = {}
+    if isinstance(nest, Loop):
+        notes.update(nest.annotations)  # where nothing is on the grid, the outermost loop speaks for the kernel
     while len(body) == 1 and isinstance(loop := body[0], Loop) and loop.kind in GRID:
         grid[loop.kind] = (loop.var, loop.extent)
         extents[loop.var] = loop.extent
         notes.update(loop.annotations)
         body = loop.body
+    _check_hints(body if grid else getattr(nest, "body", ()))
     axes = [grid.get(thread) for thread in GRID]
     while axes and axes[-1] is None:
         axes.pop()
@@ -110,6 +114,21 @@ def _kernel(program: Program, nest: Stmt, name: str) -> Kernel:
         _hint(notes, "num_warps"),
         _hint(notes, "num_stages"),
     )
+
+
+def _check_hints(body: tuple[Stmt, ...]) -> None:
+    """A hint for the launch inside a kernel would reach nobody."""
+    for stmt in body:
+        if isinstance(stmt, Loop):
+            idle = [key for key, _ in stmt.annotations if key in _HINTS]
+            if idle:
+                first = blocks_under(stmt)[0].name
+                raise TileError(
+                    f"{' and '.join(idle)} on loop {stmt.var!r} would have no effect: it runs inside the kernel",
+                    node=first,
+                    help="annotate the outermost loop of the nest, or one that is bound to the grid",
+                )
+            _check_hints(stmt.body)
 
 
 def _hint(notes: dict[str, str | int], key: str) -> int | None:

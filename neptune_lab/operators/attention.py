@@ -332,7 +332,7 @@ def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) 
     elif seq is not None:
         sizes["seq"] = seq
     elif found.takes_seq and not {"q_len", "kv_len"} & set(overrides):
-        raise DefinitionError(f"preset {name!r} needs seq")
+        raise DefinitionError(f"preset {name!r} needs seq", help="say how many keys there are, such as seq=2048")
     make = _OPERATORS[found.operator]
     unknown = [n for n in sizes if n not in inspect.signature(make).parameters]
     if unknown:

@@ -113,17 +113,23 @@ def solve_given(
     except RepairError as error:
         failed = error
     example = counterexample(posed.model(derivation), names)
+    step = _failed_step(failed, example)
     if unproved:
         reason = failed.reason if example is None else example.text
-        return answer(posed, derivation, (), (), unproved=Unproved(failed.step, reason, example is not None))
+        return answer(posed, derivation, (), (), unproved=Unproved(step, reason, example is not None))
     told = f"is wrong: {example.text}" if example else f"is not proved: {failed.reason}"
     raise WrongRepair(
         f"h = {h.strip()} {told}",
-        step=failed.step,
+        step=step,
         expression=h.strip(),
         help="; ".join([*_suspicions(expr, names, question), _derived(question, names)]),
         counterexample=example,
     ) from failed
+
+
+def _failed_step(failed: RepairError, example: Counterexample | None) -> str:
+    """The step to blame: Eq. 4 is looked at first, but an h that moves a single term wrongly fails Eq. 3 as well."""
+    return "prove Eq. 3" if example is not None and len(example.inputs) == 1 else failed.step
 
 
 @dataclass(frozen=True, slots=True)

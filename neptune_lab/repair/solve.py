@@ -107,7 +107,7 @@ def _solve(question: Question) -> RepairTerm:
 
 
 def _solved(question: Question, done: list[Step]) -> RepairTerm:
-    """The answer; `done` takes each step over the question's own symbols, so that a refusal can show how far it came."""
+    """The answer; `done` takes each step over the question's own symbols, so that a refusal shows how far it came."""
     names = name_symbols(question)
     done.append(read_step(question.reducer, _assumed(question, dict(names.pairs))))
     posed = pose(question)

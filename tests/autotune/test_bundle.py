@@ -235,6 +235,11 @@ def test_the_commands(cli, tmp_path):
     assert "2 operators" in done.output
     assert run(folder).returncode == 0
     records, exported = tmp_path / "r.sqlite", tmp_path / "best.json"
+    done = cli("records", "--records", records)
+    assert f"no records in {records} yet; --shipped" in done.output
+    done = cli("records", "--records", records, "--shipped")
+    assert len(done.output.splitlines()) > 30
+    assert "NVIDIA H200" in done.output
     done = cli("report", folder, "--records", records, "--export", exported)
     assert done.exit_code == 0, done.exception
     assert [line.split()[0] for line in done.output.splitlines()] == ["operator", "attention_causal", "softmax"]

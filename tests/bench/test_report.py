@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -221,6 +225,18 @@ def test_without_a_gpu_only_toy_sizes_run(call, tmp_path, monkeypatch):
     done = call("--tiny", "--only", "l2_norm-4x64", "-o", tmp_path / "b.json", "--autotuned", "none")
     assert done.exit_code == 0, done.output
     assert [s["name"] for s in json.loads((tmp_path / "b.json").read_text())["setups"]] == ["l2_norm-4x64"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU needs no interpreter")
+def test_the_interpreter_is_asked_for_in_time(tmp_path):
+    """In a process of its own, as a user starts it: these tests ask for the interpreter before anything else."""
+    start = "import sys; from neptune_lab.cli import main; sys.exit(main())"
+    asked = ["bench", "--tiny", "--only", "l2_norm-4x64", "--autotuned", "none", "-o", str(tmp_path / "b.json")]
+    plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", start, *asked], env=plain, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "open: no GPU" in done.stdout
+    assert "geometric mean" not in done.stdout, "times of an interpreter"
 
 
 def test_kernels_are_exported_and_used(call, tmp_path):

@@ -69,6 +69,8 @@ def test_a_refused_term_says_at_which_step_and_a_half_written_one_waits(panel):
     expect(refusal).to_contain_text("refused at the step “invert”")
     expect(refusal).to_contain_text("max forgets all but its largest argument")
     expect(refusal).to_contain_text("what would help")
+    done = panel.locator("section").first
+    expect(done.locator("details.step summary .n")).to_have_text(["Read", "Separate"])
     panel.get_by_role("button", name="deviation").click()
     expect(status).to_contain_text("a family of sums has one", timeout=SOON)
     expect(panel.get_by_label("term g(r, c)")).to_have_value("(c - r)**2")

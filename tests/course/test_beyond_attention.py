@@ -142,6 +142,7 @@ def test_quantize_bytes():
         9 * size: "not four",
         5: "one element",
         11 * size: "11 bytes an element",
+        "many": "a number of bytes",
     }.items():
         found = exercises.quantize_bytes(wrong)
         assert found.state == "wrong"
@@ -161,6 +162,7 @@ def test_bytes_of_a_row_read_once_and_of_one_read_twice():
     assert found.loops == (1,)
     assert found.kernels[0] == 1
     assert found.kernels[2] == 4
+    assert len(found.kernel.triton.kernels) == 1
     twice = nl.compile(rows.softmax(8, 64), "rolling_update", block_q=8, block_kv=16)
     assert exercises.bytes_moved(twice) == 3 * 8 * 64 * 4
     assert exercises.loops(twice) == (2,)

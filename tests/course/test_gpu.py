@@ -82,7 +82,8 @@ class TestLeastTime:
         says(gpu.least_time((prefill / 1e3, decoding), ceilings), "wrong", "another unit")
         says(gpu.least_time((other, decoding), ceilings), "wrong", "shorter of the two")
         says(gpu.least_time((prefill / 1.3, decoding), ceilings), "wrong", "datasheet")
-        says(gpu.least_time((prefill + other, decoding), ceilings), "wrong", "not the larger")
+        says(gpu.least_time((prefill + other, decoding), ceilings), "wrong", "the sum of the two")
+        says(gpu.least_time((prefill * 1.7, decoding), ceilings), "wrong", "not the larger")
         says(gpu.least_time((prefill,), ceilings), "wrong", "a pair")
         says(gpu.least_time(3.0, ceilings), "wrong", "a pair")
 

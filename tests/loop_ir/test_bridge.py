@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neptune_lab.errors import RepairError
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.loop_ir.sympy_bridge import read_term, write
 
 I, J = Var("i"), Var("j")
@@ -131,3 +132,25 @@ def test_results_inside_what_is_not_arithmetic(expr: Expr):
     with pytest.raises(RepairError, match="uses a reduction result inside") as caught:
         read_term(expr, {R: "r"})
     assert caught.value.step == "read"
+
+
+@pytest.mark.parametrize(("power", "name"), [(2, "mul"), (3, "mul"), (4, "mul"), (7, "pow")])
+def test_small_powers_are_products(power: int, name: str):
+    """TVM warns of pow with a power of 3 and more, and a negative base has no real power there."""
+    x, r = sympy.symbols("x r", real=True)
+    values: dict[sympy.Symbol, Expr] = {x: X, r: R}
+    for e in (x**power, (x / r) ** power, x * r**power):
+        written = write(e, values, "float32")
+        assert evaluate(written) == pytest.approx(float(e.subs({x: VALUES[X], r: VALUES[R]})))
+        names = {node.name for node in walk(written) if isinstance(node, Op)} - {"div"}
+        assert names == ({name} | ({"mul"} if e == x * r**power else set()))
+
+
+def test_a_position_has_its_loop_s_name():
+    """In a refusal, `j - mean` says more than `input - mean`; a tensor of the same name stays another symbol."""
+    away = Op("sub", (Cast("float32", Op("add", (Op("mul", (Var("j0"), Const(64, "int32"))), Var("j1")))), R))
+    assert str(read_term(away, {R: "r"}).term) == "64*j0 + j1 - r"
+    both = read_term(Op("add", (Cast("float32", J), Op("mul", (Load("j", (I,)), R)))), {R: "r"})
+    assert {s.name: e for s, e in both.reads} == {"j": J, "j_2": Load("j", (I,)), "r": R}
+    quotient = read_term(Op("mul", (Cast("float32", Op("floordiv", (J, Const(4, "int32")))), R)), {R: "r"})
+    assert [s.name for s, _ in quotient.reads] == ["input", "r"], "what is not arithmetic has no name of its own"

@@ -148,6 +148,22 @@ def test_launch_hints_come_from_the_outermost_loop():
     assert (kernel.num_warps, kernel.num_stages) == (2, 5)
 
 
+def test_launch_hints_come_from_the_outermost_loop_where_nothing_is_on_the_grid():
+    sch = Schedule(softmax.figure1(4, 6))
+    sch.annotate("s_sum.i", "num_warps", 2)
+    kernels = translate(sch.program).kernels
+    assert [k.num_warps for k in kernels if isinstance(k, Kernel)] == [None, None, 2]
+
+
+def test_a_launch_hint_inside_a_kernel_is_refused():
+    sch = scheduled("rolling_update", softmax.figure1(4, 6))
+    inner = next(name for name in sch.loops("s_max") if name.endswith("j0"))
+    sch.annotate(inner, "num_warps", 2)
+    with pytest.raises(TileError, match=r"num_warps on loop 'j0' would have no effect") as caught:
+        translate(sch.program)
+    assert "bound to the grid" in (caught.value.help or "")
+
+
 @pytest.mark.parametrize("definition", [small.l2_norm, small.weighted, small.two_sums, small.two_producers])
 def test_other_chains(definition: Callable[..., small.Definition]):
     sch = small.schedule(definition(n=5, m=7))

@@ -18,11 +18,11 @@ class TestTour(EveryNotebook):
         stored = re.findall(r"^    (\w+)\[b, h, i, j\] \+?=", shown, re.MULTILINE)
         assert stored == ["qk", "score", "s_exp", "p"]
         assert "between kernels, in global memory: nothing" in self.shown_by("kernel = nl.compile(op)")
-        source = self.shown_by("course.show_code(kernel.source)")
+        source = self.shown_by("course.show_code(kernel.source")
         assert source.count("tl.store") == 1
 
     def test_the_kernel_carries_what_the_prose_says(self):
-        source = self.shown_by("course.show_code(kernel.source)")
+        source = self.shown_by("course.show_code(kernel.source")
         assert "s_sum = repair * s_sum + s_sum_tile" in source
         assert "acc=repair[:, None] * acc" in source
         assert "j0 * 64 + tl.arange(0, 64)" in source

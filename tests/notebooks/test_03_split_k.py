@@ -74,6 +74,9 @@ class TestSplitK(EveryNotebook):
         rows = table(self.shown_by("tuned_decode()"))
         assert {row[2] for row in rows if row[0] in ("causal_dc", "alibi_dc")} == {"4"}
         assert {row[2] for row in rows if row[0] == "gqa_dc"} == {"16"}
+        assert "512" not in {row[1] for row in rows if row[0] == "gqa_dc"}
+        assert sorted(row[2] for row in rows if row[0] == "softcap_dc") == ["16", "8", "8", "8"]
+        assert {row[5:] == ["128", "padded"] for row in rows if row[0] in ("causal_dc", "alibi_dc")} == {True}
         shares = {(row[0], row[1]): float(row[4]) for row in rows}
         assert shares["causal_dc", "32768"] == 1.0
         assert max(share for (_, keys), share in shares.items() if keys == "512") <= 0.21
@@ -96,8 +99,17 @@ class TestSplitK(EveryNotebook):
             us = {row["splits"]: row["us"] for row in run["decode"] if row["kv_len"] == keys}
             assert us[1] > us[2] > us[4] > us[8] > us[16]
             assert us[32] > us[16]
+            assert 0.9 < us[64] / us[16] < 1.1
+            model = {n: split_k.estimate(1, keys, "split_k_update", splits=n).total_us for n in (1, 4)}
+            assert 2.5 < us[1] / model[1] < 3.5
+            assert us[4] / model[4] > 2
+            if keys == 8192:
+                tuned = {(row[0], row[1]): row[3] for row in split_k.tuned_decode()[1]}
+                assert 0.2 < tuned["causal_dc", keys] / us[4] < 0.3, "about a quarter, with as many splits"
         ratio = {}
         for row in run["templates"]:
             ratio.setdefault(row["q_len"], {})[row["template"]] = row["us"]
         faster = {n: us["split_k_update"] < us["rolling_update"] for n, us in ratio.items()}
         assert {n for n, split in faster.items() if split} == {n for n in faster if n < 256}
+        rule = [split_k.chosen(n, 32, 8192, 128)[0] for n in (192, 193)]
+        assert rule == ["split_k_update", "rolling_update"]

@@ -38,9 +38,9 @@ def refused(reducer: str, g: str, h: str) -> WrongRepair:
     ("h", "computed", "step", "help"),
     [
         ("t*exp(r_now - r_before)", lambda t, r, q: t * math.exp(q - r), "prove Eq. 3", "before and now are exchanged"),
-        ("exp(r_before - r_now)", lambda t, r, q: math.exp(r - q), "prove Eq. 4", "t is missing"),
+        ("exp(r_before - r_now)", lambda t, r, q: math.exp(r - q), "prove Eq. 3", "t is missing"),
         ("t", lambda t, r, q: t, "prove Eq. 3", "naive fusion"),
-        ("t + 1", lambda t, r, q: t + 1, "prove Eq. 4", "the derived h is t*exp(r_before - r_now)"),
+        ("t + 1", lambda t, r, q: t + 1, "prove Eq. 3", "the derived h is t*exp(r_before - r_now)"),
     ],
 )
 def test_a_wrong_one_is_refused_with_numbers_that_hold(h, computed, step, help):
@@ -60,7 +60,9 @@ def test_a_wrong_one_is_refused_with_numbers_that_hold(h, computed, step, help):
 
 def test_where_one_term_is_carried_rightly_two_show_it():
     """h = t + r - r' moves one term c - r, and a sum of two by half of what it should."""
-    example = refused("sum", "c - r", "t + r_before - r_now").counterexample
+    error = refused("sum", "c - r", "t + r_before - r_now")
+    assert error.step == "prove Eq. 4", "Eq. 3 holds"
+    example = error.counterexample
     assert example is not None
     assert len(example.inputs) == 2
     ((_, r),), ((_, now),) = example.previous, example.current
@@ -70,7 +72,7 @@ def test_where_one_term_is_carried_rightly_two_show_it():
 
 def test_a_truth_value_may_not_change():
     assert solve_given("any", "c", ["r"], "t").unproved is None
-    assert refused("any", "c", "1 - t").step == "prove Eq. 4"
+    assert refused("any", "c", "1 - t").step == "prove Eq. 3"
 
 
 @pytest.mark.parametrize(

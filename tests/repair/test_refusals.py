@@ -115,3 +115,31 @@ def test_words_and_booleans_say_the_same():
     words = solve("max", "c*r", "r", assumptions={"r": ["nonnegative"]})
     assert solve("max", "c*r", "r", assumptions={sp.Symbol("r"): {"nonnegative": True}}) is words
     assert solve("max", "c*r", "r", assumptions={"r": {"negative": False}})
+
+
+@pytest.mark.parametrize(
+    ("g", "done"),
+    [
+        ("exp(c*r - d)", ["Read"]),
+        ("max(c, r)", ["Read", "Separate"]),
+        ("c - r", ["Read", "Separate", "Invert", "Derive"]),
+        ("(c - r)**2", ["Read", "Separate", "Invert", "Derive", "Derive on the other branch"]),
+    ],
+)
+def test_a_refusal_has_the_steps_before_it(g, done):
+    for _ in range(2):  # a refusal is not kept, so the second one is derived again
+        with pytest.raises(RepairError) as refused:
+            solve("sum", g, "r")
+        assert [step.title.partition(":")[0] for step in refused.value.passed] == done
+        assert all(step.ok for step in refused.value.passed)
+    # Under a reducer that takes it, the term has these steps too, in the same words.
+    if g == "c - r":
+        found = solve("max", g, "r").steps[1:4]
+        assert [step.text for step in refused.value.passed[1:]] == [step.text for step in found]
+        assert "C = t + r" in refused.value.passed[2].text
+
+
+def test_what_cannot_be_read_has_no_steps():
+    with pytest.raises(RepairError) as refused:
+        solve("sum", "exp(c - ", "r")
+    assert refused.value.passed == ()

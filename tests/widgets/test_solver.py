@@ -95,6 +95,8 @@ def test_each_edit_is_answered_and_the_term_is_at_hand():
     assert alone["refusal"]["step"] == "prove Eq. 4"
     assert "not additive" in alone["refusal"]["reason"]
     assert alone["refusal"]["help"]
+    titles = [step["title"].partition(":")[0] for step in alone["steps"]]
+    assert titles == ["Read", "Separate", "Invert", "Derive"], "the steps before the one that refused"
     assert [s["title"] for s in family["steps"]] == [s.title for s in solve_vector("sum", "c - r", "r").steps]
     assert family["formula"].startswith("<math xmlns=")
     assert asked(panel, g="c -")["state"] == "unread"
@@ -143,7 +145,7 @@ def test_without_script_it_says_the_same():
     for shown in (html, data["text/plain"]):
         assert "sum of (c - r)**2, repaired in r; r >= 0" in shown
         assert "✓ not alone, but with companions" in shown
-        assert "✗ prove Eq. 4" in shown
+        assert "✓ Invert: solve t = g0(r, C) for C" in shown.partition("✗ prove Eq. 4")[0]
         assert "✓ Close: g and its derivatives" in shown
     assert "<script" not in html
     assert "a<b" not in nl.solver("a<b")._repr_mimebundle_()[0]["text/html"]  # type: ignore[index]

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { fixture, rawTrace } from "./fixture";
 import { indexLinks, relate } from "./links";
-import { readTrace } from "./record";
+import { readTrace, stopName } from "./record";
 
 const doc = fixture();
 const index = indexLinks(doc);
@@ -62,5 +62,15 @@ describe("the record", () => {
     expect(stop.error).toBe("there is no block 'q'");
     expect(stop.lines).toBe(d.byKey.get("2.set_scope")!.lines);
     expect(d.program).toBe(stop.lines);
+  });
+  it("tells a refused step from the one in its place, which has its number", () => {
+    const fused = { ...rawTrace.steps[1]!, error: "cannot be repaired" };
+    const d = readTrace({ ...rawTrace, steps: [rawTrace.steps[0]!, fused, ...rawTrace.steps.slice(1)] });
+    const names = d.stops.map(stopName);
+    expect(new Set(names).size).toBe(names.length);
+    expect(new Set(d.stops.map((s) => s.key)).size).toBe(d.stops.length);
+    expect(names).toContain("1 a · naive");
+    expect(names).toContain("refused a · naive");
+    expect(d.byKey.get("1.naive")!.refused).toBe(false);
   });
 });

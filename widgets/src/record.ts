@@ -205,6 +205,8 @@ export interface Stop {
   proof: string[];
   wrong: boolean;
   error: string | null;
+  /** Of a step that was refused: it changed nothing, and its number is that of the step that stands in its place. */
+  refused: boolean;
   /** Nothing differs from the stop before: not the text, and there is no algebra to read. */
   quiet: boolean;
 }
@@ -267,10 +269,12 @@ export function readTrace(trace: RawTrace): Doc {
   const steps: StepEntry[] = trace.steps.map((s) => {
     const here: Stop[] = s.phases.map((p, n) => {
       const program = lines(p.program);
+      // Kept apart from the phases of the step that stands in the refused one's place.
+      const phase = s.error ? `refused.${p.key}` : p.key;
       const stop: Stop = {
-        key: `${s.index}.${p.key}`,
+        key: `${s.index}.${phase}`,
         step: s.index,
-        phase: p.key,
+        phase,
         kind: "loops",
         letter: s.phases.length > 1 ? String.fromCharCode(97 + n) : "",
         title: p.title,
@@ -281,6 +285,7 @@ export function readTrace(trace: RawTrace): Doc {
         proof: [],
         wrong: p.wrong,
         error: n === s.phases.length - 1 ? s.error : null,
+        refused: s.error !== null,
         quiet: before !== null && s.error === null && p.derivation === null && !p.wrong && sameText(before, program),
       };
       before = program;
@@ -302,6 +307,7 @@ export function readTrace(trace: RawTrace): Doc {
         proof: [],
         wrong: false,
         error: s.error,
+        refused: s.error !== null,
         quiet: s.error === null,
       });
     }
@@ -337,13 +343,14 @@ export function readTrace(trace: RawTrace): Doc {
 
 function kernelStop(key: string, kind: "htile" | "triton", title: string, lines: Line[], quiet: boolean, proof: string[] = []): Stop {
   const note = kind === "triton" ? "The Triton source." : key === "htile.0" ? "HTile IR as translated from the loops." : `HTile IR after ${title}.`;
-  return { key, step: -1, phase: key, kind, letter: "", title, note, lines, graph: null, derivation: null, proof, wrong: false, error: null, quiet };
+  return { key, step: -1, phase: key, kind, letter: "", title, note, lines, graph: null, derivation: null, proof, wrong: false, error: null, refused: false, quiet };
 }
 
-/** How a stop is called in a sentence: "3 b · naive fusion". */
+/** How a stop is called in a sentence: "3 b · naive fusion"; a refused step has no number. */
 export function stopName(stop: Stop): string {
   if (stop.kind === "triton") return "Triton";
   if (stop.kind === "htile") return `HTile · ${stop.title}`;
+  if (stop.refused) return stop.letter ? `refused ${stop.letter} · ${stop.title}` : stop.title;
   return `${stop.step}${stop.letter ? ` ${stop.letter}` : ""} · ${stop.title}`;
 }
 

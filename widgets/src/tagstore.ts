@@ -49,6 +49,7 @@ export class TagStore {
   }
 
   failure(stop: Stop): string | null {
+    if (stop.refused) return "A refused step changed nothing: the step before it has the values.";
     return this.failed.get(this.key(stop)) ?? null;
   }
 
@@ -59,7 +60,7 @@ export class TagStore {
   /** Asks Python for a stop's table, once. */
   ask(stop: Stop): void {
     const key = this.key(stop);
-    if (!this.ctx.live || this.failed.has(key) || [...this.waiting.values()].some((w) => w.key === key && w.version === this.version)) return;
+    if (!this.ctx.live || stop.refused || this.failed.has(key) || [...this.waiting.values()].some((w) => w.key === key && w.version === this.version)) return;
     const tags = this.ctx.payload.tags;
     const rolling = this.rolling() || tags?.tables[stop.key]?.rolling || tags?.rolling[0] || "";
     const inputs = this.inputs && Object.fromEntries(this.inputs.map((x) => [x.name, x.values]));

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Any
@@ -47,6 +47,7 @@ class Fusion:
             their readers), and by one kernel a stage.
         kernels: how many kernels these three have.
         error: the largest relative error of the three against float64.
+        kernel: the fused program.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Fusion:
     apart: int
     kernels: tuple[int, int, int]
     error: float
+    kernel: Kernel
 
 
 def fusion(operator: Operator, **options: Any) -> Fusion:
@@ -77,6 +79,7 @@ def fusion(operator: Operator, **options: Any) -> Fusion:
         apart=moved[2],
         kernels=(len(ways[0].triton.kernels), len(ways[1].triton.kernels), len(ways[2].triton.kernels)),
         error=max(kernel.error() for kernel in ways),
+        kernel=fused,
     )
 
 
@@ -180,7 +183,7 @@ _WAYS = (
 _LOGARITHMIC = {"type": "log", "tickvals": [1, 2, 3, 5, 10, 20]}
 
 
-def bytes_figure(fusions: Sequence[Fusion]) -> tuple[dict[str, Any], str]:
+def bytes_figure(fusions: Collection[Fusion]) -> tuple[dict[str, Any], str]:
     """Bars of the bytes moved over the least possible, and the same in words."""
 
     def over(found: Fusion, way: str) -> float:
@@ -208,7 +211,7 @@ def bytes_figure(fusions: Sequence[Fusion]) -> tuple[dict[str, Any], str]:
         "legend": {"orientation": "h", "y": -0.12},
         "uniformtext": {"mode": "show", "minsize": 10},
         "width": 880,
-        "height": 760,
+        "height": 800,
     }
     lines = [f"{f.name}: " + ", ".join(f"{label} {over(f, way):.2f}" for way, label, _ in _WAYS) for f in fusions]
     return {"data": bars, "layout": layout}, "\n".join(["Bytes moved over the least possible", *lines])
@@ -465,6 +468,10 @@ ROWS, COLS = 4096, 8192
 )
 def quantize_bytes(answer: float) -> str:
     """Judges the bytes that the fused `rms_norm_quantize` moves at ROWS by COLS in float16, by compiling it."""
+    try:
+        answer = float(answer)
+    except (TypeError, ValueError) as error:
+        raise NotYet("expected a number of bytes, such as 3 * 4096 * 8192") from error
     kernel = nl.compile(
         norms.rms_norm_quantize(ROWS, COLS, dtype="float16"), "rolling_update", block_q=16, block_kv=256
     )

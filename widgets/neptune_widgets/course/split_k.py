@@ -108,12 +108,12 @@ def recorded() -> Run | None:
         return None
 
 
-def tuned_decode() -> tuple[str, list[tuple[str, int, int, float, float]]]:
+def tuned_decode() -> tuple[str, list[tuple[str, int, int, float, float, int, str]]]:
     """Decoding as the tuner chose it, from the benchmark's results that come with the package.
 
     Returns:
-        Where and when it was measured, and a row a setup: operator, keys, splits, microseconds, and the share of the
-        copy rate that reading keys and values once in that time takes.
+        Where and when it was measured, and a row a setup: operator, keys, splits, microseconds, the share of the
+        copy rate that reading keys and values once in that time takes, keys of a tile, and whether its row is padded.
     """
     from neptune_lab.bench.command import SHIPPED
     from neptune_lab.bench.measured import read
@@ -128,7 +128,8 @@ def tuned_decode() -> tuple[str, list[tuple[str, int, int, float, float]]]:
             continue
         keys, splits = int(setup.sizes["kv_len"]), int(ours.options["splits"])
         share = setup.kv_bytes / ours.us / results.rates["copy_gbps"] / 1e3
-        rows.append((setup.row, keys, splits, round(ours.us, 1), round(share, 2)))
+        padded = "padded" if ours.options.get("pad_rows") else ""
+        rows.append((setup.row, keys, splits, round(ours.us, 1), round(share, 2), int(ours.options["block_kv"]), padded))
     rates = f"copy rate {results.rates['copy_gbps'] / 1e3:.2f} TB/s"
     where = f"Recorded run, not measured here: {results.device['name']}, {results.started[:10]}, {rates}"
     return where, sorted(rows)
@@ -376,7 +377,7 @@ def first_rolling(answer: int) -> str:
         raise NotYet(f"expected a number of queries, got `{answer!r}`")
     name, why = chosen(answer)
     if name != "rolling_update":
-        raise NotYet(f"with {answer} queries the compiler still splits: {why}")
+        raise NotYet(f"with {answer} {'query' if answer == 1 else 'queries'} the compiler still splits: {why}")
     before, earlier = chosen(answer - 1) if answer > 1 else ("", "")
     if before == "rolling_update":
         raise NotYet(f"with {answer} queries it rolls, but so it does with one query less: {earlier}")

@@ -59,7 +59,7 @@ export function codePane(ctx: Context): Pane {
       }
       const key = `${now}|${view.search}`;
       const wrong = ctx.payload.kernel_error;
-      empty.textContent = wrong ? `✗ No kernel comes of this schedule yet: ${wrong.message}${wrong.help ? ` Try: ${wrong.help}` : ""}` : "No kernel was emitted for this schedule.";
+      empty.textContent = wrong ? `✗ No kernel comes of this schedule yet: ${wrong.message}.${wrong.help ? ` Try: ${wrong.help}.` : ""}` : "No kernel was emitted for this schedule.";
       const want = lines(now).length ? listing.el : empty;
       if (body.firstChild !== want) {
         body.replaceChildren(want);

@@ -139,7 +139,7 @@ export function programPane(ctx: Context): Pane {
         rightSelect.value = view.compare!.right;
       }
       note.replaceChildren();
-      if (!pair && stop.error) note.append(h("b", { class: "bad" }, "✗ refused: "), stop.error);
+      if (!pair && stop.error) note.append(h("b", { class: "bad" }, "✗ refused: "), stop.error.replace(/\n\s*help: /, ". Try: "));
       else if (!pair && tab === "loops" && stop.note) {
         if (stop.wrong) note.append(h("b", { class: "bad" }, "! wrong on purpose "), "· ");
         note.append(stop.note);

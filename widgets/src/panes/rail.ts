@@ -93,7 +93,7 @@ export function railPane(ctx: Context): Rail {
   const signEl = (css: string, sign: string, word: string) => h("span", { class: `s ${css}`, title: word }, sign, h("span", { class: "word" }, ` ${word}`));
   const signOf = (s: Stop): Node | null => {
     if (s.error) return signEl("bad", "✗", "refused");
-    if (s.wrong && s.phase !== "repair") return signEl("bad", "!", "wrong");
+    if (s.wrong && !s.phase.endsWith("repair")) return signEl("bad", "!", "wrong");
     if (s.derivation) return s.derivation.accepted ? signEl("ok", "✓", "proven") : signEl("bad", "✗", "not proved");
     if (s.phase === "repaired") return h("span", { class: "s ok", title: "repaired" }, "✓");
     return null;
@@ -107,9 +107,11 @@ export function railPane(ctx: Context): Rail {
       const here = entry.stops.filter((s) => shown.has(s));
       if (!here.length) continue;
       const label = entry.remark ? h("span", { class: "remark" }, entry.call) : entry.index === 0 ? h("span", {}, entry.call) : h("code", {}, entry.call);
-      if (entry.stops.length === 1) out.push(item(here[0]!, 1, [h("i", {}, String(entry.index)), label], signOf(here[0]!)));
+      // The step that stands in a refused one's place has its number.
+      const number = h("i", {}, entry.error ? "" : String(entry.index));
+      if (entry.stops.length === 1) out.push(item(here[0]!, 1, [number, label], signOf(here[0]!)));
       else {
-        out.push(h("li", { role: "treeitem", "aria-level": 1, "aria-selected": "false", "aria-expanded": "true", class: "group", title: entry.call, onclick: () => ctx.dispatch({ type: "go", key: entry.stops[entry.stops.length - 1]!.key }, "step") }, h("i", {}, String(entry.index)), label, entry.error ? h("span", { class: "s bad" }, "✗") : null));
+        out.push(h("li", { role: "treeitem", "aria-level": 1, "aria-selected": "false", "aria-expanded": "true", class: "group", title: entry.call, onclick: () => ctx.dispatch({ type: "go", key: entry.stops[entry.stops.length - 1]!.key }, "step") }, number, label, entry.error ? h("span", { class: "s bad" }, "✗") : null));
         for (const s of here) out.push(item(s, 2, [h("i", {}, s.letter), h("span", { class: "tt" }, s.title)], signOf(s)));
       }
     }

@@ -63,6 +63,7 @@ export function tagsPane(ctx: Context): Pane {
   const about = h("span", { class: "dim" });
   bar.extra.append(about, which, roll);
   const body = h("div", { class: "body scroll", role: "tabpanel", tabindex: 0, "aria-label": "tag table" });
+  const wide = h("div", { class: "wide" }); // the table scrolls sideways, and its legend with the jump button stays
   const range = h("input", { type: "range", min: 0, step: 1, "aria-label": "iteration", oninput: () => ctx.dispatch({ type: "iteration", to: Number(range.value) }) });
   const play = h("button", { type: "button", class: "play", "aria-label": "play the iterations", onclick: () => toggle() }, "▶");
   const where = h("output", { class: "at" });
@@ -175,10 +176,13 @@ export function tagsPane(ctx: Context): Pane {
     const overlay = svg("svg", { class: "arrows", "aria-hidden": "true" });
     arrows = t.columns.map(() => svg("g"));
     overlay.append(...arrows);
+    const left = wide.scrollLeft;
+    wide.replaceChildren(h("div", { class: "tagbox" }, grid, overlay));
     body.replaceChildren(
-      h("div", { class: "tagbox" }, grid, overlay),
+      wide,
       h("p", { class: "key" }, jump, ...legend.filter(([s]) => signs.has(s)).map(([s, css, text]) => h("span", {}, h("b", { class: css }, s), ` ${text}`)), t.note ? h("span", {}, t.note) : null),
     );
+    wide.scrollLeft = left;
     requestAnimationFrame(() => drawArrows(t, overlay));
   }
 
@@ -393,12 +397,12 @@ export function tagsPane(ctx: Context): Pane {
           at = now;
           // The column in view, past the names, which stay where they are.
           const head = heads[now];
-          if (head && body.scrollWidth > body.clientWidth) {
-            const box = body.getBoundingClientRect();
+          if (head && wide.scrollWidth > wide.clientWidth) {
+            const box = wide.getBoundingClientRect();
             const { left, right } = head.getBoundingClientRect();
             const names = box.left + (labels[0]?.offsetWidth ?? 0);
-            if (left < names) body.scrollLeft -= names - left + 8;
-            else if (right > box.right - 12) body.scrollLeft += right - box.right + 12;
+            if (left < names) wide.scrollLeft -= names - left + 8;
+            else if (right > box.right - 12) wide.scrollLeft += right - box.right + 12;
           }
         }
       }
