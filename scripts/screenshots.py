@@ -19,10 +19,12 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 
 def figure1() -> nl.Schedule:
-    """The paper's first example, naive and repaired."""
+    """The paper's first example: naive, repaired, and as a kernel of one row a program."""
     schedule = nl.Schedule(nl.operators.softmax.figure1(rows=2, cols=4))
     schedule.rolling_update("s_sum", "s_max.j", maps="keep")
     schedule.retire_tags("s_max")
+    schedule.bind("s_max.i", "blockIdx.x")
+    schedule.decompose_reduction("s_sum", "s_sum.j")
     return schedule
 
 

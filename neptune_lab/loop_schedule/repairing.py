@@ -195,6 +195,7 @@ def find_given_repair(
             given.h,
             assumptions=asked.assumptions,
             shown=dict(given.shown),
+            falling=[p for p in asked.producers if _falls(program, p)],
             unproved=not given.proved,
         )
         points = {p: singular_points(program, term, p) for p in asked.producers}
@@ -209,6 +210,11 @@ def find_given_repair(
     except RepairError as error:
         error.node = consumer.name
         raise
+
+
+def _falls(program: Program, producer: str) -> bool:
+    block = writer_of(program, producer)
+    return block is not None and reducer_of(block) == "min"
 
 
 def as_written(
@@ -300,7 +306,7 @@ def solve_repair(
     note = f"f is {repair.term.reducer}, g is read off {local}; h takes what {block} holds from one value of "
     note += f"{', '.join(buffers)} to another. {repair.checked[:1].upper()}{repair.checked[1:]}."
     if repair.given is not None:
-        note = f"h was given and is proved. {note[:1].upper()}{note[1:]}"
+        note = f"h was given and is proved; {note}"
     return repair, Phase(
         "repair", "repair function", note, program, repair.term, wrong=phases[-1].wrong, reads_early=early
     )

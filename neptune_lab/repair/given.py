@@ -7,7 +7,7 @@ h is written with `t`, what is carried, and two names a producer r: `r_before`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -80,6 +80,7 @@ def solve_given(
     *,
     assumptions: Mapping[Any, Any] | None = None,
     shown: Mapping[str, str] | None = None,
+    falling: Iterable[str] = (),
     unproved: bool = False,
 ) -> RepairTerm:
     """A given h as a repair term, proved as a derived one is.
@@ -88,6 +89,7 @@ def solve_given(
         reducer, g, producers, assumptions: as in `solve`; there are no constants.
         h: text over t, and `<name>_before` and `<name>_now` of each producer.
         shown: producer -> its name in h, where that is another one.
+        falling: producers that fall as a loop runs (minima); a counterexample moves them down, and others up.
         unproved: an h that is not proved is let through, and its `unproved` says why.
 
     Raises:
@@ -112,7 +114,8 @@ def solve_given(
         return answer(posed, narrow, proofs, check(posed.model(narrow)))
     except RepairError as error:
         failed = error
-    example = counterexample(posed.model(derivation), names)
+    falls = [producer.name in set(falling) for producer in question.producers]
+    example = counterexample(posed.model(derivation), names, falls)
     step = _failed_step(failed, example)
     if unproved:
         reason = failed.reason if example is None else example.text
@@ -225,9 +228,10 @@ def _derived(question: Question, names: GivenNames) -> str:
     return f"the derived h is {in_names(term, names.of)}"
 
 
-def counterexample(model: Model, names: GivenNames) -> Counterexample | None:
+def counterexample(model: Model, names: GivenNames, falls: Sequence[bool]) -> Counterexample | None:
     """Numbers at which h does not move what is carried: one term (Eq. 3), two (Eq. 4), or none; None where it does.
 
+    `falls`: for each producer, whether it moves down as a loop runs.
     Formal statement, over the tried points: h(f of g(r, c_k), r, r') = f of g(r', c_k).
     """
     rng = generator()
@@ -239,8 +243,11 @@ def counterexample(model: Model, names: GivenNames) -> Counterexample | None:
     before = {symbol: drawn(symbol) for symbol in model.previous}
     now = {symbol: drawn(symbol) for symbol in model.previous}
     terms = [{symbol: drawn(symbol) for symbol in model.inputs} for _ in range(2)]
-    # Most producers grow as a loop runs, and all of them move.
-    unusual = np.sum([1.0 * (now[symbol] <= before[symbol]) for symbol in model.previous], axis=0)
+    # Most producers grow as a loop runs, a minimum falls, and all of them move.
+    moved = [
+        (before[s] - now[s]) if down else (now[s] - before[s]) for s, down in zip(model.previous, falls, strict=True)
+    ]
+    unusual = np.sum([1.0 * (step <= 0) for step in moved], axis=0)
     for count in (1, 2, 0):
         used = terms[:count]
 

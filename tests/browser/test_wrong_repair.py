@@ -44,6 +44,10 @@ def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     expect(rail.locator("li", has_text="repaired program, not proved").first).to_contain_text("! wrong")
     expect(explorer.locator(".chip.check")).to_contain_text("does NOT equal the definition", timeout=SOON)
 
+    for phase in ("repair function, not proved", "repaired program, not proved"):
+        title = rail.locator("li", has_text=phase).first.locator(".tt")
+        assert title.evaluate("e => e.scrollWidth <= e.clientWidth"), f"{phase!r} is cut off"
+
     rail.locator("li", has_text="repaired program, not proved").first.click()
     explorer.get_by_role("tab", name="Tags", exact=True).first.click()
     table = explorer.locator("table.tagtable")
@@ -58,8 +62,10 @@ def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
 
     give(explorer, 3, 1, 4, 2)
     expect(jump).to_have_text("✗ first wrong at j = 2", timeout=SOON)
+    place = jump.bounding_box()
     jump.click()
     expect(explorer.locator("output.at")).to_contain_text("j = 2")
+    assert jump.bounding_box() == place, "the table may scroll sideways, its legend may not"
     cells = total.locator("td")
     for n, sign in enumerate(("✓", "✓", "✗", "✗")):
         expect(cells.nth(n)).to_contain_text(sign)
@@ -76,3 +82,8 @@ def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     expect(explorer.locator(".chip.check")).to_contain_text("✓ equals the definition", timeout=SOON)
     expect(rail.locator("li", has_text="not proved")).to_have_count(0)
     expect(rail.locator("li", has_text="repaired program").first).not_to_contain_text("wrong")
+
+    # What is proved needs no leave, and the card can drop it.
+    card.get_by_role("combobox", name="proved of rolling_update").select_option(label="as by default")
+    expect(card.locator("button.call")).not_to_contain_text("False", timeout=SOON)
+    expect(explorer.locator(".chip.check")).to_contain_text("✓ equals the definition", timeout=SOON)

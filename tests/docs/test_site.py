@@ -334,7 +334,10 @@ def test_contributing_adds_to_the_registry_as_it_is():
         ("docs/using/explorer.md", []),
         ("docs/using/pytorch.md", []),
         ("docs/concepts/record.md", []),
-        ("docs/using/repair.md", ["t*exp(r - r')", "prove Eq. 4", "is not additive", "t_0 + t_1*(2*r - 2*r') + t_2*(r' - r)**2"]),
+        (
+            "docs/using/repair.md",
+            ["t*exp(r - r')", "prove Eq. 4", "is not additive", "t_0 + t_1*(2*r - 2*r') + t_2*(r' - r)**2"],
+        ),
     ],
 )
 def test_the_examples_of_a_page_run(

@@ -70,6 +70,17 @@ def test_where_one_term_is_carried_rightly_two_show_it():
     assert example.expected == pytest.approx(example.t + 2 * (r - now))
 
 
+@pytest.mark.parametrize("falling", [(), ("r",)])
+def test_a_counterexample_moves_a_minimum_down(falling):
+    """Numbers that a loop can meet are followed more easily than those that it cannot."""
+    with pytest.raises(WrongRepair) as found:
+        solve_given("sum", "exp(r - c)", ["r"], "t*exp(r_before - r_now)", falling=falling)
+    example = found.value.counterexample
+    assert example is not None
+    ((_, before),), ((_, now),) = example.previous, example.current
+    assert (now < before) == bool(falling)
+
+
 def test_a_truth_value_may_not_change():
     assert solve_given("any", "c", ["r"], "t").unproved is None
     assert refused("any", "c", "1 - t").step == "prove Eq. 3"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neptune_lab.errors import DefinitionError
+from neptune_lab.errors import DefinitionError, RepairError
 from neptune_widgets.course.exercise import NotYet, exercise
 
 if TYPE_CHECKING:
@@ -180,7 +180,9 @@ def minimum_repair(h: str) -> str:
         sch.rolling_update("total", "bottom.j", repair=h)
     except RepairRefused as error:
         if (case := error.counterexample) is None:
-            raise NotYet(f"h is written with t, bottom_before and bottom_now: {error.reason}") from error
+            cause = error.__cause__
+            said = cause.reason if isinstance(cause, RepairError) else error.reason
+            raise NotYet(f"h is written with t, bottom_before and bottom_now: {said}") from error
         (before,), (now,) = case.previous, case.current
         why = f"it fails at {error.failed_step!r}: from bottom = {before[1]:g} to {now[1]:g} it takes {case.t:.4g} to "
         raise NotYet(f"{why}{case.found:.4g}, and {case.expected:.4g} is wanted") from error
