@@ -65,7 +65,7 @@ def custom(
         DefinitionError: what the compiler does not take, by the name of the tensor or the stage: names that are no
             identifiers, or that two tensors share; placeholders that are not listed, or not used; shapes that are
             not static; other dtypes; `te.scan`, `te.extern`, and stages with several results; reductions with a
-            condition or a start value, or with an unknown reducer.
+            condition or a start value, or with an unknown reducer; reads outside a tensor that no condition guards.
     """
     taken, given = _tensors("inputs", inputs), _tensors("outputs", outputs)
     _check_name("operator", name)
@@ -75,6 +75,7 @@ def custom(
 
     program = from_te(name, taken, given)
     _check_reducers(program)
+    _check_reach(program)
     in_specs, out_specs = tuple(map(_spec, taken)), tuple(map(_spec, given))
     return Operator(
         name=name,
@@ -218,6 +219,47 @@ def _check_reducers(program: Program) -> None:
                 raise DefinitionError(
                     f"stage {block.name!r}: {error.reason}", node=block.name, help=error.help
                 ) from error
+
+
+def _check_reach(program: Program) -> None:
+    """No stage reads outside a tensor: past its ends there is other memory, and nobody would say so.
+
+    Formal statement: every index of a read that no condition guards lies within its axis.  Only indices whose least
+    and greatest values are exact (each loop once, no remainder) are judged.
+    """
+    from neptune_lab.loop_ir.nodes import Load, Op, Var, walk
+    from neptune_lab.loop_ir.render import expression
+    from neptune_lab.loop_ir.simplify import bounds
+    from neptune_lab.loop_ir.tree import blocks
+
+    shapes = {b.name: b.shape for b in program.buffers}
+    for block in blocks(program):
+        extents = {it.name: it.extent for it in block.iters}
+        guarded = {
+            part
+            for e in walk(block.body.value)
+            if isinstance(e, Op) and e.name == "select"
+            for branch in e.args[1:]
+            for part in walk(branch)
+        }
+        for read in walk(block.body.value):
+            if not isinstance(read, Load) or read in guarded:
+                continue
+            for axis, (index, extent) in enumerate(zip(read.indices, shapes[read.buffer], strict=True)):
+                parts = list(walk(index))
+                loops = [e.name for e in parts if isinstance(e, Var)]
+                reach = bounds(index, extents)
+                if reach is None or len(loops) > len(set(loops)):
+                    continue
+                if any(isinstance(e, Op) and e.name == "floormod" for e in parts):
+                    continue
+                if reach[0] < 0 or reach[1] >= extent:
+                    raise DefinitionError(
+                        f"stage {block.name!r} reads {read.buffer!r} outside: index {expression(index)} of axis {axis} "
+                        f"runs from {reach[0]} to {reach[1]}, and the axis has {extent} elements",
+                        node=block.name,
+                        help="shorten the loop, or guard the read: tvm.tirx.if_then_else(inside, read, 0.0)",
+                    )
 
 
 # -- reference, inputs, text -------------------------------------------------------------------------------

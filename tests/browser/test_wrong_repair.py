@@ -40,7 +40,7 @@ def give(explorer: Locator, *row: float) -> None:
 
 def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     rail = explorer.locator(".rail")
-    expect(rail.locator("li", has_text="repair function, not proved").first).to_contain_text("✗ not proved")
+    expect(rail.locator("li", has_text="repair function, not proved").first).to_contain_text("not proved✗")
     expect(rail.locator("li", has_text="repaired program, not proved").first).to_contain_text("! wrong")
     expect(explorer.locator(".chip.check")).to_contain_text("does NOT equal the definition", timeout=SOON)
 
@@ -76,6 +76,8 @@ def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     explorer.get_by_role("button", name=re.compile("^Edit schedule")).click()
     card = explorer.locator(".card").first
     card.locator("button.call").click()
+    proved = card.get_by_role("combobox", name="proved of rolling_update")
+    expect(proved).to_be_visible(timeout=SOON)  # its choices have come
     repair = card.get_by_role("textbox", name="repair of rolling_update")
     repair.fill("t * exp(xmax_before - xmax_now)")
     repair.press("Enter")
@@ -84,6 +86,6 @@ def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     expect(rail.locator("li", has_text="repaired program").first).not_to_contain_text("wrong")
 
     # What is proved needs no leave, and the card can drop it.
-    card.get_by_role("combobox", name="proved of rolling_update").select_option(label="as by default")
+    proved.select_option(label="as by default")
     expect(card.locator("button.call")).not_to_contain_text("False", timeout=SOON)
     expect(explorer.locator(".chip.check")).to_contain_text("✓ equals the definition", timeout=SOON)

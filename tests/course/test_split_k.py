@@ -92,7 +92,12 @@ def test_bytes_between_the_kernels():
 
 def test_the_first_number_of_queries_that_rolls():
     assert split_k.first_rolling(385)
-    for answer, why in {384: "still splits", 448: "one query less", 1: "with 1 query the compiler still splits", 0: "number of queries"}.items():
+    for answer, why in {
+        384: "still splits",
+        448: "one query less",
+        1: "with 1 query the compiler still splits",
+        0: "number of queries",
+    }.items():
         verdict = split_k.first_rolling(answer)
         assert verdict.state == "wrong"
         assert why in verdict.text

@@ -137,6 +137,17 @@ def scan() -> Any:
     return [x], [te.scan(first, step, state, inputs=[x], name="running")]
 
 
+def outside() -> Any:
+    x = matrix()
+    j = te.reduce_axis((0, 5), name="j")
+    return [x], [compute((3,), lambda i: te.sum(x[i + 1, j], axis=j), name="s")]
+
+
+def before() -> Any:
+    x = matrix()
+    return [x], [compute((3, 5), lambda i, j: x[i, j] - x[i, j - 1], name="o")]
+
+
 def unknown_call() -> Any:
     x = matrix()
     return [x], [compute((3, 5), lambda i, j: tirx.atan(x[i, j]), name="o")]
@@ -157,6 +168,8 @@ def unknown_call() -> Any:
         (conditional, r"stage 's' reduces under the condition(.|\n)*select the reducer's identity"),
         (started, r"stage 's' reduces from a start value of its own"),
         (scan, r"stage 'running' is a te.scan"),
+        (outside, r"'s' reads 'x' outside: index i \+ 1 of axis 0 runs from 1 to 3, and the axis has 3(.|\n)*guard"),
+        (before, r"'o' reads 'x' outside: index j - 1 of axis 1 runs from -1 to 3"),
         (unknown_call, r"call .*atan.* is not one the compiler takes"),
         (lambda: ([matrix()], [matrix()]), r"output 'x' is a placeholder"),
         (lambda: (shifted_sum(matrix()), shifted_sum(matrix())), r"input 's' is computed"),
@@ -168,6 +181,17 @@ def unknown_call() -> Any:
 def test_what_the_compiler_does_not_take_is_refused_by_name(definition, message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         custom("f", *definition())
+
+
+def test_guarded_reads_and_indices_that_stay_inside_are_taken() -> None:
+    x = matrix()
+    difference = compute(
+        (3, 5), lambda i, j: x[i, j] - tirx.if_then_else(j > 0, x[i, j - 1], tirx.const(0.0, "float32")), name="o"
+    )
+    data = np.arange(15.0).reshape(3, 5) ** 2
+    np.testing.assert_allclose(custom("f", [x], [difference]).reference(data), np.diff(data, axis=1, prepend=0.0))
+    rolled = compute((3, 5), lambda i, j: x[2 - i, (j + 4) % 5], name="o")
+    np.testing.assert_allclose(custom("f", [x], [rolled]).reference(data), np.roll(data[::-1], 1, axis=1))
 
 
 def test_names_and_lists_are_checked() -> None:

@@ -129,7 +129,9 @@ def tuned_decode() -> tuple[str, list[tuple[str, int, int, float, float, int, st
         keys, splits = int(setup.sizes["kv_len"]), int(ours.options["splits"])
         share = setup.kv_bytes / ours.us / results.rates["copy_gbps"] / 1e3
         padded = "padded" if ours.options.get("pad_rows") else ""
-        rows.append((setup.row, keys, splits, round(ours.us, 1), round(share, 2), int(ours.options["block_kv"]), padded))
+        rows.append(
+            (setup.row, keys, splits, round(ours.us, 1), round(share, 2), int(ours.options["block_kv"]), padded)
+        )
     rates = f"copy rate {results.rates['copy_gbps'] / 1e3:.2f} TB/s"
     where = f"Recorded run, not measured here: {results.device['name']}, {results.started[:10]}, {rates}"
     return where, sorted(rows)
