@@ -74,7 +74,7 @@ def main() -> None:
             pages[name][1](page)
             page.wait_for_timeout(400)
             target = options.to / f"{name}-{width}-{scheme}.png"
-            page.screenshot(path=str(target))
+            page.locator(".nx").screenshot(path=str(target))
             print(target.name)
             context.close()
         browser.close()

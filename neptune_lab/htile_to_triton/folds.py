@@ -1,0 +1,54 @@
+"""Plain folds of a loop whose results are read more than once behind it: what Triton's compiler stops at.
+
+Triton moves such a fold to the end of its loop (its pass for thread locality), and expects one reader of the result;
+with more the compiler fails (3.6 and 3.7 do).  A sum with zero between gives the result one reader, and costs one
+addition a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neptune_lab.htile.nodes import Access, Elementwise, For, Program, Reduce, Stmt, Store, TileExpr
+from neptune_lab.htile.shapes import FLOATS
+from neptune_lab.htile.walk import reads, stores
+
+_FOLDS = frozenset({"add", "mul", "max", "min"})
+
+
+def read_often(loop: For, rest: Sequence[Stmt], program: Program) -> tuple[Store, ...]:
+    """The stores of `loop` that fold a reduction into a float tile which `rest` reads more than once."""
+    inside = tuple(stores(loop.body))
+    behind = [access.tensor for s in stores(rest) for access in reads(s)]
+    return tuple(
+        s
+        for s in inside
+        if program.tensor(s.target.tensor).space == "chip"
+        and program.tensor(s.target.tensor).dtype in FLOATS
+        and behind.count(s.target.tensor) > 1
+        and _folds_alone(s, inside)
+    )
+
+
+def _folds_alone(store: Store, inside: Sequence[Store]) -> bool:
+    """`X = op(X, reduce(...))`, in one statement or two, and nothing else in the loop reads or writes X."""
+    name = store.target.tensor
+    if sum(s.target.tensor == name for s in inside) > 1 or _readers(name, inside) > 1:
+        return False
+    match store.value:
+        case Elementwise(op=op, args=(Access(tensor=first), other)) if op in _FOLDS and first == name:
+            return _is_reduced(other, inside)
+        case Elementwise(op=op, args=(other, Access(tensor=second))) if op in _FOLDS and second == name:
+            return _is_reduced(other, inside)
+    return False
+
+
+def _is_reduced(expr: TileExpr, inside: Sequence[Store]) -> bool:
+    if isinstance(expr, Access):
+        made = [s.value for s in inside if s.target.tensor == expr.tensor]
+        return len(made) == 1 and isinstance(made[0], Reduce) and _readers(expr.tensor, inside) == 1
+    return isinstance(expr, Reduce)
+
+
+def _readers(name: str, inside: Sequence[Store]) -> int:
+    return sum(access.tensor == name for s in inside for access in reads(s))
