@@ -133,14 +133,9 @@ class TagTable:
         """A sentence for each of the first few elements of `first_wrong`."""
         notes = [f"{SIGNS['wrong']} {found}" for found in self.first_wrong[:_MOST_NOTES]]
         more = len(self.first_wrong) - _MOST_NOTES
-        return (
-            *notes,
-            *(
-                (f"{SIGNS['wrong']} {more} more {'element is' if more == 1 else 'elements are'} wrong",)
-                if more > 0
-                else ()
-            ),
-        )
+        if more > 0:
+            notes.append(f"{SIGNS['wrong']} {more} more {'element is' if more == 1 else 'elements are'} wrong")
+        return tuple(notes)
 
     def to_text(self) -> str:
         """The table as plain text, two lines a row: values and signs, then reads and expected values."""

@@ -455,10 +455,9 @@ def repair_notes(block: Block, program: Program, repair: ProducerReads) -> tuple
     stages = {w.origin for p in repair.reads if (w := writer_of(program, p)) is not None}
     kept = tuple((k, v) for k, v in without_notes(block).annotations if k not in ("repair", "repair_by"))
     notes = (*kept, ("repair", 1), ("repair_by", ",".join(sorted(stages))))
-    why = repair.term.unproved if isinstance(repair, Repair) else None
-    if why is None or not isinstance(repair, Repair):
+    if not isinstance(repair, Repair) or repair.term.unproved is None:
         return notes
-    return (*notes, *unproved_notes(str(repair.given), wrong=why.wrong))
+    return (*notes, *unproved_notes(str(repair.given), wrong=repair.term.unproved.wrong))
 
 
 def with_repair(block: Block, h: Expr, notes: tuple[tuple[str, str | int], ...]) -> Block:

@@ -116,11 +116,6 @@ def repairs(kernel: Kernel) -> tuple[Repair, ...]:
     return tuple(found)
 
 
-def remarks(kernel: Kernel) -> tuple[str, ...]:
-    """What the template remarked on its way."""
-    return tuple(str(step.arguments["text"]) for step in kernel.trace.steps if step.primitive == "remark")
-
-
 def run(kernel: Kernel, *arrays: np.ndarray) -> Any:
     """The kernel on NumPy arrays: its output, or a tuple of them where it has several, in float64."""
     found = tuple(np.asarray(array, dtype="float64") for array in call_on_arrays(load(kernel.spec), arrays))
@@ -281,7 +276,7 @@ def tempered(x: Any, out: Any) -> str:
             "The definition in section 5 says what to take off first"
         )
     if loops(kernel) != (1,):
-        said = " ".join(remarks(kernel)[1:])
+        said = " ".join(kernel.remarks[1:])
         raise NotYet(f"the numbers are right, but the kernel has {sum(loops(kernel))} loops, not one. {said}")
     found = repairs(kernel)
     told = "".join(f"; {r.block} is repaired by `h = {r.h}`" for r in found) or "; nothing had to be repaired"
@@ -376,7 +371,7 @@ def shared_loops(groups: Sequence[Sequence[str]]) -> str:
         raise NotYet(f"`{odd}` stands in {given.count(odd)} loops; each reduction stands in one")
     found = frozenset(frozenset(group) for group in groups if group)
     if found == right:
-        return f"{len(right)} loops. The record says why: {remarks(kernel)[-1]}"
+        return f"{len(right)} loops. The record says why: {kernel.remarks[-1]}"
     if len(found) == 1:
         raise NotYet("the compiler makes more than one loop: one of the terms could not be repaired")
     if len(found) == len(names):

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
+import numpy as np
+
 from neptune_lab.errors import NeptuneError
 
 State = Literal["right", "wrong", "open"]
@@ -100,6 +102,17 @@ def exercise(title: str, *, hints: Sequence[str]) -> Callable[[Callable[..., str
         return Exercise(title, judge, tuple(hints))
 
     return made
+
+
+def four_numbers(row: Any, dtype: str = "float64") -> np.ndarray:
+    """An answer that is a row of Figure 1: an array of four finite numbers; NotYet where it is none."""
+    try:
+        numbers = np.asarray(row, dtype=dtype)
+    except (TypeError, ValueError):
+        raise NotYet(f"expected four numbers, such as `[1, 3, 2, 4]`, found {row!r}") from None
+    if numbers.shape != (4,) or not np.isfinite(numbers).all():
+        raise NotYet(f"expected four finite numbers, such as `[1, 3, 2, 4]`, found {row!r}")
+    return numbers
 
 
 def _folded(hints: tuple[str, ...], number: int = 1) -> str:

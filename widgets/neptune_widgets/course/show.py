@@ -26,7 +26,7 @@ _EDGES = {  # what an edge says: sign, words, colour, line
 
 def show_code(text: str, language: str = "python") -> None:
     """A listing in the notebook's own colours."""
-    _markdown(f"```{language}\n{str(text).rstrip()}\n```")
+    show_markdown(f"```{language}\n{str(text).rstrip()}\n```")
 
 
 def show_changes(before: str, after: str, context: int = 0) -> None:
@@ -46,7 +46,7 @@ def show_maths(term: RepairTerm | VectorRepair) -> None:
         for line in step.lines:
             formula = "" if line.expr is None else f"${repair.latex(line.expr)}$"
             text.append(f"- {': '.join(filter(None, (_escaped(line.note), formula)))}")
-    _markdown("\n".join(text))
+    show_markdown("\n".join(text))
 
 
 def show_graph(graph: Graph, title: str = "") -> None:
@@ -99,13 +99,14 @@ def show_figure(figure: Any, alt: str) -> None:
 
     made = go.Figure(figure)
     margins = {"l": 60, "r": 20, "t": 50, "b": 50}
-    made.update_layout(template="plotly_white", paper_bgcolor="white", font={"family": "sans-serif"}, margin=margins)
+    made.update_layout(paper_bgcolor="white", font={"family": "sans-serif"}, margin=margins)
     data = json.loads(made.to_json() or "{}")
     data["layout"].pop("template", None)  # 7 kB of defaults
     display({"application/vnd.plotly.v1+json": data, "text/plain": alt}, raw=True)
 
 
-def _markdown(text: str) -> None:
+def show_markdown(text: str) -> None:
+    """Text in Markdown."""
     from IPython.display import Markdown, display
 
     display(Markdown(text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from neptune_widgets.course.show import _markdown
+from neptune_widgets.course.show import show_markdown
 
 
 def show_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -18,7 +18,7 @@ def show_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     body = [tuple(row) for row in rows]
     numbers = [bool(body) and all(isinstance(row[n], int | float) for row in body) for n in range(len(head))]
     lines = [head, ["---:" if number else ":---" for number in numbers], *body]
-    _markdown("\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines))
+    show_markdown("\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines))
 
 
 def _cell(value: Any) -> str:

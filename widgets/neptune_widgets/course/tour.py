@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neptune_widgets.course.exercise import NotYet, exercise
+from neptune_widgets.course.exercise import NotYet, exercise, four_numbers
 
 # Of the second exercise: positions, the window with the query itself in it, and the keys that all may see.
 SEQ, WINDOW, SINKS = 64, 8, 2
@@ -30,7 +30,9 @@ def lucky_row(row: Sequence[float]) -> str:
     from neptune_lab.loop_schedule import Schedule
     from neptune_lab.operators import softmax
 
-    numbers = _four_numbers(row)
+    numbers = four_numbers(row)
+    if len(set(numbers.astype("float32").tolist())) < 4:
+        raise NotYet("the four numbers are to be different")
     op = softmax.figure1(rows=1, cols=4)
     sch = Schedule(op)
     sch.rolling_update("s_sum", "s_max.j")
@@ -43,18 +45,6 @@ def lucky_row(row: Sequence[float]) -> str:
         where = f"it reads too early at j = {', '.join(map(str, early))}" if early else "its reads look right"
         raise NotYet(f"naive fusion gives {naive:.6g} here, right is {right:.6g}: {where}")
     return f"both give {right:.4g}; the largest number comes first, so that every read sees the final maximum"
-
-
-def _four_numbers(row: Sequence[float]) -> np.ndarray:
-    try:
-        numbers = np.asarray(row, dtype="float64")
-    except (TypeError, ValueError):
-        raise NotYet(f"expected four numbers, such as `[1, 3, 2, 4]`, found {row!r}") from None
-    if numbers.shape != (4,) or not np.isfinite(numbers).all():
-        raise NotYet(f"expected four finite numbers, such as `[1, 3, 2, 4]`, found {row!r}")
-    if len(set(numbers.astype("float32").tolist())) < 4:
-        raise NotYet("the four numbers are to be different")
-    return numbers
 
 
 @exercise(

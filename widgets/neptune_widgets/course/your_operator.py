@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError, RepairError
-from neptune_widgets.course.exercise import NotYet, exercise
+from neptune_widgets.course.exercise import NotYet, exercise, four_numbers
 
 if TYPE_CHECKING:
     from neptune_lab import Kernel, Schedule
@@ -128,12 +128,7 @@ def late_row(row: Sequence[float]) -> str:
     from neptune_lab.loop_schedule import Schedule
     from neptune_lab.operators import softmax
 
-    try:
-        numbers = np.asarray(row, dtype="float32")
-    except (TypeError, ValueError):
-        raise NotYet(f"expected four numbers, such as `[1, 3, 2, 4]`, found {row!r}") from None
-    if numbers.shape != (4,) or not np.isfinite(numbers).all():
-        raise NotYet(f"expected four finite numbers, such as `[1, 3, 2, 4]`, found {row!r}")
+    numbers = four_numbers(row, "float32")
     sch = Schedule(softmax.figure1(rows=1, cols=4))
     sch.rolling_update("s_sum", "s_max.j", repair=EXCHANGED, proved=False)
     found = sch.tag_table("j", inputs={"inp": numbers[None]}).first_wrong
@@ -209,7 +204,7 @@ def valley(define: Callable[[Any], Any]) -> str:
     import neptune_lab as nl
     from neptune_lab.operators import custom
     from neptune_lab.operators.base import tensor_expressions
-    from neptune_widgets.course.beyond_attention import loops, remarks, run
+    from neptune_widgets.course.beyond_attention import loops, run
 
     if not callable(define):
         raise NotYet(f"expected a function of a tensor, found {define!r}")
@@ -228,7 +223,7 @@ def valley(define: Callable[[Any], Any]) -> str:
     for offset in OFFSETS:
         _valley_numbers(lambda rows: run(kernel, rows), offset)
     if loops(kernel) != (1,):
-        said = "; ".join(remark for remark in remarks(kernel) if "loop of its own" in remark)
+        said = "; ".join(remark for remark in kernel.remarks if "loop of its own" in remark)
         raise NotYet(f"the numbers are right, in {sum(loops(kernel))} loops over the columns; one will do. {said}")
     return f"one loop, one kernel, and right for rows around {', '.join(f'{offset:g}' for offset in OFFSETS)}"
 
