@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.autotune.clock import Clock, MonotonicClock
 from neptune_lab.autotune.measuring import emit, now, portable, record_of, source_hash, task_of
 from neptune_lab.autotune.model import Model
 from neptune_lab.autotune.progress import Progress, Silent, bar
@@ -103,6 +103,7 @@ def tune(
     search: Searcher | None = None,
     workers: Workers | None = None,
     command: str = "nl.tune",
+    clock: Clock | None = None,
 ) -> TuneResult:
     """Searches for the fastest template and options of an operator on a GPU, and keeps what it measures.
 
@@ -123,6 +124,7 @@ def tune(
         search: what proposes candidates; None: MCFuser's search over the operator's space.
         workers: what measures; None: as `scheduler` says. The caller's own workers stay open.
         command: kept in the records.
+        clock: what `seconds` are read from; None: the machine's.
 
     Raises:
         MeasureError: there is no GPU, or no candidate came to a time; the message says what failed.
@@ -130,13 +132,14 @@ def tune(
     """
     if seconds <= 0 or (trials is not None and trials < 1):
         raise TuneError(f"seconds={seconds}, trials={trials}: expected positive numbers")
-    started = time.monotonic()
+    clock = clock or MonotonicClock()
+    started = clock.now()
     hired = workers or (DaskWorkers(scheduler) if scheduler else local(gpus))
     emitters = _Emitters()
     try:
         facts = hired.facts()
         task, kept = task_of(op, cold=cold, seed=seed), store or Store()
-        run = _Run(op, task, facts, hired, emitters, kept, command, started, seconds, fresh)
+        run = _Run(op, task, facts, hired, emitters, kept, command, clock, started, seconds, fresh)
         with bar(op.name, seconds) if progress else Silent() as shown:
             return run.result(search or default_search(op, facts, seed), trials, shown)
     finally:
@@ -231,6 +234,7 @@ class _Run:
     emitters: _Emitters
     store: Store
     command: str
+    clock: Clock
     started: float
     seconds: float
     fresh: bool
@@ -249,7 +253,7 @@ class _Run:
         ranked = tuple(sorted(self.records.values(), key=lambda r: float("inf") if r.us is None else r.us))
         if not ranked or ranked[0].us is None:
             raise MeasureError(self._nothing(ended), help="give it more time (seconds), or see what the failures say")
-        return TuneResult(self.op, ranked[0], ranked, len(self.refusals), time.monotonic() - self.started, ended)
+        return TuneResult(self.op, ranked[0], ranked, len(self.refusals), self.clock.now() - self.started, ended)
 
     def _loop(self, search: Searcher, trials: int | None, shown: Progress) -> str:
         """Asks, measures and tells, until something ends it; why it ended."""
@@ -269,12 +273,12 @@ class _Run:
                 if not waiting:
                     return "trials" if trials is not None and asked >= trials else "converged"
                 try:
-                    tried = done.get(timeout=max(0.0, deadline - time.monotonic()))
+                    tried = self.clock.get(done, deadline)
                 except queue.Empty:
                     return "time"
                 waiting -= 1
                 search.tell(tried.candidate, self._keep(tried))
-                shown.update(time.monotonic() - self.started, asked - waiting, self._failed(), self._best())
+                shown.update(self.clock.now() - self.started, asked - waiting, self._failed(), self._best())
         except KeyboardInterrupt:
             return "interrupted"
         finally:

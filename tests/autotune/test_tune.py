@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import signal
 import threading
 import time
@@ -20,6 +19,9 @@ from neptune_lab.records import Store, best
 from neptune_lab.runtime import Resources
 from neptune_lab.runtime.device import H200
 from neptune_lab.runtime.trial import Measurement
+
+# Seconds; the end of a wait that succeeds at once unless the tested code is wrong.
+LONG = 120.0
 
 
 class Listed:
@@ -45,7 +47,7 @@ class Sheet:
 
     def __init__(self, answer, size=1, again=None):
         self.answer, self.size, self.seen, self.turns = answer, size, [], []
-        self.again = again
+        self.again, self.drained = again, threading.Event()
 
     def facts(self):
         return H200
@@ -60,7 +62,7 @@ class Sheet:
         )
 
     def drain(self):
-        self.drained = True
+        self.drained.set()
 
     def measure_again(self, task, specs):
         self.turns.append([source_hash(s.text) for s in specs])
@@ -70,6 +72,24 @@ class Sheet:
 
     def close(self):
         raise AssertionError("the caller's own workers stay open")
+
+
+class SetClock:
+    """A clock that goes on only when a test says so."""
+
+    def __init__(self):
+        self.time = 100.0
+
+    def now(self):
+        return self.time
+
+    def advance(self, seconds):
+        self.time += seconds
+
+    def get(self, results, until):
+        while results.empty() and self.time < until:
+            time.sleep(0.001)
+        return results.get_nowait()
 
 
 class Here:
@@ -193,24 +213,26 @@ class TestLoop:
         assert (len(search.told), result.ended, result.best.us) == (2, "trials", 20.0)
 
     def test_time_ends_it_with_what_there_is(self, small, store, by_tile, times):
+        clock = SetClock()
+
         def answer(spec):
             us = times[source_hash(spec.text)]
+            clock.advance({30.0: 89.0, 20.0: 1.0}[us])  # a tenth of the time is kept for the second measurement
             if us == 20.0:
-                time.sleep(1.5)
+                assert workers.drained.wait(LONG), "the run went on when its time was over"
             return us
 
         workers = Sheet(answer)
-        result = run(small, store, Listed(*by_tile), workers, seconds=0.8)
-        assert result.ended == "time"
+        result = run(small, store, Listed(*by_tile), workers, seconds=100.0, clock=clock)
+        assert (result.ended, result.seconds) == ("time", 90.0)
         assert [r.us for r in result.records] == [20.0, 30.0]  # the second was on the GPU when the time was over
-        assert workers.drained
 
     def test_ctrl_c_keeps_the_best(self, small, store, by_tile, times):
         def answer(spec):
             us = times[source_hash(spec.text)]
             if us == 20.0:
-                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-                time.sleep(0.6)
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                assert workers.drained.wait(LONG), "the run went on after Ctrl-C"
             return us
 
         workers = Sheet(answer, again=(1.0,) * 3)
@@ -220,7 +242,7 @@ class TestLoop:
         assert best(small, H200, store=store) == result.best
 
     def test_several_are_under_way_at_once(self, small, store, by_tile):
-        together = threading.Barrier(3, timeout=20)
+        together = threading.Barrier(3, timeout=LONG)
 
         def answer(spec):
             together.wait()
