@@ -20,6 +20,7 @@ import typer
 from neptune_lab.autotune.command import bundle_command, records_command, report_command, tune_command
 from neptune_lab.bench.command import bench
 from neptune_lab.errors import DefinitionError, NeptuneError
+from neptune_lab.files import write_text
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -178,7 +179,7 @@ def compile_command(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
 
 
 @app.command()
@@ -263,7 +264,7 @@ def accuracy(
     report = accuracy(Setup(names, seq, heads, samples, recorded), lambda n: typer.echo(f"{n} ...", err=True))
     typer.echo(to_text(report), nl=False)
     if json_file is not None:
-        json_file.write_text(json.dumps(report.as_record(), indent=2) + "\n", encoding="utf-8")
+        write_text(json_file, json.dumps(report.as_record(), indent=2) + "\n")
     if not report.ok:
         raise typer.Exit(1)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from neptune_lab.repair.render import Step
 
 
@@ -28,6 +30,17 @@ class NeptuneError(Exception):
         self.reason = message
         self.node = node
         self.help = help
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles what the error holds; `__init__` of a subclass may take other arguments than `args`."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[NeptuneError], args: tuple[Any, ...]) -> NeptuneError:
+    """An error with these `args`, without `__init__`."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class DefinitionError(NeptuneError):
@@ -77,3 +90,7 @@ class TuneError(NeptuneError):
 
 class TraceError(NeptuneError):
     """A saved record cannot be read (not a record, or of another schema)."""
+
+
+class FileError(NeptuneError):
+    """A file cannot be written: the disk is full or read-only, the folder is missing, or the path is no file's."""

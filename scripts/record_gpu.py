@@ -17,12 +17,13 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from neptune_lab.files import write_bytes, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -71,7 +72,7 @@ def record(names: Sequence[str], out: Path, command: str, notebooks: Path = NOTE
         try:
             client.execute(env=environment(command))
         finally:
-            nbformat.write(notebook, target)
+            write_text(target, nbformat.writes(notebook).rstrip("\n") + "\n")
         made.append(target)
     return made
 
@@ -109,9 +110,8 @@ def keep(folder: Path, notebooks: Path = NOTEBOOKS) -> list[Path]:
             if cell.cell_type == "code":
                 cell.outputs = [out for out in cell.outputs if not _passing(out)]
         write_clean(notebooks / name, cells)
-    (notebooks / RECORDED).mkdir(exist_ok=True)
     for path in sorted((folder / RECORDED).glob("*.json")):
-        shutil.copy(path, notebooks / RECORDED / path.name)
+        write_bytes(notebooks / RECORDED / path.name, path.read_bytes(), parents=True)
     return [notebooks / name for name in executed]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 import neptune_lab as nl
+from neptune_lab.files import write_bytes
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
@@ -51,7 +52,6 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="both pages, wide and narrow, light and dark")
     parser.add_argument("--to", type=Path, default=IMAGES, help="folder to write to")
     options = parser.parse_args()
-    options.to.mkdir(parents=True, exist_ok=True)
     attention = nl.compile(nl.operators.attention.causal(batch=1, heads=4, seq=256, head_dim=64))
     pages = {"figure1": (figure1(), show_repair), "attention": (attention, show_triton)}
     looks = [(1440, "light"), (1440, "dark"), (900, "light"), (900, "dark")]
@@ -74,7 +74,7 @@ def main() -> None:
             pages[name][1](page)
             page.wait_for_timeout(400)
             target = options.to / f"{name}-{width}-{scheme}.png"
-            page.locator(".nx").screenshot(path=str(target))
+            write_bytes(target, page.locator(".nx").screenshot(), parents=True)
             print(target.name)
             context.close()
         browser.close()

@@ -22,6 +22,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from neptune_lab.files import write_text
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -143,7 +145,7 @@ def write_clean(path: Path, cells: list[Any]) -> None:
             drawn(out, old[n] if n < len(old) else None)
     for number, cell in enumerate(cells):
         cell.id = f"cell-{number:02d}"
-    nbformat.write(notebook, path)
+    write_text(path, nbformat.writes(notebook).rstrip("\n") + "\n")
 
 
 class EveryNotebook:

@@ -18,6 +18,8 @@ from typing import Any
 from plain_docstrings import escape_markdown, summary, to_markdown
 from sphinx.application import Sphinx
 
+from neptune_lab.files import write_text
+
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
 
@@ -297,8 +299,7 @@ def write(folder: Path = DOCS) -> None:
     for name, text in texts.items():
         path = folder / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text, parents=True)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

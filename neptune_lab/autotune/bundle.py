@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from neptune_lab.autotune.limits import target_of
 from neptune_lab.autotune.measuring import record_of, source_hash, spec_of, task_of
 from neptune_lab.autotune.tune import default_search
 from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.files import write_bytes, write_text
 from neptune_lab.records import Record, Store, best
 from neptune_lab.runtime import DeviceFacts
 from neptune_lab.runtime.bundle import SCHEMA, read_entry, read_manifest, read_results
@@ -98,17 +99,17 @@ def write_bundle(choices: Choices, folder: str | Path, *, target: Target | None 
 
     Raises:
         MeasureError: the folder holds files already, or no candidate of an operator compiles.
+        FileError: a file cannot be written; what was written is no bundle then, as it has no manifest.
     """
     root = Path(folder)
     if root.exists() and any(root.iterdir()):
         raise MeasureError(f"{root} is not empty", help="give a new folder, or remove it first")
-    for name in ("kernels", "values"):
-        (root / name).mkdir(parents=True, exist_ok=True)
     entries = [_entry(root, n, op, candidates, target, seed) for n, (op, candidates) in enumerate(choices.items())]
     manifest = {"schema": SCHEMA, "made_by": f"neptune_lab {neptune_lab.__version__}", "entries": entries}
-    (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    (root / "run.py").write_text(_RUN, encoding="utf-8")
+    write_text(root / "run.py", _RUN)
     _copy_runtime(root / "lib")
+    # Last: a folder with a manifest is a whole bundle.
+    write_text(root / "manifest.json", json.dumps(manifest, indent=1) + "\n")
     return root
 
 
@@ -116,9 +117,9 @@ def _copy_runtime(lib: Path) -> None:
     """The package's own runtime, which needs nothing of the rest."""
     runtime = Path(neptune_lab.runtime.__file__).parent
     package = lib / "neptune_lab"
-    shutil.copytree(runtime, package / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "errors.py"):
-        shutil.copy(runtime.parent / name, package / name)
+    own = [runtime.parent / name for name in ("__init__.py", "errors.py", "files.py")]
+    for path in (*own, *sorted(runtime.rglob("*.py"))):
+        write_bytes(package / path.relative_to(runtime.parent), path.read_bytes(), parents=True)
 
 
 def _entry(
@@ -145,7 +146,9 @@ def _write_values(root: Path, name: str, task: Task) -> str | None:
     # NumPy's files know no bfloat16; its bits stand for it, and the definition has the dtype.
     plain = {n: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for n, a in task.values.items()}
     file = f"values/{name}.npz"
-    np.savez(root / file, **plain)  # pyright: ignore[reportArgumentType]
+    packed = io.BytesIO()
+    np.savez(packed, **plain)  # pyright: ignore[reportArgumentType]
+    write_bytes(root / file, packed.getvalue(), parents=True)
     return file
 
 
@@ -165,7 +168,7 @@ def _kernels(
         if digest in made:
             continue
         file = f"kernels/{name}_{len(made):03d}.py"
-        kernel.export(root / file)
+        write_text(root / file, kernel.source, parents=True)
         plain = {"template": None, "options": {}} if candidate is None else candidate.to_json()
         made[digest] = {"file": file, "name": spec.name, "entry": spec.entry, "source": digest, "candidate": plain}
     if not made:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.files import write_text
 
 SHIPPED = Path(__file__).parent / "results" / "h200.json"
 
@@ -75,12 +76,12 @@ def bench(
     if html is not None:
         from neptune_lab.bench.report import to_html
 
-        html.write_text(to_html(found), encoding="utf-8")
+        write_text(html, to_html(found))
         typer.echo(f"wrote {html}", err=True)
     if markdown is not None:
         from neptune_lab.bench.tables import to_markdown
 
-        markdown.write_text(to_markdown(found), encoding="utf-8")
+        write_text(markdown, to_markdown(found))
     if readme is not None:
         from neptune_lab.bench.report import write_readme
 

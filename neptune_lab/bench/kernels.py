@@ -17,6 +17,7 @@ from neptune_lab.bench.ablation import Variant
 from neptune_lab.bench.measured import DEFAULT
 from neptune_lab.bench.setups import Setup
 from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.files import write_text
 from neptune_lab.runtime import KernelSpec, TensorSpec
 
 SCHEMA = 1
@@ -84,7 +85,6 @@ def export(
     progress: Callable[[str], None] = lambda name: None,
 ) -> Path:
     """Writes the kernels of these setups and variants to a directory; the manifest's path."""
-    directory.mkdir(parents=True, exist_ok=True)
     entries: dict[str, dict[str, Any]] = {}
     for setup, variant in pairs:
         progress(f"{setup.name}: {variant.name}")
@@ -93,13 +93,12 @@ def export(
         if made.spec is not None:
             digest = hashlib.sha256(made.spec.text.encode()).hexdigest()[:16]
             module = f"{made.spec.name}_{digest}.py"
-            (directory / module).write_text(made.spec.text, encoding="utf-8")
+            write_text(directory / module, made.spec.text, parents=True)
             said = {key: value for key, value in asdict(made.spec).items() if key != "text"}
             entry |= {"module": module, "spec": said}
         entries.setdefault(setup.name, {})[variant.name] = entry
     path = directory / MANIFEST
-    path.write_text(json.dumps({"schema": SCHEMA, "kernels": entries}, indent=1) + "\n", encoding="utf-8")
-    return path
+    return write_text(path, json.dumps({"schema": SCHEMA, "kernels": entries}, indent=1) + "\n", parents=True)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.files import write_text
 
 SCHEMA = 1
 
@@ -198,9 +197,5 @@ def read(path: Path) -> Results:
 
 
 def write(path: Path, results: Results) -> None:
-    """Writes the file whole or not at all, so that an interrupted run leaves the last state."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(to_json(results))
-    Path(temporary).replace(path)
+    """Saves the file whole or not at all, so that an interrupted run leaves the last state; FileError if it cannot."""
+    write_text(path, to_json(results), parents=True)

@@ -19,6 +19,7 @@ from neptune_lab.bench.tables import (
     target_rows,
 )
 from neptune_lab.errors import MeasureError
+from neptune_lab.files import write_text
 
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
@@ -139,4 +140,4 @@ def write_readme(path: Path, results: Results) -> None:
         raise MeasureError(f"{path} has no place for the table", help=f"a line {BEGIN} and below it a line {END}")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    path.write_text(f"{before}{BEGIN}\n{for_readme(results)}{END}{after}", encoding="utf-8")
+    write_text(path, f"{before}{BEGIN}\n{for_readme(results)}{END}{after}")

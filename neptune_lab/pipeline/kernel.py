@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neptune_lab.files import write_text
 from neptune_lab.htile import outline, printer
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile_to_triton import TritonSource
@@ -136,10 +137,12 @@ class Kernel:
         return {}
 
     def export(self, path: str | Path) -> Path:
-        """Writes the module to a file that needs torch and Triton only; the file's path."""
-        target = Path(path)
-        target.write_text(self.source, encoding="utf-8")
-        return target
+        """Saves the module to a file that needs torch and Triton only; the file's path.
+
+        Raises:
+            FileError: the file cannot be written; a file that was there is unchanged.
+        """
+        return write_text(path, self.source)
 
     def as_torch_op(self, name: str | None = None) -> OpOverload:
         """The kernel as an operator of torch, torch.ops.neptune_lab.<name>: torch.compile and CUDA graphs take it.

@@ -14,8 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from neptune_lab.errors import FileError
+from neptune_lab.files import write_text
 from neptune_lab.runtime import KernelSpec, TensorSpec, cache_directory, device_facts
-from neptune_lab.runtime.load import write_whole
 
 # Raised whenever the meaning of an entry changes; entries of another schema are compiled again.
 SCHEMA = 1
@@ -68,8 +69,8 @@ def find(key: str) -> Entry | None:
 
 def put(key: str, entry: Entry) -> None:
     """Keeps `entry` under `key`; where the cache directory cannot be written, nothing happens."""
-    with suppress(OSError):
-        write_whole(_path(key), json.dumps(entry.to_json()).encode())
+    with suppress(FileError):
+        write_text(_path(key), json.dumps(entry.to_json()), parents=True)
 
 
 def key_of(description: Any) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.files import write_text
 from neptune_lab.records.record import SCHEMA, Record, dump, read
 from neptune_lab.runtime import cache_directory
 
@@ -67,10 +68,12 @@ class Store:
         return tuple(Record.from_json(json.loads(text)) for (text,) in rows)
 
     def export(self, path: str | Path, records: Iterable[Record] | None = None) -> Path:
-        """Writes all records, or these, to a JSON file; its path."""
-        target = Path(path)
-        target.write_text(dump(self.find() if records is None else records), encoding="utf-8")
-        return target
+        """Saves all records, or these, to a JSON file; its path.
+
+        Raises:
+            FileError: the file cannot be written; a file that was there is unchanged.
+        """
+        return write_text(path, dump(self.find() if records is None else records))
 
     def load(self, path: str | Path) -> int:
         """Adds the records of a JSON file that `export` wrote; how many there were."""

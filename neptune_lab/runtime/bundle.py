@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.files import write_text
 from neptune_lab.runtime.device import DeviceFacts
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.station import RUNNER, Station
@@ -96,9 +97,7 @@ class Results:
             self.found.update(found)
             plain = {file: m.to_json() for file, m in sorted(self.found.items())}
             text = json.dumps({"schema": SCHEMA, "device": self._device, "results": plain}, indent=1, allow_nan=False)
-            half = self.path.with_suffix(".tmp")
-            half.write_text(text + "\n", encoding="utf-8")
-            half.replace(self.path)
+            write_text(self.path, text + "\n")
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], dict[str, Measurement]]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import hashlib
 import importlib.util
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab.errors import LaunchError
+from neptune_lab.errors import FileError, LaunchError
+from neptune_lab.files import write_text
 from neptune_lab.runtime.device import check_device, interpreting
 from neptune_lab.runtime.precompiled import with_precompiled_launches
 from neptune_lab.runtime.spec import KernelSpec
@@ -122,10 +125,8 @@ class LoadedKernel:
         return getattr(self.module, self.spec.entry)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the module, which needs torch and Triton only, to `path`."""
-        target = Path(path)
-        target.write_text(self.spec.text, encoding="utf-8")
-        return target
+        """Saves the module, which needs torch and Triton only, to `path`; FileError where it cannot be written."""
+        return write_text(path, self.spec.text)
 
     def __repr__(self) -> str:
         where = "Triton's interpreter" if self.interpreter else "GPU"
@@ -170,33 +171,33 @@ def cache_directory() -> Path:
 def _write(stem: str, text: str) -> Path:
     try:
         return _write_to(cache_directory(), stem, text)
-    except OSError:  # read-only home, full disk: the process still gets its module
-        return _write_to(Path(tempfile.mkdtemp(prefix="neptune_lab_")), stem, text)
+    except FileError as error:  # read-only home, full disk: the process still gets its module
+        try:
+            return _write_to(_temporary_folder(), stem, text)
+        except OSError:  # nor is there a folder for temporary files
+            raise error from None
 
 
 def _write_to(directory: Path, stem: str, text: str) -> Path:
     path = directory / f"{stem}.py"
-    if not (path.is_file() and path.read_bytes() == text.encode()):
-        write_whole(path, text.encode())
+    if not _holds(path, text.encode()):
+        write_text(path, text, parents=True)
     return path
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all: processes that write, or read, the same file never see a half of it.
-
-    Raises:
-        OSError: it cannot be written; nothing is left behind then.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+def _holds(path: Path, data: bytes) -> bool:
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).replace(path)
+        return path.read_bytes() == data
     except OSError:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
+        return False
+
+
+@cache
+def _temporary_folder() -> Path:
+    """One folder for the modules of this process, removed at its end."""
+    folder = tempfile.mkdtemp(prefix="neptune_lab_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _import(stem: str, path: Path) -> ModuleType:

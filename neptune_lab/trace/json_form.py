@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from neptune_lab.errors import TraceError
+from neptune_lab.files import write_text
 from neptune_lab.trace.record import SCHEMA, Line, Trace
 
 
@@ -53,8 +54,8 @@ def from_json(text: str) -> Trace:
 
 
 def save(trace: Trace, path: str | Path) -> None:
-    """Writes the record to `path`, as UTF-8."""
-    Path(path).write_text(to_json(trace), encoding="utf-8")
+    """Saves the record to `path`, as UTF-8; FileError where it cannot be written, and a file that was there stays."""
+    write_text(path, to_json(trace))
 
 
 def load_trace(path: str | Path) -> Trace:

@@ -11,6 +11,7 @@ import anywidget
 import traitlets
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.files import write_text
 from neptune_lab.trace import Trace, load_trace
 from neptune_widgets import checks, page, payload, static_view, views
 from neptune_widgets.messages import Messages
@@ -99,7 +100,7 @@ class Explorer(anywidget.AnyWidget):
         text = payload.saved(self.trace) if self._session is None else payload.static(self._session)
         made = page.page(self.trace, text, views.checked(self.view))
         if path is not None:
-            Path(path).write_text(made, encoding="utf-8")
+            write_text(path, made)
         return made
 
     # -- how it is displayed --------------------------------------------------------------------------------

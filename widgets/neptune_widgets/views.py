@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neptune_lab.errors import TraceError
+from neptune_lab.files import write_text
 
 FORMAT = "neptune_lab view"
 VERSION = 1
@@ -17,11 +18,9 @@ _MOST_LEVELS = 12
 
 
 def save(view: dict[str, Any], path: str | Path) -> Path:
-    """Writes a view to a file; the file's path."""
-    target = Path(path)
+    """Saves a view to a file; the file's path. FileError where it cannot be written."""
     data = {"format": FORMAT, "version": VERSION, "view": checked(view)}
-    target.write_text(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    return target
+    return write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def load(path: str | Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.files import write_text
 
 FOLDER = Path("recorded")
 RECORDING = "NEPTUNE_LAB_RECORD"  # the command that records; where it is set, runs on a GPU are written to FOLDER
@@ -85,9 +86,8 @@ def measured(name: str, measure: Callable[[], Any], *, folder: str | os.PathLike
     data = json.loads(json.dumps(measure()))  # what is shown here is what a file can hold
     run = Run(name, data, describe()["name"], date, used_versions(), command or "this cell")
     if command:
-        path.parent.mkdir(exist_ok=True)
         stored = {key: value for key, value in asdict(run).items() if key != "recorded"}
-        path.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(stored, indent=1, ensure_ascii=False) + "\n", parents=True)
     return run
 
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
+
+from neptune_lab.files import write_bytes, write_text
 
 
 def without_answers(notebook: dict[str, Any]) -> dict[str, Any]:
@@ -20,15 +21,14 @@ def without_answers(notebook: dict[str, Any]) -> dict[str, Any]:
 
 def write(course: Path, target: Path) -> list[Path]:
     """Writes every notebook of `course` without answers into `target`, with the recorded runs beside; their paths."""
-    target.mkdir(parents=True, exist_ok=True)
     made = []
     for path in sorted(course.glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         made.append(target / path.name)
         text = json.dumps(without_answers(notebook), indent=1, ensure_ascii=False)
-        made[-1].write_text(text + "\n", encoding="utf-8")
-    if (course / "recorded").is_dir():
-        shutil.copytree(course / "recorded", target / "recorded", dirs_exist_ok=True)
+        write_text(made[-1], text + "\n", parents=True)
+    for path in sorted((course / "recorded").glob("*.json")):
+        write_bytes(target / "recorded" / path.name, path.read_bytes(), parents=True)
     return made
 
 

@@ -1,0 +1,151 @@
+"""Saves files whole or not at all.  Every file that the package, its widgets and its scripts save goes through here.
+
+The new contents go to a temporary file in the same folder, which replaces the old file in one step once they are on
+the disk.  A full disk, an interrupt or a crash leaves the old file as it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from neptune_lab.errors import FileError
+
+# A killed process may leave one of these behind; the name says whose it is.
+TEMPORARY = ".neptune_lab-{}.part"
+
+_HELP = {
+    errno.ENOSPC: "free some space, or give a path on another disk",
+    errno.EDQUOT: "free some of your quota, or give a path on another disk",
+    errno.EROFS: "the disk is read-only: give a path on another one",
+    errno.EACCES: "give a path that you may write",
+    errno.EPERM: "give a path that you may write",
+    errno.ENOENT: "make the folder first: mkdir -p {folder}",
+    errno.ENOTDIR: "a part of the path is a file: give a path whose folders are folders",
+    errno.EISDIR: "this is a folder: give the path of a file",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, parents: bool = False) -> Path:
+    """Saves a text as UTF-8; see `write_bytes`."""
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise FileError(
+            f"cannot write {os.fspath(path)!r}: the text has {text[error.start]!r} at character {error.start:,}, "
+            "which UTF-8 cannot encode",
+            help="remove the character from the text",
+        ) from error
+    return write_bytes(path, data, parents=parents)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = False) -> Path:
+    """Saves `data`, whole or not at all; the path.
+
+    A file that was there keeps its permissions.  A link is followed.  A device or a pipe, such as /dev/stdout, is
+    written directly, because it cannot be replaced.
+
+    Args:
+        path: of the file.
+        data: the new contents.
+        parents: make missing folders.
+
+    Raises:
+        FileError: the file cannot be written; a file that was there is unchanged, and nothing is left behind.
+    """
+    target = Path(path)
+    try:
+        if parents:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        _write(target, data)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise _refusal(target, error) from error
+    return target
+
+
+def _refusal(target: Path, error: OSError | ValueError) -> FileError:
+    if isinstance(error, OSError):
+        why, help = error.strerror or str(error), _HELP.get(error.errno or 0, "give another path")
+    else:
+        why, help = str(error), "give another path"
+    kept = "; the file that was there is unchanged" if _is_file(target) else ""
+    return FileError(f"cannot write {str(target)!r}: {why}{kept}", help=help.format(folder=target.parent))
+
+
+def _is_file(target: Path) -> bool:
+    try:
+        return target.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _write(target: Path, data: bytes) -> None:
+    old = _stat(target)
+    if old is not None:
+        if stat.S_ISDIR(old.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(old.st_mode) or _is_output(old):
+            target.write_bytes(data)
+            return
+        if not os.access(target, os.W_OK):  # a rename asks only for a folder that can be written
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    real = Path(os.path.realpath(target))
+    part = real.with_name(TEMPORARY.format(secrets.token_hex(8)))
+    try:
+        _fill(part, data, old)
+        os.replace(part, real)
+    except BaseException:  # an interrupt too
+        with suppress(OSError):
+            part.unlink()
+        raise
+    with suppress(OSError):  # the new file is there; whether a power cut keeps its name, the file system decides
+        _sync_folder(real.parent)
+
+
+def _stat(target: Path) -> os.stat_result | None:
+    try:
+        return target.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _is_output(old: os.stat_result) -> bool:
+    """Whether it is this process's standard output or error, which a shell has directed to a file."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), old):
+                return True
+    return False
+
+
+def _fill(part: Path, data: bytes, old: os.stat_result | None) -> None:
+    """Writes a new file that is on the disk, with the owner and the permissions of the old one."""
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+        made = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if old is None:
+        return
+    if hasattr(os, "chown") and (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid):
+        with suppress(PermissionError):  # only root may give files away
+            os.chown(part, old.st_uid, old.st_gid)
+    if stat.S_IMODE(made.st_mode) != stat.S_IMODE(old.st_mode):
+        os.chmod(part, stat.S_IMODE(old.st_mode))
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

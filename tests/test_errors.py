@@ -1,0 +1,86 @@
+"""Errors travel to other processes whole: each class, found by walking them."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import pickle
+import pkgutil
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+import neptune_lab
+from neptune_lab.errors import FileError, NeptuneError, RepairError, ScheduleError
+from neptune_lab.loop_schedule import Schedule
+from neptune_lab.loop_schedule.repairing import RepairRefused
+from neptune_lab.operators import softmax
+from neptune_lab.repair import solve
+from neptune_lab.repair.given import solve_given
+
+
+def every_class() -> list[type[NeptuneError]]:
+    """The root and each class under it, of all modules that can be imported here."""
+    for found in pkgutil.walk_packages(neptune_lab.__path__, "neptune_lab."):
+        if ".shipped" not in found.name and not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+    classes, left = [], [NeptuneError]
+    while left:
+        kind = left.pop()
+        classes.append(kind)
+        left += kind.__subclasses__()
+    return [kind for kind in classes if kind.__module__.startswith("neptune_lab")]
+
+
+def made(kind: type[NeptuneError]) -> NeptuneError:
+    cause = RepairError("why", step="invert", expression="max(c, r)")
+    given = {"step": "invert", "expression": "max(c, r)", "node": "r.j", "help": "what helps", "cause": cause}
+    parameters = inspect.signature(kind).parameters.values()
+    keywords = {p.name: given.get(p.name, p.name) for p in parameters if p.kind is p.KEYWORD_ONLY}
+    error = kind("what went wrong", **keywords)
+    error.add_note("a note")
+    return error
+
+
+def same(a: NeptuneError, b: NeptuneError) -> bool:
+    return type(a) is type(b) and a.args == b.args and str(a) == str(b) and vars(a) == vars(b)
+
+
+def test_each_error_is_pickled_and_copied_whole():
+    classes = every_class()
+    assert {NeptuneError, RepairError, FileError, ScheduleError} <= set(classes)
+    for kind in classes:
+        error = made(kind)
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            assert same(pickle.loads(pickle.dumps(error, protocol)), error), kind
+        assert same(copy.copy(error), error), kind
+        assert same(copy.deepcopy(error), error), kind
+
+
+def refuse(g: str) -> None:
+    solve("sum", g, ["r"])
+
+
+def test_what_real_refusals_hold_is_pickled():
+    with pytest.raises(RepairError) as wrong:
+        solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_now - r_before)")
+    schedule = Schedule(softmax.figure1(rows=4, cols=8))
+    with pytest.raises(RepairRefused) as refused:
+        schedule.rolling_update("s_sum", "s_max.j", repair="t * exp(xmax_now - xmax_before)")
+    for error in (wrong.value, refused.value):
+        found = pickle.loads(pickle.dumps(error))
+        assert type(found) is type(error)
+        assert str(found) == str(error)
+        assert vars(found).keys() == vars(error).keys()
+
+
+def test_a_refusal_comes_back_from_another_process():
+    with pytest.raises(RepairError) as here:
+        refuse("max(c, r)")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, pytest.raises(RepairError) as there:
+        pool.submit(refuse, "max(c, r)").result(timeout=120)
+    assert there.value.step == here.value.step == "invert"
+    assert str(there.value) == str(here.value)
+    assert [step.text for step in there.value.passed] == [step.text for step in here.value.passed] != []
