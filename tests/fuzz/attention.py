@@ -1,0 +1,131 @@
+"""Random attention: sizes, heads in groups, score mods and masks as text, captured tensors."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from fuzz import judge, special
+
+_SCORES = [
+    "s", "s", "s * 0.5", "s + bias[q, kv]", "s + bias[q, kv]", "s + slopes[h] * (kv - q)", "s - 0.25 * (q - kv)",
+    "2.0 * m.tanh(s / 2.0)", "m.where(q >= kv, s, -3.4028234663852886e38)", "m.where(kv < {a}, s, s + 1.0)",
+    "m.where((q - kv) % 2 == 0, s, s - 1.0)", "s + m.where(kv == 0, sink[h], 0.0)", "s * s * s", "m.maximum(s, -1.0)",
+    "s + bias[q, kv] * slopes[h]", "s + rel[q - kv + {kv}]",
+]  # fmt: skip
+_MASKS = [
+    "", "", "", "q >= kv", "q >= kv", "q + {off} >= kv", "(q >= kv) & (q - kv <= {a})", "(kv < {a}) | (q >= kv)",
+    "kv < {a}", "doc[q] == doc2[kv]", "(q - kv) * (q - kv) <= {a}", "~(q < kv)", "kv % 2 == 0", "(kv != q) | (q == 0)",
+    "q >= {a}", "(kv >= q) & (h == 0)", "(q // 2) >= (kv // 2)",
+]  # fmt: skip
+
+
+def draw_attention(rng: random.Random) -> dict[str, Any]:
+    """Sizes, mods as text and the template's options."""
+    from fuzz.draw import options
+
+    heads = rng.choice([1, 1, 2, 4])
+    q, kv = rng.randint(1, 12), rng.randint(2, 14)
+    if rng.random() < 0.5:
+        kv = q = max(q, 2)
+    sizes = {
+        "batch": rng.choice([1, 1, 2]), "heads": heads, "q_len": q, "kv_len": kv, "head_dim": rng.choice([2, 4]),
+        "kv_heads": rng.choice([n for n in (1, 2, 4) if heads % n == 0 and n <= heads]),
+        "v_head_dim": rng.choice([2, 3, 4]), "dtype": rng.choices(["float32", "float16"], [3, 1])[0],
+        "return_lse": rng.random() < 0.3, "empty_rows": rng.choice(["nan", "zero"]),
+    }  # fmt: skip
+    fill = {"a": rng.randint(0, kv), "off": rng.randint(0, 3), "kv": kv}
+    made = options(rng)
+    made["options"].pop("interleave", None)
+    return {
+        **made,
+        "sizes": sizes,
+        "score": rng.choice(_SCORES).format(**fill),
+        "mask": rng.choice(_MASKS).format(**fill),
+    }
+
+
+def captured(case: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The tensors that mods may capture, as they are for the seed."""
+    sizes, rng = case["sizes"], np.random.default_rng(case["seed"])
+    q, kv = sizes["q_len"], sizes["kv_len"]
+    return {
+        "bias": rng.standard_normal((q, kv)).astype("float32"),
+        "slopes": rng.uniform(0.1, 1.0, sizes["heads"]).astype("float32"),
+        "sink": rng.standard_normal(sizes["heads"]).astype("float32"),
+        "rel": rng.standard_normal(q + kv).astype("float32"),
+        "doc": np.sort(rng.integers(0, 3, q)).astype("int32"),
+        "doc2": np.sort(rng.integers(0, 3, kv)).astype("int32"),
+    }
+
+
+def mods(case: dict[str, Any], scope: dict[str, Any]) -> tuple[Any, Any]:
+    """The two mods, their names looked up in `scope`."""
+    score = eval(f"lambda s, b, h, q, kv: {case['score']}", scope) if case["score"] != "s" else None
+    mask = eval(f"lambda b, h, q, kv: {case['mask']}", scope) if case["mask"] else None
+    return score, mask  # the texts are this module's own
+
+
+def operator(case: dict[str, Any], tensors: dict[str, np.ndarray]) -> Any:
+    """The operator, its mods written with neptune_lab's functions."""
+    from neptune_lab.operators import attention, math
+
+    score, mask = mods(case, {**tensors, "m": math})
+    return attention.general(score_mod=score, mask_mod=mask, **case["sizes"])
+
+
+def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.ndarray]:
+    """Attention stage by stage in NumPy, with the mods' text read by NumPy."""
+    sizes, kind = case["sizes"], np.dtype(dtype)
+    names = ("bias", "slopes", "sink", "rel", "doc", "doc2")
+    values = {n: np.asarray(inputs[n]) for n in names if n in inputs}
+    values = {n: a.astype(kind) if a.dtype.kind == "f" else a.astype(np.int64) for n, a in values.items()}
+    score_mod, mask_mod = mods(case, {**values, "m": np})
+    q, k, v = (np.asarray(inputs[n]).astype(kind) for n in ("q", "k", "v"))
+    group = sizes["heads"] // sizes["kv_heads"]
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    grid = np.ogrid[0 : sizes["batch"], 0 : sizes["heads"], 0 : sizes["q_len"], 0 : sizes["kv_len"]]
+    shape = (sizes["batch"], sizes["heads"], sizes["q_len"], sizes["kv_len"])
+    with np.errstate(all="ignore"):
+        scale = kind.type(np.float32(sizes["head_dim"] ** -0.5))
+        score = (q @ np.swapaxes(k, 2, 3)).astype(kind) * scale
+        if score_mod is not None:
+            score = np.broadcast_to(np.asarray(score_mod(score, *grid)), shape).astype(kind)
+        if mask_mod is not None:
+            score = np.where(np.broadcast_to(mask_mod(*grid), shape), score, kind.type(-np.inf))
+        top = score.max(axis=3)
+        weights = np.exp(score - top[..., None])
+        total = weights.sum(axis=3)
+        out = (weights @ v) / total[..., None]
+        lse = np.where(np.isneginf(top), -np.inf, top + np.log(total))
+        if sizes["empty_rows"] == "zero":
+            out = np.where(np.isneginf(top)[..., None], 0.0, out)
+    return {"out": out.astype(kind), "lse": lse.astype(kind)}
+
+
+def run_attention(case: dict[str, Any], outcome: Any) -> None:
+    """Compiles, and compares tiles and Triton on every kind of data of the case."""
+    import neptune_lab as nl
+    from fuzz.run_case import compare, count_kernel, triton_outputs
+    from neptune_lab.htile.interpret import interpret
+
+    tensors = captured(case)
+    op = operator(case, tensors)
+    kernel = nl.compile(op, case["template"], **case["options"])
+    count_kernel(kernel, outcome)
+    dtype = case["sizes"]["dtype"]
+    shapes = {t.name: list(t.shape) for t in op.inputs if t.name not in op.captured}
+    for n, kind in enumerate(case["data"]):
+        inputs: dict[str, np.ndarray] = special.draw(kind, shapes, dtype, case["seed"] + n)
+        inputs |= {name: np.asarray(a) for name, a in op.captured.items()}
+        if "bias" in op.captured and kind.endswith("-inf"):
+            inputs["bias"] = special.draw(kind, {"x": list(inputs["bias"].shape)}, "float32", case["seed"])["x"]
+        outputs = list(kernel.htile.outputs)
+        wanted = judge.expectations(lambda given, d: reference(case, given, d), inputs, outputs)
+        unit = 2.0**-20 if dtype == "float32" else 2.0**-11
+        masks = bool(case["mask"]) or "where" in case["score"]
+        compare("tiles", kind, interpret(kernel.htile, inputs), wanted, inputs, masks, unit)
+        if n < 2:
+            compare("Triton", kind, triton_outputs(kernel, inputs), wanted, inputs, masks, unit)

@@ -1,0 +1,76 @@
+"""Whether a result is right: the promise of docs/concepts/numbers.md, with a tolerance that follows the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+# An evaluation of the definition: inputs and a float dtype to all tensors by name.
+Evaluate = Callable[[Mapping[str, np.ndarray], str], Arrays]
+
+# One perturbation of an input: some units in the last place of float32, as rounding on the way would cause.
+_UNIT = 2.0**-22
+_SAFETY = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What an output should be.
+
+    Args:
+        single, double: the definition evaluated in float32 and in float64.
+        noise: how far float64 results move where inputs move by rounding errors.
+    """
+
+    single: np.ndarray
+    double: np.ndarray
+    noise: np.ndarray
+
+
+def expectations(evaluate: Evaluate, inputs: Mapping[str, np.ndarray], outputs: list[str]) -> dict[str, Expected]:
+    """The reference of each output, and its tolerance by moving the inputs three times."""
+    single, double = evaluate(inputs, "float32"), evaluate(inputs, "float64")
+    rng = np.random.default_rng(1)
+    noise = {name: np.zeros(np.shape(double[name])) for name in outputs}
+    for _ in range(3):
+        moved = {
+            n: np.asarray(a, "float64") * (1 + _UNIT * rng.choice([-1.0, 1.0], np.shape(a)))
+            if a.dtype.kind == "f"
+            else a
+            for n, a in inputs.items()
+        }
+        with np.errstate(all="ignore"):
+            other = evaluate(moved, "float64")
+            for name in outputs:
+                noise[name] = np.fmax(noise[name], np.abs(other[name] - double[name]))
+    return {name: Expected(single[name], double[name], noise[name]) for name in outputs}
+
+
+def wrong(
+    found: np.ndarray, want: Expected, *, masks: bool, inputs_finite: bool, unit: float = 2.0**-20
+) -> tuple[int, ...] | None:
+    """The first element that breaks the promise; None where there is none.
+
+    Args:
+        masks: the definition removes elements by a mask, so a NaN of theirs may be gone.
+        inputs_finite: whether all inputs are.
+        unit: relative rounding error of the result's own dtype and of conversions on the way.
+    """
+    found = np.asarray(found, "float64").reshape(want.double.shape)
+    single, double = np.asarray(want.single, "float64"), want.double
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(single) & np.isfinite(double)
+        nothing = ~np.isfinite(single) & ~np.isfinite(double)
+        scale = np.max(np.abs(double), where=np.isfinite(double), initial=0.0)
+        noise = np.where(np.isfinite(want.noise), want.noise, np.inf)
+        slack = _SAFETY * (noise + np.abs(single - double)) + _SAFETY * unit * (np.abs(double) + 1e-3 * scale) + 1e-30
+        bad = finite & ~(np.abs(found - double) <= slack) & np.isfinite(slack)
+        bad |= finite & ~np.isfinite(found) & (np.abs(double) < 1e37)
+        if not (masks and not inputs_finite):
+            bad |= nothing & np.isfinite(found)
+    if not bad.any():
+        return None
+    return tuple(int(n) for n in np.argwhere(bad)[0]) if bad.ndim else ()

@@ -1,0 +1,153 @@
+"""One case through the compiler: accepted, fused, refused, wrong, or another exception than ours."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from typing import Any
+
+import numpy as np
+
+from fuzz import draw, judge, special
+from fuzz.definitions import evaluate, tensor_expressions
+from fuzz.judge import Expected
+from fuzz.outcome import Outcome, Wrong
+
+Case = dict[str, Any]
+
+
+def make(seed: str) -> Case:
+    """The case of a seed, as JSON data."""
+    rng = random.Random(seed)
+    kind = rng.choices(["operator", "schedule", "attention"], [60, 25, 15])[0]
+    case: Case = {"kind": kind, "seed": rng.randrange(1 << 30)}
+    if kind == "attention":
+        from fuzz.attention import draw_attention
+
+        case.update(draw_attention(rng))
+    else:
+        case["definition"] = draw.definition(rng)
+        if kind == "schedule":
+            from fuzz.schedules import draw_steps
+
+            case.update(draw_steps(rng))
+        else:
+            case.update(draw.options(rng))
+    case["data"] = ["ordinary", *special.some_kinds(rng, 3)]
+    return case
+
+
+def run(case: Case) -> Outcome:
+    """Runs a case; every exception becomes an outcome."""
+    from neptune_lab.errors import NeptuneError
+
+    outcome = Outcome("accepted")
+    try:
+        if case["kind"] == "operator":
+            _operator(case, outcome)
+        elif case["kind"] == "schedule":
+            from fuzz.schedules import run_schedule
+
+            run_schedule(case, outcome)
+        else:
+            from fuzz.attention import run_attention
+
+            run_attention(case, outcome)
+    except Wrong as error:
+        outcome.verdict, outcome.detail = "wrong", str(error)
+    except NeptuneError as error:
+        clear = bool(error.help) and not _is_internal(error)
+        outcome.verdict = "refused" if clear else "unclear"
+        outcome.detail = f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        outcome.verdict = "foreign"
+        outcome.detail = f"{type(error).__name__}: {error} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno})"
+    return outcome
+
+
+def _is_internal(error: Exception) -> bool:
+    return error.__cause__ is not None and type(error.__cause__).__module__.startswith("tvm")
+
+
+def custom_operator(definition: dict[str, Any]) -> Any:
+    """The definition as an operator."""
+    from neptune_lab.operators import custom
+
+    return custom("f", *tensor_expressions(definition))
+
+
+def _operator(case: Case, outcome: Outcome) -> None:
+    import neptune_lab as nl
+
+    op = custom_operator(case["definition"])
+    kernel = nl.compile(op, case["template"], **case["options"])
+    count_kernel(kernel, outcome)
+    check_kernel(case, kernel, *reference_of(case["definition"]))
+
+
+def count_kernel(kernel: Any, outcome: Outcome) -> None:
+    """Which primitives and passes took part, and whether reductions share a kernel."""
+    outcome.met.update(f"primitive {step.primitive}" for step in kernel.schedule.steps)
+    before = kernel.translated
+    for name, tiles, _ in kernel.passes:
+        if tiles is not before:
+            outcome.met[f"pass {name}"] += 1
+        before = tiles
+    updates = sum(step.primitive in ("rolling_update", "split_k_update") for step in kernel.schedule.steps)
+    reductions = sum(len(stage_names) for stage_names in [_reductions(kernel)])
+    outcome.fused = updates > 0 or (reductions > 1 and len(kernel.htile.kernels) < reductions)
+
+
+def _reductions(kernel: Any) -> list[str]:
+    from neptune_lab.loop_ir.tree import blocks
+
+    return [b.name for b in blocks(kernel.schedule.definition) if b.is_reduction]
+
+
+def reference_of(definition: dict[str, Any]) -> tuple[judge.Evaluate, dict[str, list[int]], str, bool]:
+    """How the definition is evaluated, its inputs' shapes and dtype, and whether it has masks."""
+
+    def reference(inputs: Any, dtype: str) -> dict[str, np.ndarray]:
+        return evaluate(definition, inputs, dtype)
+
+    return reference, definition["inputs"], definition["dtype"], '"where"' in str(definition).replace("'", '"')
+
+
+def check_kernel(
+    case: Case, kernel: Any, reference: judge.Evaluate, shapes: dict[str, list[int]], dtype: str, masks: bool
+) -> None:
+    """Tiles interpreted and Triton interpreted, on every kind of data of the case."""
+    from neptune_lab.htile.interpret import interpret
+
+    outputs = list(kernel.htile.outputs)
+    for n, kind in enumerate(case["data"]):
+        inputs = special.draw(kind, shapes, dtype, case["seed"] + n)
+        wanted = judge.expectations(reference, inputs, outputs)
+        compare("tiles", kind, interpret(kernel.htile, inputs), wanted, inputs, masks)
+        if n < 2:
+            compare("Triton", kind, triton_outputs(kernel, inputs), wanted, inputs, masks)
+
+
+def triton_outputs(kernel: Any, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The emitted module's outputs by name, in float64."""
+    from neptune_lab.runtime import call_on_arrays, load
+
+    found = call_on_arrays(load(kernel.spec), [inputs[name] for name in kernel.htile.inputs])
+    return dict(zip(kernel.htile.outputs, found, strict=True))
+
+
+def compare(
+    stage: str, kind: str, found: dict[str, np.ndarray], wanted: dict[str, Expected], inputs: dict[str, Any],
+    masks: bool, unit: float = 2.0**-20,
+) -> None:  # fmt: skip
+    """Raises Wrong with the first element that breaks the promise."""
+    finite = all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
+    for name, want in wanted.items():
+        at = judge.wrong(found[name], want, masks=masks, inputs_finite=finite, unit=unit)
+        if at is not None:
+            got = np.asarray(found[name], "float64").reshape(want.double.shape)[at]
+            raise Wrong(
+                f"{stage}, {kind}: {name}{list(at)} is {got:g}, expected {want.double[at]:g} "
+                f"(float32: {float(want.single[at]):g})"
+            )
