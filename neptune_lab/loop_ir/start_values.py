@@ -7,11 +7,14 @@ reduction *is* its identity; this rewrite says so to a backend that goes by the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Expr, Loop, Program, Var, bound_loops, variables
+from neptune_lab.loop_ir.names import fresh
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Op, Program, Var, bound_loops, variables
+from neptune_lab.loop_ir.reach import as_sum, upper_limit
+from neptune_lab.loop_ir.simplify import bounds
 
 
 def explicit_start_values(program: Program) -> Program:
@@ -31,9 +34,10 @@ def explicit_start_values(program: Program) -> Program:
         _, _, loops = tree.find_block(program, block.name)
         tiles = [p for p in block.predicates if _bounds_tiles(p, block, loops)]
         if tiles or any(variables(p) & folded for p in block.predicates):
-            depth = next(n for n, loop in enumerate(loops) if loop.var in folded)
+            depth = next((n for n, loop in enumerate(loops) if loop.var in folded), len(loops))
+            known = {b.name for b in tree.blocks(program)}
             program = start_before(program, block, depth)
-            _, start, _ = tree.find_block(program, f"{block.name}_start")
+            start = next(b for b in tree.blocks(program) if b.name not in known)
             kept = tuple(p for p in start.predicates if p not in tiles)
             program = tree.replace_block(program, start.name, replace(start, predicates=kept))
     return program
@@ -48,24 +52,44 @@ def _bounds_tiles(predicate: Expr, block: Block, loops: Iterable[Loop]) -> bool:
 
 def start_before(program: Program, block: Block, depth: int) -> Program:
     """The start value of a reduction written by a block of its own, `<block>_start`, before its loop number `depth`,
-    along which, or inside which, it folds."""
+    along which, or inside which, it folds.
+
+    Formal statement: the start value is written at every element whose indices are in range, and at no other.  So a
+    bound on what is folded is dropped; where that leaves an index unbounded (rows and columns fused to one loop, the
+    bound on both at once), the index gets a bound of its own.
+    """
     path, _, loops = tree.find_block(program, block.name)
     folded = bound_loops(it for it in block.iters if it.kind == "reduce")
     kept = tuple(it for it in block.iters if it.kind == "spatial")
     used = bound_loops(kept)
     inner = [(loop.var, loop.extent) for loop in loops[depth:] if loop.var in used]
     assert block.init is not None
+    predicates = tuple(p for p in block.predicates if not variables(p) & folded)
+    extents = {loop.var: loop.extent for loop in loops}
     start = Block(
-        f"{block.name}_start",
+        fresh(program, f"{block.name}_start"),
         kept,
         block.init,
         None,
-        tuple(p for p in block.predicates if not variables(p) & folded),
+        (*predicates, *(bound for it in kept if (bound := _bound(it, extents, predicates)) is not None)),
         block.origin,
         "initial",
     )
     program = tree.replace_block(program, block.name, replace(block, init=None))
     return tree.insert_before(program, path[: depth + 1], (tree.nest(inner, start),))
+
+
+def _bound(it: Iter, extents: Mapping[str, int], predicates: tuple[Expr, ...]) -> Expr | None:
+    """The bound that an iteration needs beside `predicates`; None where it is in range anyway."""
+    wanted = Op("lt", (it.binding, Const(it.extent)))
+    found = bounds(it.binding, extents)
+    if wanted in predicates or (found is not None and found[1] < it.extent):
+        return None
+    for predicate in predicates:
+        limit, own = upper_limit(predicate), as_sum(it.binding)
+        if limit is not None and own == limit[0] and limit[1] <= it.extent:
+            return None
+    return wanted
 
 
 __all__ = ["explicit_start_values", "start_before"]

@@ -9,7 +9,7 @@ fresh loop of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
@@ -34,6 +34,7 @@ from neptune_lab.loop_ir.nodes import (
     variables,
     walk,
 )
+from neptune_lab.loop_ir.reach import reach
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
 
@@ -51,11 +52,34 @@ def loop_ref(ref: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How a block sits under a target loop: its new iterations, the loops inside the target, and its predicates."""
+    """How a block sits under a target loop: its new iterations, the loops inside the target, and its predicates.
+
+    `uncovered` says, a sentence each, which anchors do not visit all values of an iteration.
+    """
 
     iters: tuple[Iter, ...]
     inner: tuple[tuple[str, int], ...]
     predicates: tuple[Expr, ...]
+    uncovered: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """A block under the target, with an index that it has there, over loops."""
+
+    block: Block
+    value: Expr
+    loops: tuple[Loop, ...]
+    extents: Mapping[str, int]
+
+    def inner(self) -> dict[str, int]:
+        """The loops inside the target that the index runs along."""
+        return {x.var: x.extent for x in self.loops if x.var in variables(self.value)}
+
+    def covers(self, part: Expr, extent: int) -> bool:
+        """Whether `part`, over the anchor's loops, takes exactly the values of range(extent) where the anchor runs."""
+        found = reach(part, self.extents, self.block.predicates)
+        return found is not None and (found.low, found.high) == (0, extent - 1)
 
 
 def _accesses(block: Block) -> list[tuple[str, int, Expr]]:
@@ -67,7 +91,14 @@ def _accesses(block: Block) -> list[tuple[str, int, Expr]]:
 
 
 def align(program: Program, block: Block, target: tree.Path) -> Alignment:
-    """Where the iterations of `block` would stand under the loop at `target`."""
+    """Where the iterations of `block` would stand under the loop at `target`.
+
+    Formal statement: an iteration v of `block` is bound to an index e of a block under the target only if both stand
+    for the same positions, i.e. `block` uses v, or v plus iterations bound already, where that block uses e; if e takes
+    exactly the values of range(extent of v) over the loops and predicates of that block; and if no loop of extent 2 or
+    more that occurs in e has been used for another iteration.  Otherwise another anchor is tried, and at last v gets a
+    loop of its own.
+    """
     loop: Stmt | None = None
     around: tuple[Loop, ...] = ()
     inside: list[tuple[Block, tuple[Loop, ...]]] = []
@@ -77,39 +108,44 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
         elif path[: len(target)] == target and isinstance(stmt, Block) and stmt.name != block.name:
             inside.append((stmt, loops[len(target) :]))
     assert isinstance(loop, Loop)
-    outer = {found.var for found in (*around, loop)}
+    outer = {found.var: found.extent for found in (*around, loop)}
     # Dataflow first: what is written under the target; then inputs that both read.
-    known: dict[tuple[str, int], list[tuple[Expr, tuple[Loop, ...], Block]]] = {}
+    known: dict[tuple[str, int], list[_Anchor]] = {}
     for written in (True, False):
         for anchor, loops in inside:
             env = {it.name: it.binding for it in anchor.iters}
+            ranges = {**outer, **{x.var: x.extent for x in loops}}
             for buffer, dim, index in _accesses(anchor):
                 if (buffer == anchor.writes) == written:
-                    known.setdefault((buffer, dim), []).append((substitute(index, env), loops, anchor))
+                    known.setdefault((buffer, dim), []).append(_Anchor(anchor, substitute(index, env), loops, ranges))
     extents: dict[str, int] = {}
-    iters, predicates = [], []
-    anchors: list[Block] = []
+    iters, predicates, uncovered = [], [], []
+    taken: list[tuple[_Anchor, set[str]]] = []
     shared = _shared_bindings(program, block, target)
+    used = {var for binding in shared.values() for var in variables(binding)}
+
+    def free(value: Expr, anchor: _Anchor) -> bool:
+        return not any(anchor.extents.get(var, 2) > 1 and var in used for var in variables(value))
+
+    def candidates(it: Iter) -> Iterator[tuple[_Anchor, Expr]]:
+        for buffer, dim, index in _accesses(block):
+            for anchor in known.get((buffer, dim), []):
+                if index == Var(it.name):
+                    if anchor.covers(anchor.value, it.extent):
+                        yield anchor, anchor.value
+                    else:
+                        uncovered.append(_uncovered(block, it, anchor, buffer, dim))
+                elif it.name in variables(index):
+                    part = _part(index, it, anchor, shared)
+                    if part is not None:
+                        yield anchor, part
+        yield from _same_dimension(program, block, it, inside, outer)
+
     for it in block.iters:
         if it.name in shared:
             iters.append(it)
             continue
-        found = None
-        for buffer, dim, index in _accesses(block):
-            for value, loops, anchor in known.get((buffer, dim), []):
-                if index == Var(it.name):
-                    if _whole(value, program.buffer(buffer).shape[dim], it.extent):
-                        found = (value, loops, anchor)
-                        break
-                elif it.name in variables(index):
-                    ranges = {x.var: x.extent for x in (*around, loop, *loops)}
-                    part = _part(index, it, value, shared, ranges)
-                    if part is not None:
-                        found = (part, loops, anchor)
-                        break
-            if found:
-                break
-        found = found or _same_dimension(program, block, it, inside)
+        found = next(((a, value) for a, value in candidates(it) if free(value, a)), None)
         if found is None:
             name = it.name
             while name in outer or name in extents:
@@ -117,31 +153,50 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
             extents[name] = it.extent
             iters.append(replace(it, binding=Var(name)))
             continue
-        value, loops, anchor = found
-        anchors.append(anchor)
-        for inner in loops:
-            if inner.var in variables(value):
-                extents[inner.var] = inner.extent
+        anchor, value = found
+        used |= variables(value)
+        inner = {var: extent for var, extent in anchor.inner().items() if var in variables(value)}
+        taken.append((anchor, set(inner)))
+        extents.update(inner)
         iters.append(replace(it, binding=value))
-    for anchor in anchors:
-        for predicate in anchor.predicates:
-            if variables(predicate) <= outer | set(extents) and predicate not in predicates:
+    for anchor, _ in taken:
+        # An anchor speaks of its own loops only: another one may have a loop of the same name.
+        own = set(outer).union(*(inner for other, inner in taken if other.block.name == anchor.block.name))
+        for predicate in anchor.block.predicates:
+            if variables(predicate) <= own and predicate not in predicates:
                 predicates.append(predicate)
-    return Alignment(tuple(iters), tuple(extents.items()), tuple(predicates))
+    return Alignment(tuple(iters), tuple(extents.items()), tuple(predicates), tuple(dict.fromkeys(uncovered)))
+
+
+def _uncovered(block: Block, it: Iter, anchor: _Anchor, buffer: str, dim: int) -> str:
+    """Why an anchor does not do for an iteration, in words."""
+    found = reach(anchor.value, anchor.extents, anchor.block.predicates)
+    visits = f"visits {found}" if found is not None else f"visits {expression(anchor.value)}"
+    return (
+        f"block {block.name!r} needs 0 to {it.extent - 1} of dimension {dim} of {buffer!r} along {it.name!r}, "
+        f"block {anchor.block.name!r} {visits}"
+    )
 
 
 def _same_dimension(
-    program: Program, block: Block, it: Iter, inside: list[tuple[Block, tuple[Loop, ...]]]
-) -> tuple[Expr, tuple[Loop, ...], Block] | None:
+    program: Program,
+    block: Block,
+    it: Iter,
+    inside: list[tuple[Block, tuple[Loop, ...]]],
+    outer: Mapping[str, int],
+) -> Iterator[tuple[_Anchor, Expr]]:
     """Where a block under the target runs along the dimension of `it`, though the two share no tensor: that they do
     shows in blocks that read both. Any order of its own iterations is right for a block; `check_reads` sees to what it
     reads."""
     dims = dimensions(program)
-    for anchor, loops in inside:
-        name = dims.all_of(anchor).get(dims.of(block, it.name))
-        if name is not None and anchor.iter(name).extent == it.extent and variables(anchor.iter(name).binding):
-            return anchor.iter(name).binding, loops, anchor
-    return None
+    for block_there, loops in inside:
+        name = dims.all_of(block_there).get(dims.of(block, it.name))
+        if name is None or not variables(block_there.iter(name).binding):
+            continue
+        value = block_there.iter(name).binding
+        anchor = _Anchor(block_there, value, loops, {**outer, **{x.var: x.extent for x in loops}})
+        if anchor.covers(value, it.extent):
+            yield anchor, value
 
 
 def _shared_bindings(program: Program, block: Block, target: tree.Path) -> dict[str, Expr]:
@@ -156,15 +211,14 @@ def _shared_bindings(program: Program, block: Block, target: tree.Path) -> dict[
     return {it.name: it.binding for it in block.iters if (used := variables(it.binding)) and used <= outer}
 
 
-def _part(index: Expr, it: Iter, value: Expr, shared: dict[str, Expr], extents: dict[str, int]) -> Expr | None:
-    """The value of `it` where `index`, a sum of `it` and shared iterations, has the value `value`; None where it has
-    none, or does not run over all of `it`."""
+def _part(index: Expr, it: Iter, anchor: _Anchor, shared: dict[str, Expr]) -> Expr | None:
+    """The value of `it` where `index`, a sum of `it` and shared iterations, has the anchor's value; None where it has
+    none, or does not take all values of `it`."""
     split = linear(index, it.name)
     if split is None or split[0] != 1 or not variables(split[1]) <= shared.keys():
         return None
-    part = difference(value, substitute(split[1], shared))
-    reach = None if part is None else bounds(part, extents)
-    return part if reach == (0, it.extent - 1) else None
+    part = difference(anchor.value, substitute(split[1], shared))
+    return part if part is not None and anchor.covers(part, it.extent) else None
 
 
 def difference(a: Expr, b: Expr) -> Expr | None:
@@ -194,11 +248,6 @@ def _terms(expr: Expr) -> dict[str, int] | None:
     return found if expr.value == 0 else {**found, "": int(expr.value)}
 
 
-def _whole(value: Expr, size: int, extent: int) -> bool:
-    """The access runs along the whole dimension, so both sides mean the same positions."""
-    return size == extent and bool(variables(value) or size == 1)
-
-
 def under(program: Program, name: str, target: tree.Path) -> bool:
     """Whether the block `name` is inside the loop at `target`."""
     path, _, _ = tree.find_block(program, name)
@@ -220,17 +269,28 @@ def fuse_under(program: Program, name: str, target_ref: str) -> Program:
     bound = bound_loops(aligned.iters)
     missing = [found.var for found in (*around, loop) if found.extent > 1 and found.var not in bound]
     if missing and block.is_reduction:
-        raise ScheduleError(
-            f"block {name!r} cannot be fused under {target_ref}: no tensor that it shares with the blocks there "
-            f"runs along loop {missing[-1]!r}",
-            node=name,
-            help="choose a loop that runs over a dimension that the block and the blocks there both use",
-        )
+        raise cannot_align(name, target_ref, missing[-1], aligned)
     if under(program, name, target):
         return program
     program = tree.remove(program, name)
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
     return tree.append_to_loop(program, target, (tree.nest(list(aligned.inner), moved),))
+
+
+def cannot_align(name: str, target_ref: str, loop: str, aligned: Alignment) -> ScheduleError:
+    """The refusal of a block that no tensor aligns with `loop`, with the sizes found where an anchor is too small."""
+    if aligned.uncovered:
+        return ScheduleError(
+            f"block {name!r} cannot be fused under {target_ref}: {aligned.uncovered[0]}",
+            node=name,
+            help="fuse blocks that run over the same range of a dimension, or keep them in separate nests",
+        )
+    return ScheduleError(
+        f"block {name!r} cannot be fused under {target_ref}: no tensor that it shares with the blocks there "
+        f"runs along loop {loop!r}",
+        node=name,
+        help="choose a loop that runs over a dimension that the block and the blocks there both use",
+    )
 
 
 def names_under(program: Program, target_ref: str) -> frozenset[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import readers_of, writer_of
+from neptune_lab.loop_ir.names import fresh
 from neptune_lab.loop_ir.nodes import (
     Block,
     Expr,
@@ -31,7 +32,6 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import align, fuse_under, loop_ref, under
 from neptune_lab.loop_schedule.materialize_tags import tag_of
-from neptune_lab.loop_schedule.privatize_reduction import fresh
 
 
 @dataclass(frozen=True, slots=True)

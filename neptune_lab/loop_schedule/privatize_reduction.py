@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.names import fresh
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
@@ -55,15 +56,6 @@ def rolled_iter(block: Block, loop: str) -> tuple[Iter, int, Expr]:
             f"block {block.name!r} runs along loop {loop!r} in a way that is not linear", node=block.name
         )
     return along[0], *split
-
-
-def fresh(program: Program, name: str) -> str:
-    """`name`, or `name2`, `name3`, … where it is taken by a block or a buffer."""
-    taken = {b.name for b in program.buffers} | {b.name for b in tree.blocks(program)}
-    unique, n = name, 2
-    while unique in taken:
-        unique, n = f"{name}{n}", n + 1
-    return unique
 
 
 def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: bool) -> Private:

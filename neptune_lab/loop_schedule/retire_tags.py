@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.names import fresh
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
@@ -23,7 +24,6 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_schedule.materialize_tags import is_tagged, rolling_loop, start_of
 from neptune_lab.loop_schedule.outcome import Outcome, plain
-from neptune_lab.loop_schedule.privatize_reduction import fresh
 
 
 def retire_tags(program: Program, *, block: str) -> Outcome:

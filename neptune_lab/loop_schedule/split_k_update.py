@@ -15,6 +15,7 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Store,
     Var,
+    bound_loops,
     map_store,
     reads,
     substitute,
@@ -23,7 +24,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_schedule.arguments import Formula
-from neptune_lab.loop_schedule.fusion import align, check_reads, loop_ref, names_under, under
+from neptune_lab.loop_schedule.fusion import align, cannot_align, check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.maps import reorganise, roll, upstream
 from neptune_lab.loop_schedule.materialize_tags import run_along, tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
@@ -87,6 +88,8 @@ def fuse_and_privatize(program: Program, name: str, loop: str) -> tuple[Program,
         assert after is not None
         return tree.edit(made.program, path[:1], lambda stmt: (stmt, after)), made.local
     aligned = align(program, block, target)
+    if var not in bound_loops(aligned.iters):
+        raise cannot_align(name, loop, var, aligned)
     program = tree.replace_block(program, name, replace(block, name=held))
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
     moved = replace(block, iters=aligned.iters, predicates=aligned.predicates)

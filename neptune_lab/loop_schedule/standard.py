@@ -454,9 +454,8 @@ def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
             help=f"decompose_reduction({block!r}, '{block}.{outside[0]}')",
         )
     result = start_before(program, found, depth)
-    return plain(
-        "decompose_reduction", result, f"{found.writes} gets its start value before {var}.", (f"{block}_start",)
-    )
+    made = tuple(b.name for b in tree.blocks(result) if not tree.has_block(program, b.name))
+    return plain("decompose_reduction", result, f"{found.writes} gets its start value before {var}.", made)
 
 
 def annotate(program: Program, *, loop: str, key: str, value: str | int = 1) -> Outcome:

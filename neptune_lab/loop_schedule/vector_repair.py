@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.names import fresh
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
@@ -42,7 +43,6 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.sympy_bridge import write
 from neptune_lab.loop_schedule.materialize_tags import materialize, own_tag
-from neptune_lab.loop_schedule.privatize_reduction import fresh
 from neptune_lab.loop_schedule.repairing import producer_values
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair
 from neptune_lab.repair import VectorRepair

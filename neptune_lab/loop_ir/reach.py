@@ -1,0 +1,151 @@
+"""Which values an index takes over its loops: a range without gaps, or nothing that can be said.
+
+An index is a sum of multiples of loops, `j0 * 4 + j1`.  Sorted by their steps, each loop has to continue where the
+smaller ones end: with j1 in range(4), j0 steps by 4 to visit every position once, by less to visit some twice, and by
+more to leave gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, variables
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Every integer from `low` to `high`, both included; `once` where each is taken by one value of the loops only."""
+
+    low: int
+    high: int
+    once: bool
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`constant + sum of factor * variable`, without factors of 0, sorted by variable."""
+
+    terms: tuple[tuple[str, int], ...]
+    constant: int
+
+    def factor(self, var: str) -> int:
+        """How often `var` is counted; 0 where it does not occur."""
+        return next((k for name, k in self.terms if name == var), 0)
+
+    def plus(self, other: Sum, times: int = 1) -> Sum:
+        """self + times * other."""
+        found = dict(self.terms)
+        for name, k in other.terms:
+            found[name] = found.get(name, 0) + times * k
+        terms = tuple(sorted((name, k) for name, k in found.items() if k))
+        return Sum(terms, self.constant + times * other.constant)
+
+
+def as_sum(expr: Expr) -> Sum | None:
+    """An index as a sum of multiples of variables; None where it is not of that form.
+
+    >>> as_sum(Op("add", (Op("mul", (Var("j0"), Const(4))), Var("j1"))))
+    Sum(terms=(('j0', 4), ('j1', 1)), constant=0)
+    """
+    match expr:
+        case Const(int(value)):
+            return Sum((), value)
+        case Var(name):
+            return Sum(((name, 1),), 0)
+        case Op("add" | "sub" as name, (a, b)):
+            x, y = as_sum(a), as_sum(b)
+            return None if x is None or y is None else x.plus(y, 1 if name == "add" else -1)
+        case Op("mul", (a, b)):
+            x, y = as_sum(a), as_sum(b)
+            if x is None or y is None or (x.terms and y.terms):
+                return None
+            value, factor = (x, y.constant) if not y.terms else (y, x.constant)
+            return Sum((), 0).plus(value, factor)
+        case Op("neg", (a,)):
+            x = as_sum(a)
+            return None if x is None else Sum((), 0).plus(x, -1)
+    return None
+
+
+def without_gaps(index: Sum, extents: Mapping[str, int]) -> Reach | None:
+    """The range of a sum over loops `0 <= v < extents[v]`; None where it has gaps, or a loop is not known.
+
+    >>> without_gaps(Sum((("j0", 4), ("j1", 1)), 0), {"j0": 3, "j1": 4})
+    Reach(low=0, high=11, once=True)
+    >>> without_gaps(Sum((("j0", 4), ("j1", 1)), 0), {"j0": 3, "j1": 3}) is None
+    True
+    """
+    low = high = index.constant
+    width, once = 1, True
+    for step, name in sorted((abs(k), name) for name, k in index.terms):
+        if name not in extents:
+            return None
+        size = extents[name]
+        if size == 1:
+            continue
+        if step > width:
+            return None
+        once &= step == width
+        width += step * (size - 1)
+        if index.factor(name) > 0:
+            high += step * (size - 1)
+        else:
+            low -= step * (size - 1)
+    return Reach(low, high, once)
+
+
+def reach(index: Expr, extents: Mapping[str, int], predicates: Iterable[Expr] = ()) -> Reach | None:
+    """The range of an index over loops for which all of `predicates` hold; None where it has gaps or is not known.
+
+    A predicate `k * index + rest < limit`, where rest has loops of its own, cuts the range at what its least rest
+    allows. One that shares no loop with the index changes nothing; of any other one nothing is known.
+
+    >>> j0, j1 = Var("j0"), Var("j1")
+    >>> tile = Op("lt", (Op("add", (Op("mul", (j0, Const(4))), j1)), Const(10)))
+    >>> reach(j0, {"j0": 4, "j1": 4}, [tile])
+    Reach(low=0, high=2, once=True)
+    """
+    value = as_sum(index)
+    found = None if value is None else without_gaps(value, extents)
+    if value is None or found is None:
+        return None
+    used = {name for name, _ in value.terms if extents[name] > 1}
+    for predicate in predicates:
+        if not variables(predicate) & used:
+            continue
+        cut = _cut(value, used, predicate, extents)
+        if cut is None:
+            return None
+        found = Reach(found.low, min(found.high, cut), found.once)
+    return found if found.low <= found.high else None
+
+
+def _cut(value: Sum, used: set[str], predicate: Expr, extents: Mapping[str, int]) -> int | None:
+    """The greatest value of a sum that a predicate allows; None where it is not of a form that says so."""
+    limit = upper_limit(predicate)
+    if limit is None:
+        return None
+    bounded, end = limit
+    name = min(used)
+    times, left = divmod(bounded.factor(name), value.factor(name))
+    rest = bounded.plus(value, -times)
+    if left or times < 1 or any(var in used or var not in extents for var, _ in rest.terms):
+        return None
+    least = rest.constant + sum(min(0, k * (extents[var] - 1)) for var, k in rest.terms)
+    return (end - 1 - least) // times
+
+
+def upper_limit(predicate: Expr) -> tuple[Sum, int] | None:
+    """(sum, limit) of a predicate `sum < limit`; None where it is none."""
+    match predicate:
+        case Op("lt", (a, Const(int(limit)))):
+            value = as_sum(a)
+            return None if value is None else (value, limit)
+        case Op("le", (a, Const(int(limit)))):
+            value = as_sum(a)
+            return None if value is None else (value, limit + 1)
+    return None
