@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -96,7 +96,7 @@ def with_operator(command: Callable[..., None]) -> Callable[..., None]:
         shared = {name: given.pop(name) for name in SHARED}
         made = _operator(shared["operator"], {n: shared[n] for n in OPTIONS})
         options = {n: shared[n] for n in TILES if shared[n] is not None}
-        options |= dict(map(_option, shared["option"] or ()))
+        options |= _options(shared["option"] or ())
         command(Request(made, shared["template"], options), **given)
 
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -109,6 +109,16 @@ def with_operator(command: Callable[..., None]) -> Callable[..., None]:
     run_command.__annotations__ = {p.name: p.annotation for p in parameters}
     run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
     return run_command
+
+
+def _options(texts: Sequence[str]) -> dict[str, Any]:
+    """The options of `-O name=value ...`, each name one of a template or of code generation."""
+    found = dict(map(_option, texts))
+    if found:
+        from neptune_lab.pipeline.options import check_names
+
+        check_names(found, "--option")
+    return found
 
 
 def _option(text: str) -> tuple[str, Any]:

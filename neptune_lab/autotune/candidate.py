@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.errors import TuneError
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import is_name
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -29,6 +31,8 @@ class Candidate:
     options: tuple[tuple[str, Option], ...] = ()
 
     def __post_init__(self) -> None:
+        if not is_name(self.template):
+            raise TuneError(f"template={shown(self.template)}: expected the name of a template")
         names = [name for name, _ in self.options]
         if names != sorted(set(names)):
             raise TuneError(
@@ -36,8 +40,10 @@ class Candidate:
                 help="write Candidate.of(template, name=value, ...)",
             )
         for name, value in self.options:
+            if not is_name(name):
+                raise TuneError(f"options={shown(self.options)}: {shown(name)} is no name of an option")
             if not _is_option(value):
-                raise TuneError(f"{name}={value!r}: expected an int, str, bool, None, or a tuple of such")
+                raise TuneError(f"{name}={shown(value)}: expected an int, str, bool, None, or a tuple of such")
 
     @classmethod
     def of(cls, template: str, **options: Option) -> Candidate:
@@ -69,7 +75,9 @@ class Candidate:
             NeptuneError: a stage that refuses this choice (a template that does not fit, a tile that is too large).
         """
         from neptune_lab.pipeline import compile
+        from neptune_lab.pipeline.options import check_names
 
+        check_names(self.kwargs, "a candidate")
         return compile(operator, self.template, **{**self.kwargs, **more})
 
     def to_json(self) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
     """
     from neptune_lab import records
     from neptune_lab.pipeline import compile
+    from neptune_lab.pipeline.options import check_names
 
     template, options, note = variant.template, dict(variant.options), DEFAULT
     try:
@@ -58,6 +59,7 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
         if found is not None:
             exact = found.workload == records.workload_key(setup.op)
             try:
+                check_names(found.options, "the tuning record")
                 kernel = compile(setup.op, found.template, **{**found.options, **options})
                 template, options = found.template, {**found.options, **options}
                 note = "tuned" if exact else "tuned at other sizes"

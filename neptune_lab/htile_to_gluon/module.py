@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.nodes import Kernel, Program, Store
+from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores
 from neptune_lab.htile_to_gluon.context import MODULE_NAMES
@@ -27,6 +28,7 @@ from neptune_lab.htile_to_triton.module import (
 )
 from neptune_lab.htile_to_triton.scope import Names
 from neptune_lab.htile_to_triton.source import KernelSource, TritonSource
+from neptune_lab.strict.emitted import check_emitted
 
 
 def fits(program: Program, kernel: Kernel, options: GluonOptions | None = None) -> str | None:
@@ -51,6 +53,7 @@ def emit(program: Program, options: GluonOptions | None = None) -> TritonSource:
         EmitError: no kernel of the program fits; the message has the reason for each.
     """
     verify(program)
+    check_spelling(program)
     options = options or GluonOptions()
     names = Names([*HELPERS, *TRITON_HELPERS])
     entry = names.fresh(program.name)
@@ -125,7 +128,9 @@ def _module(
         out.plain("", "", *MULTIPROCESSORS.rstrip("\n").split("\n"))
     out.plain("", "")
     _write_launcher(out, program, options, entry, sources, made)
-    return TritonSource(program.name, entry, "\n".join(out.text) + "\n", tuple(sources), tuple(out.lines))
+    text = "\n".join(out.text) + "\n"
+    check_emitted(text, EmitError)
+    return TritonSource(program.name, entry, text, tuple(sources), tuple(out.lines))
 
 
 def _docstring(program: Program, entry: str) -> list[str]:

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile_to_triton import HOPPER, EmitOptions
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_integer, check_switch
 
 MOST_STAGES = 6
+# CUDA's limit on the grid's second axis.
+MOST_HEADS = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,12 @@ class GluonOptions:
     emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=HOPPER))
 
     def __post_init__(self) -> None:
-        if not 1 <= self.stages <= MOST_STAGES:
-            raise EmitError(f"stages={self.stages}: expected a number from 1 to {MOST_STAGES}")
-        if self.heads_together is not None and self.heads_together < 1:
-            raise EmitError(f"heads_together={self.heads_together}: expected a positive number, or None")
+        check_integer("stages", self.stages, 1, MOST_STAGES, EmitError)
+        check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
+        for name in ("ping_pong", "tie", "persistent", "ahead"):
+            check_switch(name, getattr(self, name), EmitError)
+        if not isinstance(self.emit, EmitOptions):
+            raise EmitError(f"emit={shown(self.emit)}: expected an EmitOptions")
         if not self.emit.target.warpgroup_products:
             raise EmitError(
                 f"code='gluon' is not available on target {self.emit.target}: it uses Hopper's warp group products",

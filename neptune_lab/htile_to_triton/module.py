@@ -6,6 +6,7 @@ import re
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.nodes import Kernel, Program, Tensor
+from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor
@@ -14,6 +15,7 @@ from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import Names
 from neptune_lab.htile_to_triton.source import KernelSource, SourceLine, TritonSource
+from neptune_lab.strict.emitted import check_emitted
 
 WORD = re.compile(r"\w+")
 
@@ -44,6 +46,7 @@ def emit(program: Program, options: EmitOptions | None = None) -> TritonSource:
         EmitError: it is, but Triton has no way to say it.
     """
     verify(program)
+    check_spelling(program)
     options = options or EmitOptions()
     if not program.inputs:
         raise EmitError(f"program {program.name} has no inputs; expected one at least, whose device the launcher uses")
@@ -71,7 +74,9 @@ def emit(program: Program, options: EmitOptions | None = None) -> TritonSource:
     if scratch:
         out.plain(*ALLOCATOR.rstrip("\n").split("\n"), "", "")
     _write_launcher(out, program, entry, sources, scratch, options.dependent_launch)
-    return TritonSource(program.name, entry, "\n".join(out.text) + "\n", tuple(sources), tuple(out.lines))
+    text = "\n".join(out.text) + "\n"
+    check_emitted(text, EmitError)
+    return TritonSource(program.name, entry, text, tuple(sources), tuple(out.lines))
 
 
 def _docstring(program: Program, entry: str) -> list[str]:

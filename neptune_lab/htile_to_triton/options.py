@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Literal as Lit
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile_to_triton.target import ANY, Target
+from neptune_lab.htile_to_triton.target import ANY, Target, check_target
+from neptune_lab.strict.values import check_choice, check_integer, check_switch
 
+# Iterations that Triton may load ahead; each holds its tiles in shared memory, of which no GPU has so much.
+MOST_STAGES = 16
 LOADS = ("pointers", "descriptors", "host_descriptors")
 TANH = ("exp2", "hardware")
 
@@ -35,9 +38,11 @@ class EmitOptions:
     target: Target = ANY
 
     def __post_init__(self) -> None:
-        for name, value, known in (("loads", self.loads, LOADS), ("tanh", self.tanh, TANH)):
-            if value not in known:
-                raise EmitError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}")
+        check_choice("loads", self.loads, LOADS, EmitError)
+        check_choice("tanh", self.tanh, TANH, EmitError)
+        check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
+        check_switch("dependent_launch", self.dependent_launch, EmitError)
+        check_target(self.target)
         asked = {
             f"loads={self.loads!r}": self.loads != "pointers" and not self.target.descriptors,
             "dependent_launch=True": self.dependent_launch and not self.target.dependent_launch,

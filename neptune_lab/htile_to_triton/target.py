@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from neptune_lab.errors import EmitError
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_choice, is_integer
+
+KINDS = ("cuda", "hip", "any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +23,18 @@ class Target:
 
     kind: str = "any"
     capability: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, KINDS, EmitError)
+        found = self.capability
+        if found is None:
+            return
+        pair = isinstance(found, tuple) and len(found) == 2 and all(is_integer(n) and 0 <= n < 100 for n in found)
+        if self.kind != "cuda" or not pair:
+            raise EmitError(
+                f"capability={shown(found)} of kind={self.kind!r}: expected two integers with kind='cuda', else None",
+                help="for example Target('cuda', (9, 0)) for Hopper",
+            )
 
     @property
     def descriptors(self) -> bool:
@@ -42,6 +61,15 @@ class Target:
 
     def __str__(self) -> str:
         return self.kind if self.capability is None else f"{self.kind} {self.capability[0]}.{self.capability[1]}"
+
+
+def check_target(value: Any) -> None:
+    """Raise EmitError unless `value` is a Target."""
+    if not isinstance(value, Target):
+        raise EmitError(
+            f"target={shown(value)}: expected a Target, or None",
+            help="write target=Target('cuda', (9, 0)) for Hopper, or leave it out for the GPU at hand",
+        )
 
 
 ANY = Target()

@@ -36,7 +36,7 @@ def statements(program: Program) -> Iterator[tuple[Path, Stmt, tuple[Loop, ...]]
 
 def nearest(name: str, names: list[str], what: str) -> str:
     """The help of an error about an unknown name."""
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name[:100], names, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}? The {what}: {', '.join(names)}"
     return f"the {what}: {', '.join(names) or 'none'}"

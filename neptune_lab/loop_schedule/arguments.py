@@ -8,24 +8,32 @@ from typing import Any, TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import is_integer
 
 # A scalar formula as text.
 Formula: TypeAlias = str
 
 # Triton launches powers of two; 32 warps are 1024 threads, CUDA's limit on a block.
 WARPS = (1, 2, 4, 8, 16, 32)
+# Tiles that Triton may load ahead; each takes shared memory, of which no GPU has enough for more.
+MOST_STAGES = 16
 
 # What `annotate` may say of a loop: two hints for the launch, that the loop is no dimension of a tile, and words.
 NOTES = ("num_warps", "num_stages", "sequential", "note")
 
 
-def is_count(value: Any) -> bool:
-    """A positive int; True is one in Python, and nobody means it.
+# The largest integer that a loop variable of the programs holds.
+INT32_MAX = 2**31 - 1
 
-    >>> [is_count(x) for x in (64, 0, True, 2.0, "64")]
-    [True, False, False, False, False]
+
+def is_count(value: Any) -> bool:
+    """A positive int of at most 32 bits; rejects bool, which Python counts as an int.
+
+    >>> [is_count(x) for x in (64, 0, True, 2.0, "64", 2**31)]
+    [True, False, False, False, False, False]
     """
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return is_integer(value) and 0 < value <= INT32_MAX
 
 
 def _is_names(value: Any) -> bool:
@@ -71,7 +79,7 @@ def check_types(primitive: str, annotations: Mapping[str, str], arguments: Mappi
             continue
         fits, expected, example = known
         if not fits(value):
-            raise ScheduleError(f"{primitive}: {name}={value!r}, expected {expected}", help=example)
+            raise ScheduleError(f"{primitive}: {name}={shown(value)}, expected {expected}", help=example)
 
 
 def check_hint(key: str, value: Any, where: str) -> None:
@@ -82,14 +90,21 @@ def check_hint(key: str, value: Any, where: str) -> None:
     """
     if key == "num_warps" and not (is_count(value) and value in WARPS):
         raise ScheduleError(
-            f"{where}: num_warps={value!r}, expected a power of two from 1 to 32",
+            f"{where}: num_warps={shown(value)}, expected a power of two from 1 to 32",
             help="4 or 8 suit most tiles; a warp is 32 threads, and a block has 1024 at most",
         )
-    if key == "num_stages" and not is_count(value):
+    if key == "num_stages" and not (is_count(value) and value <= MOST_STAGES):
         raise ScheduleError(
-            f"{where}: num_stages={value!r}, expected a positive integer",
+            f"{where}: num_stages={shown(value)}, expected a positive integer of at most {MOST_STAGES}",
             help="1 loads each tile when it is needed, 2 to 4 load ahead",
         )
+
+
+def check_size(name: str, value: Any) -> None:
+    """Raise ScheduleError where `value` is no value of the template's option `name`, a hint or a positive integer."""
+    check_hint(name, value, "template")
+    if not is_count(value):
+        raise ScheduleError(f"{name}={shown(value)}, expected a positive integer")
 
 
 def check_note(key: str, value: Any, where: str) -> None:
@@ -120,7 +135,7 @@ def check_options(template: str, function: Callable[..., Any], options: Mapping[
         parameter = parameters[name]
         if isinstance(parameter.default, bool):
             if not isinstance(value, bool):
-                raise ScheduleError(f"{where}: {name}={value!r}, expected True or False", help="it is a switch")
+                raise ScheduleError(f"{where}: {name}={shown(value)}, expected True or False", help="it is a switch")
             continue
         per_nest = str(parameter.annotation).startswith("PerNest")
         for entry in value if per_nest and isinstance(value, tuple | list) else (value,):
@@ -140,5 +155,5 @@ def _check_entry(where: str, name: str, value: Any, default: Any) -> None:
         such = f" such as {_EXAMPLES.get(name, default)}"
         left_open = ", or leave it out, and it is chosen" if default is None else ""
         raise ScheduleError(
-            f"{where}: {name}={value!r}, expected a positive integer", help=f"give a whole number{such}{left_open}"
+            f"{where}: {name}={shown(value)}, expected a positive integer", help=f"give a whole number{such}{left_open}"
         )

@@ -9,6 +9,7 @@ from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile_to_triton import ANY
+from neptune_lab.htile_to_triton.target import check_target
 from neptune_lab.loop_ir.tree import blocks, nearest
 from neptune_lab.loop_ir.unproved import unproved
 from neptune_lab.loop_schedule.arguments import check_options
@@ -16,8 +17,10 @@ from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
 from neptune_lab.loop_to_htile import translate
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.options import CodeOptions, split, target_at_hand
+from neptune_lab.pipeline.options import CodeOptions, check_names, split, target_at_hand
 from neptune_lab.pipeline.record import Applied
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_switch
 
 if TYPE_CHECKING:
     from neptune_lab.htile_to_triton import Target
@@ -38,16 +41,20 @@ def schedule(operator: Operator, template: str | None = None, **options: Any) ->
     Raises:
         ScheduleError: no such template or option, or one that cannot be applied.
     """
-    if not hasattr(operator, "program"):
+    from neptune_lab.operators import Operator
+
+    if not isinstance(operator, Operator):
         raise ScheduleError(
-            f"expected an Operator or a Schedule, got {operator!r}",
+            f"expected an Operator or a Schedule, got {shown(operator)}",
             help="make an operator first, for example operators.attention.causal(seq=128)",
         )
-    name, why = template or operator.template, ""
+    name, why = operator.template if template is None else template, ""
     if name is None:
         name, why = choose_template(operator.program)
-    if name not in TEMPLATES:
-        raise ScheduleError(f"there is no template {name!r}", help=nearest(name, list(TEMPLATES), "templates"))
+    if not isinstance(name, str) or name not in TEMPLATES:
+        raise ScheduleError(
+            f"there is no template {shown(name)}", help=nearest(str(name), list(TEMPLATES), "templates")
+        )
     check_options(name, TEMPLATES[name], options)
     started = Schedule(operator)
     if why:
@@ -77,8 +84,11 @@ def compile(
     Raises:
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
     """
+    check_switch("tuned", tuned, ScheduleError)
     if tuned and not isinstance(what, Schedule):
         return compile_tuned(what, template, target, options)
+    if target is not None:
+        check_target(target)
     code, options = split(options)
     if isinstance(what, Schedule):
         if template or options:
@@ -139,6 +149,7 @@ def compile_tuned(operator: Operator, template: str | None, target: Target | Non
         choices.append((rolls, UNTUNED_ON_HOPPER))
     for name, choice in choices:
         with suppress(NeptuneError):
+            check_names(choice, "the tuning record")
             return compile(operator, name, target=target, **{**choice, **options})
     return compile(operator, template, target=target, **options)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from neptune_lab.errors import ScheduleError
+from neptune_lab.errors import EmitError, ScheduleError
 from neptune_lab.htile_passes import PASSES
 from neptune_lab.htile_to_gluon import GluonOptions
+from neptune_lab.htile_to_gluon.options import MOST_HEADS
+from neptune_lab.htile_to_gluon.options import MOST_STAGES as MOST_RING_STAGES
 from neptune_lab.htile_to_triton import ANY, HOPPER, EmitOptions, Target
+from neptune_lab.htile_to_triton.options import LOADS, MOST_STAGES, TANH
 from neptune_lab.loop_ir.tree import nearest
+from neptune_lab.loop_schedule.templates import TEMPLATES
+from neptune_lab.strict.console import printable, shown
+from neptune_lab.strict.values import check_choice, check_integer, check_switch
 
 CODES = ("triton", "gluon")
 
@@ -45,15 +52,23 @@ class CodeOptions:
     heads_together: int | None = None
 
     def __post_init__(self) -> None:
+        for name, known in (("loads", LOADS), ("tanh", TANH)):
+            check_choice(name, getattr(self, name), known, EmitError)
+        for name in ("dependent_launch", "ping_pong", "tie", "persistent", "ahead"):
+            check_switch(name, getattr(self, name), EmitError)
+        check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
+        check_integer("ring_stages", self.ring_stages, 1, MOST_RING_STAGES, EmitError)
+        check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
+        check_choice("interleave", self.interleave, (1, 2), ScheduleError)
+        check_choice("code", self.code, CODES, ScheduleError)
+        if not isinstance(self.without, tuple):
+            raise ScheduleError(f"without={shown(self.without)}: expected a tuple of names of passes")
         for name in self.without:
-            if name not in PASSES:
+            if not isinstance(name, str) or name not in PASSES:
                 raise ScheduleError(
-                    f"without={name!r}: there is no such pass", help=nearest(name, list(PASSES), "passes")
+                    f"without={shown(name)}: there is no such pass",
+                    help=nearest(printable(str(name)), list(PASSES), "passes"),
                 )
-        if self.interleave not in (1, 2):
-            raise ScheduleError(f"interleave={self.interleave}: expected 1 or 2")
-        if self.code not in CODES:
-            raise ScheduleError(f"code={self.code!r}: expected one of {', '.join(map(repr, CODES))}")
 
     def emitter(self, target: Target | None) -> EmitOptions:
         """The emitter's part, for `target`; None: the GPU at hand, else Hopper, whose code the interpreter runs too."""
@@ -78,11 +93,32 @@ NAMES = frozenset(field.name for field in fields(CodeOptions))
 
 
 def split(options: Mapping[str, Any]) -> tuple[CodeOptions, dict[str, Any]]:
-    """The code options among `options`, and the others, which are a template's."""
+    """The code options among `options`, and the others, which are a template's.
+
+    Raises:
+        ScheduleError, EmitError: a code option that is not of its type; the message names it.
+    """
     mine = {name: value for name, value in options.items() if name in NAMES}
-    if "without" in mine:
+    if isinstance(mine.get("without"), list):
         mine["without"] = tuple(mine["without"])
     return CodeOptions(**mine), {name: value for name, value in options.items() if name not in NAMES}
+
+
+def check_names(options: Iterable[str], what: str) -> None:
+    """Raise ScheduleError unless every name is that of a code option or of an option of a template.
+
+    `compile` has arguments of its own (its operator, `tuned`, `target` and so on); a file of records, or text on a
+    command line, may not reach them.
+
+    Args:
+        what: where the names were read, for the message.
+    """
+    known = NAMES.union(*(list(inspect.signature(make).parameters)[1:] for make in TEMPLATES.values()))
+    for name in options:
+        if name not in known:
+            raise ScheduleError(
+                f"{what}: there is no option {shown(name)}", help=nearest(str(name), sorted(known), "options")
+            )
 
 
 def target_at_hand(otherwise: Target = HOPPER) -> Target:

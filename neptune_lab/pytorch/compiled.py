@@ -95,11 +95,13 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
 def _spec(op: Operator, alike: Operator) -> KernelSpec:
     """Compiles, as tuned where there are records; one that can be used no more is passed over, and that is said."""
     from neptune_lab.pipeline import compile
+    from neptune_lab.pipeline.options import check_names
     from neptune_lab.records import best
 
     record = best(op) or best(alike)
     if record is not None:
         try:
+            check_names(record.options, "the tuning record")
             return compile(op, record.template, **record.options).spec
         except NeptuneError as error:
             message = f"attention: the tuned kernel cannot be compiled, the usual one is used: {error}"

@@ -105,7 +105,7 @@ def test_only_hopper(target):
 
 
 def test_options_are_checked():
-    with pytest.raises(EmitError, match="stages=9: expected a number from 1 to 6"):
+    with pytest.raises(EmitError, match="stages=9: expected an integer from 1 to 6"):
         GluonOptions(stages=9)
     with pytest.raises(ScheduleError, match="code='cuda': expected one of 'triton', 'gluon'"):
         compiled(code="cuda")

@@ -128,7 +128,7 @@ def test_default_code_runs_anywhere():
 def test_options_that_do_not_exist():
     with pytest.raises(EmitError, match="loads='pointer': expected one of 'pointers', 'descriptors'"):
         compiled(loads="pointer")
-    with pytest.raises(ScheduleError, match="interleave=3: expected 1 or 2"):
+    with pytest.raises(ScheduleError, match="interleave=3: expected one of 1, 2"):
         compiled(interleave=3)
     with pytest.raises(ScheduleError, match="there is no such pass") as caught:
         compiled(without=("partition_masked_loop",))

@@ -10,7 +10,9 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_schedule.arguments import check_size
 from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, Nest, is_product, parallelism
+from neptune_lab.strict.values import check_switch
 
 # One number for all nests, or one entry a nest in the order of `plan`, None where it is left open.
 PerNest: TypeAlias = "int | tuple[int | None, ...] | None"
@@ -42,6 +44,15 @@ class Options:
     num_stages: PerNest = None
     pad_rows: bool = False
     multiprocessors: int = MULTIPROCESSORS
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            value = getattr(self, name)
+            for entry in value if isinstance(value, tuple | list) else (value,):
+                if entry is not None:
+                    check_size(name, entry)
+        check_switch("pad_rows", self.pad_rows, ScheduleError)
+        check_size("multiprocessors", self.multiprocessors)
 
 
 @dataclass(frozen=True, slots=True)

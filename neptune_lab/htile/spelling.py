@@ -1,0 +1,156 @@
+"""What an HTile program brings into emitted source: names are identifiers, numbers are numbers, words are known ones.
+
+An emitter writes these into a module that Python runs.  A name with a line end in it, or a "number" that is text, would
+become code, so both emitters call `check_spelling` before they write a line.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from neptune_lab.errors import TileError
+from neptune_lab.htile.nodes import (
+    Access,
+    Arith,
+    Cast,
+    Dot,
+    Elementwise,
+    For,
+    Index,
+    IndexOp,
+    Int,
+    Iota,
+    Kernel,
+    Literal,
+    Name,
+    NewAxis,
+    Part,
+    Permute,
+    Program,
+    Reduce,
+    Reducer,
+    Scalar,
+    Slice,
+    Stmt,
+    Store,
+    TileExpr,
+)
+from neptune_lab.htile.shapes import DTYPES, arity
+from neptune_lab.htile.walk import subexpressions
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import is_integer
+
+_PARTS = frozenset(get_args(Part))
+_INDEX_OPS = frozenset(get_args(IndexOp))
+_REDUCERS = frozenset(get_args(Reducer))
+
+
+def check_spelling(program: Program) -> None:
+    """Raise TileError unless everything of `program` that an emitter writes is an identifier, a number or a known word.
+
+    Formal statement: every text of `program` but node ids is a Python identifier or a member of a closed set (an
+    origin may also be empty), and every number is an int, or a float or bool in a literal.
+    """
+    _name("program", program.name)
+    for tensor in program.tensors:
+        _name("tensor", tensor.name)
+        _word(f"dtype of {tensor.name}", tensor.dtype, DTYPES)
+        for extent in tensor.shape:
+            _integer(f"an extent of {tensor.name}", extent)
+    for name in (*program.inputs, *program.outputs):
+        _name("argument", name)
+    for kernel in program.kernels:
+        _kernel(kernel)
+
+
+def _kernel(kernel: Kernel) -> None:
+    _name("kernel", kernel.name)
+    for axis in kernel.grid:
+        _name("grid axis", axis.var)
+        _integer(f"extent of grid axis {axis.var}", axis.extent)
+    for what in ("num_warps", "num_stages"):
+        value = getattr(kernel, what)
+        if value is not None:
+            _integer(what, value)
+    _body(kernel.body)
+
+
+def _body(body: tuple[Stmt, ...]) -> None:
+    for stmt in body:
+        if stmt.origin != "":
+            _name("origin", stmt.origin)
+        match stmt:
+            case For():
+                _name("loop variable", stmt.var)
+                _word("part of a loop", stmt.part, _PARTS)
+                _index(stmt.start)
+                _index(stmt.stop)
+                _body(stmt.body)
+            case Store():
+                for root in (stmt.target, stmt.value, stmt.mask):
+                    for expr in () if root is None else subexpressions(root):
+                        _expression(expr)
+
+
+def _expression(expr: TileExpr) -> None:
+    match expr:
+        case Access(tensor, index):
+            _name("tensor", tensor)
+            for part in index:
+                _index(part)
+        case Iota(index):
+            for part in index:
+                _index(part)
+        case Scalar(value):
+            _index(value)
+        case Literal(value, dtype):
+            _word("dtype", dtype, DTYPES)
+            if type(value) not in (int, float, bool):
+                raise TileError(f"a literal is {shown(value)}; expected an int, a float or a bool")
+        case Elementwise(op, _, dtype):
+            arity(op)  # refuses an operator that is not known
+            _word("dtype", dtype, DTYPES)
+        case Cast(_, dtype):
+            _word("dtype", dtype, DTYPES)
+        case Permute(_, order):
+            for dim in order:
+                _integer("a dimension", dim)
+        case Reduce(op, _, dim):
+            _word("reducer", op, _REDUCERS)
+            _integer("a dimension", dim)
+        case Dot():
+            pass
+
+
+def _index(index: Index) -> None:
+    match index:
+        case NewAxis():
+            pass
+        case Slice(start, extent, axis):
+            _index(start)
+            _integer("extent of a slice", extent)
+            _name("axis of a slice", axis)
+        case Int(value):
+            _integer("an index", value)
+        case Name(name):
+            _name("index variable", name)
+        case Arith(op, a, b):
+            _word("operator of an index", op, _INDEX_OPS)
+            _index(a)
+            _index(b)
+
+
+def _name(what: str, value: Any) -> None:
+    # (a keyword is an identifier here: the emitter gives it another name)
+    if not isinstance(value, str) or not value.isidentifier():
+        raise TileError(f"{what} is called {shown(value)}; expected a Python identifier")
+
+
+def _integer(what: str, value: Any) -> None:
+    if not is_integer(value):
+        raise TileError(f"{what} is {shown(value)}; expected an integer")
+
+
+def _word(what: str, value: Any, known: frozenset[str]) -> None:
+    if not isinstance(value, str) or value not in known:
+        raise TileError(f"{what} is {shown(value)}; expected one of {', '.join(map(repr, sorted(known)))}")

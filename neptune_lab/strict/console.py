@@ -1,0 +1,37 @@
+"""Text from outside, made harmless for a terminal and short enough for a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MOST_SHOWN = 120
+
+
+def printable(text: str) -> str:
+    """`text` with control characters escaped, but for line ends and tabs.
+
+    A terminal acts on escape sequences: they could hide a line, or rewrite one that was printed before.
+
+    >>> print(printable("fast\\x1b[2Jer\\u202e"))
+    fast\\x1b[2Jer\\u202e
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: its repr, printable, cut after `MOST_SHOWN` characters.
+
+    >>> shown("a" * 200)[-12:]
+    'aaaaa… (cut)'
+    """
+    if isinstance(value, str | bytes):
+        text = repr(value[: MOST_SHOWN + 1])
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**MOST_SHOWN:
+        text = f"an integer of {value.bit_length()} bits"  # Python refuses to print the longest
+    else:
+        try:
+            text = repr(value)
+        except (RecursionError, ValueError):
+            text = f"a {type(value).__name__}"
+    text = printable(text).replace("\n", " ")
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… (cut)"

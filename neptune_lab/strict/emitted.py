@@ -1,0 +1,157 @@
+"""Emitted modules, checked as Python: a second lock behind checked names and numbers.
+
+What the emitters write uses a small part of Python.  `check_emitted` parses a module's text and refuses whatever is
+outside of that part, so that text which slips through an unchecked option, or comes out of a damaged cache entry, is
+never run.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import Refusal
+
+_IMPORTS = frozenset({"functools", "torch", "triton"})
+_IMPORTED_FROM = frozenset(
+    {
+        "triton.tools.tensor_descriptor",
+        "triton.experimental",
+        "triton.experimental.gluon",
+        "triton.experimental.gluon.language.nvidia.hopper",
+        "triton.experimental.gluon.nvidia.hopper",
+    }
+)
+_DECORATORS = frozenset({"triton.jit", "gluon.jit", "functools.cache"})
+_BUILTINS = frozenset({"range", "min", "max", "float", "int", "hasattr"})
+# Attributes of attributes of an imported module; all else is `module.name`.
+_CHAINS = frozenset(
+    {"triton.knobs.runtime.interpret", "torch.cuda.get_device_properties", "gl.NVMMASharedLayout.get_default_for"}
+    | {f"tl.extra.cuda.gdc_{what}" for what in ("wait", "launch_dependents")}
+)
+# Of these two packages, which can do far more than compute, emitted modules use this much.
+_TORCH = frozenset(
+    {"empty", "bool", "float16", "bfloat16", "float32", "float64"}
+    | {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)}
+)
+_TRITON = frozenset({"jit", "set_allocator"})
+
+_NODES = (
+    # statements
+    *(ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Assign, ast.AugAssign, ast.For, ast.While),
+    *(ast.If, ast.Expr, ast.Pass, ast.Import, ast.ImportFrom, ast.alias),
+    # expressions
+    *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Compare, ast.Call, ast.keyword, ast.Constant, ast.Attribute),
+    *(ast.Subscript, ast.Slice, ast.Name, ast.List, ast.Tuple, ast.JoinedStr, ast.FormattedValue),
+    *(ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop),
+)
+
+
+def check_emitted(text: str, error: Refusal) -> None:
+    """Raise `error` unless `text` is a module such as the emitters write.
+
+    Formal statement: the module imports torch, triton and functools only, and only at its top; every statement there
+    is a docstring, an import, an assignment or a function; every name that is read is a parameter, a variable, a name
+    of the module, or one of a few builtins; no attribute is private, and of torch and triton only what launches and
+    allocates is reached.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as found:
+        raise error(f"an emitted module is not Python: {found}") from found
+    problem = next(_problems(tree), None)
+    if problem is not None:
+        node, what = problem
+        raise error(
+            f"an emitted module has {what} in line {getattr(node, 'lineno', 0)}, which no emitter writes",
+            help="this is a mistake of the compiler, or the text was changed; nothing of it was run",
+        )
+
+
+def _problems(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    modules: set[str] = set()
+    known = set(_BUILTINS)
+    for statement in tree.body:
+        match statement:
+            case ast.Import(names):
+                for alias in names:
+                    # `import a.b` binds a, `import a.b as c` binds a.b itself
+                    if not (alias.name in _IMPORTS and alias.asname is None) and (alias.name, alias.asname) != (
+                        "triton.language",
+                        "tl",
+                    ):
+                        yield statement, f"an import of {shown(alias.name)}"
+                    modules.add(alias.asname or alias.name)
+            case ast.ImportFrom(module, names, level):
+                if level or module not in _IMPORTED_FROM:
+                    yield statement, f"an import from {shown(module)}"
+                known |= {alias.asname or alias.name for alias in names}
+                modules |= {alias.asname or alias.name for alias in names}
+            case ast.FunctionDef(name=name):
+                known.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                known.add(name)
+            case ast.Expr(ast.Constant()):
+                pass
+            case _:
+                yield statement, f"a statement of kind {type(statement).__name__}"
+    known |= modules
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            yield from _function(statement, known, modules)
+        elif isinstance(statement, ast.Assign | ast.Expr):
+            yield from _names(statement, known, modules)
+
+
+def _function(function: ast.FunctionDef, known: set[str], modules: set[str]) -> Iterator[tuple[ast.AST, str]]:
+    for decorator in function.decorator_list:
+        if ast.unparse(decorator) not in _DECORATORS:
+            yield decorator, "a decorator"
+    arguments = function.args
+    if arguments.vararg or arguments.kwarg or arguments.defaults or arguments.kw_defaults:
+        yield function, "a parameter with a default"
+    bound = {argument.arg for argument in ast.walk(arguments) if isinstance(argument, ast.arg)}
+    bound |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if bound & (modules | _BUILTINS):
+        yield function, "a variable with the name of a module"
+    for statement in function.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef):
+                yield node, f"{type(node).__name__} in a function"
+        yield from _names(statement, known | bound, modules)
+    for argument in ast.walk(arguments):
+        if isinstance(argument, ast.arg) and argument.annotation is not None:
+            yield from _names(argument.annotation, known, modules)
+
+
+def _names(root: ast.AST, known: set[str], modules: set[str]) -> Iterator[tuple[ast.AST, str]]:
+    inside: set[int] = set()  # attributes that a longer chain holds
+    for node in ast.walk(root):
+        if not isinstance(node, _NODES):
+            yield node, f"an expression of kind {type(node).__name__}"
+        elif isinstance(node, ast.Name) and node.id not in known:
+            yield node, f"the name {shown(node.id)}"
+        elif isinstance(node, ast.Attribute):
+            if node.attr.startswith("_"):
+                yield node, f"the attribute {shown(node.attr)}"
+            if id(node) not in inside:
+                yield from _chain(node, modules, inside)
+
+
+def _chain(node: ast.Attribute, modules: set[str], inside: set[int]) -> Iterator[tuple[ast.AST, str]]:
+    """Attributes of an imported module."""
+    names = [node.attr]
+    value = node.value
+    while isinstance(value, ast.Attribute):
+        inside.add(id(value))
+        names.append(value.attr)
+        value = value.value
+    if not isinstance(value, ast.Name) or value.id not in modules:
+        return
+    text = ".".join([value.id, *reversed(names)])
+    if len(names) > 1:
+        if text not in _CHAINS:
+            yield node, shown(text)
+    elif (value.id == "torch" and names[0] not in _TORCH) or (value.id == "triton" and names[0] not in _TRITON):
+        yield node, shown(text)

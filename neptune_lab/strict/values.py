@@ -1,0 +1,71 @@
+"""Closed types of options: an integer in a range, a choice, a switch, a name; anything else is refused."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Collection
+from math import isfinite
+from typing import Any, TypeAlias
+
+from neptune_lab.errors import NeptuneError
+from neptune_lab.strict.console import shown
+
+Refusal: TypeAlias = type[NeptuneError]
+
+
+def is_integer(value: Any) -> bool:
+    """Whether `value` is an int; bool, which Python counts as an int, is none.
+
+    >>> [is_integer(x) for x in (64, 0, True, 2.0, "64")]
+    [True, True, False, False, False]
+    """
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_integer(
+    name: str, value: Any, least: int, most: int, error: Refusal, *, optional: bool = False, help: str | None = None
+) -> None:
+    """Raise `error` unless `value` is an int from `least` to `most` (or None, if `optional`).
+
+    >>> from neptune_lab.errors import EmitError
+    >>> check_integer("stages", 2, 1, 6, EmitError)
+    >>> check_integer("stages", "2", 1, 6, EmitError)
+    Traceback (most recent call last):
+    neptune_lab.errors.EmitError: stages='2': expected an integer from 1 to 6
+    """
+    if (optional and value is None) or (is_integer(value) and least <= value <= most):
+        return
+    left_out = ", or None" if optional else ""
+    raise error(f"{name}={shown(value)}: expected an integer from {least} to {most}{left_out}", help=help)
+
+
+def check_number(name: str, value: Any, error: Refusal, *, optional: bool = False, positive: bool = False) -> None:
+    """Raise `error` unless `value` is a finite int or float (above 0, if `positive`; or None, if `optional`)."""
+    if optional and value is None:
+        return
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    if fits and abs(value) <= 1e300 and isfinite(value) and (value > 0 or not positive):
+        return
+    kind = "a positive number" if positive else "a finite number"
+    raise error(f"{name}={shown(value)}: expected {kind}{', or None' if optional else ''}")
+
+
+def check_choice(name: str, value: Any, known: Collection[Any], error: Refusal, *, help: str | None = None) -> None:
+    """Raise `error` unless `value` is one of `known`, with the same type."""
+    if not any(type(value) is type(k) and value == k for k in known):
+        raise error(f"{name}={shown(value)}: expected one of {', '.join(map(repr, known))}", help=help)
+
+
+def check_switch(name: str, value: Any, error: Refusal) -> None:
+    """Raise `error` unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise error(f"{name}={shown(value)}: expected True or False", help="it is a switch")
+
+
+def is_name(value: Any) -> bool:
+    """Whether `value` is a Python identifier that may stand in emitted source.
+
+    >>> [is_name(x) for x in ("s_max", "1)", "for", "", None, "σ")]
+    [True, False, False, False, False, True]
+    """
+    return isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value)
