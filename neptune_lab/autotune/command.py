@@ -112,6 +112,9 @@ def records_command(
     records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
     load: Annotated[list[Path] | None, typer.Option(help="Add the records of such JSON files first.")] = None,
     export: Annotated[Path | None, typer.Option(help="Write the best of each workload and GPU to this file.")] = None,
+    mend: Annotated[
+        bool, typer.Option("--mend", help="Move a damaged file aside, and keep the records in it that can be read.")
+    ] = False,
     with_shipped: Annotated[
         bool, typer.Option("--shipped", help="Also print those that come with the package.")
     ] = False,
@@ -121,6 +124,9 @@ def records_command(
     from neptune_lab.records import Store, shipped
 
     store = Store(records)
+    if mend:
+        kept, aside = store.mend()
+        typer.echo(f"kept {kept} records in {store.path}; the damaged file is {aside}", err=True)
     for path in load or ():
         store.load(path)
     found = store.find()

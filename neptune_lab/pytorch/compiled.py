@@ -119,6 +119,6 @@ def known_records(workloads: tuple[str, ...]) -> str:
     from neptune_lab.records import Store, shipped
 
     device, store = device_facts().name, Store()
-    found = [record for workload in workloads for record in store.find(workload=workload, device=device)]
+    found = [record for workload in workloads for record in store.look_up(workload=workload, device=device)]
     found += [r for r in shipped() if r.workload in workloads and r.device == device]
     return hashlib.sha256(repr([(r.source, r.us, r.when) for r in found]).encode()).hexdigest()[:16]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from neptune_lab.records.definition import definition_of, workload_key
 from neptune_lab.records.nearest import closest
 from neptune_lab.records.record import SCHEMA, Record, dump, read
-from neptune_lab.records.store import Store
+from neptune_lab.records.store import RecordsWarning, Store
 from neptune_lab.runtime import DeviceFacts, device_facts
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "SCHEMA",
     "SHIPPED",
     "Record",
+    "RecordsWarning",
     "Store",
     "best",
     "definition_of",
@@ -45,14 +46,13 @@ def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store 
         device: facts, or a GPU's name ("NVIDIA H200"); None: the GPU at hand.
         store: the user's records; None: those in the cache directory.
 
-    Raises:
-        MeasureError: the records cannot be read.
+    The user's records are left out, with a `RecordsWarning`, where they cannot be read.
     """
     if device is None:
         device = device_facts()
     name = device if isinstance(device, str) else device.name
     workload = workload_key(op)
-    own = (store or Store()).find(workload=workload, device=name)
+    own = (store or Store()).look_up(workload=workload, device=name)
     for found in (own, tuple(r for r in shipped() if r.workload == workload and r.device == name)):
         timed = [r for r in found if r.us is not None]
         if not isinstance(device, str):
@@ -75,7 +75,7 @@ def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Sto
     if device is None:
         device = device_facts()
     name = device if isinstance(device, str) else device.name
-    own = closest((store or Store()).find(device=name), op.name, op.params)
+    own = closest((store or Store()).look_up(device=name), op.name, op.params)
     return own or closest((r for r in shipped() if r.device == name), op.name, op.params)
 
 

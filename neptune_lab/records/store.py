@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from neptune_lab.errors import MeasureError
+from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.records.record import SCHEMA, Record, dump, read
 from neptune_lab.runtime import cache_directory
@@ -16,30 +20,73 @@ from neptune_lab.runtime import cache_directory
 # A measurement is known by these; a newer one of the same key replaces the older.
 _KEY = ("workload", "device", "capability", "torch", "triton", "source", "cold")
 _COLUMNS = (*_KEY, "us", "record")
+_NAME = f"records_{SCHEMA}"
 _TABLE = f"""
-create table if not exists records_{SCHEMA} (
+create table if not exists {_NAME} (
     workload text, device text, capability text, torch text, triton text, source text, cold integer,
     us real, record text not null,
     primary key ({", ".join(_KEY)})
 )"""
-_PUT = f"insert or replace into records_{SCHEMA} ({', '.join(_COLUMNS)}) values ({', '.join('?' * len(_COLUMNS))})"
+_PUT = f"insert or replace into {_NAME} ({', '.join(_COLUMNS)}) values ({', '.join('?' * len(_COLUMNS))})"
+
+# Seconds to wait for another process that writes; a look-up before a launch waits less.
+PATIENCE = 20.0
+LOOK_UP_PATIENCE = 2.0
+# What `check` writes and removes: the disk has room for a good many records.
+_ROOM_BYTES = 1 << 18
+# What SQLite keeps beside a file.
+_BESIDE = ("-wal", "-shm", "-journal")
+
+
+class RecordsWarning(UserWarning):
+    """A file of records, or some of its rows, cannot be read; it says which and how to mend it."""
 
 
 class Store:
     """Records on disk.  Each `put` is committed before it returns, so a crash loses nothing that was measured.
 
+    Reading changes nothing: neither does it make a file, nor a table in one.
+
     Args:
         path: of the file, made on first use; None: `records.sqlite` in the cache directory.
+        patience: seconds to wait for another process that has locked the file.
     """
 
-    def __init__(self, path: str | Path | None = None) -> None:
+    def __init__(self, path: str | Path | None = None, *, patience: float = PATIENCE) -> None:
         self.path = Path(path) if path is not None else cache_directory() / "records.sqlite"
+        self.patience = patience
 
-    def put(self, *records: Record) -> None:
-        """Adds records; one of the same workload, device, versions and source is replaced."""
+    def put(self, *records: Record, patience: float | None = None) -> None:
+        """Adds records; one of the same workload, device, versions and source is replaced.
+
+        Args:
+            patience: seconds to wait for another process, in place of the store's own.
+
+        Raises:
+            MeasureError: they cannot be stored, none of them; what was stored before is unchanged.
+        """
         rows = [(*(getattr(r, name) for name in _KEY), r.us, json.dumps(r.to_json(), allow_nan=False)) for r in records]
-        with self._open() as db:
+        with self._writing(self.patience if patience is None else patience) as db:
             db.executemany(_PUT, rows)
+
+    def check(self, patience: float | None = None) -> None:
+        """Whether records can be stored: the file is whole, not locked, and the disk has room for some.
+
+        Args:
+            patience: as for `put`.
+
+        Raises:
+            MeasureError: they cannot be.
+        """
+        wait = self.patience if patience is None else patience
+        with self._writing(wait) as db:
+            (found,) = db.execute("pragma quick_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+            db.execute("create table if not exists room (bytes blob)")
+            db.execute("insert into room values (zeroblob(?))", (_ROOM_BYTES,))
+        with self._writing(wait) as db:  # only what is committed comes to the disk
+            db.execute("drop table if exists room")
 
     def find(
         self,
@@ -51,21 +98,29 @@ class Store:
     ) -> tuple[Record, ...]:
         """The records with these values, the fastest first, failures last; nothing where there is no file yet.
 
+        Rows that cannot be read are left out, with a `RecordsWarning`.
+
         Args:
             workload: the key of an operator's definition, shapes and dtypes (`records.workload_key`).
             device: a GPU's name, such as "NVIDIA H200".
             source: a digest of the emitted module.
             cold: whether each run started with a cold L2 cache.
+
+        Raises:
+            MeasureError: the file cannot be read at all.
         """
-        if not self.path.is_file():
-            return ()
         given = {"workload": workload, "device": device, "source": source, "cold": cold}
-        wanted = {name: value for name, value in given.items() if value is not None}
-        where = " and ".join(f"{name} = ?" for name in wanted) or "true"
-        query = f"select record from records_{SCHEMA} where {where} order by us is null, us"
-        with self._open() as db:
-            rows = db.execute(query, tuple(wanted.values())).fetchall()
-        return tuple(Record.from_json(json.loads(text)) for (text,) in rows)
+        return self._found({n: v for n, v in given.items() if v is not None}, self.patience)
+
+    def look_up(self, *, workload: str | None = None, device: str | None = None) -> tuple[Record, ...]:
+        """As `find`, for callers who can go on without records: a file that cannot be read gives a `RecordsWarning`."""
+        given = {"workload": workload, "device": device}
+        try:
+            wait = min(self.patience, LOOK_UP_PATIENCE)
+            return self._found({n: v for n, v in given.items() if v is not None}, wait)
+        except MeasureError as error:
+            warnings.warn(f"going on without your records: {error}", RecordsWarning, stacklevel=3)
+            return ()
 
     def export(self, path: str | Path, records: Iterable[Record] | None = None) -> Path:
         """Saves all records, or these, to a JSON file; its path.
@@ -81,22 +136,165 @@ class Store:
         self.put(*found)
         return len(found)
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        """A connection of this call alone (they do not go from thread to thread), committed at the end."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            db = sqlite3.connect(self.path, timeout=60.0)
+    def mend(self) -> tuple[int, Path]:
+        """Replaces a damaged file by a new one with the records that can be read; nothing is deleted.
+
+        Returns:
+            how many records were kept, and where the damaged file is now.
+
+        Raises:
+            MeasureError: there is no file, another process uses it, or the folder cannot be written.
+        """
+        if not self._there():
+            raise MeasureError(f"there are no records in {self.path}")
+        found = self._salvaged()
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+        fresh, aside = (self.path.with_name(f"{self.path.name}.{what}-{stamp}") for what in ("new", "damaged"))
+        Store(fresh).put(*found)
+        with self._errors(lambda _: f"move {self.path} to another folder yourself"):
+            for end in _BESIDE:
+                with suppress(FileNotFoundError):
+                    self.path.with_name(self.path.name + end).rename(aside.with_name(aside.name + end))
+            self.path.rename(aside)
+            fresh.rename(self.path)
+        return len(found), aside
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def _found(self, given: dict[str, Any], patience: float) -> tuple[Record, ...]:
+        where = " and ".join(f"{name} = ?" for name in given) or "true"
+        query, values = f"select {', '.join(_COLUMNS)} from {_NAME} where {where}", tuple(given.values())
+        found: list[Record] = []
+        wrong: list[str] = []
+        with self._errors(self._help):
+            if self._there():
+                with self._reading(patience) as db:
+                    rows = db.execute(query, values) if _has_table(db) else ()
+                    for record, why in map(_parsed, rows):
+                        if record is None:
+                            wrong.append(why)
+                        else:
+                            found.append(record)
+        if wrong:
+            warnings.warn(
+                f"{len(wrong)} of the records in {self.path} cannot be read, the other {len(found)} are used; "
+                f"the first: {wrong[0]}\n  help: {_mend(self.path)}",
+                RecordsWarning,
+                stacklevel=4,
+            )
+        return tuple(sorted(found, key=lambda r: (r.us is None, r.us or 0.0)))
+
+    def _there(self) -> bool:
+        with self._errors(self._help):
             try:
-                # Readers and one writer at once; a writer waits for another up to the timeout above.
-                db.execute("pragma journal_mode = wal")
-                db.execute(_TABLE)
-                with db:
+                return self.path.stat().st_size > 0
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+    # -- connections --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self, patience: float) -> Iterator[sqlite3.Connection]:
+        """A transaction on a connection of this call alone (they do not go from thread to thread)."""
+        until = time.monotonic() + patience
+        with self._errors(self._help):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            db = sqlite3.connect(self.path, timeout=patience, isolation_level=None)
+            try:
+                with suppress(sqlite3.OperationalError):  # readers beside a writer: it is as right without
+                    db.execute("pragma journal_mode = wal")
+                db.execute(f"pragma busy_timeout = {max(0, int(1e3 * (until - time.monotonic())))}")
+                db.execute("begin immediate")
+                try:
+                    db.execute(_TABLE)
                     yield db
+                    db.execute("commit")
+                except BaseException:
+                    with suppress(sqlite3.Error):  # SQLite has rolled some failures back by itself
+                        db.execute("rollback")
+                    raise
             finally:
                 db.close()
-        except (sqlite3.Error, OSError) as error:
-            raise MeasureError(
-                f"the records in {self.path} cannot be used: {error}",
-                help="set NEPTUNE_LAB_CACHE to a folder that can be written, or remove the file if it is damaged",
-            ) from error
+
+    @contextmanager
+    def _reading(self, patience: float) -> Iterator[sqlite3.Connection]:
+        """A connection that makes nothing."""
+        address = self.path.absolute().as_uri()
+        db = sqlite3.connect(f"{address}?mode=rw", timeout=patience, uri=True, isolation_level=None)
+        try:
+            try:
+                db.execute("select 1 from sqlite_master").fetchone()
+            except sqlite3.OperationalError as error:
+                if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                    raise
+                # A read-only disk has no place for what SQLite keeps beside the file, and nobody changes the file.
+                db.close()
+                db = sqlite3.connect(f"{address}?immutable=1", timeout=patience, uri=True, isolation_level=None)
+            db.text_factory = bytes  # a text that is not UTF-8 is one bad row, not the end of the query
+            yield db
+        finally:
+            db.close()
+
+    def _salvaged(self) -> list[Record]:
+        """The records that can be read of a damaged file, which nobody writes to."""
+        found: list[Record] = []
+        with self._errors(self._help):
+            try:
+                with self._reading(self.patience) as db:
+                    db.execute("begin immediate")
+                    rows = db.execute(f"select {', '.join(_COLUMNS)} from {_NAME}")
+                    found += (record for record, _ in map(_parsed, rows) if record is not None)
+            except sqlite3.DatabaseError as error:
+                if _code(error) in _LOCKED:
+                    raise
+        return found
+
+    @contextmanager
+    def _errors(self, help: Callable[[Exception], str]) -> Iterator[None]:
+        """SQLite's errors and the disk's, as ours."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise MeasureError(f"the records in {self.path} cannot be used: {error}", help=help(error)) from error
+
+    def _help(self, error: Exception) -> str:
+        code = _code(error)
+        if code in _LOCKED:
+            return "another process writes to the file: wait for it or end it, or name another file"
+        if code == sqlite3.SQLITE_FULL:
+            return "free some space, or name a file on another disk (--records FILE, or NEPTUNE_LAB_CACHE=FOLDER)"
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or type(error) is sqlite3.DatabaseError:
+            return _mend(self.path)
+        return "name a file that can be written (--records FILE), or set NEPTUNE_LAB_CACHE to such a folder"
+
+
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: Exception) -> int:
+    """SQLite's primary result code; 0 where the error is not SQLite's."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _mend(path: Path) -> str:
+    return f"neptune-lab records --mend --records '{path}' keeps what can be read and moves the damaged file aside"
+
+
+def _has_table(db: sqlite3.Connection) -> bool:
+    query = "select 1 from sqlite_master where type = 'table' and name = ?"
+    return db.execute(query, (_NAME,)).fetchone() is not None
+
+
+def _parsed(row: tuple[Any, ...]) -> tuple[Record | None, str]:
+    """The record of a row, or why there is none."""
+    try:
+        values = [value.decode() if isinstance(value, bytes) else value for value in row]
+        record = Record.from_json(json.loads(values[-1]))
+        differ = [n for n, value in zip(_KEY, values, strict=False) if getattr(record, n) != value]
+        if differ:
+            return None, f"its {differ[0]} is not the row's"
+        return record, ""
+    except NeptuneError as error:
+        return None, error.reason
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return None, f"{type(error).__name__}: {error}"
