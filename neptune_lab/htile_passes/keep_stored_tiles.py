@@ -6,6 +6,7 @@ reads back what it wrote.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from neptune_lab.errors import TileError
@@ -20,7 +21,8 @@ def keep_stored_tiles(program: Program) -> Program:
         y[...] = x[i0*8:i0*8+8]   =>  x[i0*8:i0*8+8] = x_chip[i0*8:i0*8+8]
                                       y[...] = x_chip[i0*8:i0*8+8]
 
-    The store to `x` leaves the loops that its region does not depend on: an output that a loop carries is stored once.
+    A tile that is read before this kernel stores it holds what an earlier kernel stored: it is loaded first.  The store
+    to `x` leaves the loops that its region does not depend on: an output that a loop carries is stored once.
 
     Raises:
         TileError: a kernel reads another region of such a tensor than the one it stored.
@@ -65,8 +67,19 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
         return expr
 
     late: dict[str, Store] = {}
+    early = _read_first(kernel, names)
+
+    def loads(stmt: Stmt) -> tuple[Stmt, ...]:
+        """Loads, before `stmt`, of the tiles that are read first and that no loop of `stmt` moves."""
+        inside = {a.tensor: s.origin for s in stores((stmt,)) for a in reads(s)}
+        moving = _variables(stmt)
+        ready = [t for t in early if t in inside and not names_of_access(stored[t]) & moving]
+        early[:] = [t for t in early if t not in ready]
+        return tuple(Store(f"tile:{t}/load", Access(names[t], stored[t].index), stored[t], inside[t]) for t in ready)
 
     def statement(stmt: Stmt, loops: tuple[str, ...]) -> tuple[Stmt, ...]:
+        if before := loads(stmt):
+            return (*before, *statement(stmt, loops))
         if isinstance(stmt, For):
             return (replace(stmt, body=tuple(s for x in stmt.body for s in statement(x, (*loops, stmt.var)))),)
         value = rewrite(stmt.value, visit)
@@ -87,3 +100,18 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
         for tensor in [t for t in late if t not in rest]:
             body.append(late.pop(tensor))
     return replace(kernel, body=tuple(body))
+
+
+def _read_first(kernel: Kernel, names: Iterable[str]) -> list[str]:
+    """Those of `names` that the kernel reads before it stores them."""
+    found: list[str] = []
+    seen: set[str] = set()
+    for store in stores(kernel.body):
+        found += [a.tensor for a in reads(store) if a.tensor in names and a.tensor not in {*seen, *found}]
+        seen.add(store.target.tensor)
+    return found
+
+
+def _variables(stmt: Stmt) -> set[str]:
+    """The variables of the loops that `stmt` is and has."""
+    return {stmt.var}.union(*map(_variables, stmt.body)) if isinstance(stmt, For) else set()

@@ -156,7 +156,8 @@ def _nest(
         and column in dims.all_of(b)
         and not (above[b.name] & elsewhere and not above[b.name] & late)
     ]
-    first = next(b for b in along if b.name == chain[0].name or b.name in above[chain[0].name])
+    # A chain whose head waits for a reduction of another column has nothing along its own before it.
+    first = next((b for b in along if b.name == chain[0].name or b.name in above[chain[0].name]), chain[0])
     others = [b for b in along if b.name != first.name and not above[b.name] & (late - {first.name})]
     maps = [b.name for b in others if reducer_of(b) is None]
     beside = [b.name for b in others if reducer_of(b) is not None and b.name not in late]

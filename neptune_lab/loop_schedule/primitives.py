@@ -11,6 +11,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule import standard
 from neptune_lab.loop_schedule.arguments import check_types
+from neptune_lab.loop_schedule.cut import cut
 from neptune_lab.loop_schedule.fuse_under import fuse_under
 from neptune_lab.loop_schedule.materialize_tags import materialize_tags
 from neptune_lab.loop_schedule.outcome import Outcome
@@ -59,7 +60,7 @@ _STANDARD = (
 )
 _OURS = (
     *(fuse_under, tile_outermost, privatize_reduction, rolling_update, split_k_update, materialize_tags, retire_tags),
-    remark,
+    *(cut, remark),
 )
 
 PRIMITIVES: Mapping[str, Primitive] = {

@@ -17,6 +17,7 @@ from neptune_lab.loop_ir.run import Agreement, compare, run
 from neptune_lab.loop_ir.tag_table import TagTable, table
 from neptune_lab.loop_ir.tags import record
 from neptune_lab.loop_ir.unproved import has_wrong_repair
+from neptune_lab.loop_schedule.cut import extract, part_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives import get
 
@@ -92,6 +93,11 @@ def _thawed(value: Any) -> Any:
     return [_thawed(v) for v in value] if isinstance(value, tuple) else value
 
 
+def _blocks_named(arguments: dict[str, Any]) -> list[str]:
+    """The blocks that a primitive's arguments name; a loop is named with its block."""
+    return [str(arguments[key]).partition(".")[0] for key in ("block", "loop") if key in arguments]
+
+
 def _python(value: Any) -> str:
     return repr(_thawed(value)) if isinstance(value, tuple) else repr(value)
 
@@ -156,6 +162,23 @@ class Schedule:
         return self._applied[-1].outcome.phases if self._applied else ()
 
     @property
+    def parts(self) -> tuple[frozenset[str], ...]:
+        """The stages of the definition between two cuts, in order; a single part where nothing was cut."""
+        starts = set()
+        for applied in self._applied:
+            if applied.step.primitive == "cut":
+                name = str(dict(applied.step.arguments)["block"])
+                starts.add(tree.find_block(applied.before, name)[1].origin)
+        if not starts:
+            return (frozenset(b.name for b in tree.blocks(self.definition)),)
+        found: list[set[str]] = [set()]
+        for block in tree.blocks(self.definition):
+            if block.name in starts and found[-1]:
+                found.append(set())
+            found[-1].add(block.name)
+        return tuple(map(frozenset, found))
+
+    @property
     def blocks(self) -> tuple[str, ...]:
         """Names of the blocks, in program order."""
         return tuple(b.name for b in tree.blocks(self.program))
@@ -192,10 +215,14 @@ class Schedule:
     def _apply(self, step: Step) -> tuple[str, ...]:
         arguments = {k: _thawed(v) for k, v in step.arguments}
         primitive = get(step.primitive, arguments)
+        part = part_of(self.program, self.parts, _blocks_named(arguments))
         try:
-            outcome = primitive.apply(self.program, **arguments)
+            outcome = primitive.apply(self.program if part is None else part.program, **arguments)
+            outcome = outcome if part is None else part.put_back(outcome)
         except NeptuneError as error:
             error.step = step  # type: ignore[attr-defined]
+            if part is not None and hasattr(error, "phases"):
+                error.phases = part.phases(error.phases)  # type: ignore[attr-defined]
             raise
         except (TypeError, AttributeError, ValueError) as error:
             raise ScheduleError(
@@ -203,6 +230,24 @@ class Schedule:
             ) from error
         self._applied.append(Applied(step, self.program, _marked(outcome)))
         return outcome.made
+
+    def preface(self, phases: tuple[Phase, ...]) -> None:
+        """Puts phases before those of the last step: what was tried first, and refused."""
+        last = self._applied[-1]
+        self._applied[-1] = replace(last, outcome=replace(last.outcome, phases=(*phases, *last.outcome.phases)))
+
+    def adopt(self, part: Schedule) -> None:
+        """The steps of a schedule of one part (see `parts`), with what came of them there.
+
+        Args:
+            part: a schedule whose definition is a part of this one's, as `cut` leaves it.
+        """
+        stages = frozenset(b.name for b in tree.blocks(part.definition))
+        for applied in part.history:
+            before = self.program
+            here = extract(before, stages)
+            assert here is not None, "a part is the nests between two cuts"
+            self._applied.append(Applied(applied.step, before, here.put_back(applied.outcome)))
 
     def undo(self) -> Step:
         """Takes the last step back."""
@@ -365,6 +410,10 @@ class Schedule:
         num_warps and num_stages reach the launch from the outermost loop of a nest or from one on the grid.
         """
         self.apply(Step.of("annotate", loop=loop, key=key, value=value))
+
+    def cut(self, block: str) -> None:
+        """What comes before `block`, and what comes from it on, is scheduled apart, in kernels of their own."""
+        self.apply(Step.of("cut", block=block))
 
     def remark(self, text: str) -> None:
         """A sentence for readers of the record: why the schedule goes on as it does. The program stays."""

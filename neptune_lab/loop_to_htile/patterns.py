@@ -78,6 +78,13 @@ class Converter:
                 return TileCast(self.tile(arg, axes), dtype)
             case Op("guard", (value, point, stand_in)):
                 x, dtype = self.tile(value, axes), dtype_of(value, self.program)
+                if not dtype.startswith(("float", "bfloat")):
+                    raise TileError(
+                        f"block {self.nest.block!r} guards a value of dtype {dtype} at {expression(point)}, which no "
+                        "whole number is",
+                        node=self.nest.block,
+                        help="leave the stages apart: whole numbers are repaired over the reals only",
+                    )
                 hit = Elementwise("eq", (x, self.tile(point, axes)), "bool")
                 return Elementwise("where", (hit, self.tile(stand_in, axes), x), dtype)
         if self._is_index(expr):

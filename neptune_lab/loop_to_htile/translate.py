@@ -98,7 +98,7 @@ def _kernel(program: Program, nest: Stmt, name: str) -> Kernel:
         extents[loop.var] = loop.extent
         notes.update(loop.annotations)
         body = loop.body
-    _check_hints(body if grid else getattr(nest, "body", ()))
+    _check_hints(body if grid or not isinstance(nest, Loop) else nest.body)
     axes = [grid.get(thread) for thread in GRID]
     while axes and axes[-1] is None:
         axes.pop()

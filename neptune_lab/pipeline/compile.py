@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
-from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_lab.errors import EmitError, NeptuneError, ScheduleError
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile_to_triton import ANY
 from neptune_lab.htile_to_triton.target import check_target
@@ -16,6 +16,7 @@ from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
 from neptune_lab.loop_to_htile import translate
+from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.options import CodeOptions, check_names, split, target_at_hand
 from neptune_lab.pipeline.record import Applied
@@ -23,6 +24,7 @@ from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
 
 if TYPE_CHECKING:
+    from neptune_lab.htile.nodes import Program as TileProgram
     from neptune_lab.htile_to_triton import Target
     from neptune_lab.operators import Operator
 
@@ -31,7 +33,8 @@ def schedule(operator: Operator, template: str | None = None, **options: Any) ->
     """A schedule of `operator` by a template, with the template's options.
 
     Without a template, the operator's own, or where it has none, one is chosen by shape, and a remark in the record
-    says why.
+    says why.  If that one is refused, the definition is scheduled in parts, with a remark for each (`fallback`); a
+    template or options that the caller gives are taken as they are, or refused.
 
     Args:
         operator: from `neptune_lab.operators`.
@@ -48,6 +51,16 @@ def schedule(operator: Operator, template: str | None = None, **options: Any) ->
             f"expected an Operator or a Schedule, got {shown(operator)}",
             help="make an operator first, for example operators.attention.causal(seq=128)",
         )
+    if template is not None or options:
+        return by_template(operator, template, options)
+    try:
+        return by_template(operator, None, {})
+    except REFUSALS as refusal:
+        return schedule_apart(operator, refusal, translated_and_verified)
+
+
+def by_template(operator: Operator, template: str | None, options: dict[str, Any]) -> Schedule:
+    """A schedule of `operator` by one template, or its refusal."""
     name, why = operator.template if template is None else template, ""
     if name is None:
         name, why = choose_template(operator.program)
@@ -96,22 +109,59 @@ def compile(
                 "a schedule is compiled as it stands; template and options go with an operator",
                 help="compile(schedule.operator, …), or leave them out",
             )
-        scheduled = what.copy()
-    else:
-        scheduled = schedule(what, template, **options)  # tensor expressions -> loop-scalar IR -> scheduled loops
-    check_proved(scheduled)
-    translated = verify_and_return(translate(scheduled.program))  # loops -> HTile
-    passes = []
-    tiles = translated
-    for name, rewrite in code_passes(code).items():  # HTile -> HTile
-        done = htile_passes.apply(rewrite, tiles)
-        tiles = verify_and_return(done.program)
-        passes.append(Applied(name, tiles, done.notes))
+        return lower(what.copy(), code, target)
+    scheduled = schedule(what, template, **options)  # tensor expressions -> loop-scalar IR -> scheduled loops
+    try:
+        return lower(scheduled, code, target)
+    except REFUSALS as refusal:
+        if template is not None or options or (isinstance(refusal, EmitError) and code.code != "triton"):
+            raise
+        return lower_apart(what, refusal, code, target)
+
+
+def lower(scheduled: Schedule, code: CodeOptions, target: Target | None) -> Kernel:
+    """A schedule as it stands, down to the kernel's source."""
+    translated = translated_and_verified(scheduled)  # loops -> HTile
+    passes = passed(translated, code)  # HTile -> HTile
+    tiles = passes[-1].program if passes else translated
     if code.code == "gluon":
         source = htile_to_gluon.emit(tiles, code.gluon(target))  # HTile -> Gluon
     else:
         source = htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
-    return Kernel(scheduled, translated, tuple(passes), source)
+    return Kernel(scheduled, translated, passes, source)
+
+
+def passed(tiles: TileProgram, code: CodeOptions) -> tuple[Applied, ...]:
+    """The HTile program after each pass."""
+    passes = []
+    for name, rewrite in code_passes(code).items():
+        done = htile_passes.apply(rewrite, tiles)
+        tiles = verify_and_return(done.program)
+        passes.append(Applied(name, tiles, done.notes))
+    return tuple(passes)
+
+
+def lower_apart(operator: Operator, refusal: NeptuneError, code: CodeOptions, target: Target | None) -> Kernel:
+    """`operator` in parts, since the whole was refused; one kernel per stage if the parts together are refused too.
+
+    Raises:
+        ScheduleError, TileError, EmitError: a stage cannot be written as a kernel; its name is in the message.
+    """
+
+    def check(scheduled: Schedule) -> None:
+        passed(translated_and_verified(scheduled), code)
+
+    apart = schedule_apart(operator, refusal, check)
+    try:
+        return lower(apart, code, target)
+    except REFUSALS as again:
+        return lower(schedule_each_stage(operator, again, check), code, target)
+
+
+def translated_and_verified(scheduled: Schedule) -> TileProgram:
+    """The HTile program of a schedule whose repairs are all proved."""
+    check_proved(scheduled)
+    return verify_and_return(translate(scheduled.program))
 
 
 def check_proved(scheduled: Schedule) -> None:

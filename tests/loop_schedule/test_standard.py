@@ -311,7 +311,7 @@ def test_every_primitive_is_a_method_with_its_arguments_and_a_summary():
     ours = {name for name, p in PRIMITIVES.items() if p.ours}
     assert ours == {
         *("fuse_under", "tile_outermost", "privatize_reduction", "rolling_update", "split_k_update"),
-        *("materialize_tags", "retire_tags", "remark"),
+        *("materialize_tags", "retire_tags", "cut", "remark"),
     }
     for name, primitive in PRIMITIVES.items():
         assert callable(getattr(Schedule, name))

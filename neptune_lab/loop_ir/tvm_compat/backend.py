@@ -54,6 +54,6 @@ def _unbind(stmt: Stmt) -> Stmt:
 def run_native(program: Program, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Compiles with LLVM and runs; `arrays` has one array a buffer, in the buffer's dtype; all come back."""
     order = [*program.params, *(b.name for b in program.buffers if b.name not in program.params)]
-    values = [tvm.runtime.tensor(np.ascontiguousarray(arrays[n])) for n in order]
+    values = [tvm.runtime.tensor(np.asarray(arrays[n], order="C")) for n in order]
     _compiled(program)(*values)
     return {n: v.numpy() for n, v in zip(order, values, strict=True)}

@@ -107,6 +107,7 @@ def _has_grid(sch: Schedule, nest: Nest, knobs: Knobs) -> bool:
 def roll_nest(sch: Schedule, work: Work, n: int) -> None:
     """Schedules nest number `n` in one loop over the tiles of its column."""
     nest, knobs = work.nests[n], work.knobs[n]
+    _check_parallel(sch, nest)
     loop = tile_nest(sch, nest, knobs)
     contraction = tile_contraction(sch, nest, loop.partition(".")[2])
     grid = bind_grid(sch, nest.first, outside=loop.partition(".")[2], axes=2 if knobs.block_out else 3)
@@ -127,6 +128,22 @@ def roll_nest(sch: Schedule, work: Work, n: int) -> None:
     work.loops.append(loop)
     work.contractions += [contraction] if contraction else []
     work.hints[nest.first] = (knobs.num_warps, knobs.num_stages)
+
+
+def _check_parallel(sch: Schedule, nest: Nest) -> None:
+    """The reductions of a nest share an independent dimension, if they have any: one program would compute all else."""
+    if nest.grid or not nest.chain:
+        return
+    blocks = [tree.find_block(sch.definition, name)[1] for name in (nest.first, *nest.chain)]
+    for block in blocks:
+        own = [it.name for it in block.iters if it.kind == "spatial" and it.extent > 1 and it.name != nest.column]
+        if own and reducer_of(block) is not None:
+            raise ScheduleError(
+                f"{', '.join(b.name for b in blocks)} have no independent dimension in common: fused, all of "
+                f"{', '.join(own)} of {block.name!r} would be the work of one program",
+                node=block.name,
+                help="schedule them apart: cut before the one that reads the others",
+            )
 
 
 def _rolling(work: Work) -> frozenset[str]:

@@ -1,0 +1,145 @@
+"""cut: stages before a block, and those from it on, are scheduled apart, in kernels of their own.
+
+A *part* of a program is the nests of the stages between two cuts.  A primitive that names a block of a part sees that
+part alone: what other parts compute are inputs there, what other parts read are outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Program, Stmt, loads
+from neptune_lab.loop_schedule.outcome import Outcome, Phase, plain
+
+
+def cut(program: Program, *, block: str) -> Outcome:
+    """What is computed before `block`, and what is computed from it on, never share a kernel; each is scheduled alone.
+
+    before ⇒ after:
+        for i, j: m[i] max= x[i, j]             for i, j: m[i] max= x[i, j]
+        for i, j: s[i] += x[i, j] / m[i]   ⇒    ----- s -----
+                                                for i, j: s[i] += x[i, j] / m[i]
+
+    Args:
+        block: the first block behind the cut; its nest holds no block of an earlier stage.
+
+    Raises:
+        ScheduleError: nothing comes before the block, or it shares a nest with what does.
+    """
+    path, found, _ = tree.find_block(program, block)
+    if path[0] == 0 and all(n == 0 for n in path):
+        raise ScheduleError(
+            f"nothing comes before block {block!r}", node=block, help="name a block that comes after another kernel"
+        )
+    first = tree.blocks_under(program.body[path[0]])[0]
+    if first.name != block:
+        raise ScheduleError(
+            f"block {block!r} shares a nest with {first.name!r}, which comes before it",
+            node=block,
+            help=f"cut before {first.name!r}, or cut before the two are fused",
+        )
+    return plain("cut", program, f"{found.origin} starts a part of its own: nothing is fused across this line.")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The nests `body[start:stop]` of `whole` as a program of their own."""
+
+    whole: Program
+    start: int
+    stop: int
+    program: Program
+
+    def put_back(self, outcome: Outcome) -> Outcome:
+        """What a primitive made of the part, as what it made of the whole."""
+        return replace(outcome, program=self._whole(outcome.program), phases=self.phases(outcome.phases))
+
+    def phases(self, phases: Iterable[Phase]) -> tuple[Phase, ...]:
+        """Phases of the part as phases of the whole."""
+        return tuple(replace(phase, program=self._whole(phase.program)) for phase in phases)
+
+    def _whole(self, new: Program) -> Program:
+        if new is self.program:
+            return self.whole
+        made = {b.name: b for b in new.buffers}
+        old = {b.name for b in self.program.buffers}
+        kept = [made.pop(b.name) if b.name in old & made.keys() else b for b in self.whole.buffers]
+        kept = [b for b in kept if b.name not in old or b.name in {n.name for n in new.buffers}]
+        rest = (*self.whole.body[: self.start], *self.whole.body[self.stop :])
+        taken = {b.name for b in kept}
+        blocks = {b.name for stmt in rest for b in tree.blocks_under(stmt)}
+        clash = [*(taken & made.keys()), *(b.name for b in tree.blocks(new) if b.name in blocks)]
+        if clash:
+            raise ScheduleError(
+                f"the name {clash[0]!r} is taken by another part of the program",
+                node=clash[0],
+                help="give the stage of the definition another name",
+            )
+        body = (*self.whole.body[: self.start], *new.body, *self.whole.body[self.stop :])
+        return replace(self.whole, body=body, buffers=(*kept, *made.values()))
+
+
+def part_of(program: Program, groups: Sequence[frozenset[str]], names: Iterable[str]) -> Part | None:
+    """The part that all blocks called `names` are in; None where the whole is meant: nothing is cut, or named.
+
+    Args:
+        groups: the stages of each part, in order.
+
+    Raises:
+        ScheduleError: the blocks are on two sides of a cut.
+    """
+    if len(groups) < 2:
+        return None
+    origins = {b.name: b.origin for b in tree.blocks(program)}
+    home = {name: n for name in names for n, group in enumerate(groups) if origins.get(name) in group}
+    if len(set(home.values())) > 1:
+        first, last = min(home, key=lambda n: home[n]), max(home, key=lambda n: home[n])
+        raise ScheduleError(
+            f"there is a cut between block {first!r} and block {last!r}: they never share a loop",
+            node=last,
+            help="take the cut out of the schedule first",
+        )
+    return extract(program, groups[next(iter(home.values()))]) if home else None
+
+
+def extract(program: Program, stages: frozenset[str]) -> Part | None:
+    """The nests of `stages` as a program of their own; None where they share nests with others or do not follow each
+    other."""
+    mine = [_belongs(stmt, stages) for stmt in program.body]
+    if True not in mine or None in mine:
+        return None
+    start = mine.index(True)
+    stop = len(mine) - mine[::-1].index(True)
+    if not all(mine[start:stop]):
+        return None
+    here = [b for stmt in program.body[start:stop] for b in tree.blocks_under(stmt)]
+    there = [b for stmt in (*program.body[:start], *program.body[stop:]) for b in tree.blocks_under(stmt)]
+    written = {b.writes for b in here}
+    touched = written | {read.buffer for b in here for read in loads(b.body.value)}
+    read_there = {read.buffer for b in there for read in loads(b.body.value)} | {b.writes for b in there}
+    # The program's own parameters first, in their order, then what passes between parts.
+    order = dict.fromkeys((*program.params, *(b.name for b in program.buffers)))
+    inputs = tuple(name for name in order if name in touched - written)
+    outputs = tuple(name for name in order if name in written and (name in program.outputs or name in read_there))
+    params = (*inputs, *outputs)
+    buffers = (*(program.buffer(name) for name in params), *_inner(program, touched - set(params)))
+    # What another part computes may be -inf, as an input may that says so.
+    masked = tuple(name for name in inputs if name in program.masked or name not in program.params)
+    part = Program(program.name, params, outputs, buffers, program.body[start:stop], masked)
+    return Part(program, start, stop, part)
+
+
+def _inner(program: Program, names: set[str]):
+    return (b for b in program.buffers if b.name in names)
+
+
+def _belongs(stmt: Stmt, stages: frozenset[str]) -> bool | None:
+    """Whether a nest is of `stages`; None where it is of others as well."""
+    found = {b.origin in stages for b in tree.blocks_under(stmt)}
+    return found.pop() if len(found) == 1 else None
+
+
+__all__ = ["Part", "cut", "extract", "part_of"]

@@ -1,0 +1,183 @@
+"""What to do where a template is refused: the definition is cut into parts, down to one stage per kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from neptune_lab.errors import EmitError, NeptuneError, RepairError, ScheduleError, TileError
+from neptune_lab.loop_ir.render import definition
+from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_schedule.cut import Part, extract
+from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
+from neptune_lab.loop_schedule.templates.alone import one_kernel
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+# What a stage of the compiler raises where it cannot go on with a schedule that is legal otherwise.
+REFUSALS = (ScheduleError, RepairError, TileError, EmitError)
+# How many parts are tried with a template; what is left then is one stage per kernel.
+ATTEMPTS = 24
+
+
+def schedule_apart(operator: Operator, refusal: NeptuneError, check: Callable[[Schedule], object]) -> Schedule:
+    """A schedule of `operator` in parts: the longest runs of stages that a template can fuse, from the last stage on;
+    what no template takes is one kernel per stage.
+
+    Args:
+        refusal: why the whole could not be fused.
+        check: lowers a schedule as far as it can be refused.
+
+    Raises:
+        ScheduleError, TileError, EmitError: a stage cannot be written as a kernel even alone; the stage is named.
+    """
+    search = _Search(operator, check)
+    stages = tuple(b.name for b in blocks(operator.program))
+    parts = search.parts(stages, refusal)
+    return _together(operator, parts)
+
+
+def schedule_each_stage(operator: Operator, refusal: NeptuneError, check: Callable[[Schedule], object]) -> Schedule:
+    """A schedule of `operator` with one kernel per stage."""
+    search = _Search(operator, check)
+    parts = [search.alone(b.name, refusal, refusal) for b in blocks(operator.program)]
+    return _together(operator, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Stages that were scheduled by themselves.
+
+    Args:
+        refusal: why they are not fused with the stage before them.
+        alone: why no template took them, where they are one stage.
+    """
+
+    stages: tuple[str, ...]
+    schedule: Schedule
+    refusal: NeptuneError
+    alone: NeptuneError | None = None
+
+
+@dataclass(slots=True)
+class _Search:
+    operator: Operator
+    check: Callable[[Schedule], object]
+    attempts: int = ATTEMPTS
+
+    def parts(self, stages: tuple[str, ...], refusal: NeptuneError) -> list[_Part]:
+        """The parts of `stages`, in order: each the longest run of stages that a template takes, up to the part behind.
+
+        Args:
+            refusal: why all of them cannot be one.
+        """
+        found: list[_Part] = []
+        stop = len(stages)
+        while stop:
+            part = self._last(stages[:stop], refusal if stop == len(stages) else None)
+            found.insert(0, part)
+            stop -= len(part.stages)
+        return found
+
+    def _last(self, stages: tuple[str, ...], refusal: NeptuneError | None) -> _Part:
+        """The longest run at the end of `stages` that a template takes, or the last stage alone."""
+        for start in range(len(stages)):
+            if start == 0 and refusal is not None:
+                continue  # all of them were tried
+            fused = self._fused(stages[start:])
+            if isinstance(fused, Schedule):
+                return _Part(stages[start:], fused, refusal or NeptuneError(""))
+            if start < len(stages) - 1:
+                refusal = fused
+            else:
+                return self.alone(stages[-1], refusal or fused, fused)
+        assert refusal is not None
+        return self.alone(stages[-1], refusal, refusal)
+
+    def _fused(self, stages: tuple[str, ...]) -> Schedule | NeptuneError:
+        """The stages by a template, or why it is refused."""
+        if self.attempts == 0:
+            return ScheduleError(f"no more than {ATTEMPTS} ways to fuse stages are tried")
+        self.attempts -= 1
+        part = _part_of(self.operator, stages)
+        try:
+            operator = _alone(self.operator, part)
+            name = operator.template or choose_template(operator.program)[0]
+            scheduled = TEMPLATES[name](Schedule(operator))
+            self.check(scheduled)
+        except REFUSALS as error:
+            if hasattr(error, "phases"):
+                error.phases = part.phases(error.phases)  # type: ignore[attr-defined]
+            return error
+        return scheduled
+
+    def alone(self, stage: str, refusal: NeptuneError, why: NeptuneError) -> _Part:
+        """One stage as one kernel."""
+        try:
+            scheduled = one_kernel(Schedule(_alone(self.operator, _part_of(self.operator, (stage,)))), stage)
+            self.check(scheduled)
+        except REFUSALS as error:
+            kind = next((k for k in (TileError, EmitError) if isinstance(error, k)), ScheduleError)
+            raise kind(
+                f"stage {stage!r} of {self.operator.name} cannot be written as a kernel, even by itself: "
+                f"{error.reason}\n  in {_line(self.operator, stage)}",
+                node=stage,
+                help=error.help,
+            ) from error
+        return _Part((stage,), scheduled, refusal, why)
+
+
+def _line(operator: Operator, stage: str) -> str:
+    """The line of the definition that computes a stage."""
+    return next(line.text.strip() for line in definition(operator.program) if line.origin == stage)
+
+
+def _part_of(operator: Operator, stages: Sequence[str]) -> Part:
+    part = extract(operator.program, frozenset(stages))
+    assert part is not None, "the stages follow each other in the definition"
+    return part
+
+
+def _alone(operator: Operator, part: Part) -> Operator:
+    """The stages of a part as an operator: what they read is an input, what others read is an output."""
+    return replace(operator, build=lambda: part.program)
+
+
+def _together(operator: Operator, parts: list[_Part]) -> Schedule:
+    """The schedules of all parts as one, with why the definition was cut, and the phases that the refusals reached."""
+    whole = Schedule(operator)
+    for before, part in pairwise(parts):
+        whole.cut(part.stages[0])
+        whole.preface(tuple(getattr(part.refusal, "phases", ())))
+        whole.remark(_why_apart(before, part))
+    for part in parts:
+        if part.alone is not None and len(_reductions(operator, part.stages)):
+            whole.remark(f"{part.stages[0]} takes no template, only tiles that fit: {part.alone.reason}.")
+        whole.adopt(part.schedule)
+    return whole
+
+
+def _reductions(operator: Operator, stages: Sequence[str]) -> list[str]:
+    return [b.name for b in blocks(operator.program) if b.name in stages and b.is_reduction]
+
+
+# What a refusal means for the stages that were tried together, by the stage of the compiler that refused.
+_MEANS = {
+    RepairError: "The algebra has no repair for them",
+    TileError: "Fused, they cannot be written as tiles",
+    EmitError: "Fused, they cannot be written in Triton",
+}
+
+
+def _why_apart(before: _Part, part: _Part) -> str:
+    name, several = part.stages[0], len(part.stages) > 1
+    what = f"{name}{' and what follows it' if several else ''} {'are' if several else 'is'} computed apart"
+    means = _MEANS.get(type(part.refusal), "They cannot be fused")
+    return f"{what} from {before.stages[-1]}, which is kept in global memory. {means}: {part.refusal.reason}."
+
+
+__all__ = ["REFUSALS", "schedule_apart", "schedule_each_stage"]

@@ -1,0 +1,138 @@
+"""What cannot be fused is computed by separate kernels, with a remark; the numbers are those of the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.errors import ScheduleError, TileError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.run import as_float64, run
+from neptune_lab.operators import attention, norms, rows
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.runtime import call_on_arrays
+from tests.pipeline.odd_operators import ODD, operator
+
+INF = np.inf
+# Folding over only a part of what a producer folds is for the legality test of fusion to refuse, in another place.
+PARTIAL = ("partial_rms_norm", "values_wider_than_keys")
+
+
+def assert_same(kernel: Kernel, inputs: dict[str, np.ndarray], tolerance: float = 2e-4) -> None:
+    """The kernel's outputs are those of the definition, computed stage by stage in float64."""
+    with np.errstate(all="ignore"):
+        want = run(as_float64(kernel.operator.program), inputs)
+        found = call_on_arrays(kernel._loaded, tuple(inputs.values()))
+    for spec, values in zip(kernel.operator.outputs, found, strict=True):
+        expected = want[spec.name]
+        scale = np.max(np.abs(expected[np.isfinite(expected)]), initial=1e-30)
+        rough = 1e-2 if spec.dtype == "float16" else tolerance
+        np.testing.assert_allclose(values, expected, rtol=rough, atol=rough * scale, err_msg=spec.name)
+
+
+def cuts(kernel: Kernel) -> list[str]:
+    """The stages that start a part of the definition."""
+    return [str(dict(s.arguments)["block"]) for s in kernel.schedule.steps if s.primitive == "cut"]
+
+
+@pytest.mark.parametrize("name", [n for n in ODD if n not in (*PARTIAL, "gather")])
+def test_numbers(name: str):
+    kernel = nl.compile(operator(name))
+    for seed in (0, 1):
+        assert_same(kernel, kernel.operator.random_inputs(seed))
+
+
+# The first stage of a part, by operator, and what the remark says of why it is apart.
+APART = {
+    "linear_attention": ("den", "z, den have no independent dimension in common"),
+    "column_sum_then_product": ("d", "all of i of 'd' would be the work of one program"),
+    "column_scale_then_row_sum": ("r", "all of i of 'r' would be the work of one program"),
+    "qk_norm": ("s", "s and what follows it are computed apart from kn, which is kept in global memory."),
+    "sums_that_wait_for_each_other": ("s", "s and what follows it are computed apart from r"),
+    "scores_without_q_and_k": ("m", "m and what follows it are computed apart from s"),
+    "diagonal": ("o", "o is computed apart from d, which is kept in global memory."),
+    "norm_of_all": ("o", "o is computed apart from s"),
+    "whole_numbers": ("o", "guards a value of dtype int32"),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_parts_and_why(name: str):
+    stage, why = APART[name]
+    kernel = nl.compile(operator(name))
+    stages = [b.name for b in tree.blocks(kernel.operator.program)]
+    before = stages[: stages.index(stage)]
+    assert stage in cuts(kernel)
+    assert any(why in said for said in kernel.remarks), kernel.remarks
+    for nest in kernel.program.body:
+        origins = {b.origin for b in tree.blocks_under(nest)}
+        assert not (origins & set(before) and origins - set(before)), "no kernel has stages of both sides of the cut"
+
+
+@pytest.mark.parametrize("name", ["qk_norm", "sums_that_wait_for_each_other", "group_norm"])
+def test_the_steps_replay_and_the_record_shows_the_cut(name: str):
+    kernel = nl.compile(operator(name))
+    again = nl.Schedule.replay(kernel.operator, kernel.schedule.to_json())
+    assert again.program == kernel.program
+    steps = [step for step in kernel.trace.steps if step.primitive == "cut"]
+    assert [step.arguments["block"] for step in steps] == cuts(kernel)
+
+
+def test_special_values_pass_through_separate_kernels():
+    for name in ("column_sum_then_product", "diagonal", "group_norm", "sums_that_wait_for_each_other", "conv1d"):
+        kernel = nl.compile(operator(name))
+        for value in (0.0, 1e10, -1e10, INF, -INF, np.nan):
+            inputs = kernel.operator.random_inputs(0)
+            first = next(iter(inputs.values()))
+            first.flat[3] = value
+            assert_same(kernel, inputs)
+            if abs(value) != 1e10:  # the mean of large equal numbers is rounded, which group_norm makes large
+                first[...] = value
+                assert_same(kernel, inputs)
+
+
+@pytest.mark.parametrize("name", ["elementwise", "transpose", "flip", "reshape"])
+def test_what_has_no_reduction_is_a_kernel(name: str):
+    kernel = nl.compile(operator(name))
+    assert len(kernel.triton.kernels) == 1
+    assert not cuts(kernel)
+
+
+def test_a_template_that_is_asked_for_is_taken_or_refused():
+    with pytest.raises(ScheduleError, match="no reduction"):
+        nl.compile(operator("elementwise"), "rolling_update")
+    with pytest.raises(TileError, match="not one loop with step 1"):
+        nl.compile(operator("strided"), block_q=2)
+
+
+def test_a_stage_that_is_no_kernel_is_named_with_its_line():
+    with pytest.raises(TileError, match=r"stage 'g' of gather cannot be[^$]*in g\[i, j\] = x\[idx\[i\], j\]"):
+        nl.compile(operator("gather"))
+
+
+def test_what_is_fused_stays_fused():
+    for op in (attention.causal(1, 1, 32, 16), norms.layer_norm(4, 64), rows.softmax(4, 40)):
+        assert not cuts(nl.compile(op))
+
+
+def test_a_cut_keeps_what_is_before_it_apart():
+    sch = nl.Schedule(rows.softmax(rows=6, cols=24))
+    sch.cut("s_sum")
+    with pytest.raises(ScheduleError, match="a cut between block 's_max' and block 's_sum'"):
+        sch.rolling_update("s_sum", "s_max.j")
+    sch.split("s_sum.j", (None, 8))
+    assert sch.check()
+    sch.undo()
+    sch.undo()
+    sch.rolling_update("s_sum", "s_max.j")
+    assert sch.check()
+
+
+def test_cuts_that_are_refused():
+    sch = nl.Schedule(rows.softmax(rows=6, cols=24))
+    with pytest.raises(ScheduleError, match="nothing comes before block 's_max'"):
+        sch.cut("s_max")
+    sch.rolling_update("s_sum", "s_max.j")
+    with pytest.raises(ScheduleError, match="block 's_sum' shares a nest with"):
+        sch.cut("s_sum")
