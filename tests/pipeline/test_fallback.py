@@ -15,8 +15,6 @@ from neptune_lab.runtime import call_on_arrays
 from tests.pipeline.odd_operators import ODD, operator
 
 INF = np.inf
-# Folding over only a part of what a producer folds is for the legality test of fusion to refuse, in another place.
-PARTIAL = ("partial_rms_norm", "values_wider_than_keys")
 
 
 def assert_same(kernel: Kernel, inputs: dict[str, np.ndarray], tolerance: float = 2e-4) -> None:
@@ -36,7 +34,7 @@ def cuts(kernel: Kernel) -> list[str]:
     return [str(dict(s.arguments)["block"]) for s in kernel.schedule.steps if s.primitive == "cut"]
 
 
-@pytest.mark.parametrize("name", [n for n in ODD if n not in (*PARTIAL, "gather")])
+@pytest.mark.parametrize("name", [n for n in ODD if n != "gather"])
 def test_numbers(name: str):
     kernel = nl.compile(operator(name))
     for seed in (0, 1):
