@@ -8,6 +8,7 @@ may, so that a slot released too early gives wrong numbers; a barrier that nobod
 from __future__ import annotations
 
 import builtins
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -202,14 +203,15 @@ class Simulator:
         if not name.startswith("triton"):
             return builtins.__import__(name, *rest)
         gl, hopper = self._language(), SimpleNamespace(TensorDescriptor=Descriptor, **_hopper())
-        return SimpleNamespace(gluon=SimpleNamespace(jit=self._jit), language=gl, **vars(hopper))
+        nan = SimpleNamespace(PropagateNan=SimpleNamespace(ALL="all", NONE="none"))
+        return SimpleNamespace(gluon=SimpleNamespace(jit=self._jit), language=gl, **vars(nan), **vars(hopper))
 
     def _jit(self, function: Callable[..., Any]) -> Any:
         simulator = self
 
         class Jit:
-            def __call__(self, *arguments: Any) -> Any:
-                return function(*arguments)
+            def __call__(self, *arguments: Any, **named: Any) -> Any:
+                return function(*arguments, **named)
 
             def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
                 def launch(*arguments: Any, **options: Any) -> None:
@@ -263,12 +265,11 @@ class Simulator:
             full=lambda shape, value, dtype, layout=None: tile(np.full(shape, value, dtype)),
             zeros=lambda shape, dtype, layout=None: tile(np.zeros(shape, dtype)),
             arange=lambda start, stop, layout=None: tile(np.arange(start, stop, dtype=np.int32)),
-            max=lambda value, axis: tile(np.max(value, axis=axis)),
-            min=lambda value, axis: tile(np.min(value, axis=axis)),
+            reduce=lambda value, axis, combine: tile(functools.reduce(combine, np.moveaxis(value, axis, 0))),
             sum=lambda value, axis: tile(np.sum(value, axis=axis, dtype=value.dtype)),
             where=lambda condition, a, b: _typed(np.where(condition, a, b), a, b),
-            maximum=np.maximum,
-            minimum=np.minimum,
+            maximum=_extremum(np.maximum, np.fmax),
+            minimum=_extremum(np.minimum, np.fmin),
             exp2=lambda value: tile(np.exp2(np.float32(value))),
             exp=lambda value: tile(np.exp(np.float32(value))),
             log=lambda value: tile(np.log(np.float32(value))),
@@ -282,6 +283,11 @@ class Simulator:
             int32=np.int32,
             int64=np.int64,
         )
+
+
+def _extremum(keeping: np.ufunc, dropping: np.ufunc) -> Callable[..., Any]:
+    """Of two numbers: `keeping` NaN where that is asked for, as in Triton."""
+    return lambda a, b, propagate_nan="none": (keeping if propagate_nan == "all" else dropping)(a, b)
 
 
 def _typed(value: Any, *operands: Any) -> Tile:

@@ -33,8 +33,12 @@ DTYPES = FLOATS | INTEGERS | {"bool"}
 ARITHMETIC = frozenset({"add", "sub", "mul", "max", "min"})
 DIVISIONS = frozenset({"floordiv", "floormod"})
 FLOAT_UNARY = frozenset(
-    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "floor", "ceil", "round"}
+    {
+        *("exp", "exp2", "log", "log2", "sqrt", "sqrt_rn", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf"),
+        *("floor", "ceil", "round"),
+    }
 )
+FLOAT_BINARY = frozenset({"div", "div_rn", "pow"})
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LOGICAL = frozenset({"and", "or"})
 
@@ -47,7 +51,7 @@ def arity(op: str) -> int:
         return 1
     if op == "where":
         return 3
-    if op in ARITHMETIC or op in DIVISIONS or op in COMPARISONS or op in LOGICAL or op in ("div", "pow"):
+    if op in ARITHMETIC | DIVISIONS | COMPARISONS | LOGICAL | FLOAT_BINARY:
         return 2
     raise TileError(f"{op!r} is not an elementwise operator of HTile IR")
 
@@ -212,7 +216,7 @@ def _check_elementwise(op: str, operands: list[str], dtype: str) -> None:
     elif op == "where":
         ok = operands[0] == "bool" and set(operands[1:]) == {dtype}
         expected = "a bool condition and two operands of the result's dtype"
-    elif op in FLOAT_UNARY or op in ("div", "pow"):
+    elif op in FLOAT_UNARY | FLOAT_BINARY:
         ok = dtype in FLOATS and set(operands) == {dtype}
         expected = "float operands of the result's dtype"
     elif op in DIVISIONS:

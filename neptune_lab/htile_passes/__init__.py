@@ -24,6 +24,7 @@ from neptune_lab.htile_passes.fold_dot_accumulate import fold_dot_accumulate
 from neptune_lab.htile_passes.fold_initial_values import fold_initial_values
 from neptune_lab.htile_passes.hoist_invariant_loads import hoist_invariant_loads
 from neptune_lab.htile_passes.interleave_rows import interleave_rows
+from neptune_lab.htile_passes.keep_exact import keep_exact
 from neptune_lab.htile_passes.keep_stored_tiles import keep_stored_tiles
 from neptune_lab.htile_passes.longest_first import longest_first
 from neptune_lab.htile_passes.partition_masked_loops import partition_masked_loops
@@ -43,6 +44,7 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         "drop_dead_tiles": drop_dead_tiles,
         "partition_masked_loops": partition_masked_loops,  # it copies bodies: the ones before find things in one
         "convert_positions_as_vectors": convert_positions_as_vectors,
+        "keep_exact": keep_exact,  # before any pass that rounds in another way
         "fold_constant_factors": fold_constant_factors,
         "scale_after_maximum": scale_after_maximum,
         "exponentials_to_base_two": exponentials_to_base_two,
@@ -75,6 +77,7 @@ __all__ = [
     "fold_initial_values",
     "hoist_invariant_loads",
     "interleave_rows",
+    "keep_exact",
     "keep_stored_tiles",
     "longest_first",
     "partition_masked_loops",

@@ -1,48 +1,84 @@
-"""A tile divided by a value a row is multiplied by its reciprocal: one division a row."""
+"""A tile divided by a sum of exponentials a row is multiplied by its reciprocal: one division a row."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from neptune_lab.htile.nodes import Cast, Elementwise, Program, TileExpr
+from neptune_lab.htile.nodes import Access, Cast, Elementwise, Kernel, Program, Reduce, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.walk import map_stores, rewrite_store, stores, subexpressions
 from neptune_lab.htile_passes.constants import float32, number
-from neptune_lab.htile_passes.rewrite import rewrite_expressions
 
 NARROW = frozenset({"float16", "bfloat16"})
 
 
 def divide_by_multiplying(program: Program) -> Program:
-    """Before => after, where `out` is narrower than float32:
+    """Before => after, where `out` is narrower than float32 and `s` sums exponentials less a maximum:
 
         out[...] = float16(acc[...] / s[..., NewAxis])   =>   out[...] = float16(acc[...] * (1.0 / s[..., NewAxis]))
 
-    Two roundings in float32 in place of one, which a result of 8 or 11 bits does not show, nor one that is rounded to
-    whole numbers (quantisation) but next to a tie; so a result in float32 keeps its division.
+    Two roundings in float32 in place of one, which a result of 8 or 11 bits does not show; so a result in float32
+    keeps its division.  The sum has exp(0) among its terms: it is neither so small that its reciprocal is infinite nor
+    so large that it is 0.  Any other divisor may be, 1e-39 for example, so there the division stays too.
 
     Measured on an H200: at most 1% of attention, whose only such quotient is its last statement.
     """
 
-    def visit(expr: TileExpr) -> TileExpr:
-        match expr:
-            case Cast(arg=Elementwise(op="div") as quotient, dtype=dtype) if dtype in NARROW:
-                found = _product(quotient, program)
-                return expr if found is None else replace(expr, arg=found)
-            case Elementwise(op="round", args=(Elementwise(op="div") as quotient,), dtype="float32"):
-                found = _product(quotient, program)
-                return expr if found is None else replace(expr, args=(found,))
-            case _:
-                return expr
+    def kernel(kernel: Kernel) -> Kernel:
+        every = tuple(stores(kernel.body))
 
-    return rewrite_expressions(program, visit)
+        def visit(expr: TileExpr) -> TileExpr:
+            match expr:
+                case Cast(arg=Elementwise(op="div") as quotient, dtype=dtype) if dtype in NARROW:
+                    found = _product(quotient, program, every)
+                    return expr if found is None else replace(expr, arg=found)
+                case _:
+                    return expr
+
+        body = map_stores(kernel.body, lambda store: rewrite_store(store, visit))
+        return kernel if body is kernel.body else replace(kernel, body=body)
+
+    kernels = tuple(kernel(k) for k in program.kernels)
+    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
+    return program if unchanged else replace(program, kernels=kernels)
 
 
-def _product(quotient: Elementwise, program: Program) -> Elementwise | None:
-    """`a * (1 / b)` for `a / b`; None where `b` has as many elements as the quotient, or is a constant."""
+def _product(quotient: Elementwise, program: Program, every: tuple[Store, ...]) -> Elementwise | None:
+    """`a * (1 / b)` for `a / b`; None where `b` has as many elements as the quotient, or is no such sum."""
     a, b = quotient.args
-    if quotient.dtype != "float32" or number(b) is not None:
+    if quotient.dtype != "float32" or number(b) is not None or not _sums_exponentials(b, every):
         return None
     if math.prod(shape_of(b, program)) >= math.prod(shape_of(quotient, program)):
         return None
     return Elementwise("mul", (a, Elementwise("div", (float32(1.0), b), "float32")), "float32")
+
+
+def _sums_exponentials(divisor: TileExpr, every: tuple[Store, ...]) -> bool:
+    """Whether the divisor is a tile into which exponentials less a maximum are added."""
+    if not isinstance(divisor, Access):
+        return False
+    found = _made_of(divisor.tensor, every)
+    folds = [e for e in found if isinstance(e, Reduce) and e.op == "sum"]
+    exponentials = [e for e in found if isinstance(e, Elementwise) and e.op in ("exp", "exp2")]
+    less = any(isinstance(e.args[0], Elementwise) and e.args[0].op == "sub" for e in exponentials)
+    maximum = any(
+        (isinstance(e, Reduce) and e.op == "max") or (isinstance(e, Elementwise) and e.op == "max") for e in found
+    )
+    return bool(folds) and less and maximum
+
+
+def _made_of(name: str, every: tuple[Store, ...]) -> list[TileExpr]:
+    """Every expression that goes into the tile `name`, through other tiles too."""
+    found: list[TileExpr] = []
+    names, waiting = {name}, [name]
+    while waiting:
+        at = waiting.pop()
+        for store in every:
+            if store.target.tensor == at:
+                for expr in subexpressions(store.value):
+                    found.append(expr)
+                    if isinstance(expr, Access) and expr.tensor not in names:
+                        names.add(expr.tensor)
+                        waiting.append(expr.tensor)
+    return found

@@ -17,7 +17,7 @@ from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
 MODULE_NAMES = frozenset(
     {"gl", "gluon", "mbarrier", "tma", "fence_async_shared", "warpgroup_mma", "warpgroup_mma_wait", "TensorDescriptor"}
 )
-_HELPER = re.compile(r"\b(_tanh|_hardware_tanh|_round)\(")
+_HELPER = re.compile(r"\b(_tanh|_hardware_tanh|_round|_square|_power|_maximum|_minimum|_max|_min)\(")
 
 
 class GluonContext(Context):

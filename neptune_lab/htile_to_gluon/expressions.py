@@ -24,6 +24,7 @@ from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.memory import load, vector
 from neptune_lab.htile_to_triton.context import ATOM
 from neptune_lab.htile_to_triton.elementwise import elementwise
+from neptune_lab.htile_to_triton.expressions import fold_function
 from neptune_lab.htile_to_triton.pieces import Piece, cast, literal_piece, literal_text, triton_dtype
 
 
@@ -89,7 +90,7 @@ def _reduce(ctx: GluonContext, op: str, arg: TileExpr) -> Piece:
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
     piece = emit(ctx, arg, columns)
     piece = piece if wide == dtype else cast(piece, wide)
-    result: Doc = call(f"tl.{op}", piece.doc, "axis=1")
+    result: Doc = call(fold_function(ctx, op, wide), piece.doc, "axis=1")
     if columns != ctx.columns:
         result = call("tl.convert_layout", result, ctx.rows_layout(), "assert_trivial=True")
     if dtype == "bool":

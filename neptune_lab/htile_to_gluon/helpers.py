@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
+
+from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 
 _NEXT = '''@gluon.jit
 def _next(slot, phase, STAGES: gl.constexpr):
@@ -98,12 +101,49 @@ def _round_gluon(x):
     return gl.where(magnitude < 8388608.0, gl.where(x < 0, -whole, whole), x)
 '''
 
+_KEEP_NAN = """_KEEP_NAN = gl.constexpr(PropagateNan.ALL)
+"""
+
+_MAXIMUM = '''@gluon.jit
+def _maximum_gluon(a, b):
+    """The larger of two numbers; NaN if one of them is, where gl.maximum gives the other."""
+    return gl.maximum(a, b, propagate_nan=_KEEP_NAN)
+'''
+
+_MINIMUM = '''@gluon.jit
+def _minimum_gluon(a, b):
+    """The smaller of two numbers; NaN if one of them is, where gl.minimum gives the other."""
+    return gl.minimum(a, b, propagate_nan=_KEEP_NAN)
+'''
+
+_MAX = '''@gluon.jit
+def _max_gluon(x, axis: gl.constexpr):
+    """The largest along an axis; NaN if one element is, where gl.max leaves it out."""
+    return gl.reduce(x, axis, _maximum_gluon)
+'''
+
+_MIN = '''@gluon.jit
+def _min_gluon(x, axis: gl.constexpr):
+    """The smallest along an axis; NaN if one element is, where gl.min leaves it out."""
+    return gl.reduce(x, axis, _minimum_gluon)
+'''
+
 MULTIPROCESSORS = '''@functools.cache
 def _multiprocessors(device):
     """How many programs run at a time on a GPU, one for each of its multiprocessors."""
     # Where the module is compiled ahead, tensors have no device of their own.
     return torch.cuda.get_device_properties(device if device.type == "cuda" else None).multi_processor_count
 '''
+
+
+def _respelled(name: str) -> str:
+    """A helper of the Triton emitter in Gluon, with the same functions under other names."""
+    text = TRITON_HELPERS[name].replace("@triton.jit", "@gluon.jit").replace(f"def {name}(", f"def {name}_gluon(")
+    return re.sub(r"\btl\.", "gl.", text)
+
+
+# These keep NaN, for which Triton has an enumeration.
+EXTREMA = frozenset({"_max", "_maximum", "_min", "_minimum"})
 
 # In an order in which each stands behind those that it calls; the second entry: what it calls.
 HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -119,5 +159,12 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_tanh": (_TANH, ()),
         "_hardware_tanh": (_HARDWARE_TANH, ()),
         "_round": (_ROUND, ()),
+        "_square": (_respelled("_square"), ()),
+        "_power": (_respelled("_power"), ()),
+        "_KEEP_NAN": (_KEEP_NAN, ()),
+        "_maximum": (_MAXIMUM, ("_KEEP_NAN",)),
+        "_minimum": (_MINIMUM, ("_KEEP_NAN",)),
+        "_max": (_MAX, ("_KEEP_NAN", "_maximum")),
+        "_min": (_MIN, ("_KEEP_NAN", "_minimum")),
     }
 )

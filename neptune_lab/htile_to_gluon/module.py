@@ -10,7 +10,7 @@ from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores
 from neptune_lab.htile_to_gluon.context import MODULE_NAMES
-from neptune_lab.htile_to_gluon.helpers import HELPERS, MULTIPROCESSORS
+from neptune_lab.htile_to_gluon.helpers import EXTREMA, HELPERS, MULTIPROCESSORS
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.structure import Unfit
@@ -107,6 +107,8 @@ def _module(
         ")",
         "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor",
     )
+    if EXTREMA & helpers.keys():
+        out.plain("from triton.language import PropagateNan")
     if any(ctx.host_descriptors for ctx in contexts):
         out.plain("from triton.tools.tensor_descriptor import TensorDescriptor as PlainDescriptor")
     if ASK & triton_helpers.keys():
@@ -117,7 +119,8 @@ def _module(
     _write_helpers(out, program, functions, helpers)
     for helper, users in sorted(triton_helpers.items()):
         out.plain("", "")
-        write_helper(out, helper, users, functions, contexts)
+        written = [f for f, kernel in zip(functions, made, strict=True) if isinstance(kernel, Context)]
+        write_helper(out, helper, users, written, contexts)
     sources: list[KernelSource] = []
     for function, kernel, done in zip(functions, program.kernels, made, strict=True):
         if isinstance(done, GluonKernel):

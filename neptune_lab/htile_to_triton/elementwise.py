@@ -30,7 +30,6 @@ _FUNCTIONS = {
     "where": "tl.where",
     "tanh": "_tanh",
     "round": "_round",
-    "pow": "pow",
 }
 # What Triton computes in float16 as it stands, without promotion and with one rounding.
 _NATIVE_HALF = frozenset({"add", "sub", "mul", "neg", "abs", "max", "min", "where"}) | COMPARISONS
@@ -56,7 +55,7 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
     if op in ("floordiv", "floormod"):
         return _floored(op, expr, pieces, ctx)
     if op == "pow":
-        return _power(pieces, expr.args[1], dtype)
+        return _power(ctx, pieces, expr.args[1], dtype)
     if op in _INFIX:
         return _infix(op, pieces, dtype)
     if op == "neg":
@@ -66,6 +65,8 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
     function = _FUNCTIONS.get(op, f"tl.{op}")
     if op == "tanh" and dtype == "float32" and ctx.options.tanh == "hardware":
         function = "_hardware_tanh"
+    if op in ("max", "min") and dtype in FLOATS:
+        function = f"_{op}imum"  # as PyTorch's and NumPy's, NaN if an operand is
     if function.startswith("_"):
         ctx.helper(function)
     args = [strong(piece, dtype) for piece in pieces]
@@ -115,17 +116,38 @@ def _is_non_negative(ctx: Context, expr: TileExpr) -> bool:
             return False
 
 
-def _power(pieces: list[Piece], exponent: TileExpr, dtype: str) -> Piece:
-    """x ** y: products for small whole exponents, exp2(y * log2(x)) otherwise (NaN for negative x, as in C)."""
+def _power(ctx: Context, pieces: list[Piece], exponent: TileExpr, dtype: str) -> Piece:
+    """x ** y with the signs and NaN of C's pow: products for whole numbers, `_power` (helpers.py) otherwise."""
     base = pieces[0] if pieces[0].literal is None else Piece(full((), pieces[0].literal.value, dtype))
     if isinstance(exponent, Literal) and math.isfinite(exponent.value):
         value = float(exponent.value)
-        if value == 0.5:
-            return Piece(call("tl.sqrt", base.doc))
-        if value.is_integer() and 1 <= abs(value) <= 4:
-            factors: list[Doc] = [base.at(MUL)]
-            for _ in range(int(abs(value)) - 1):
-                factors += [" * ", base.at(MUL + 1)]
-            product = Piece(seq(*factors), MUL if abs(value) > 1 else base.level)
+        if value == 0:
+            return Piece(call("tl.where", seq(base.at(COMPARE + 1), " == ", base.at(COMPARE + 1)), "1.0", "1.0"))
+        if abs(value) == 0.5:
+            root = Piece(call("tl.sqrt", base.doc))
+            return root if value > 0 else Piece(seq("1.0 / ", root.doc), MUL)
+        if value.is_integer() and abs(value) <= _MULTIPLIED:
+            product = _whole_power(ctx, base, int(abs(value)))
             return product if value > 0 else Piece(seq("1.0 / ", product.at(ATOM)), MUL)
-    return Piece(call("tl.exp2", seq(pieces[1].at(MUL), " * ", call("tl.log2", base.doc))))
+    power = full((), pieces[1].literal.value, dtype) if pieces[1].literal is not None else pieces[1].doc
+    return Piece(call(ctx.helper("_power"), base.doc, power))
+
+
+# Powers up to here are products: as exact as multiplications are, for any sign.
+_MULTIPLIED = 64
+
+
+def _whole_power(ctx: Context, base: Piece, exponent: int) -> Piece:
+    """x ** n for n > 0: x * x * x * x up to 4, then a product of squares of squares."""
+    if exponent <= 4:
+        factors = [base] * exponent
+    else:
+        factors, square = [], base
+        while exponent:
+            factors += [square] if exponent % 2 else []
+            exponent //= 2
+            square = Piece(call(ctx.helper("_square"), square.doc))
+    product: list[Doc] = [factors[0].at(MUL)]
+    for factor in factors[1:]:
+        product += [" * ", factor.at(MUL + 1)]
+    return Piece(seq(*product), MUL) if len(factors) > 1 else factors[0]

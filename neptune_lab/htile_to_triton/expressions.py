@@ -134,6 +134,14 @@ def filled(ctx: Context, expr: TileExpr, piece: Piece, dim: int, value: float | 
     return Piece(call("tl.where", keep, piece.doc, strong(literal_piece(value, dtype), dtype)))
 
 
+def fold_function(ctx: Context, op: str, dtype: str) -> str:
+    """The function that folds a tile with `op`, "sum", "max" or "min"; an extremum of floats keeps NaN."""
+    if op in ("max", "min") and dtype in FLOATS:
+        ctx.helper(f"_{op}imum")
+        return ctx.helper(f"_{op}")
+    return f"tl.{op}"
+
+
 def _reduce(ctx: Context, expr: Reduce) -> Piece:
     dtype = ctx.dtype(expr.arg)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
@@ -143,7 +151,7 @@ def _reduce(ctx: Context, expr: Reduce) -> Piece:
     if expr.op == "prod":
         result = Piece(call("tl.reduce", piece.doc, str(expr.dim), ctx.helper("_product")))
     else:
-        result = Piece(call(f"tl.{expr.op}", piece.doc, f"axis={expr.dim}"))
+        result = Piece(call(fold_function(ctx, expr.op, wide), piece.doc, f"axis={expr.dim}"))
     if dtype == "bool":
         return Piece(seq(result.doc, " != 0"), COMPARE)
     return result if dtype in ("float32", "float64", "int32", "int64") else cast(result, dtype)

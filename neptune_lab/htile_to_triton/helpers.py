@@ -48,10 +48,62 @@ def _round(x):
     return tl.where(magnitude < limit, tl.where(x < 0, -whole, whole), x)
 '''
 
+_SQUARE = """@triton.jit
+def _square(x):
+    return x * x
+"""
+
+_POWER = '''@triton.jit
+def _power(x, y):
+    """x ** y as C's pow has it: NaN for a negative x and a y with a fraction, the sign of x for an odd y."""
+    x = x - tl.where(y == y, 0.0, 0.0)  # both as tiles: the interpreter cannot broadcast one condition
+    y = y - tl.where(x == x, 0.0, 0.0)
+    size = tl.exp2(y * tl.log2(tl.abs(x)))
+    whole = tl.floor(y) == y
+    odd = whole & (tl.floor(y * 0.5) * 2.0 != y)
+    signed = tl.where(odd & ((x < 0) | (1.0 / x < 0)), -size, size)
+    known = tl.where((x < 0) & (x > float("-inf")) & (whole == 0), float("nan"), signed)
+    one = (y == 0) | (x == 1) | ((tl.abs(x) == 1) & (tl.abs(y) == float("inf")))
+    return tl.where(one, 1.0, known)
+'''
+
 _PRODUCT = """@triton.jit
 def _product(a, b):
     return a * b
 """
+
+_MAXIMUM = '''@triton.jit
+def _maximum(a, b):
+    """The larger of two numbers; NaN if one of them is, where tl.maximum gives the other."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+'''
+
+_MINIMUM = '''@triton.jit
+def _minimum(a, b):
+    """The smaller of two numbers; NaN if one of them is, where tl.minimum gives the other."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+'''
+
+# Triton's interpreter knows the fold of tl.max only, and runs any other element by element in Python.
+_MAX = '''@triton.jit
+def _max(x, axis: tl.constexpr):
+    """The largest along an axis; NaN if one element is, where tl.max leaves it out."""
+    if INTERPRETED:
+        largest = tl.max(tl.where(x != x, float("-inf"), x), axis=axis)
+        return tl.where(tl.max((x != x).to(tl.int32), axis=axis) != 0, float("nan"), largest)
+    else:
+        return tl.reduce(x, axis, _maximum)
+'''
+
+_MIN = '''@triton.jit
+def _min(x, axis: tl.constexpr):
+    """The smallest along an axis; NaN if one element is, where tl.min leaves it out."""
+    if INTERPRETED:
+        smallest = tl.min(tl.where(x != x, float("inf"), x), axis=axis)
+        return tl.where(tl.max((x != x).to(tl.int32), axis=axis) != 0, float("nan"), smallest)
+    else:
+        return tl.reduce(x, axis, _minimum)
+'''
 
 _DOT = '''@triton.jit
 def _dot(a, b, acc):
@@ -64,15 +116,21 @@ def _dot(a, b, acc):
 
 INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
 # These ask whether Triton interprets them.
-ASK = frozenset({"_dot", "_hardware_tanh", "_launch_dependents", "_wait"})
+ASK = frozenset({"_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_wait"})
 
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
         "_dot": _DOT,
         "_hardware_tanh": _HARDWARE_TANH,
         "_launch_dependents": _LAUNCH_DEPENDENTS,
+        "_max": _MAX,
+        "_maximum": _MAXIMUM,
+        "_min": _MIN,
+        "_minimum": _MINIMUM,
+        "_power": _POWER,
         "_product": _PRODUCT,
         "_round": _ROUND,
+        "_square": _SQUARE,
         "_tanh": _TANH,
         "_wait": _WAIT,
     }

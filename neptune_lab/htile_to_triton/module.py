@@ -98,7 +98,7 @@ def write_helper(out: Writer, helper: str, users: dict[str, None], functions: li
             if stmt.node_id == user:
                 kernel, origin = function, stmt.origin
     for line in HELPERS[helper].rstrip("\n").split("\n"):
-        if line.lstrip().startswith(("return", "if ")):
+        if line.startswith("    ") and not line.lstrip().startswith(('"""', "else:")):
             out.linked(kernel, line, tuple(users), origin)
         else:
             out.plain(line)

@@ -14,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language import PropagateNan
 
 NEEDS_GPU = True  # Triton's interpreter does not know Gluon
 # Layouts: of a warp group's product, of vectors beside it, of a left operand in registers.
@@ -74,6 +75,21 @@ def _arrive(BARRIER: gl.constexpr):
     gl.inline_asm_elementwise(
         f"bar.arrive {BARRIER}, 256; mov.b32 $0, $1;", "=r,r", [lane], dtype=gl.int32, is_pure=False, pack=1
     )
+
+
+_KEEP_NAN = gl.constexpr(PropagateNan.ALL)
+
+
+@gluon.jit
+def _maximum_gluon(a, b):
+    """The larger of two numbers; NaN if one of them is, where gl.maximum gives the other."""
+    return gl.maximum(a, b, propagate_nan=_KEEP_NAN)
+
+
+@gluon.jit
+def _max_gluon(x, axis: gl.constexpr):
+    """The largest along an axis; NaN if one element is, where gl.max leaves it out."""
+    return gl.reduce(x, axis, _maximum_gluon)
 
 
 @gluon.jit
@@ -174,8 +190,8 @@ def attention_causal_kernel_consumer(
     mbarrier.arrive(k_empty.index(k_slot), count=1)
     k_slot, k_phase = _next(k_slot, k_phase, 2)
     score_first = gl.where(j[None, :] <= i[:, None], qk_first, float("-inf"))
-    s_max_tile_first = gl.max(score_first, axis=1) * 0.125
-    s_max_1_first = gl.maximum(s_max_0, s_max_tile_first)
+    s_max_tile_first = _max_gluon(score_first, axis=1) * 0.125
+    s_max_1_first = _maximum_gluon(s_max_0, s_max_tile_first)
     s_max_1_finite_first = gl.where(s_max_1_first == float("-inf"), 0.0, s_max_1_first)
     s_exp_first = gl.exp2(score_first * 0.18033688011112042 - s_max_1_finite_first[:, None] * 1.4426950408889634)
     s_sum_tile_first = gl.sum(s_exp_first, axis=1)
@@ -202,8 +218,8 @@ def attention_causal_kernel_consumer(
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = _next(k_slot, k_phase, 2)
         score = gl.where(j_2[None, :] <= i[:, None], qk, float("-inf"))
-        s_max_tile = gl.max(score, axis=1) * 0.125
-        s_max_1 = gl.maximum(s_max_0, s_max_tile)
+        s_max_tile = _max_gluon(score, axis=1) * 0.125
+        s_max_1 = _maximum_gluon(s_max_0, s_max_tile)
         s_max_1_finite = gl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
         s_exp = gl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
         s_sum_tile = gl.sum(s_exp, axis=1)
@@ -233,8 +249,8 @@ def attention_causal_kernel_consumer(
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = _next(k_slot, k_phase, 2)
         score = qk
-        s_max_tile = gl.max(score, axis=1) * 0.125
-        s_max_1 = gl.maximum(s_max_0, s_max_tile)
+        s_max_tile = _max_gluon(score, axis=1) * 0.125
+        s_max_1 = _maximum_gluon(s_max_0, s_max_tile)
         s_max_1_finite = gl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
         s_exp = gl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
         s_sum_tile = gl.sum(s_exp, axis=1)

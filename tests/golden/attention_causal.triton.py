@@ -8,6 +8,25 @@ import triton
 import triton.language as tl
 
 
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def _max(x, axis: tl.constexpr):
+    """The largest along an axis; NaN if one element is, where tl.max leaves it out."""
+    if INTERPRETED:
+        largest = tl.max(tl.where(x != x, float("-inf"), x), axis=axis)
+        return tl.where(tl.max((x != x).to(tl.int32), axis=axis) != 0, float("nan"), largest)
+    else:
+        return tl.reduce(x, axis, _maximum)
+
+
+@triton.jit
+def _maximum(a, b):
+    """The larger of two numbers; NaN if one of them is, where tl.maximum gives the other."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
 @triton.jit
 def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     i0 = tl.program_id(0)
@@ -32,9 +51,9 @@ def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
         k = tl.load(k_base + j[None, :] * 64 + d[:, None])
         qk = tl.dot(q_tile, k)
         score = qk
-        s_max_tile = tl.max(score, axis=1) * 0.125
+        s_max_tile = _max(score, axis=1) * 0.125
         # s_max
-        s_max_1 = tl.maximum(s_max_0, s_max_tile)
+        s_max_1 = _maximum(s_max_0, s_max_tile)
         # s_exp
         s_max_1_finite = tl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
         s_exp = tl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
@@ -49,9 +68,9 @@ def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     k_2 = tl.load(k_base + i[None, :] * 64 + d[:, None])
     qk = tl.dot(q_tile, k_2)
     score = tl.where(i[None, :] <= i[:, None], qk, float("-inf"))
-    s_max_tile = tl.max(score, axis=1) * 0.125
+    s_max_tile = _max(score, axis=1) * 0.125
     # s_max
-    s_max_1 = tl.maximum(s_max_0, s_max_tile)
+    s_max_1 = _maximum(s_max_0, s_max_tile)
     # s_exp
     s_max_1_finite = tl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
     s_exp = tl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)

@@ -8,6 +8,25 @@ import triton
 import triton.language as tl
 
 
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def _max(x, axis: tl.constexpr):
+    """The largest along an axis; NaN if one element is, where tl.max leaves it out."""
+    if INTERPRETED:
+        largest = tl.max(tl.where(x != x, float("-inf"), x), axis=axis)
+        return tl.where(tl.max((x != x).to(tl.int32), axis=axis) != 0, float("nan"), largest)
+    else:
+        return tl.reduce(x, axis, _maximum)
+
+
+@triton.jit
+def _maximum(a, b):
+    """The larger of two numbers; NaN if one of them is, where tl.maximum gives the other."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
 @triton.jit
 def attention_causal_local(q_ptr, k_ptr, v_ptr, s_max_local_ptr, s_sum_local_ptr, acc_local_ptr):
     j0 = tl.program_id(0)
@@ -26,7 +45,7 @@ def attention_causal_local(q_ptr, k_ptr, v_ptr, s_max_local_ptr, s_sum_local_ptr
     qk = tl.sum(q[None, :].to(tl.float32) * k.to(tl.float32), axis=1)
     score = tl.where(j <= (i + 95), qk * 0.125, float("-inf"))
     # s_max_local
-    s_max_local_chip = tl.max(tl.where(j < 96, score, float("-inf")), axis=0)
+    s_max_local_chip = _max(tl.where(j < 96, score, float("-inf")), axis=0)
     tl.store(s_max_local_base, s_max_local_chip)
     s_exp = tl.exp2(
         score * 1.4426950408889634 - tl.where(
@@ -60,7 +79,7 @@ def attention_causal_combine(out_ptr, s_max_local_ptr, s_sum_local_ptr, acc_loca
     d = tl.arange(0, 64)
     out_base = out_ptr + (b * 2 + h + i) * 64
     s_max_local = tl.load(s_max_local_base + j)
-    s_max = tl.max(s_max_local, axis=0)
+    s_max = _max(s_max_local, axis=0)
     # s_sum
     s_max_finite = tl.where(s_max == float("-inf"), 0.0, s_max)
     s_sum_local = tl.load(s_sum_local_base + j)

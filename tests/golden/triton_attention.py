@@ -8,6 +8,25 @@ import triton
 import triton.language as tl
 
 
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def _max(x, axis: tl.constexpr):
+    """The largest along an axis; NaN if one element is, where tl.max leaves it out."""
+    if INTERPRETED:
+        largest = tl.max(tl.where(x != x, float("-inf"), x), axis=axis)
+        return tl.where(tl.max((x != x).to(tl.int32), axis=axis) != 0, float("nan"), largest)
+    else:
+        return tl.reduce(x, axis, _maximum)
+
+
+@triton.jit
+def _maximum(a, b):
+    """The larger of two numbers; NaN if one of them is, where tl.maximum gives the other."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
 @triton.jit
 def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     i0 = tl.program_id(0)
@@ -33,7 +52,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
         k = tl.load(k_base + j[None, :] * 64 + d[:, None])
         score = tl.dot(q_tile, k)
         s_max_prev = s_max
-        s_max = tl.maximum(s_max, tl.max(score, axis=1) * 0.125)
+        s_max = _maximum(s_max, _max(score, axis=1) * 0.125)
         p = tl.exp2(score * 0.18033688011112042 - s_max[:, None] * 1.4426950408889634)
         # s_sum
         repair = tl.exp2(s_max_prev * 1.4426950408889634 - s_max * 1.4426950408889634)
@@ -43,7 +62,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     k_2 = tl.load(k_base + j_2[None, :] * 64 + d[:, None], mask=j_2[None, :] < 77, other=0.0)
     score = tl.dot(q_tile, k_2)
     s_max_prev = s_max
-    s_max = tl.maximum(s_max, tl.max(tl.where(j_2[None, :] < 77, score * 0.125, float("-inf")), axis=1))
+    s_max = _maximum(s_max, _max(tl.where(j_2[None, :] < 77, score * 0.125, float("-inf")), axis=1))
     p = tl.exp2(score * 0.18033688011112042 - s_max[:, None] * 1.4426950408889634)
     # s_sum
     repair = tl.exp2(s_max_prev * 1.4426950408889634 - s_max * 1.4426950408889634)

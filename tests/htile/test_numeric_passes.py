@@ -34,6 +34,7 @@ from neptune_lab.htile_passes import (
     exponentials_to_base_two,
     fold_constant_factors,
     interleave_rows,
+    keep_exact,
     longest_first,
     partition_masked_loops,
     scale_after_maximum,
@@ -167,16 +168,62 @@ def test_infinities_stay_infinite_in_base_two():
     same_numbers(before, after)
 
 
+def softmax_sum() -> tuple[Stmt, ...]:
+    """m = the sum of exp(x - the maximum of the row), as softmax's denominator."""
+    highest = store("s0", M, Reduce("max", X, 1))
+    return highest, store("s2", M, Reduce("sum", op("exp", op("sub", X, at("m", I, NEW))), 1))
+
+
 def test_one_division_a_row_where_the_result_is_narrow():
-    narrow = program(store("s2", M, Reduce("sum", X, 1)), store("s1", Z, Cast(op("div", X, at("m", I, NEW)), F16)))
+    out = Cast(op("div", X, at("m", I, NEW)), F16)
+    narrow = program(*softmax_sum(), store("s1", Z, out))
     after = divide_by_multiplying(narrow)
     assert value_of(after, "s1") == Cast(op("mul", X, op("div", lit(1.0), at("m", I, NEW))), F16)
-    wide = program(store("s2", M, Reduce("sum", X, 1)), store("s1", Y, op("div", X, at("m", I, NEW))))
+    wide = program(*softmax_sum(), store("s1", Y, op("div", X, at("m", I, NEW))))
     assert divide_by_multiplying(wide) is wide
-    whole = program(store("s2", M, Reduce("sum", X, 1)), store("s1", Y, op("round", op("div", X, at("m", I, NEW)))))
-    assert value_of(divide_by_multiplying(whole), "s1").args[0].op == "mul"
     elements = program(store("s1", Z, Cast(op("div", X, X), F16)))
     assert divide_by_multiplying(elements) is elements, "as many divisors as elements"
+    tiny = program(store("s2", M, Reduce("sum", X, 1)), store("s1", Z, out))
+    assert divide_by_multiplying(tiny) is tiny, "the reciprocal of 1e-39 is infinite in float32"
+    whole = program(*softmax_sum(), store("s1", Y, op("round", op("div", X, at("m", I, NEW)))))
+    assert divide_by_multiplying(whole) is whole, "half a unit in the last place is a step of round"
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda x: op("ceil", x),
+        lambda x: op("floor", x),
+        lambda x: op("round", x),
+        lambda x: Cast(Cast(x, "int32"), F32),
+        lambda x: op("where", op("eq", x, lit(2.0), dtype="bool"), lit(1.0), lit(0.0)),
+    ],
+)
+@pytest.mark.parametrize("through", ["nothing", "a tile"])
+def test_what_is_cut_keeps_its_rounding(cut, through):
+    """x / 7 is not x * (1 / 7) at 14 = 2 * 7, and ceil shows it."""
+    quotient = op("div", X, lit(7.0))
+    body = [store("s1", Y, cut(quotient))]
+    if through == "a tile":
+        body = [store("s0", S, quotient), store("s1", Y, op("add", cut(S), S))]
+    before = program(*body)
+    after = fold_constant_factors(keep_exact(before))
+    assert any(
+        e == op("div_rn", X, lit(7.0)) for k in after.kernels for s in stores(k.body) for e in subexpressions(s.value)
+    )
+    x = {"x": np.arange(512.0).reshape(32, 16)}
+    np.testing.assert_array_equal(interpret(after, x)["y"], interpret(before, x)["y"])
+
+
+def test_what_is_not_cut_is_folded_still():
+    """The guard of a maximum compares with an infinity, which no rounding makes."""
+    scaled = op("div", op("mul", X, lit(0.5)), lit(7.0))
+    guard = op("where", op("eq", at("m", I), lit(-math.inf), dtype="bool"), lit(0.0), at("m", I))
+    before = program(store("s2", M, Reduce("max", scaled, 1)), store("s3", M, guard), store("s1", Y, scaled))
+    assert keep_exact(before) is before
+    assert value_of(fold_constant_factors(before), "s1") == op("mul", X, lit(0.5 / 7.0))
+    root = program(store("s1", Y, op("floor", op("sqrt", X))))
+    assert value_of(keep_exact(root), "s1") == op("floor", op("sqrt_rn", X))
 
 
 def test_positions_are_converted_before_they_are_combined():

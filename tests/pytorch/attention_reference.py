@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -38,3 +39,16 @@ def make_bias(slopes, width=100):
         return score + torch.where(q - kv < width, slopes[h] * (kv - q), 0.0)
 
     return bias
+
+
+def flex(q: Any, k: Any, v: Any, score_mod: Any = None, mask_mod: Any = None, scale: Any = None) -> Any:
+    """What FlexAttention's eager form computes, in the inputs' dtype; the mask is one of the score."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def mod(score, b, h, i, j):
+        score = score if score_mod is None else score_mod(score, b, h, i, j)
+        return score if mask_mod is None else torch.where(mask_mod(b, h, i, j), score, -torch.inf)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it is not compiled
+        return flex_attention(q, k, v, score_mod=mod, scale=scale, enable_gqa=q.shape[1] != k.shape[1])

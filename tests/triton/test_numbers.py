@@ -175,6 +175,49 @@ def test_reduce_of_bools(run_triton):
     assert found == {"max": True, "min": False}
 
 
+I12 = Slice(Int(0), 12, "d0")
+SPECIAL = (-math.inf, -2.5, -2.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 2.0, math.inf, math.nan)
+
+
+@pytest.mark.parametrize(
+    "exponent",
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 33.0, 65.0, 66.0, 1.5, 2.5, -1.0, -2.0, -3.0, -5.0, -66.0, -1.5],
+)
+def test_powers_have_the_signs_and_nan_of_c(exponent, run_triton):
+    """At every special base, also where the exponent is a tile and not a constant."""
+    bases = np.array(SPECIAL)
+    constant = one_store(op("pow", at("x", I12), lit(exponent)), {"x": F32}, F32, 12)
+    tile = one_store(op("pow", at("x", I12), at("n", I12)), {"x": F32, "n": F32}, F32, 12)
+    with np.errstate(all="ignore"):
+        expected = np.power(bases, exponent).astype(np.float32)
+    for program, inputs in ((constant, {}), (tile, {"n": np.full(12, exponent)})):
+        found = run_triton(program, {"x": bases, **inputs})["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("base", [-2.0, -1.0, 0.0, 0.5, 1.0, 2.0])
+def test_powers_of_a_constant(base, run_triton):
+    exponents = np.array([-math.inf, -2.5, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, math.inf, math.nan])
+    program = one_store(op("pow", lit(base), at("n", I12)), {"n": F32}, F32, 12)
+    with np.errstate(all="ignore"):
+        expected = np.power(base, exponents)
+    np.testing.assert_allclose(run_triton(program, {"n": exponents})["y"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extrema_keep_nan(name, dtype, run_triton):
+    """Of two numbers and along an axis, NaN first, last and alone; NumPy and PyTorch agree on it."""
+    x = np.where(np.arange(11) == 4, math.nan, np.arange(11))
+    two = one_store(Elementwise(name, (at("x", I), Literal(5, dtype)), dtype), {"x": dtype}, dtype)
+    along = one_store(Reduce(name, at("x", I), 0), {"x": dtype}, dtype, shape=())
+    function = {"max": np.maximum, "min": np.minimum}[name]
+    np.testing.assert_array_equal(run_triton(two, {"x": x})["y"], function(x, 5))
+    for values in (x, x[::-1].copy(), np.full(11, math.nan)):
+        assert np.isnan(run_triton(along, {"x": values})["y"])
+    assert run_triton(along, {"x": np.full(11, -math.inf)})["y"] == -math.inf
+
+
 def three_axes() -> tuple[Slice, Slice, Slice]:
     return Slice(Int(0), 3, "a"), Slice(Int(0), 5, "b"), Slice(Int(0), 4, "c")
 

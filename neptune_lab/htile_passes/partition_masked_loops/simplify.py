@@ -93,11 +93,11 @@ def _infinities_of(op: str, args: list[Infinities], operands: tuple[TileExpr, ..
             return _negated(a)
         case "mul", [a, b]:
             return BOTH if a | b else NEITHER
-        case (("exp" | "exp2" | "sqrt" | "abs"), [a]):
+        case (("exp" | "exp2" | "sqrt" | "sqrt_rn" | "abs"), [a]):
             return frozenset((INF,)) if INF in a or (op == "abs" and a) else NEITHER
         case (("tanh" | "sigmoid" | "erf"), _):
             return NEITHER
-        case "div", [a, b] if isinstance(operands[1], Literal) and operands[1].value != 0:
+        case (("div" | "div_rn"), [a, b]) if isinstance(operands[1], Literal) and operands[1].value != 0:
             return a
         case (("log" | "log2"), [a]):
             return (a & {INF}) | {-INF}

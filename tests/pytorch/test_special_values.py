@@ -1,0 +1,117 @@
+"""`nl.attention` beside FlexAttention's own arithmetic: quotients that are cut, powers, NaN and infinities."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from attention_reference import DEVICE, causal, flex, reference, tensors
+
+import neptune_lab as nl
+
+W = 7
+
+
+def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-5) -> None:
+    """NaN at the same places, and close elsewhere."""
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert (found - expected).nan_to_num().abs().max() < tolerance
+
+
+@pytest.mark.parametrize(
+    "score_mod",
+    [
+        lambda s, b, h, q, kv: s + torch.ceil(kv / 7),
+        lambda s, b, h, q, kv: s + torch.floor((q - kv) / 7),
+        lambda s, b, h, q, kv: s + torch.floor(kv / W) * 0.25,
+        lambda s, b, h, q, kv: s + (kv * 0.1 * 10 // 3) * 0.5,
+        lambda s, b, h, q, kv: torch.where((kv / 3) * 3 == kv, s, s * 2),
+        lambda s, b, h, q, kv: s + torch.floor(torch.sqrt(kv + 0.0)),
+    ],
+)
+def test_quotients_that_are_cut_are_those_of_ieee_arithmetic(score_mod):
+    q, k, v = tensors((1, 1, 24, 16), (1, 1, 57, 16))
+    same(nl.attention(q, k, v, score_mod=score_mod), flex(q, k, v, score_mod))
+
+
+@pytest.mark.parametrize(
+    "mask_mod",
+    [
+        lambda b, h, q, kv: kv / 7.0 == kv // 7,
+        lambda b, h, q, kv: (q / W - kv / W < 1.0) & (kv / W - q / W <= 1.0),
+        lambda b, h, q, kv: (q / 5 - kv / 5) * 5 == q - kv,
+    ],
+)
+def test_masks_made_of_quotients(mask_mod):
+    q, k, v = tensors((1, 1, 24, 16), (1, 1, 57, 16))
+    same(nl.attention(q, k, v, mask_mod=mask_mod), flex(q, k, v, None, mask_mod))
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 4, 5, 6, 7, 0.5, 1.5, 2.0, 5.0, -1, -2, -5, -0.5])
+def test_powers_of_scores(exponent):
+    q, k, v = tensors((1, 1, 16, 16))
+    mod = lambda s, b, h, q, kv: (s * 0.5) ** exponent  # noqa: E731
+    same(nl.attention(q, k, v, score_mod=mod), flex(q, k, v, mod), 1e-3 if exponent < 0 else 2e-5)
+
+
+def test_powers_of_positions():
+    q, k, v = tensors((1, 1, 16, 16))
+    for mod in (
+        lambda s, b, h, q, kv: s + 0.9 ** (q - kv),
+        lambda s, b, h, q, kv: s * (kv - 8.0) ** torch.floor(q / 4),
+    ):
+        same(nl.attention(q, k, v, score_mod=mod), flex(q, k, v, mod), 1e-4)
+    signs = lambda s, b, h, q, kv: s + (-0.5) ** kv  # noqa: E731
+    # FlexAttention 2.11 takes this for -(0.5 ** kv).
+    same(nl.attention(q, k, v, score_mod=signs).double(), reference(q, k, v, signs))
+
+
+@pytest.mark.parametrize("mask_mod", [None, causal, lambda b, h, q, kv: (q // 8 == kv // 8) & (kv != 3)])
+@pytest.mark.parametrize("name", ["q", "k", "bias"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_special_values_stay_in_the_rows_that_see_them(value, name, mask_mod):
+    """A row of NaN scores is NaN, not 0; behind a mask nothing of q, k or a bias is seen."""
+    q, k, v = tensors((1, 2, 32, 16))
+    bias = torch.zeros(32, 32, device=DEVICE)
+    if name == "q":
+        q[0, 0, 3] = value
+        q[0, 1, 5, 2] = value
+    elif name == "k":
+        k[0, 1, 17, 3] = value
+        k[0, 0, 3] = value
+    else:
+        bias[3] = value
+        bias[9, 5] = value
+    mod = lambda s, b, h, q, kv: s + bias[q, kv]  # noqa: E731
+    same(nl.attention(q, k, v, score_mod=mod, mask_mod=mask_mod), flex(q, k, v, mod, mask_mod))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_special_values_in_v(value):
+    """Each query that sees the key gets the value's class; one that does not gets NaN, 0 times the value, as in the
+    definition, or the rest of its row, where the key's tile is skipped: never another number."""
+    q, k, v = tensors((1, 1, 128, 16))
+    v[0, 0, 17, 3] = value
+    same(nl.attention(q, k, v), flex(q, k, v))
+    found, expected = nl.attention(q, k, v, mask_mod=causal), flex(q, k, v, None, causal)
+    without = flex(q, k, v.nan_to_num(0, 0, 0), None, causal)
+    same(found[:, :, 17:], expected[:, :, 17:])
+    same(found[..., 4:], expected[..., 4:])
+    hidden = found[0, 0, :17, 3]
+    assert (hidden.isnan() | ((hidden - without[0, 0, :17, 3]).abs() < 2e-5)).all()
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [
+        lambda s, b, h, q, kv: torch.maximum(s, s * 2),
+        lambda s, b, h, q, kv: torch.minimum(s * 2, s),
+        lambda s, b, h, q, kv: torch.where(s > 0, s, 0.0),
+        lambda s, b, h, q, kv: torch.tanh(s) * 3,
+    ],
+)
+def test_nan_goes_through_functions_as_in_torch(mod):
+    q, k, v = tensors((1, 1, 16, 16))
+    q[0, 0, 3], q[0, 0, 5, 0] = math.nan, math.inf
+    same(nl.attention(q, k, v, score_mod=mod), flex(q, k, v, mod))
