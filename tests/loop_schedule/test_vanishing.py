@@ -75,14 +75,15 @@ def test_a_guard_does_not_hide_an_infinity(which: int, update: str):
     x, y = small.matrix(m=6), small.matrix("y", m=6)
     sch = small.schedule(([x, y], [quotient(x, y)[which]]))
     sch.split("r.j", (None, 2))
-    with pytest.raises(ScheduleError, match="step 'guard' failed: '.*' can be 0 on the way"):
+    with pytest.raises(ScheduleError, match=r"step 'guard' failed: '.*' can be 0 on the way"):
         getattr(sch, update)("o", "r.j0")
 
 
 INF = float("inf")
 ROWS = np.array(
     [
-        [-INF] * 6, [-INF, -INF, -300, -301, -INF, -302], [-INF, -INF, -INF, -INF, 5, -INF], [5, -INF, 4, -INF, -INF, -INF],
+        [-INF] * 6, [-INF, -INF, -300, -301, -INF, -302], [-INF, -INF, -INF, -INF, 5, -INF],
+        [5, -INF, 4, -INF, -INF, -INF],
         [0] * 6, [0, 0, 0, 0, 3, -4], [-200] * 6, [-INF, -INF, INF, 1, 2, 3], [np.nan, -INF, 1, 2, 3, 4],
     ],
     np.float32,
