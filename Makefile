@@ -3,8 +3,15 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+# Cases and seed of `make fuzz`; SEED is of `make nightly` too.
+N      ?= 2000
+SEED   ?= 0
 # Workers for the tests: one a core, at most 8 (each loads TVM and torch).
 JOBS   ?= logical
+
+ifneq ($(words $(VENV)),1)
+$(error VENV="$(VENV)": expected one folder without spaces in its name, as in make VENV=.venv)
+endif
 
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
@@ -17,7 +24,7 @@ ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system lab notebooks student docs test check lint format clean distclean
+.PHONY: help setup system lab notebooks student docs test fuzz nightly check lint format clean distclean
 
 help:  ## show this list
 	@echo "neptune_lab:"
@@ -28,17 +35,13 @@ setup: $(STAMP)  ## make .venv and install the pinned dependencies (skipped when
 # An existing .venv is used as it is; whatever it lacks is installed into it.
 $(STAMP): pyproject.toml scripts/jupyterlab.json
 	@test -n "$(TORCH)" || { echo "error: no line \"torch==…\" in pyproject.toml" >&2; exit 1; }
-	@test -x $(BIN)/python || { \
-	  command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) found: install Python 3.11 or later, or say make PYTHON=/path/to/python3" >&2; exit 1; }; \
-	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is `$(PYTHON) --version 2>&1`: neptune_lab needs Python 3.11 or later (make PYTHON=/path/to/python3.11)" >&2; exit 1; }; \
-	  $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "error: could not make $(VENV); on Debian and Ubuntu the package python3-venv is needed" >&2; exit 1; }; \
-	}
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(VENV) holds `$(BIN)/python --version 2>&1`: neptune_lab needs Python 3.11 or later; remove $(VENV) and try again" >&2; exit 1; }
+	@VENV="$(VENV)" PYTHON="$(PYTHON)" bash scripts/environment.sh create
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(VENV) holds `$(BIN)/python --version 2>&1`: neptune_lab needs Python 3.11 or later; give another folder (make VENV=.venv311), or remove $(VENV) yourself" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade
 	$(PIP) install "$(TORCH)"
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(VENV)/torch-constraint.txt
 	$(PIP) install --constraint $(VENV)/torch-constraint.txt --editable ".[widgets,tune,dev,docs]"
-	@mkdir -p $(VENV)/share/jupyter/lab/settings && cp scripts/jupyterlab.json $(VENV)/share/jupyter/lab/settings/overrides.json
+	@VENV="$(VENV)" bash scripts/environment.sh settings
 	@touch $(STAMP)
 
 system:  ## install graphviz and Chromium where apt-get may (the tests skip what they lack)
@@ -60,6 +63,12 @@ docs: setup  ## build the documentation to build/docs/index.html (offline; warni
 test: setup system check  ## everything CI runs: check, then pytest (ARGS="-k name" picks tests)
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile $(ARGS)
 
+fuzz: setup  ## N random programs through every stage (N=2000 SEED=0); resumes a run that was interrupted
+	$(BIN)/python scripts/long_run.py fuzz --cases $(N) --seed $(SEED) $(ARGS)
+
+nightly: setup  ## the tests that are too slow for `make test`, then 20,000 fuzz cases; resumes likewise
+	$(BIN)/python scripts/long_run.py nightly --seed $(SEED) $(ARGS)
+
 check: lint  ## lint, plus formatting, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -72,10 +81,11 @@ format: setup  ## format the code and fix what ruff can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-clean:  ## remove caches and build outputs (the environment stays)
-	rm -rf build dist docs/course docs/generated .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
-	find neptune_lab widgets tests notebooks -name node_modules -prune -o \
-	  \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -prune -exec rm -rf {} +
+# Removes what the targets above made, by name: build/ and dist/ may hold files of yours too.
+clean:  ## remove caches and the built docs (the environment, build/student and results of long runs stay)
+	rm -rf build/docs build/doctrees build/browser-failures docs/course docs/generated
+	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find neptune_lab widgets tests notebooks docs scripts -name node_modules -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean  ## remove the environment too
-	rm -rf $(VENV)
+distclean: clean  ## remove the environment too, if `make setup` made it
+	@VENV="$(VENV)" bash scripts/environment.sh remove

@@ -1,7 +1,9 @@
-"""The project's own set-up: pins, import contracts, a light import, and files that fit any machine."""
+"""The project's own set-up: pins, import contracts, a light import, files that fit any machine, and long runs."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -141,3 +143,54 @@ def test_ci_runs_make_test():
     run = ROOT / ".ci" / "run"
     assert os.access(run, os.X_OK)
     assert "make test" in run.read_text()
+
+
+@pytest.fixture(scope="module")
+def long_run():
+    spec = importlib.util.spec_from_file_location("long_run", ROOT / "scripts" / "long_run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["long_run"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["long_run"]
+
+
+def test_a_long_run_goes_on_where_it_failed(long_run, tmp_path, capfd):
+    def steps(status: int) -> list:
+        code = ("print('first')", f"raise SystemExit({status})", "print('third')")
+        made = [long_run.Step(f"step {n}", (sys.executable, "-c", c)) for n, c in enumerate(code, 1)]
+        return [*made, long_run.Step("by itself", (sys.executable, "-c", "print('fourth')"), resumes=True)]
+
+    assert long_run.run(steps(3), tmp_path, tmp_path / "state") == 1
+    said = capfd.readouterr().out
+    assert "first" in said
+    assert "third" in said
+    assert said.endswith("3 of 4 steps passed\nfailed: step 2\n")
+    assert list(json.loads((tmp_path / "state" / "passed.json").read_text())) == ["step 1", "step 3", "by itself"]
+    assert long_run.run(steps(0), tmp_path, tmp_path / "state") == 0
+    said = capfd.readouterr().out
+    assert "passed before: step 1\npassed before: step 3" in said
+    assert "first" not in said
+    assert "fourth" in said
+    assert said.endswith("4 of 4 steps passed\n")
+
+
+def test_other_sources_are_run_again(long_run, tmp_path):
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text("one")
+    before = long_run.digest(tmp_path)
+    assert long_run.digest(tmp_path) == before
+    (tmp_path / "tests" / "test_it.py").write_text("two")
+    assert long_run.digest(tmp_path) != before
+
+
+def test_the_nightly_run_has_every_nightly_test_and_the_fuzzer(long_run, tmp_path):
+    (tmp_path / "tests").mkdir()
+    for name, mark in (("slow", "@pytest.mark.nightly"), ("quick", "")):
+        text = f"import pytest\n{mark}\n@pytest.mark.parametrize('n', range(2))\ndef test_it(n): pass\n"
+        (tmp_path / "tests" / f"test_{name}.py").write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\naddopts = -m 'not nightly'\n")
+    steps = long_run.nightly_steps(tmp_path, "7", tmp_path)
+    assert [step.name for step in steps] == ["pytest tests/test_slow.py", "fuzz 20000 --seed 7"]

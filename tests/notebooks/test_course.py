@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import nbformat
@@ -65,3 +66,17 @@ def test_the_students_version_has_no_answers(tmp_path):
         assert [cell.source for cell in theirs.cells] == [cell.source for cell in kept]
         assert "<summary>Answer</summary>" not in path.read_text(encoding="utf-8")
     assert {p.name for p in (tmp_path / "recorded").glob("*")} == {p.name for p in (NOTEBOOKS / "recorded").glob("*")}
+
+
+def test_a_students_work_is_kept(tmp_path):
+    from neptune_widgets.course import student
+
+    student.write(NOTEBOOKS, tmp_path)
+    names = sorted(p.name for p in tmp_path.glob("*.ipynb"))
+    for work in ("my answers", "my other answers"):
+        (tmp_path / names[0]).write_text(work)
+        student.write(NOTEBOOKS, tmp_path)
+    kept = sorted(p.name for p in tmp_path.glob("*.before-*.ipynb"))
+    assert [(tmp_path / name).read_text() for name in kept] == ["my answers", "my other answers"]
+    assert sorted(p.name for p in tmp_path.glob("*.ipynb")) == sorted([*names, *kept])
+    assert json.loads((tmp_path / names[0]).read_text())["cells"]

@@ -20,16 +20,30 @@ def without_answers(notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(course: Path, target: Path) -> list[Path]:
-    """Writes every notebook of `course` without answers into `target`, with the recorded runs beside; their paths."""
+    """Writes every notebook of `course` without answers into `target`, with the recorded runs beside; their paths.
+
+    A notebook that is there with other content may hold a student's work: it is kept as NAME.before-1.ipynb.
+    """
     made = []
     for path in sorted(course.glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         made.append(target / path.name)
-        text = json.dumps(without_answers(notebook), indent=1, ensure_ascii=False)
-        write_text(made[-1], text + "\n", parents=True)
+        text = json.dumps(without_answers(notebook), indent=1, ensure_ascii=False) + "\n"
+        _keep(made[-1], text)
+        write_text(made[-1], text, parents=True)
     for path in sorted((course / "recorded").glob("*.json")):
         write_bytes(target / "recorded" / path.name, path.read_bytes(), parents=True)
     return made
+
+
+def _keep(path: Path, text: str) -> None:
+    """Copies the file at `path` to a free name if it is there and is not `text`."""
+    if not path.is_file() or (old := path.read_bytes()) == text.encode():
+        return
+    number = 1
+    while (copy := path.with_name(f"{path.stem}.before-{number}.ipynb")).exists():
+        number += 1
+    write_bytes(copy, old)
 
 
 if __name__ == "__main__":
