@@ -17,7 +17,6 @@ _IMPORTS = frozenset({"functools", "torch", "triton"})
 _IMPORTED_FROM = frozenset(
     {
         "triton.tools.tensor_descriptor",
-        "triton.language",
         "triton.experimental",
         "triton.experimental.gluon",
         "triton.experimental.gluon.language.nvidia.hopper",
@@ -28,12 +27,7 @@ _DECORATORS = frozenset({"triton.jit", "gluon.jit", "functools.cache"})
 _BUILTINS = frozenset({"range", "min", "max", "float", "int", "hasattr"})
 # Attributes of attributes of an imported module; all else is `module.name`.
 _CHAINS = frozenset(
-    {
-        "tl.PropagateNan.ALL",
-        "triton.knobs.runtime.interpret",
-        "torch.cuda.get_device_properties",
-        "gl.NVMMASharedLayout.get_default_for",
-    }
+    {"triton.knobs.runtime.interpret", "torch.cuda.get_device_properties", "gl.NVMMASharedLayout.get_default_for"}
     | {f"tl.extra.cuda.gdc_{what}" for what in ("wait", "launch_dependents")}
 )
 # Of these two packages, which can do far more than compute, emitted modules use this much.

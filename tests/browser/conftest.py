@@ -1,22 +1,29 @@
-"""A real JupyterLab and a real Chromium, with the network shut: every request that leaves the machine is aborted."""
+"""A real JupyterLab and a real Chromium, with the network shut: every request that leaves the machine is aborted.
+
+The pages of a test that fails are kept under build/browser-failures (`kept.py`).
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-from in_lab import TOKEN
+from in_lab import LONG, TOKEN
+from kept_pages import Watched, keep
+from playwright.sync_api import Page, expect
 
 ROOT = Path(__file__).parents[2]
+WATCHED = pytest.StashKey[Watched]()
 
 
 def chromium() -> str | None:
@@ -43,6 +50,7 @@ def browser():
     arguments = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--no-sandbox")  # Chromium's sandbox refuses root
+    expect.set_options(timeout=LONG)
     with sync_playwright() as p:
         found = p.chromium.launch(executable_path=path, args=arguments)
         yield found
@@ -51,10 +59,11 @@ def browser():
 
 @dataclass
 class Lab:
-    """A running JupyterLab: its address, the folder it serves, and what tried to leave the machine."""
+    """A running JupyterLab: its address, the folder it serves, its log, and what tried to leave the machine."""
 
     address: str
     folder: Path
+    log: Path
     left: list[str] = field(default_factory=list)
 
     def shut(self, route) -> None:
@@ -65,47 +74,91 @@ class Lab:
             self.left.append(route.request.url)
             route.abort()
 
+    def api(self, path: str, method: str = "GET") -> Any:
+        """What the server's REST API says, such as of "kernels"; None if that is nothing."""
+        asked = urllib.request.Request(f"{self.address}/api/{path}?token={TOKEN}", method=method)
+        with urllib.request.urlopen(asked, timeout=LONG / 1000) as answer:
+            return json.loads(answer.read() or "null")
+
+    def end_kernels(self) -> None:
+        """Ends every kernel, so that what one failing test left there does not reach the next."""
+        for session in self.api("sessions"):
+            self.api(f"sessions/{session['id']}", "DELETE")
+
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory) -> Iterator[Lab]:
     """JupyterLab on a copy of the notebooks."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     settings = tmp_path_factory.mktemp("settings")
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
-    command += [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"]
-    command += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--ServerApp.port_retries=0"]
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--allow-root"]
+    command += [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}", "--expose-app-in-browser"]
+    command += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--ServerApp.port_retries=1000"]
     command += [f"--LabServerApp.workspaces_dir={settings}", f"--LabServerApp.user_settings_dir={settings}"]
-    log = (settings / "log").open("w")
-    server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "TRITON_INTERPRET": "1"})
-    address = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "JUPYTER_RUNTIME_DIR": str(settings)}
+    log = settings / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
     try:
-        for _ in range(120):
-            try:
-                urllib.request.urlopen(f"{address}/api?token={TOKEN}")
-                break
-            except OSError:
-                time.sleep(0.25)
-        else:
-            pytest.fail(f"JupyterLab did not start: {(settings / 'log').read_text()[-2000:]}")
-        yield Lab(address, folder)
+        yield Lab(_address(server, settings, log), folder, log)
     finally:
         server.terminate()
-        server.wait(20)
+        try:
+            server.wait(60)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _address(server: subprocess.Popen, runtime: Path, log: Path) -> str:
+    """Where the server answers: it writes the port that it found free into a file of its own."""
+    end = time.monotonic() + LONG / 1000
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            port = json.loads((runtime / f"jpserver-{server.pid}.json").read_text())["port"]
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={TOKEN}", timeout=30)
+        except (OSError, ValueError):  # not yet there, half written, or not yet listening
+            time.sleep(0.1)
+            continue
+        return f"http://127.0.0.1:{port}"
+    pytest.fail(f"JupyterLab did not start: {log.read_text()[-2000:]}")
 
 
 @pytest.fixture
-def page(browser, lab) -> Iterator:
-    """A page with the network shut; the test fails if anything tried to leave, or the page threw an error."""
-    opened = browser.new_page(viewport={"width": 1440, "height": 900})
-    errors: list[str] = []
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.route("**/*", lab.shut)
-    lab.left.clear()
+def new_page(browser, request) -> Iterator[Callable[..., Page]]:
+    """Opens a page in a context of its own, with the context's options; kept if the test fails, and closed."""
+    watched = request.node.stash[WATCHED] = Watched()
+
+    def opened(**options) -> Page:
+        return watched.new_page(browser, **options)
+
     yield opened
-    opened.close()
+    watched.close()
+
+
+@pytest.fixture
+def page(new_page, lab, request) -> Iterator[Page]:
+    """A page with the network shut; the test fails if anything tried to leave, or the page threw an error."""
+    lab.left.clear()
+    watched = request.node.stash[WATCHED]
+    watched.lab = lab
+    page = new_page(viewport={"width": 1440, "height": 900})
+    page.route("**/*", lab.shut)
+    yield page
+    page.close()
+    if watched.kept:
+        lab.end_kernels()
     assert not lab.left, f"requests left the machine: {lab.left}"
-    assert not errors, f"errors in the page: {errors}"
+    assert not watched.errors, f"errors in the page: {watched.errors}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """Keeps the pages of a test that failed, while they are open, and says where."""
+    report = yield
+    watched = item.stash.get(WATCHED, None)
+    if report.failed and watched is not None and not watched.kept:
+        folder = keep(watched, ROOT / "build" / "browser-failures", item.name)
+        report.sections.append(("the page is kept in", str(folder.relative_to(ROOT))))
+    return report

@@ -25,11 +25,10 @@ def exported(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 900])
-def test_axe(browser, exported, front_end_packages, scheme, width):
-    context = browser.new_context(
+def test_axe(new_page, exported, front_end_packages, scheme, width):
+    page = new_page(
         viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, reduced_motion="reduce"
     )
-    page = context.new_page()
     page.goto(exported.as_uri())
     page.locator(".rail li", has_text="repaired program").first.click()
     page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
@@ -39,13 +38,11 @@ def test_axe(browser, exported, front_end_packages, scheme, width):
         for v in found["violations"]
         if v["impact"] in ("serious", "critical")
     ]
-    context.close()
     assert not serious, "\n".join(serious)
 
 
-def test_the_keyboard_alone_reaches_everything(browser, exported):
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
-    page = context.new_page()
+def test_the_keyboard_alone_reaches_everything(new_page, exported):
+    page = new_page(viewport={"width": 1440, "height": 900}, offline=True)
     page.goto(exported.as_uri())
     page.locator(".nx").wait_for()
     reached = set()
@@ -65,4 +62,3 @@ def test_the_keyboard_alone_reaches_everything(browser, exported):
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
-    context.close()

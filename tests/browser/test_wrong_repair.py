@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from in_lab import open_notebook, run_all, write_notebook
+from in_lab import open_notebook, run_all, wait_until_run, write_notebook
 from playwright.sync_api import Locator, expect
-
-SOON = 20_000  # milliseconds
 
 CELL = """import neptune_lab as nl
 
@@ -22,7 +20,8 @@ def explorer(page, lab) -> Locator:
     write_notebook(lab.folder / "wrong_repair.ipynb", CELL)
     open_notebook(page, lab, "wrong_repair.ipynb")
     run_all(page)
-    page.wait_for_selector(".nx", timeout=60_000)
+    wait_until_run(page)
+    page.wait_for_selector(".nx")
     found = page.locator(".nx").first
     found.scroll_into_view_if_needed()
     return found
@@ -42,7 +41,7 @@ def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     rail = explorer.locator(".rail")
     expect(rail.locator("li", has_text="repair function, not proved").first).to_contain_text("not proved✗")
     expect(rail.locator("li", has_text="repaired program, not proved").first).to_contain_text("! wrong")
-    expect(explorer.locator(".chip.check")).to_contain_text("does NOT equal the definition", timeout=SOON)
+    expect(explorer.locator(".chip.check")).to_contain_text("does NOT equal the definition")
 
     for phase in ("repair function, not proved", "repaired program, not proved"):
         title = rail.locator("li", has_text=phase).first.locator(".tt")
@@ -52,16 +51,16 @@ def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     explorer.get_by_role("tab", name="Tags", exact=True).first.click()
     table = explorer.locator("table.tagtable")
     total = table.locator("tr", has_text=re.compile(r"^xsum\[0\]"))
-    expect(total).to_be_visible(timeout=SOON)
+    expect(total).to_be_visible()
 
     # The largest number comes first: the factor is 1 at every iteration, and nothing is wrong.
     give(explorer, 4, 3, 2, 1)
     jump = explorer.get_by_role("button", name=re.compile("first wrong at"))
-    expect(total.locator("td").last).to_contain_text("✓", timeout=SOON)
+    expect(total.locator("td").last).to_contain_text("✓")
     expect(jump).to_have_count(0)
 
     give(explorer, 3, 1, 4, 2)
-    expect(jump).to_have_text("✗ first wrong at j = 2", timeout=SOON)
+    expect(jump).to_have_text("✗ first wrong at j = 2")
     place = jump.bounding_box()
     jump.click()
     expect(explorer.locator("output.at")).to_contain_text("j = 2")
@@ -77,15 +76,15 @@ def test_the_first_wrong_iteration_is_found_and_the_repair_mended(explorer):
     card = explorer.locator(".card").first
     card.locator("button.call").click()
     proved = card.get_by_role("combobox", name="proved of rolling_update")
-    expect(proved).to_be_visible(timeout=SOON)  # its choices have come
+    expect(proved).to_be_visible()  # its choices have come
     repair = card.get_by_role("textbox", name="repair of rolling_update")
     repair.fill("t * exp(xmax_before - xmax_now)")
     repair.press("Enter")
-    expect(explorer.locator(".chip.check")).to_contain_text("✓ equals the definition", timeout=SOON)
+    expect(explorer.locator(".chip.check")).to_contain_text("✓ equals the definition")
     expect(rail.locator("li", has_text="not proved")).to_have_count(0)
     expect(rail.locator("li", has_text="repaired program").first).not_to_contain_text("wrong")
 
     # What is proved needs no leave, and the card can drop it.
     proved.select_option(label="as by default")
-    expect(card.locator("button.call")).not_to_contain_text("False", timeout=SOON)
-    expect(explorer.locator(".chip.check")).to_contain_text("✓ equals the definition", timeout=SOON)
+    expect(card.locator("button.call")).not_to_contain_text("False")
+    expect(explorer.locator(".chip.check")).to_contain_text("✓ equals the definition")
