@@ -12,7 +12,6 @@ from neptune_lab.htile.nodes import (
     Int,
     Iota,
     Kernel,
-    Literal,
     NewAxis,
     Program,
     Slice,
@@ -155,7 +154,7 @@ class _State:
     def name(self, key: Elementwise) -> str:
         """`repair` for an exponential or quotient, `x_finite` for a guard of x, `shared` for the rest."""
         match key:
-            case Elementwise("where", (_, Literal(), Access(tensor, _))):
+            case Elementwise("where", (Elementwise("eq", _), _, Access(tensor, _))):
                 base = f"{tensor}_finite"
             case Elementwise("exp" | "exp2" | "div" | "mul"):
                 base = "repair"

@@ -330,34 +330,10 @@ _RULES: dict[str, Callable[..., Range]] = {
 
 
 def may_be_infinite(program: Program, expr: Expr, sign: int) -> bool:
-    """Whether the value can be +inf (sign 1) or -inf (sign -1) for finite inputs, barring overflow.
+    """Whether the value can be +inf (sign 1) or -inf (sign -1) for some inputs.
 
-    An infinity can only come from a literal one (a masked score) or from log of 0 and division by 0.
+    Every input of floats may hold infinities, and a product or a sum of finite values may overflow to one; only a range
+    with a finite end rules it out.
     """
-    match expr:
-        case Const(value, dtype):
-            return "float" in dtype and value == sign * float("inf")
-        case Cast(_, arg):
-            return may_be_infinite(program, arg, sign)
-        case Op("guard", (a, _, _)):
-            return may_be_infinite(program, a, sign)
-        case Op("select", (_, a, b)):
-            return may_be_infinite(program, a, sign) or may_be_infinite(program, b, sign)
-        case Op("log" | "log2" | "rsqrt", _):
-            return True
-        case Op("div", (a, b)):
-            return not isinstance(b, Const) or may_be_infinite(program, a, sign)
-        case Op("tanh" | "sigmoid" | "sin" | "cos" | "erf", _):
-            return False
-        case Op(_, args):
-            return any(may_be_infinite(program, a, s) for a in args for s in (1, -1))
-        case Load(buffer, _) if buffer in program.inputs:
-            return sign < 0 and buffer in program.masked
-        case Load(buffer, _) | Previous(buffer, _, _):
-            reducer, term = _folded(program, buffer)
-            block = writer_of(program, buffer)
-            to_there = reducer is not None and IDENTITIES[reducer] == sign * _INF
-            if to_there and block is not None and may_be_empty(program, block):
-                return True
-            return term is not None and may_be_infinite(program, term, sign)
-    return False
+    found = range_of(program, expr)
+    return found.high == _INF if sign > 0 else found.low == -_INF

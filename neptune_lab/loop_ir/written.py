@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neptune_lab.errors import RepairError
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var, transform
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.sign import Range, range_of
@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 _SEED = 5081
 _POINTS = 64
 _FEWEST = 8
+_TRIALS = 3
 _TOLERANCE = 1e-9
 
 _UFUNCS: dict[str, np.ufunc] = {
@@ -127,13 +128,64 @@ def check_written(
     return f"as written, h satisfies Eq. 3, Eq. 4 and keeps the identity at {_POINTS} random points"
 
 
-def is_identity(program: Program, reducer: str, term: Expr, at: Mapping[Expr, float]) -> bool:
-    """Whether the term is the identity of its reducer, exactly, with the nodes `at` at these values and random ones
-    elsewhere."""
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A term that does not move with a producer.
+
+    Args:
+        identity: it is the identity of its reducer, or not finite. hidden: at the singular point itself it is another.
+    """
+
+    identity: bool
+    hidden: bool
+
+
+def stands_still(
+    program: Program,
+    reducer: str,
+    term: Expr,
+    known: Mapping[Expr, float | bool],
+    stand_ins: Mapping[Expr, float],
+    point: float,
+) -> Still | None:
+    """Whether the term has the same value, exactly, with the reads of a producer at their stand-ins and at any other
+    value, where the nodes `known` have these values; or is finite at none of them, which spoils the whole result.
+
+    All else is drawn at random.  None: it moves.
+    """
     rng = np.random.default_rng(_SEED)
-    known = {node: np.full((2, _POINTS), value) for node, value in at.items()}
-    leaves = {leaf: _draw(program, leaf, rng) for leaf in _leaves(term, set(known))}
-    return bool(np.all(compute(term, {**leaves, **known}) == IDENTITIES[reducer]))
+    given = {node: np.full((2, _POINTS), value) for node, value in known.items()}
+    reads = [node for node in stand_ins if node not in known]
+    leaves = {leaf: _draw(program, leaf, rng) for leaf in _leaves(term, {*given, *reads})}
+
+    def at(values: Mapping[Expr, Array]) -> Array:
+        return np.broadcast_to(compute(term, {**leaves, **given, **values}), (2, _POINTS)).astype(np.float64)
+
+    found = at({node: np.full((2, _POINTS), stand_ins[node]) for node in reads})
+    vanished, finite = found == IDENTITIES[reducer], np.isfinite(found)
+    for _ in range(_TRIALS):
+        other = at({node: _draw(program, node, rng) for node in reads})
+        if not np.all((found == other) | ~(vanished | finite | np.isfinite(other))):
+            return None
+    ended = at({node: np.full((2, _POINTS), point) for node in reads})
+    return Still(bool(np.all(vanished | ~finite)), not bool(np.all(ended == found)))
+
+
+def same_where_finite(program: Program, value: Expr, one: Mapping[Expr, float], other: Mapping[Expr, float]) -> bool:
+    """Whether an expression is the same number, or not finite both times, with the nodes `one` and `other` at their
+    values, and random ones elsewhere; in `other` guards are left out."""
+    rng = np.random.default_rng(_SEED)
+    leaves = {leaf: _draw(program, leaf, rng) for leaf in _leaves(value, {*one, *other})}
+
+    def at(expr: Expr, values: Mapping[Expr, float]) -> Array:
+        given = {node: np.full((2, _POINTS), x) for node, x in values.items()}
+        return np.broadcast_to(compute(expr, {**leaves, **given}), (2, _POINTS)).astype(np.float64)
+
+    def unguarded(e: Expr) -> Expr:
+        return e.args[0] if isinstance(e, Op) and e.name == "guard" else e
+
+    a, b = at(value, one), at(transform(value, unguarded), other)
+    return bool(np.all(np.where(np.isfinite(b), a == b, ~np.isfinite(a))))
 
 
 def compute(expr: Expr, at: Mapping[Expr, Array]) -> Array:

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir import sign, tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
-from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
-from neptune_lab.loop_ir.sign import may_be_infinite
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
+from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction, reducer_of
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.sympy_bridge import Reading, read_term, write
 from neptune_lab.loop_ir.unproved import unproved_notes, without_notes
 from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.outcome import Phase
-from neptune_lab.loop_schedule.vanishing import carries_nothing
-from neptune_lab.repair import Counterexample, RepairTerm, VectorRepair, WrongRepair, in_names, solve, solve_given, text
-
-if TYPE_CHECKING:
-    from sympy import Symbol
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerReads:
-    """How one consumer reads its producers.
-
-    Args:
-        reads: for each producer's buffer, the index (its tag left out) at which the consumer reads it.
-        points: for each producer's buffer, (singular value, stand-in) pairs that it can take at some tag.
-        empty: for each producer's buffer, those of its singular values at which nothing has been carried yet.
-    """
-
-    reads: dict[str, tuple[Expr, ...]]
-    points: dict[str, tuple[tuple[float, float], ...]]
-    empty: dict[str, tuple[float, ...]]
+from neptune_lab.loop_schedule.special_values import Moment, Point, ProducerReads, find_points, producer_values
+from neptune_lab.repair import Counterexample, RepairTerm, VectorRepair, WrongRepair, in_names, solve, solve_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +107,18 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
     asked = read_consumer(program, consumer, producers, kept)
     try:
         term = solve(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions, constants=())
-        points = {p: singular_points(program, term, p) for p in asked.producers}
-        repair = Repair(asked.reads, points, empty_points(program, consumer, asked, points), term)
+        repair = Repair(asked.reads, points_of(program, consumer, asked, term), term)
         return replace(repair, checked=check_written(*as_written(program, consumer, asked, repair)))
     except RepairError as error:
         error.node = consumer.name
         raise
+
+
+def points_of(
+    program: Program, consumer: Block, asked: Question, term: RepairTerm | VectorRepair
+) -> dict[str, tuple[Point, ...]]:
+    """The singular points that the consumer's producers can reach; RepairError, step "guard"."""
+    return find_points(program, consumer, asked.reducer, asked.term, asked.named, term)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +183,7 @@ def find_given_repair(
             falling=[p for p in asked.producers if _falls(program, p)],
             unproved=not given.proved,
         )
-        points = {p: singular_points(program, term, p) for p in asked.producers}
-        repair = Repair(
-            asked.reads, points, empty_points(program, consumer, asked, points), term, given=given.h.strip()
-        )
+        repair = Repair(asked.reads, points_of(program, consumer, asked, term), term, given=given.h.strip())
         if term.unproved is not None:
             return repair
         checked = check_written(*as_written(program, consumer, asked, repair))
@@ -232,7 +214,7 @@ def as_written(
         return Var(f"{buffer} now")
 
     carried = Var("t")
-    h = apply_h(consumer, carried, repair, before, now, program, starts=False)
+    h = apply_h(consumer, carried, repair, Moment(before, now), program)
     places = [Places(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
     return program, asked.reducer, asked.term, h, carried, places
 
@@ -312,131 +294,11 @@ def solve_repair(
     )
 
 
-def singular_points(
-    program: Program, term: RepairTerm | VectorRepair, producer: str
-) -> tuple[tuple[float, float], ...]:
-    """Singular values that the producer can really take once it has seen an element."""
-    block = writer_of(program, producer)
-    reducer = None if block is None else reducer_of(block)
-    assert reducer is not None
-    found = []
-    for guard in term.reachable_guards(producer, reducer):
-        point = float(guard.point)
-        infinite = point in (float("inf"), float("-inf"))
-        if infinite and not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
-            continue
-        # An h that is not proved ends wherever it ends.
-        if guard.final_repair and not (isinstance(term, RepairTerm) and term.unproved):
-            raise RepairError(
-                f"{producer!r} can end at {guard.point}, where h is singular and the term is not: the loop would have "
-                "to repair once more after it ends",
-                step="guard",
-                expression=text(term.h),
-                help=f"keep {producer!r} away from {guard.point} in the definition, for example with a small constant",
-            )
-        found.append((point, float(guard.stand_in)))
-    return tuple(found)
-
-
-def empty_points(
-    program: Program, consumer: Block, asked: Question, points: dict[str, tuple[tuple[float, float], ...]]
-) -> dict[str, tuple[float, ...]]:
-    """The singular values of each producer at which the consumer carries its identity still (`vanishing`)."""
-    return {
-        producer: tuple(
-            point
-            for point, stand_in in pairs
-            if carries_nothing(
-                program,
-                consumer,
-                asked.reducer,
-                asked.term,
-                producer,
-                point,
-                {read: stand_in for read, buffer in asked.named.items() if buffer == producer},
-            )
-        )
-        for producer, pairs in points.items()
-    }
-
-
-def guarded(value: Expr, points: tuple[tuple[float, float], ...], dtype: str) -> Expr:
-    """`value`, with a regular stand-in where it sits at a singular point (`repair.guard` says why that is right)."""
-    for point, stand_in in points:
-        value = Op("guard", (value, Const(point, dtype), Const(stand_in, dtype)))
-    return value
-
-
-def guard_reads(block: Block, repair: ProducerReads, program: Program) -> Block:
-    """Every read of a producer in the block's term behind its guard."""
-
-    def rule(e: Expr) -> Expr:
-        if isinstance(e, Load) and repair.points.get(e.buffer):
-            return guarded(e, repair.points[e.buffer], program.buffer(e.buffer).dtype)
-        return e
-
-    if any(isinstance(e, Op) and e.name == "guard" for e in walk(block.body.value)):
-        return block  # an earlier consumer's repair guards this shared map already
-    return replace(block, body=Store(block.body.buffer, block.body.indices, transform(block.body.value, rule)))
-
-
-def producer_values(
-    term: RepairTerm | VectorRepair,
-    repair: ProducerReads,
-    previous: Callable[[str, tuple[Expr, ...]], Expr],
-    current: Callable[[str, tuple[Expr, ...]], Expr],
-    program: Program,
-    *,
-    dtype: str,
-    starts: bool,
-) -> dict[Symbol, Expr]:
-    """r and r' of each producer as guarded reads, by the symbols of `term`; arguments as in `apply_h`."""
-    values: dict[Symbol, Expr] = {}
-    for producer, index in repair.reads.items():
-        points = repair.points[producer]
-        now = guarded(current(producer, index), points, dtype)
-        before = previous(producer, index)
-        empty = list(repair.empty[producer])
-        if starts:
-            source = writer_of(program, producer)
-            reducer = None if source is None else reducer_of(source)
-            assert reducer is not None
-            first = IDENTITIES[reducer]
-            if first not in empty and term.initial_stand_in(producer, reducer) is not None:
-                empty.append(first)
-        for point in empty:
-            # Nothing is carried: with the current value for the previous one, h does nothing, and cannot overflow.
-            if not _departs_clean(term, producer, point):
-                before = Op("guard", (before, Const(point, dtype), now))
-        values[term.previous[producer]] = guarded(before, tuple(p for p in points if p[0] not in empty), dtype)
-        values[term.current[producer]] = now
-    return values
-
-
-def _departs_clean(term: RepairTerm | VectorRepair, producer: str, point: float) -> bool:
-    """Whether h keeps the identity by itself when it departs from this singular point: exp(-inf - r') * 0 = 0."""
-    return any(
-        IDENTITIES[reducer] == point and term.initial_stand_in(producer, reducer) is None for reducer in ("max", "min")
-    )
-
-
-def apply_h(
-    block: Block,
-    carried: Expr,
-    repair: Repair,
-    previous: Callable[[str, tuple[Expr, ...]], Expr],
-    current: Callable[[str, tuple[Expr, ...]], Expr],
-    program: Program,
-    *,
-    starts: bool,
-) -> Expr:
-    """h(carried, r, r') as a scalar expression; `previous` and `current` give the reads of each producer.
-
-    `starts`: the first previous value is the start value of the producer's reduction, which may be singular too.
-    """
+def apply_h(block: Block, carried: Expr, repair: Repair, moment: Moment, program: Program) -> Expr:
+    """h(carried, r, r') as a scalar expression."""
     term = repair.term
     dtype = program.buffer(block.writes).dtype
-    values = producer_values(term, repair, previous, current, program, dtype=dtype, starts=starts)
+    values = producer_values(term, repair, moment, program, dtype=dtype)
     values[term.t] = carried
     if term.factor is not None:
         if term.factor == 1:

@@ -27,12 +27,12 @@ from neptune_lab.loop_schedule.repairing import (
     Repair,
     apply_h,
     given_of,
-    guard_reads,
     is_repaired,
     nothing_to_repair,
     repair_notes,
     with_repair,
 )
+from neptune_lab.loop_schedule.special_values import Moment, guard_reads, is_last_tag
 from neptune_lab.loop_schedule.vector_repair import Member, add_companions, apply_family
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair, solve_any_repair
 
@@ -229,6 +229,8 @@ def apply_repair(
         references: producers that are read through running estimates.
     """
     starts: dict[str, Const] = {}
+    # A split ends nothing: its value goes to the combine step.
+    ends = all(m.whole is None or tree.find_block(program, m.whole)[1].role != "local" for m in members)
     for producer in producers:
         program = materialize(program, producer)
         _, scan, _ = tree.find_block(program, producer)
@@ -237,7 +239,7 @@ def apply_repair(
         starts[scan.writes] = start
     for reader in (*kept, *(m.local for m in members if m.local is not None)):
         _, found, _ = tree.find_block(program, reader)
-        guarded = guard_reads(found, repair, program)
+        guarded = guard_reads(found, repair, program, ends=ends)
         program = tree.replace_block(program, reader, with_estimates(guarded, references, own_tag(found, var), program))
 
     def previous(block: Block, buffer: str, index: tuple[Expr, ...]) -> Expr:
@@ -259,21 +261,22 @@ def apply_repair(
     def notes(block: Block) -> tuple[tuple[str, str | int], ...]:
         return repair_notes(block, program, repair)
 
+    def moment(block: Block) -> Moment:
+        tag = own_tag(block, var)
+        return Moment(
+            lambda buffer, index: previous(block, buffer, index),
+            lambda buffer, index: current(block, buffer, index),
+            starts=True,
+            is_last=lambda buffer: is_last_tag(program, buffer, tag) if ends else None,
+        )
+
     if isinstance(repair, FamilyRepair):
-        return apply_family(program, members, repair, var, previous, current, notes)
+        return apply_family(program, members, repair, var, moment, notes)
     whole = members[0].whole
     assert whole is not None
     _, consumer, _ = tree.find_block(program, whole)
     carried = match_reduction(consumer).carried
-    h = apply_h(
-        consumer,
-        carried,
-        repair,
-        lambda buffer, index: previous(consumer, buffer, index),
-        lambda buffer, index: current(consumer, buffer, index),
-        program,
-        starts=True,
-    )
+    h = apply_h(consumer, carried, repair, moment(consumer), program)
     return tree.replace_block(program, whole, with_repair(consumer, h, notes(consumer)))
 
 

@@ -9,6 +9,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import (
     Block,
+    Const,
     Expr,
     Load,
     Op,
@@ -33,12 +34,12 @@ from neptune_lab.loop_schedule.repairing import (
     Repair,
     apply_h,
     given_of,
-    guard_reads,
     nothing_to_repair,
     repair_notes,
     solve_repair,
 )
 from neptune_lab.loop_schedule.rolling_update import check_target, dataflow_note, repaired_phase
+from neptune_lab.loop_schedule.special_values import Moment, guard_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ def split_k_update(
     phases.append(solved)
     for reader in (*done.kept, local):
         _, reading, _ = tree.find_block(program, reader)
-        program = tree.replace_block(program, reader, guard_reads(reading, h, program))
+        program = tree.replace_block(program, reader, guard_reads(reading, h, program, ends=False))
     program = tree.replace_block(program, block, _combined(program, block, found, h))
     note = (
         f"{block} repairs each split's value from {names} to {', '.join(h.whole for h in found)} as it combines them."
@@ -234,7 +235,8 @@ def _combined(program: Program, name: str, found: list[Halves], repair: Repair) 
     def current(buffer: str, index: tuple[Expr, ...]) -> Expr:
         return Load(by_local[buffer].whole, index)
 
-    h = apply_h(block, reduction.term, repair, previous, current, program, starts=False)
+    ends = Const(True, "bool")
+    h = apply_h(block, reduction.term, repair, Moment(previous, current, is_last=lambda _: ends), program)
     value = Op(OPERATORS[reduction.reducer], (reduction.carried, h))
     return replace(
         block,

@@ -1,10 +1,9 @@
-"""Where a producer sits at a singular point, is there anything yet to repair?
+"""Where a producer sits at a singular point, has anything been accumulated yet?
 
-A stand-in for the singular value (`repair.guard`) is right as algebra, but h from there to the next value can overflow:
-exp(0 - r') for r' = -142 is infinite in float32, and infinity times a sum of 0 is no number.  In most programs nothing
-has been carried by then: a running maximum is -inf only as long as every score was -inf, and then every term was 0.
-Where the program shows that, h keeps the identity whatever the previous value is, and the previous value is read as it
-is, or as the current one, with which h does nothing.
+A guard may put a regular value in the place of a singular one (`repair.guard`) only if nothing has been accumulated by
+then: h from the stand-in to the next value can overflow (exp(0 - r') for r' = -142 is infinite in float32), and where
+the definition gives an infinity (x / 0) a stand-in would hide it.  In most programs this holds: a running maximum is
+-inf only as long as every score was -inf, and then every term was 0.  What the program does not show is refused.
 """
 
 from __future__ import annotations
@@ -13,11 +12,15 @@ from collections.abc import Mapping
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, substitute, transform, walk
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var, substitute, transform, walk
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.sign import is_nonnegative
 from neptune_lab.loop_ir.simplify import simplify
-from neptune_lab.loop_ir.written import is_identity
+from neptune_lab.loop_ir.written import Still, stands_still
+from neptune_lab.loop_schedule.estimate import plain_reads
+
+# What must hold, all of it, for an element to be at a point: values of some nodes, conditions as truth values.
+_Cause = Mapping[Expr, float | bool]
 
 
 def carries_nothing(
@@ -28,33 +31,54 @@ def carries_nothing(
     producer: str,
     point: float,
     stand_ins: Mapping[Expr, float],
-) -> bool:
-    """Whether all that `consumer` has folded is its identity, as long as `producer` is at `point`.
+) -> Still | None:
+    """Whether nothing that `consumer` has folded needs a repair, as long as `producer` is at `point`; None: not proved.
 
     Formal statement: the producer folds u, and is at the point only if every u was (a max at -inf; a max or a sum of
-    what is not negative at 0); u stands in the consumer's term, at the same elements; and with u at the point, and the
-    producers' stand-ins, the term is the identity of its reducer.
+    what is not negative at 0); u stands in the consumer's term, at the same elements; and in each case in which u is at
+    the point, the term does not move with the producer: it is the identity of its reducer, or another number that has
+    no r in it, or not finite whatever the producer is (as 0 * inf), which spoils the whole result anyway.
 
     Args:
         consumer: the (local) block whose term it is. reducer: its own. term: with the maps between written out.
         stand_ins: a regular value for each read of a producer in `term`.
     """
-    folded = _element(program, producer)
+    folded = folded_element(program, producer)
     if folded is None:
-        return False
+        return None
     block, own_reducer, element = folded
     if not _only_if_all(program, own_reducer, element, point):
-        return False
-    wanted = _in_loops(program, block, element)
-    found = {node: _in_loops(program, consumer, node) for node in walk(term)}
-    for cause, value in _causes(wanted, point):
-        here = [node for node, placed in found.items() if placed == cause and not isinstance(node, Const)]
-        if here and is_identity(program, reducer, term, {**stand_ins, here[0]: value}):
-            return True
-    return False
+        return None
+    term = without_maps(program, term)
+    placed = {node: in_loops(program, consumer, node) for node in walk(term) if not isinstance(node, Const)}
+    element = in_loops(program, block, without_maps(program, element))
+    identity, hidden = True, False
+    for cause in _causes(element, point):
+        known: dict[Expr, float | bool] = {node: cause[at] for node, at in placed.items() if at in cause}
+        found = stands_still(program, reducer, term, known, stand_ins, point)
+        if found is None:
+            return None
+        identity, hidden = identity and found.identity, hidden or found.hidden
+    return Still(identity, hidden)
 
 
-def _element(program: Program, buffer: str) -> tuple[Block, str, Expr] | None:
+def without_maps(program: Program, expr: Expr) -> Expr:
+    """The expression with every elementwise stage that it reads written out."""
+
+    def rule(e: Expr) -> Expr:
+        source = writer_of(program, e.buffer) if isinstance(e, Load) else None
+        if source is None or source.role == "scan" or source.is_reduction or reducer_of(source) is not None:
+            return e
+        names = [i.name for i in source.body.indices if isinstance(i, Var)]
+        assert isinstance(e, Load)
+        if len(names) != len(e.indices) or {it.name for it in source.iters} != set(names):
+            return e
+        return transform(substitute(plain_reads(source), dict(zip(names, e.indices, strict=True))), rule)
+
+    return transform(expr, rule)
+
+
+def folded_element(program: Program, buffer: str) -> tuple[Block, str, Expr] | None:
     """The block that folds single elements into a reduction, through the tiles that it was made private in: it, its
     reducer, and its term."""
     block = writer_of(program, buffer)
@@ -64,7 +88,7 @@ def _element(program: Program, buffer: str) -> tuple[Block, str, Expr] | None:
     if isinstance(term, Load):
         inner = writer_of(program, term.buffer)
         if inner is not None and inner.origin == block.origin and inner.name != block.name:
-            return _element(program, term.buffer)
+            return folded_element(program, term.buffer)
     return block, reducer, term
 
 
@@ -74,19 +98,32 @@ def _only_if_all(program: Program, reducer: str, element: Expr, point: float) ->
     return point == 0 and reducer in ("max", "sum") and is_nonnegative(program, element)
 
 
-def _causes(element: Expr, point: float) -> list[tuple[Expr, float]]:
-    """The element at the point, and what is under it that must be so then: |x| = 0 and x * x = 0 only if x = 0."""
+def _causes(element: Expr, point: float) -> list[_Cause]:
+    """The cases in which the element is at the point; in each, what is under it must be so too.
+
+    |x| = 0 only if x = 0; a masked score is -inf if the mask is false, or the score is -inf itself.
+    """
     match element:
+        case Const(value):
+            return [{}] if value == point else []
         case Op("abs", (x,)) if point == 0:
-            return [(element, point), *_causes(x, 0.0)]
+            return _with(element, point, _causes(x, 0.0))
         case Op("mul", (x, y)) if point == 0 and x == y:
-            return [(element, point), *_causes(x, 0.0)]
+            return _with(element, point, _causes(x, 0.0))
+        case Op("select", (condition, yes, no)):
+            cases: list[_Cause] = [{condition: True, **case} for case in _causes(yes, point)]
+            cases += [{condition: False, **case} for case in _causes(no, point)]
+            return _with(element, point, cases)
         case Cast(dtype, x) if "float" in dtype:
-            return [(element, point), *_causes(x, point)]
-    return [(element, point)]
+            return _with(element, point, _causes(x, point))
+    return [{element: point}]
 
 
-def _in_loops(program: Program, block: Block, expr: Expr) -> Expr:
+def _with(element: Expr, point: float, cases: list[_Cause]) -> list[_Cause]:
+    return [{element: point, **case} for case in cases]
+
+
+def in_loops(program: Program, block: Block, expr: Expr) -> Expr:
     """The expression over loop variables, indices made short; casts between floats and guards left out."""
     _, _, loops = tree.find_block(program, block.name)
     extents = {loop.var: loop.extent for loop in loops}
@@ -100,4 +137,4 @@ def _in_loops(program: Program, block: Block, expr: Expr) -> Expr:
     return transform(substitute(expr, env), rule)
 
 
-__all__ = ["carries_nothing"]
+__all__ = ["carries_nothing", "folded_element", "in_loops", "without_maps"]

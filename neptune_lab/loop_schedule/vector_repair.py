@@ -43,7 +43,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.sympy_bridge import write
 from neptune_lab.loop_schedule.materialize_tags import materialize, own_tag
-from neptune_lab.loop_schedule.repairing import producer_values
+from neptune_lab.loop_schedule.special_values import Moment, producer_values
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair
 from neptune_lab.repair import VectorRepair
 
@@ -194,15 +194,14 @@ def apply_family(
     members: Sequence[Member],
     repair: FamilyRepair,
     var: str,
-    previous: Callable[[Block, str, tuple[Expr, ...]], Expr],
-    current: Callable[[Block, str, tuple[Expr, ...]], Expr],
+    moment: Callable[[Block], Moment],
     notes: Callable[[Block], tuple[tuple[str, str | int], ...]],
 ) -> Program:
     """Tags on the companions, and A on everything that is carried.
 
     Args:
         var: the rolling loop.
-        previous, current: the producers' values as a block reads them. notes: a repaired block's annotations.
+        moment: where a block reads the producers' values. notes: a repaired block's annotations.
     """
     term, progress = repair.term, repair.progress
     # Where another row reads the consumer's own sum, that keeps its tags too.
@@ -211,15 +210,8 @@ def apply_family(
             program = materialize(program, member.whole)
 
     def values_in(block: Block) -> dict[Symbol, Expr]:
-        return producer_values(
-            term,
-            repair,
-            lambda buffer, index: previous(block, buffer, index),
-            lambda buffer, index: current(block, buffer, index),
-            program,
-            dtype=program.buffer(block.writes).dtype,
-            starts=True,
-        )
+        dtype = program.buffer(block.writes).dtype
+        return producer_values(term, repair, moment(block), program, dtype=dtype)
 
     step: Load | None = None
     if term.by_difference and any(term.step in entry.free_symbols for entry in term.by_step.flat()):

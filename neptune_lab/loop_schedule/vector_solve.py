@@ -15,16 +15,15 @@ from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.repairing import (
     Given,
-    ProducerReads,
     Question,
     Repair,
     RepairRefused,
-    empty_points,
     inlined_term,
+    points_of,
     read_consumer,
-    singular_points,
     solve_repair,
 )
+from neptune_lab.loop_schedule.special_values import ProducerReads
 from neptune_lab.repair import VectorRepair, solve_vector, text
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def find_family_repair(
             node=consumer.name,
             help="write the parts as stages of their own, and add them up after the loop",
         )
-    points = {p: singular_points(program, term, p) for p in asked.producers}
+    points = points_of(program, consumer, asked, term)
     dtype = program.buffer(consumer.writes).dtype
 
     def widened(expr: Expr) -> Expr:
@@ -83,8 +82,7 @@ def find_family_repair(
         values[term.u] = stage
     else:
         values[term.u] = write(term.reference, values, dtype) if reference is None else reference
-    empty = empty_points(program, consumer, asked, points)
-    return FamilyRepair(asked.reads, points, empty, term, values, reference, progress_of(program, consumer.name, var))
+    return FamilyRepair(asked.reads, points, term, values, reference, progress_of(program, consumer.name, var))
 
 
 def _is_reference(expr: Expr, named: dict[Expr, str], term: VectorRepair) -> bool:

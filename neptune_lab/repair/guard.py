@@ -1,15 +1,14 @@
 """Find where g or h is singular in a producer's value, and a regular value to stand in for it.
 
-Why a stand-in is right.  Eq. 3 holds for every pair (r, r') of regular values, whether or not a producer ever takes
-them: a term may be made with any r, and h moves it to any other.  So where a producer sits at a singular point p at
-some tag, use a fixed regular s in its place, in g and in both arguments of h, at that tag.  Then t is exactly the
-reduction of g(s, c) over the inputs so far.  When the producer leaves p for r', h(t, s, r') = reduction of g(r', c),
-by the tag-updating property (Def. 4.2): nothing that was accumulated is lost.  While it stays, h(t, s, s) = t.
+Eq. 3 holds for every pair (r, r') of regular values, whether or not a producer ever takes them.  So over the reals a
+term may be made with any fixed regular s where the producer sits at a singular point p, and h(t, s, r') moves it from
+there to any r' (Def. 4.2).
 
-If the producer never leaves p, t ends as the reduction of g(s, c).  Where g(p, c) is itself not finite for some inputs,
-there is no value that it should have been instead (0/0 on an all-zero row).  Where g(p, c) is finite and only h cannot
-start from p (c*r at r = 0: all terms are 0, and t = 0 tells nothing about the inputs), one last h(t, s, p) after the
-loop gives the true value; `Guard.final_repair` says so.
+In floats that is not enough: h(t, s, r') can overflow, and where g(p, c) is infinite or NaN and the producer ends at p,
+the result must be so too.  So a program uses the stand-in only where nothing needs a repair at p, and leaves it out
+where the producer ends there (`loop_schedule.special_values`).  Where g(p, c) is finite and only h cannot start from p
+(c*r at r = 0: all terms are 0, and t = 0 tells nothing about the inputs), a loop that ends at p would need one last
+h(t, s, p); `Guard.final_repair` says so.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ _IMPORTS = frozenset({"functools", "torch", "triton"})
 _IMPORTED_FROM = frozenset(
     {
         "triton.tools.tensor_descriptor",
+        "triton.language",
         "triton.experimental",
         "triton.experimental.gluon",
         "triton.experimental.gluon.language.nvidia.hopper",
@@ -27,7 +28,12 @@ _DECORATORS = frozenset({"triton.jit", "gluon.jit", "functools.cache"})
 _BUILTINS = frozenset({"range", "min", "max", "float", "int", "hasattr"})
 # Attributes of attributes of an imported module; all else is `module.name`.
 _CHAINS = frozenset(
-    {"triton.knobs.runtime.interpret", "torch.cuda.get_device_properties", "gl.NVMMASharedLayout.get_default_for"}
+    {
+        "tl.PropagateNan.ALL",
+        "triton.knobs.runtime.interpret",
+        "torch.cuda.get_device_properties",
+        "gl.NVMMASharedLayout.get_default_for",
+    }
     | {f"tl.extra.cuda.gdc_{what}" for what in ("wait", "launch_dependents")}
 )
 # Of these two packages, which can do far more than compute, emitted modules use this much.

@@ -161,10 +161,10 @@ def weighted(n: int = 3, m: int = 5) -> Definition:
 
 
 def two_producers(n: int = 3, m: int = 5) -> Definition:
-    """A term that depends on two reductions of the same tensor."""
+    """A term that depends on two reductions of the same tensor, the second of which cannot be 0."""
     x = matrix(n=n, m=m)
     r = fold("max", "r", n, m, lambda i, j: x[i, j])
-    s = fold("sum", "s", n, m, lambda i, j: te.exp(x[i, j]))
+    s = fold("sum", "s", n, m, lambda i, j: te.exp(te.tanh(x[i, j])))
     return [x], [fold("sum", "o", n, m, lambda i, j: te.exp(x[i, j] - r[i]) / s[i])]
 
 

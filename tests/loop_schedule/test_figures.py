@@ -105,5 +105,7 @@ def test_the_repair_changes_one_statement_of_the_naive_program_and_the_tags(figu
     ]
     assert computing_lines(figure1.program) == [
         "xmax⟨j⟩[i] = max(xmax⟨j-1⟩[i], inp[i, j])",
-        "xsum[i] = exp(xmax⟨j-1⟩[i] - xmax⟨j⟩[i]) * xsum[i] + exp(inp[i, j] - xmax⟨j⟩[i])",
+        "xsum[i] = (",
+        "exp(xmax⟨j-1⟩[i] - guard(xmax⟨j⟩[i], -inf, where(j == 3, -inf, 0))) * xsum[i]",
+        "+ exp(inp[i, j] - guard(xmax⟨j⟩[i], -inf, where(j == 3, -inf, 0))))",
     ]

@@ -1,0 +1,296 @@
+"""Guards of a repair: which singular points a producer can reach, what stands in for them, and what the end must show.
+
+A guard puts a regular value in the place of a singular one, in g and in h, and only where nothing has been accumulated
+(`vanishing`).  Two things remain to be kept:
+
+- h must not spoil the identity: at a point from which exp(r - r') * 0 would not be 0, the current value stands in for
+  the previous one, and h does nothing.
+- A producer that ends at the point must give what the definition gives there (0/0, exp(-inf + inf)), not the identity.
+  Mostly what reads the result makes no difference (0/0 after a sum of 0 and after a sum of NaN); where it does, the
+  guard is left out at the last tag of a rolling loop, and in the combine step of a split reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from neptune_lab.errors import RepairError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dataflow import writer_of
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Program,
+    Store,
+    Var,
+    loads,
+    substitute,
+    transform,
+    walk,
+)
+from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
+from neptune_lab.loop_ir.sign import may_be_infinite
+from neptune_lab.loop_ir.written import same_where_finite
+from neptune_lab.loop_schedule.vanishing import carries_nothing
+from neptune_lab.repair import RepairTerm, VectorRepair, text
+
+if TYPE_CHECKING:
+    from sympy import Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A singular value that a producer can reach.
+
+    Args:
+        value: the point. stand_in: a regular value.
+        identity: all that was accumulated at the point is the identity, which h keeps if it departs cleanly.
+        shows: a producer that ends at the point must not be guarded at the end.
+    """
+
+    value: float
+    stand_in: float
+    identity: bool = True
+    shows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerReads:
+    """How one consumer reads its producers.
+
+    Args:
+        reads: for each producer's buffer, the index (its tag left out) at which the consumer reads it.
+        points: for each producer's buffer, the singular points that it can reach.
+    """
+
+    reads: dict[str, tuple[Expr, ...]]
+    points: dict[str, tuple[Point, ...]]
+
+
+def find_points(
+    program: Program,
+    consumer: Block,
+    reducer: str,
+    term: Expr,
+    named: Mapping[Expr, str],
+    solved: RepairTerm | VectorRepair,
+) -> dict[str, tuple[Point, ...]]:
+    """The singular points of every producer that `consumer` reads.
+
+    Args:
+        reducer, term: f and g of the consumer, with the maps between written out.
+        named: the reads of producers in the term, and the producer's buffer.
+
+    Raises:
+        RepairError: step "guard": the program does not show that nothing has been accumulated at a point.
+    """
+    found = {}
+    for producer in dict.fromkeys(named.values()):
+        block = writer_of(program, producer)
+        own = None if block is None else reducer_of(block)
+        assert own is not None
+        points = []
+        for guard in solved.reachable_guards(producer, own):
+            point, stand_in = float(guard.point), float(guard.stand_in)
+            if np.isinf(point) and not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
+                continue
+            stand_ins = {read: stand_in for read, buffer in named.items() if buffer == producer}
+            nothing = carries_nothing(program, consumer, reducer, term, producer, point, stand_ins)
+            if nothing is None and not (isinstance(solved, RepairTerm) and solved.unproved):
+                raise _refusal(producer, guard.point, consumer, solved)
+            shows = nothing is not None and nothing.hidden and not _shows_anyway(program, producer, point)
+            points.append(Point(point, stand_in, nothing is None or nothing.identity, shows))
+        found[producer] = tuple(points)
+    return found
+
+
+def _refusal(producer: str, point: object, consumer: Block, solved: RepairTerm | VectorRepair) -> RepairError:
+    at = text(point)  # type: ignore[arg-type]
+    return RepairError(
+        f"{producer!r} can be {at} on the way, where h cannot start, and the program does not show that "
+        f"{consumer.name!r} has accumulated nothing by then: what it holds would be lost, or an infinity hidden",
+        step="guard",
+        expression=text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g),
+        help=f"keep {producer!r} away from {at} in the definition, for example with a small constant, or fold terms "
+        f"that vanish as long as {producer!r} is {at}",
+    )
+
+
+def _shows_anyway(program: Program, producer: str, point: float) -> bool:
+    """Whether no output tells apart the consumers' identities, with which guards end, from what the definition gives.
+
+    Formal statement, at random values of all else: with the producer at the point, every output is the same number, or
+    not finite, whether the reductions that depend on the producer are their identities or NaN.
+    """
+    block = writer_of(program, producer)
+    assert block is not None
+    known = _Dependents(program, block.origin)
+    return all(known.same(output, point) for output in program.outputs)
+
+
+class _Dependents:
+    """Which reductions of a program depend on one stage of the definition."""
+
+    def __init__(self, program: Program, origin: str) -> None:
+        self.program = program
+        self.origin = origin
+        self.blocks = {b.writes: b for b in tree.blocks(program) if b.role not in ("retire", "initial")}
+        self.known: dict[str, bool] = {}
+
+    def depends(self, buffer: str) -> bool:
+        """Whether the buffer's value depends on the stage; the stage itself does."""
+        block = self.blocks.get(buffer)
+        if block is None:
+            return False
+        if block.origin == self.origin:
+            return True
+        if buffer not in self.known:
+            self.known[buffer] = False  # its own previous value
+            self.known[buffer] = any(self.depends(read.buffer) for read in loads(block.body.value))
+        return self.known[buffer]
+
+    def same(self, output: str, point: float) -> bool:
+        """Whether the output is the same number, or not finite, with identities and with NaN."""
+        block = self.blocks.get(output)
+        if block is None or not self.depends(output):
+            return True
+        if reducer_of(block) is not None:
+            return False
+        value = self.inlined(block.body.value)
+        if value is None:
+            return False
+        identities: dict[Expr, float] = {}
+        spoilt: dict[Expr, float] = {}
+        for read in loads(value):
+            source = self.blocks.get(read.buffer)
+            if source is None or not self.depends(read.buffer):
+                continue
+            reducer = reducer_of(source)
+            at_point = source.origin == self.origin
+            identities[read] = point if at_point or reducer is None else float(IDENTITIES[reducer])
+            spoilt[read] = point if at_point else np.nan
+        return same_where_finite(self.program, value, identities, spoilt)
+
+    def inlined(self, value: Expr) -> Expr | None:
+        """The value with every map that depends on the stage written out; None where one has no plain index."""
+        plain = True
+
+        def rule(e: Expr) -> Expr:
+            nonlocal plain
+            if not isinstance(e, Load) or not self.depends(e.buffer):
+                return e
+            source = self.blocks[e.buffer]
+            if reducer_of(source) is not None or source.role == "scan":
+                return e
+            names = [i.name for i in source.body.indices if isinstance(i, Var)]
+            if len(names) != len(e.indices):
+                plain = False
+                return e
+            return transform(substitute(source.body.value, dict(zip(names, e.indices, strict=True))), rule)
+
+        found = transform(value, rule)
+        return found if plain else None
+
+
+# -- writing them --------------------------------------------------------------------------------------------
+
+
+def guarded(value: Expr, points: tuple[Point, ...], dtype: str, is_last: Expr | None = None) -> Expr:
+    """`value`, with a stand-in where it sits at a singular point.
+
+    Args:
+        is_last: whether this is the last tag, where points that show are not guarded; None where the loop ends nothing.
+    """
+    for point in points:
+        stand_in: Expr = Const(point.stand_in, dtype)
+        if point.shows and is_last is not None:
+            if is_last == Const(True, "bool"):
+                continue
+            stand_in = Op("select", (is_last, Const(point.value, dtype), stand_in))
+        value = Op("guard", (value, Const(point.value, dtype), stand_in))
+    return value
+
+
+def is_last_tag(program: Program, buffer: str, tag: Expr) -> Expr:
+    """Whether `tag` is the last one of a scan buffer."""
+    last = program.buffer(buffer).shape[0] - 1
+    return Const(True, "bool") if last == 0 else Op("eq", (tag, Const(last)))
+
+
+def guard_reads(block: Block, repair: ProducerReads, program: Program, *, ends: bool) -> Block:
+    """Every read of a producer in the block's term behind its guard.
+
+    Args:
+        ends: the loop that the producers keep tags along ends the reduction; False in a split, which a combine step
+            ends.
+    """
+
+    def rule(e: Expr) -> Expr:
+        if isinstance(e, Load) and repair.points.get(e.buffer):
+            buffer = program.buffer(e.buffer)
+            is_last = is_last_tag(program, e.buffer, e.indices[0]) if ends and buffer.tagged else None
+            return guarded(e, repair.points[e.buffer], buffer.dtype, is_last)
+        return e
+
+    if any(isinstance(e, Op) and e.name == "guard" for e in walk(block.body.value)):
+        return block  # an earlier consumer's repair guards this shared map already
+    return replace(block, body=Store(block.body.buffer, block.body.indices, transform(block.body.value, rule)))
+
+
+Read = Callable[[str, tuple[Expr, ...]], Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where h reads its producers: before and now.
+
+    Args:
+        previous, current: the read of a producer at an index.
+        starts: the first previous value is the start value of the producer's reduction, which may be singular too.
+        is_last: for a producer's buffer, whether this step ends the reduction, as a condition; None where it does not.
+    """
+
+    previous: Read
+    current: Read
+    starts: bool = False
+    is_last: Callable[[str], Expr | None] = lambda _: None
+
+
+def producer_values(
+    term: RepairTerm | VectorRepair, repair: ProducerReads, moment: Moment, program: Program, *, dtype: str
+) -> dict[Symbol, Expr]:
+    """r and r' of each producer as guarded reads, by the symbols of `term`."""
+    values: dict[Symbol, Expr] = {}
+    for producer, index in repair.reads.items():
+        points = repair.points[producer]
+        now = guarded(moment.current(producer, index), points, dtype, moment.is_last(producer))
+        before = moment.previous(producer, index)
+        empty = {point.value: point.identity for point in points}
+        if moment.starts:
+            source = writer_of(program, producer)
+            reducer = None if source is None else reducer_of(source)
+            assert reducer is not None
+            first = float(IDENTITIES[reducer])
+            if first not in empty and term.initial_stand_in(producer, reducer) is not None:
+                empty[first] = True
+        for point, identity in empty.items():
+            # Nothing needs a repair: with the current value for the previous one, h does nothing, nor overflows.
+            if not (identity and _departs_clean(term, producer, point)):
+                before = Op("guard", (before, Const(point, dtype), now))
+        values[term.previous[producer]] = before
+        values[term.current[producer]] = now
+    return values
+
+
+def _departs_clean(term: RepairTerm | VectorRepair, producer: str, point: float) -> bool:
+    """Whether h keeps the identity by itself when it departs from this singular point: exp(-inf - r') * 0 = 0."""
+    return any(
+        IDENTITIES[reducer] == point and term.initial_stand_in(producer, reducer) is None for reducer in ("max", "min")
+    )
