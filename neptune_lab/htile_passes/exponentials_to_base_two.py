@@ -1,15 +1,21 @@
-"""exp(x) as exp2(x * log2(e)), the constant moved to where it costs nothing."""
+"""exp(x) as exp2(x * log2(e)), the constant moved to where it costs nothing and cannot overflow."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from neptune_lab.htile.nodes import Elementwise, Literal, Program, TileExpr
-from neptune_lab.htile_passes.constants import times
+from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile_passes.constants import split_factor, times
+from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.rewrite import rewrite_expressions
 
 LOG2_E = math.log2(math.e)
+# Values up to this stay finite times log2(e), and so does their sum with one more of its kind.
+SAFE = 1e38
+_SMALLER = 1 / 16
 
 
 def exponentials_to_base_two(program: Program) -> Program:
@@ -23,27 +29,81 @@ def exponentials_to_base_two(program: Program) -> Program:
     differences into factors that are there already, or to a row's value, so an element costs one fused multiply-add
     and the exponential.
 
+    Two summands that both overflow times log2(e) would make NaN of a finite difference: x = m = finfo.min, a mask that
+    programs write in place of -inf.  Where their dtypes do not rule that out, rows with |m| > 1e38 get a smaller factor
+    (there x - m is 0, or so large that its exponential is 0 or infinite with either factor):
+
+        p[...] = exp2(x[...] * f[..., NewAxis] - m[..., NewAxis] * f[..., NewAxis])
+        with f = where(abs(m) > 1e38, 0.09, 1.442695)
+
+    Where no summand belongs to a row, the difference is multiplied instead.
+
     Measured on an H200: without it attention takes 5 to 12% longer, a performer 3%.
     """
-    return rewrite_expressions(program, _base_two)
+    state = _BaseTwo(program, Magnitudes(program))
+    return rewrite_expressions(program, state.visit)
 
 
-def _base_two(expr: TileExpr) -> TileExpr:
-    match expr:
-        case Elementwise(op="exp", args=(arg,), dtype="float32"):
-            return Elementwise("exp2", (_push(arg),), "float32")
-        case _:
-            return expr
+@dataclass(frozen=True, slots=True)
+class _BaseTwo:
+    program: Program
+    largest: Magnitudes
+
+    def visit(self, expr: TileExpr) -> TileExpr:
+        match expr:
+            case Elementwise(op="exp", args=(arg,), dtype="float32"):
+                return Elementwise("exp2", (self.scaled(arg),), "float32")
+            case _:
+                return expr
+
+    def scaled(self, arg: TileExpr) -> TileExpr:
+        """`arg * log2(e)`, the factor as deep inside as it cannot overflow."""
+        if sum(self.largest(leaf) > SAFE for leaf in _summands(arg)) < 2:
+            return _push(arg, None)
+        match arg:
+            case Elementwise(op="add" | "sub", args=(a, b)):
+                for row, rest in ((b, a), (a, b)):
+                    if self.is_row(row, arg) and sum(self.largest(x) > SAFE for x in _summands(rest)) < 2:
+                        return replace(arg, args=(_push(a, row), _push(b, row)))
+            case _:
+                pass
+        return times(arg, LOG2_E)
+
+    def is_row(self, part: TileExpr, whole: TileExpr) -> bool:
+        """Whether `part` has one value for many of `whole`, or `whole` is a row of values itself."""
+        shape = shape_of(whole, self.program)
+        small = math.prod(shape_of(part, self.program)) < math.prod(shape)
+        return small or math.prod(shape) == max(shape, default=1)
 
 
-def _push(expr: TileExpr) -> TileExpr:
-    """`expr * log2(e)`, the factor as deep inside as sums go."""
+def _summands(expr: TileExpr) -> Iterator[TileExpr]:
     match expr:
         case Elementwise(op="add" | "sub", args=(a, b)):
-            return replace(expr, args=(_push(a), _push(b)))
-        case Elementwise(op="neg", args=(a,)):
-            return replace(expr, args=(_push(a),))
-        case Elementwise(op="where", args=(condition, a, Literal() as b)):
-            return replace(expr, args=(condition, _push(a), times(b, LOG2_E)))
+            yield from _summands(a)
+            yield from _summands(b)
+        case Elementwise(op="neg", args=(a,)) | Elementwise(op="where", args=(_, a, Literal())):
+            yield from _summands(a)
         case _:
-            return times(expr, LOG2_E)
+            yield expr
+
+
+def _push(expr: TileExpr, row: TileExpr | None) -> TileExpr:
+    """`expr * log2(e)`, the factor as deep inside as sums go; smaller in rows where `row` is large."""
+    match expr:
+        case Elementwise(op="add" | "sub", args=(a, b)):
+            return replace(expr, args=(_push(a, row), _push(b, row)))
+        case Elementwise(op="neg", args=(a,)):
+            return replace(expr, args=(_push(a, row),))
+        case Elementwise(op="where", args=(condition, a, Literal() as b)):
+            return replace(expr, args=(condition, _push(a, row), _times(b, row)))
+        case _:
+            return _times(expr, row)
+
+
+def _times(expr: TileExpr, row: TileExpr | None) -> TileExpr:
+    if row is None or (isinstance(expr, Literal) and math.isinf(expr.value)):
+        return times(expr, LOG2_E)
+    rest, own = split_factor(expr)
+    large = Elementwise("gt", (Elementwise("abs", (row,), "float32"), Literal(SAFE, "float32")), "bool")
+    factors = tuple(Literal(own * LOG2_E * by, "float32") for by in (_SMALLER, 1.0))
+    return Elementwise("mul", (rest, Elementwise("where", (large, *factors), "float32")), "float32")

@@ -1,0 +1,114 @@
+"""How large a tile's finite values can be, as far as dtypes and operators show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from neptune_lab.htile.nodes import (
+    Access,
+    Cast,
+    Dot,
+    Elementwise,
+    Iota,
+    Literal,
+    Permute,
+    Program,
+    Reduce,
+    Scalar,
+    TileExpr,
+)
+from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.walk import accesses, stores
+
+_INF = math.inf
+_LARGEST: Mapping[str, float] = {"float16": 65504.0, "bool": 1.0, "int8": 128.0, "uint8": 255.0, "int16": 32768.0}
+_WHOLE = 2.0**63
+_BOUNDED = frozenset({"tanh", "sigmoid", "sin", "cos", "erf"})
+
+
+class Magnitudes:
+    """The largest absolute value that a tile expression of a program can have, infinities and NaN left out.
+
+    >>> from neptune_lab.htile.nodes import Tensor
+    >>> q = Tensor("q", (4,), "float16", "input")
+    >>> of = Magnitudes(Program("p", (), (), (q,), ()))
+    >>> read = Access("q", ())
+    >>> of(Elementwise("mul", (Cast(read, "float32"), Literal(0.5, "float32")), "float32"))
+    32752.0
+    >>> of(Elementwise("exp", (read,), "float32"))
+    inf
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.written: dict[str, list[TileExpr]] = {}
+        for kernel in program.kernels:
+            for store in stores(kernel.body):
+                self.written.setdefault(store.target.tensor, []).append(store.value)
+        self.known: dict[str, float] = {}
+        self.open: set[str] = set()
+
+    def __call__(self, expr: TileExpr) -> float:
+        match expr:
+            case Literal(value=value):
+                return abs(float(value)) if math.isfinite(value) else 0.0
+            case Iota() | Scalar():
+                return 2.0**31
+            case Access(tensor=name):
+                return self._tensor(name)
+            case Cast(arg=arg, dtype=dtype):
+                return min(self(arg), _largest(dtype))
+            case Permute(arg=arg) | Reduce(op="max" | "min", arg=arg):
+                return self(arg)
+            case Reduce(op="sum", arg=arg, dim=dim):
+                return self._growing(self(arg) * shape_of(arg, self.program)[dim], expr)
+            case Dot(a=a, b=b, acc=acc):
+                start = 0.0 if acc is None else self(acc)
+                return self._growing(start + self(a) * self(b) * shape_of(a, self.program)[-1], expr)
+            case Elementwise(op=op, args=args):
+                return self._elementwise(op, args, expr)
+        return _INF
+
+    def _elementwise(self, op: str, args: tuple[TileExpr, ...], expr: TileExpr) -> float:
+        if op in _BOUNDED:
+            return 1.0
+        if op in ("max", "min", "neg", "abs"):
+            return max(self(arg) for arg in args)
+        if op == "where":
+            return max(self(arg) for arg in args[1:])
+        if op in ("add", "sub"):
+            return self._growing(sum(self(arg) for arg in args), expr)
+        if op == "mul":
+            a, b = (self(arg) for arg in args)
+            return self._growing(0.0 if a == 0 or b == 0 else a * b, expr)
+        if op in ("div", "div_rn") and isinstance(args[1], Literal) and args[1].value:
+            return self._growing(self(args[0]) / abs(float(args[1].value)), expr)
+        return _INF
+
+    def _growing(self, value: float, expr: TileExpr) -> float:
+        """The value of an operator that can grow from one iteration to the next: unknown where it reads itself."""
+        return _INF if self._reads_open(expr) else value
+
+    def _reads_open(self, expr: TileExpr) -> bool:
+        return any(access.tensor in self.open for access in accesses(expr))
+
+    def _tensor(self, name: str) -> float:
+        if name in self.known:
+            return self.known[name]
+        if name in self.open:
+            return 0.0  # its own value before: an extremum is none but those that were met
+        tensor = self.program.tensor(name)
+        limit = _largest(tensor.dtype)
+        if name not in self.written:
+            return limit
+        self.open.add(name)
+        found = min(limit, max(self(value) for value in self.written[name]))
+        self.open.discard(name)
+        if not self.open:  # else it may rest on a tile that is still being looked at
+            self.known[name] = found
+        return found
+
+
+def _largest(dtype: str) -> float:
+    return _LARGEST.get(dtype, _WHOLE if dtype.startswith(("int", "uint")) else _INF)
