@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from enum import IntEnum
+from functools import cached_property
 
-from neptune_lab.htile.nodes import Cast, Dot, Elementwise, Literal, Permute, Program, Reduce, Store, TileExpr
+from neptune_lab.htile.nodes import Access, Cast, Dot, Elementwise, Literal, Permute, Program, Reduce, Store, TileExpr
 from neptune_lab.htile.shapes import COMPARISONS, DIVISIONS, FLOATS
-from neptune_lab.htile.walk import accesses, children, map_stores, stores
+from neptune_lab.htile.walk import accesses, children, map_stores, stores, subexpressions
 
 # Their value jumps where the operand crosses a number, so one rounding more or less can change it by a whole step.
-_CUTS = frozenset({"floor", "ceil", "round", *DIVISIONS, *COMPARISONS})
+_CUTS = frozenset({"floor", "ceil", *DIVISIONS, *COMPARISONS})
 _EXACT = {"div": "div_rn", "sqrt": "sqrt_rn"}
+# These are 0 exactly where their (first) operands are, however they are rounded.
+_KEEP_ZERO = frozenset({"mul", "div", "neg", "abs", "sqrt", "max", "min", "where"})
 
-_Visit = Callable[[TileExpr], TileExpr]
+
+class Use(IntEnum):
+    """What becomes of a value: nothing that shows a rounding, the nearest whole number, or a cut."""
+
+    SMOOTH = 0
+    ROUNDED = 1
+    CUT = 2
+
+
+_Visit = Callable[[TileExpr, Use], TileExpr]
 
 
 def keep_exact(program: Program) -> Program:
@@ -24,28 +37,31 @@ def keep_exact(program: Program) -> Program:
 
     A GPU's usual division and square root are off by a unit in the last place or two, and the passes behind this one
     divide by multiplying.  No result shows that, except a result that is cut: ceil(14 / 7) is 2, and ceil(14 * (1/7))
-    is 3.  So what reaches floor, ceil, round, a comparison or a conversion to whole numbers, through tiles too, is
-    rounded as IEEE 754 says, which is what PyTorch computes.
+    is 3.  So what reaches floor, ceil, a comparison or a conversion to whole numbers, through tiles too, is rounded as
+    IEEE 754 says.  What `round` takes is between two whole numbers where that shows: a quotient by a constant is exact
+    there, and one by a measured scale (quantisation, where exact ones took twice the time on an H200) is not.
     """
 
-    def exact(expr: TileExpr) -> TileExpr:
+    def exact(expr: TileExpr, use: Use) -> TileExpr:
         match expr:
-            case Elementwise(op="div" | "sqrt" as op, dtype="float32"):
+            case Elementwise(op="div", args=(_, Literal()), dtype="float32") if use is Use.ROUNDED:
+                return replace(expr, op="div_rn")
+            case Elementwise(op="div" | "sqrt" as op, dtype="float32") if use is Use.CUT:
                 return replace(expr, op=_EXACT[op])
             case _:
                 return expr
 
-    return rewrite_by_use(program, lambda expr: expr, exact)
+    return rewrite_by_use(program, exact)
 
 
-def rewrite_by_use(program: Program, smooth: _Visit, cut: _Visit) -> Program:
-    """`program` with `cut` applied to every expression whose value is cut, and `smooth` to all others, children first;
-    the same object where nothing changed."""
-    names = _cut_tiles(program)
+def rewrite_by_use(program: Program, visit: _Visit) -> Program:
+    """`program` with `visit` applied to every expression and its use, children first; the same object where nothing
+    changed."""
+    uses = _Uses(program)
 
     def store(stmt: Store) -> Store:
-        value = _visit(stmt.value, stmt.target.tensor in names, smooth, cut)
-        mask = None if stmt.mask is None else _visit(stmt.mask, True, smooth, cut)
+        value = uses.rewrite(stmt.value, uses.of_store(stmt), visit)
+        mask = None if stmt.mask is None else uses.rewrite(stmt.mask, Use.CUT, visit)
         return stmt if value is stmt.value and mask is stmt.mask else replace(stmt, value=value, mask=mask)
 
     kernels = tuple(
@@ -56,61 +72,90 @@ def rewrite_by_use(program: Program, smooth: _Visit, cut: _Visit) -> Program:
     return program if unchanged else replace(program, kernels=kernels)
 
 
-def _cut_tiles(program: Program) -> frozenset[str]:
-    """The tensors that some cut reads, directly or through other tensors."""
-    every = [store for kernel in program.kernels for store in stores(kernel.body)]
-    names: set[str] = set()
-    while True:
-        found = set(names)
-        for store in every:
-            found |= {a.tensor for a in accesses(store.mask)}
-            found |= _read_by_cuts(store.value, store.target.tensor in names or _is_whole(store, program))
-        if found == names:
-            return frozenset(names)
-        names = found
+class _Uses:
+    """The uses of a program's values, those behind tiles too."""
 
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._stores = [store for kernel in program.kernels for store in stores(kernel.body)]
 
-def _is_whole(store: Store, program: Program) -> bool:
-    return program.tensor(store.target.tensor).dtype not in FLOATS
+    @cached_property
+    def _tiles(self) -> Mapping[str, Use]:
+        """The strictest use of each tensor, by iteration to a fixed point."""
+        found: dict[str, Use] = {}
+        while True:
+            before = dict(found)
+            for store in self._stores:
+                for read in accesses(store.mask):
+                    found[read.tensor] = Use.CUT
+                self._note(store.value, self._of(store, found), found)
+            if found == before:
+                return found
 
+    def _of(self, store: Store, tiles: Mapping[str, Use]) -> Use:
+        whole = self._program.tensor(store.target.tensor).dtype not in FLOATS
+        return Use.CUT if whole else tiles.get(store.target.tensor, Use.SMOOTH)
 
-def _read_by_cuts(expr: TileExpr, inside: bool) -> set[str]:
-    inside = inside or cuts(expr)
-    if inside:
-        return {access.tensor for access in accesses(expr)}
-    return set().union(*(_read_by_cuts(child, inside) for child in children(expr)))
+    def _note(self, expr: TileExpr, use: Use, found: dict[str, Use]) -> None:
+        if isinstance(expr, Access):
+            found[expr.tensor] = max(use, found.get(expr.tensor, Use.SMOOTH))
+        for child in children(expr):
+            self._note(child, self.below(expr, use), found)
 
+    def of_store(self, store: Store) -> Use:
+        """The use of what `store` stores."""
+        return self._of(store, self._tiles)
 
-def cuts(expr: TileExpr) -> bool:
-    """Whether `expr` jumps where its operand crosses some number."""
-    match expr:
-        case Elementwise(args=(_, Literal(value=value)) | (Literal(value=value), _)) if math.isinf(value):
-            return False  # a guard: no rounding makes an infinity of a finite number
-        case Elementwise(op=op):
-            return op in _CUTS
-        case Cast(dtype=dtype):
-            return dtype not in FLOATS
-        case _:
-            return False
+    def below(self, expr: TileExpr, use: Use) -> Use:
+        """The use of the operands of `expr`, whose own use is `use`."""
+        match expr:
+            case Elementwise(args=(_, Literal(value=value)) | (Literal(value=value), _)) if math.isinf(value):
+                return use  # a guard: no rounding makes an infinity of a finite number
+            case Elementwise(op="eq" | "ne", args=(a, Literal(value=0)) | (Literal(value=0), a)):
+                return Use.SMOOTH if self._keeps_zero(a, frozenset()) else Use.CUT
+            case Elementwise(op="round"):
+                return Use.ROUNDED
+            case Elementwise(op=op) if op in _CUTS:
+                return Use.CUT
+            case Cast(dtype=dtype) if dtype not in FLOATS:
+                return Use.CUT
+            case _:
+                return use
 
+    def _keeps_zero(self, expr: TileExpr, assumed: frozenset[str]) -> bool:
+        """Whether `expr` is 0 for the same inputs however its quotients and roots are rounded."""
+        match expr:
+            case Access(tensor=name):
+                values = [s.value for s in self._stores if s.target.tensor == name]
+                return name in assumed or all(self._keeps_zero(v, assumed | {name}) for v in values)
+            case Elementwise(op="div", args=(a, _)):
+                return self._keeps_zero(a, assumed)
+            case Elementwise(op=op, args=args) if op in _KEEP_ZERO:
+                return all(self._keeps_zero(arg, assumed) for arg in (args[1:] if op == "where" else args))
+            case Cast(arg=arg) | Permute(arg=arg) | Reduce(op="max" | "min" | "prod", arg=arg):
+                return self._keeps_zero(arg, assumed)
+            case _:
+                inside = list(subexpressions(expr))
+                rounded = any(isinstance(e, Elementwise) and e.op in ("div", "sqrt", "pow") for e in inside)
+                return not rounded and all(self._keeps_zero(e, assumed) for e in inside if isinstance(e, Access))
 
-def _visit(expr: TileExpr, inside: bool, smooth: _Visit, cut: _Visit) -> TileExpr:
-    visit = cut if inside else smooth
-    below = inside or cuts(expr)
+    def rewrite(self, expr: TileExpr, use: Use, visit: _Visit) -> TileExpr:
+        """`expr` with `visit` applied to all of it, children first."""
+        below = self.below(expr, use)
 
-    def each(child: TileExpr) -> TileExpr:
-        return _visit(child, below, smooth, cut)
+        def each(child: TileExpr) -> TileExpr:
+            return self.rewrite(child, below, visit)
 
-    match expr:
-        case Elementwise(args=args):
-            new = tuple(each(arg) for arg in args)
-            same = all(a is b for a, b in zip(new, args, strict=True))
-            return visit(expr if same else replace(expr, args=new))
-        case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):
-            inner = each(arg)
-            return visit(expr if inner is arg else replace(expr, arg=inner))
-        case Dot(a=a, b=b, acc=acc):
-            x, y, z = each(a), each(b), None if acc is None else each(acc)
-            return visit(expr if x is a and y is b and z is acc else Dot(x, y, z))
-        case _:
-            return visit(expr)
+        match expr:
+            case Elementwise(args=args):
+                new = tuple(each(arg) for arg in args)
+                same = all(a is b for a, b in zip(new, args, strict=True))
+                return visit(expr if same else replace(expr, args=new), use)
+            case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):
+                inner = each(arg)
+                return visit(expr if inner is arg else replace(expr, arg=inner), use)
+            case Dot(a=a, b=b, acc=acc):
+                x, y, z = each(a), each(b), None if acc is None else each(acc)
+                return visit(expr if x is a and y is b and z is acc else Dot(x, y, z), use)
+            case _:
+                return visit(expr, use)

@@ -236,6 +236,17 @@ def test_what_is_not_cut_is_folded_still():
     before = program(store("s2", M, Reduce("max", scaled, 1)), store("s3", M, guard), store("s1", Y, scaled))
     assert keep_exact(before) is before
     assert value_of(fold_constant_factors(before), "s1") == op("mul", X, lit(0.5 / 7.0))
+    scale = program(
+        store("s2", M, Reduce("max", op("div", X, op("sqrt", X)), 1)),
+        store("s1", Y, op("round", op("div", X, at("m", I, NEW)))),
+    )
+    assert keep_exact(scale) is scale, "quantisation divides as fast as it can"
+    zero = op("where", op("eq", at("m", I), lit(0.0), dtype="bool"), lit(1.0), at("m", I))
+    tested = program(store("s2", M, Reduce("max", op("div", X, op("sqrt", X)), 1)), store("s3", M, zero))
+    assert keep_exact(tested) is tested, "a quotient is 0 where its dividend is"
+    difference = op("sub", op("div", X, lit(7.0)), op("div", X, lit(7.0)))
+    told = program(store("s1", Y, op("where", op("eq", difference, lit(0.0), dtype="bool"), X, lit(1.0))))
+    assert keep_exact(told) is not told, "a difference of quotients is not"
     root = program(store("s1", Y, op("floor", op("sqrt", X))))
     assert value_of(keep_exact(root), "s1") == op("floor", op("sqrt_rn", X))
 
