@@ -16,9 +16,8 @@ from tvm import te
 
 import neptune_lab as nl
 from neptune_lab.loop_schedule import Schedule
-from neptune_lab.operators import attention, custom, norms, rows, softmax
+from neptune_lab.operators import attention, custom, math, norms, rows, softmax
 from neptune_lab.operators.base import Operator
-from neptune_lab.operators.math import where
 
 INF = float("inf")
 LEAST = float(np.finfo(np.float32).min)
@@ -170,7 +169,7 @@ def test_a_bias_may_mask(bias: float, options: dict[str, Any]):
 
 def test_a_mask_of_finfo_min():
     op = attention.general(
-        1, 1, 32, 48, 8, score_mod=lambda s, b, h, i, j: nl.operators.math.where(j >= i + 5, s, LEAST)
+        1, 1, 32, 48, 8, score_mod=lambda s, b, h, i, j: math.where(j >= i + 5, s, LEAST)
     )
     given = {t.name: np.random.default_rng(0).standard_normal(t.shape).astype(t.dtype) for t in op.inputs}
     found = nl.compile(op, block_q=16, block_kv=16)(*(torch.from_numpy(given[n]) for n in "qkv")).numpy()
