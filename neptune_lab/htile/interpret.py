@@ -22,6 +22,7 @@ from neptune_lab.htile.nodes import (
     Dot,
     Elementwise,
     For,
+    Gather,
     Index,
     IndexExpr,
     Iota,
@@ -214,11 +215,21 @@ class _Machine:
         outside = self.unknown((), tensor.dtype) if tensor.space == "chip" else np.zeros((), array.dtype)
         return np.where(exists, array, outside)
 
+    def gather(self, name: str, where: list[Array]) -> Array:
+        array = self.arrays[name]
+        exists = np.full((), True)
+        for position, size in zip(where, array.shape, strict=True):
+            exists = exists & (position >= 0) & (position < size)
+        inside = [np.clip(w, 0, size - 1) for w, size in zip(where, array.shape, strict=True)]
+        return np.where(exists, array[tuple(inside)], np.zeros((), array.dtype))
+
     def eval(self, expr: TileExpr) -> Array:
         """The value of a tile expression, of its static shape."""
         match expr:
             case Access():
                 return self.read(expr)
+            case Gather(tensor=name, indices=indices):
+                return self.gather(name, [self.eval(index) for index in indices])
             case Iota(index=index):
                 part = next(p for p in index if isinstance(p, Slice))
                 shape = [p.extent if isinstance(p, Slice) else 1 for p in index]

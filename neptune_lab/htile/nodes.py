@@ -83,6 +83,18 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
+class Gather:
+    """`tensor[indices...]`, element by element: an access that is no tile (a stride, a diagonal, a window, a table).
+
+    Each index is an int32 tile; they broadcast to the result's shape.  An element outside of the tensor reads as 0.
+    The tensor is in global memory, and none that the kernel stores to.
+    """
+
+    tensor: str
+    indices: tuple[TileExpr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Iota:
     """The integer positions `start, start + 1, ...` of exactly one slice, as an int32 tile; `index` holds that slice
     and any `NewAxis` around it."""
@@ -156,7 +168,7 @@ class Dot:
     acc: TileExpr | None = None
 
 
-TileExpr: TypeAlias = Access | Iota | Scalar | Literal | Elementwise | Cast | Permute | Reduce | Dot
+TileExpr: TypeAlias = Access | Gather | Iota | Scalar | Literal | Elementwise | Cast | Permute | Reduce | Dot
 
 # -- statements and programs --------------------------------------------------------------------------------
 

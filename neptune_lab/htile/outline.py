@@ -24,7 +24,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.printer import expr_doc, flat_access, index_text
-from neptune_lab.htile.walk import reads, region, subexpressions
+from neptune_lab.htile.walk import gathered, reads, region, subexpressions
 
 _LABEL = 9
 _WIDE = 10_000  # a condition stands on one line
@@ -88,6 +88,8 @@ def _summary(program: Program, run: list[Store], env: Env, indent: str) -> Itera
         for access in reads(store):
             if program.tensor(access.tensor).space != "chip":
                 yield _row(indent, "loads", _moved(program, access, env))
+        for name in gathered(store):
+            yield _row(indent, "gathers", name)
         kinds = [type(expr) for expr in subexpressions(store.value)]
         name = store.target.tensor
         if Dot in kinds:

@@ -13,6 +13,7 @@ from neptune_lab.htile.nodes import (
     Dot,
     Elementwise,
     For,
+    Gather,
     Index,
     IndexExpr,
     Int,
@@ -178,6 +179,8 @@ def _expr(expr: TileExpr) -> tuple[Doc, int]:
     match expr:
         case Access():
             return flat_access(expr), _ATOM
+        case Gather(tensor=name, indices=indices):
+            return call("gather", name, *(expr_doc(index) for index in indices)), _ATOM
         case Iota(index=index):
             return f"iota[{', '.join(_index(part) for part in index)}]", _ATOM
         case Scalar(value=value):

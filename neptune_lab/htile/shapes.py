@@ -14,6 +14,7 @@ from neptune_lab.htile.nodes import (
     Cast,
     Dot,
     Elementwise,
+    Gather,
     Iota,
     Literal,
     NewAxis,
@@ -106,6 +107,14 @@ def shape_of(expr: TileExpr, program: Program) -> Shape:
     match expr:
         case Access():
             return _shape_of_checked_access(expr, program)
+        case Gather(tensor=name, indices=indices):
+            tensor = find_tensor(program, name)
+            if len(indices) != len(tensor.shape):
+                raise TileError(
+                    f"{name} of shape {tensor.shape} is gathered by {len(indices)} indices; expected "
+                    f"{len(tensor.shape)}"
+                )
+            return broadcast(*(shape_of(index, program) for index in indices))
         case Iota(index=index):
             slices = [part for part in index if isinstance(part, Slice)]
             if len(slices) != 1:
@@ -163,6 +172,14 @@ def dtype_of(expr: TileExpr, program: Program) -> str:
     """Dtype of the tile `expr`; TileError where its operands' dtypes break the rules of this module."""
     match expr:
         case Access(tensor=name):
+            return find_tensor(program, name).dtype
+        case Gather(tensor=name, indices=indices):
+            for index in indices:
+                if dtype_of(index, program) != "int32":
+                    raise TileError(
+                        f"{name} is gathered by an index of dtype {dtype_of(index, program)}; expected int32",
+                        help="make the conversion a Cast",
+                    )
             return find_tensor(program, name).dtype
         case Iota() | Scalar():
             return "int32"

@@ -16,6 +16,7 @@ from neptune_lab.htile.nodes import (
     Dot,
     Elementwise,
     For,
+    Gather,
     Index,
     IndexOp,
     Int,
@@ -98,6 +99,8 @@ def _expression(expr: TileExpr) -> None:
             _name("tensor", tensor)
             for part in index:
                 _index(part)
+        case Gather(tensor):
+            _name("tensor", tensor)
         case Iota(index):
             for part in index:
                 _index(part)

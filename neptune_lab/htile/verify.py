@@ -9,6 +9,7 @@ from neptune_lab.htile.bounds import Env, Interval, grid_env, interval, loop_int
 from neptune_lab.htile.nodes import (
     Access,
     For,
+    Gather,
     Index,
     Iota,
     Kernel,
@@ -108,7 +109,8 @@ class _Kernel:
     def __init__(self, program: Program, kernel: Kernel, filled: set[str]) -> None:
         self.program = program
         self.kernel = kernel
-        self.filled = filled | written(kernel)
+        self.stored = written(kernel)
+        self.filled = filled | self.stored
         self.tiles: dict[str, Access] = {}
 
     def check(self) -> None:
@@ -195,6 +197,8 @@ class _Kernel:
                 case Access():
                     self._indices(expr.index, env)
                     self._read(expr)
+                case Gather():
+                    self._gather(expr)
                 case Iota(index=index):
                     self._indices(index, env)
                 case Scalar(value=value):
@@ -211,6 +215,17 @@ class _Kernel:
                     interval(start, env)
                 case _:
                     interval(index, env)
+
+    def _gather(self, gather: Gather) -> None:
+        tensor = find_tensor(self.program, gather.tensor)
+        if tensor.space == "chip" or tensor.name in self.stored:
+            raise TileError(
+                f"{tensor.name} is gathered element by element in the kernel that computes it; threads of a kernel do "
+                "not see each other's elements",
+                help="compute the reader in a kernel of its own",
+            )
+        if tensor.name not in self.filled:
+            raise TileError(f"{tensor.space} {tensor.name} is gathered before any kernel stores to it")
 
     def _read(self, access: Access) -> None:
         tensor = find_tensor(self.program, access.tensor)

@@ -13,6 +13,7 @@ from neptune_lab.htile.nodes import (
     Dot,
     Elementwise,
     For,
+    Gather,
     Index,
     IndexExpr,
     Int,
@@ -36,7 +37,7 @@ def children(expr: TileExpr) -> tuple[TileExpr, ...]:
     match expr:
         case Access() | Iota() | Scalar() | Literal():
             return ()
-        case Elementwise(args=args):
+        case Elementwise(args=args) | Gather(indices=args):
             return args
         case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):
             return (arg,)
@@ -61,6 +62,9 @@ def rewrite(expr: TileExpr, visit: Callable[[TileExpr], TileExpr]) -> TileExpr:
         case Elementwise(args=args):
             new_args = tuple(rewrite(arg, visit) for arg in args)
             return visit(expr if _same(new_args, args) else replace(expr, args=new_args))
+        case Gather(indices=indices):
+            new_indices = tuple(rewrite(index, visit) for index in indices)
+            return visit(expr if _same(new_indices, indices) else replace(expr, indices=new_indices))
         case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):
             new_arg = rewrite(arg, visit)
             return visit(expr if new_arg is arg else replace(expr, arg=new_arg))
@@ -89,6 +93,14 @@ def reads(store: Store) -> Iterator[Access]:
     """Every access that `store` reads: in its value and in its mask."""
     yield from accesses(store.value)
     yield from accesses(store.mask)
+
+
+def gathered(store: Store) -> Iterator[str]:
+    """Names of the tensors that `store` reads element by element."""
+    for root in (store.value, store.mask):
+        for node in () if root is None else subexpressions(root):
+            if isinstance(node, Gather):
+                yield node.tensor
 
 
 def stores(body: Iterable[Stmt]) -> Iterator[Store]:

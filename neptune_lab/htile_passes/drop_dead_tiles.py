@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune_lab.htile.nodes import Program, Stmt, Store
-from neptune_lab.htile.walk import reads, stores
+from neptune_lab.htile.walk import gathered, reads, stores
 
 
 def drop_dead_tiles(program: Program) -> Program:
@@ -27,11 +27,11 @@ def drop_dead_tiles(program: Program) -> Program:
 
 def _dead(program: Program) -> frozenset[str]:
     needed = {
-        access.tensor
+        name
         for kernel in program.kernels
         for store in stores(kernel.body)
-        for access in reads(store)
-        if access.tensor != store.target.tensor
+        for name in (*(access.tensor for access in reads(store)), *gathered(store))
+        if name != store.target.tensor
     }
     return frozenset(t.name for t in program.tensors if t.space in ("chip", "global") and t.name not in needed)
 

@@ -75,7 +75,10 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
         moving = _variables(stmt)
         ready = [t for t in early if t in inside and not names_of_access(stored[t]) & moving]
         early[:] = [t for t in early if t not in ready]
-        return tuple(Store(f"tile:{t}/load", Access(names[t], stored[t].index), stored[t], inside[t]) for t in ready)
+        return tuple(
+            Store(f"tile:{t}/load@{kernel.name}", Access(names[t], stored[t].index), stored[t], inside[t])
+            for t in ready
+        )
 
     def statement(stmt: Stmt, loops: tuple[str, ...]) -> tuple[Stmt, ...]:
         if before := loads(stmt):

@@ -9,6 +9,7 @@ from neptune_lab.htile.nodes import (
     Access,
     Elementwise,
     For,
+    Gather,
     Int,
     Iota,
     Kernel,
@@ -52,7 +53,7 @@ def bare(expr: TileExpr) -> tuple[TileExpr, tuple[Slice | NewAxis, ...]] | None:
         tuple("slice" if isinstance(i, Slice) else "new" for i in a.index if isinstance(i, Slice | NewAxis))
         for a in accesses(expr)
     } - {()}
-    if len(patterns) > 1 or any(isinstance(e, Iota) for e in subexpressions(expr)):
+    if len(patterns) > 1 or any(isinstance(e, Iota | Gather) for e in subexpressions(expr)):
         return None
     shape = next(
         (tuple(i for i in a.index if isinstance(i, Slice | NewAxis)) for a in accesses(expr) if _rank(a)),

@@ -11,6 +11,7 @@ from neptune_lab.htile.nodes import (
     Cast,
     Dot,
     Elementwise,
+    Gather,
     Iota,
     Literal,
     NewAxis,
@@ -51,7 +52,7 @@ def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> Piece:
             return elementwise(ctx, expr, [emit(ctx, arg, columns) for arg in args])
         case Reduce(op=op, arg=arg):
             return _reduce(ctx, op, arg)
-        case Permute() | Dot():
+        case Permute() | Dot() | Gather():
             raise EmitError(f"{type(expr).__name__} stands where the Gluon emitter has no word for it")
         case _:
             assert_never(expr)

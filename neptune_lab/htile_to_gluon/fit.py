@@ -29,6 +29,7 @@ from neptune_lab.htile.nodes import (
     Dot,
     Elementwise,
     For,
+    Gather,
     Int,
     Iota,
     Kernel,
@@ -278,6 +279,8 @@ def _check_tile(program: Program, rows: int, expr: TileExpr, name: str) -> None:
             raise Unfit(f"{name} folds rows, which several warp groups share")
         case Reduce(op="prod"):
             raise Unfit(f"{name} folds by a product")
+        case Gather():
+            raise Unfit(f"{name} reads elements that are no tile")
         case Permute():
             raise Unfit(f"{name} permutes a tile that is no right operand")
         case Dot():

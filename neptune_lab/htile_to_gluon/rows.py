@@ -11,6 +11,7 @@ from neptune_lab.htile.nodes import (
     Cast,
     Dot,
     Elementwise,
+    Gather,
     Index,
     IndexExpr,
     Int,
@@ -55,6 +56,8 @@ def part(expr: TileExpr, rows: int) -> TileExpr:
             return Iota(_first(index, rows))  # pyright: ignore[reportArgumentType]
         case Scalar() | Literal():
             return expr
+        case Gather(indices=indices):
+            return replace(expr, indices=tuple(part(index, rows) for index in indices))
         case Elementwise(args=args):
             return replace(expr, args=tuple(part(arg, rows) for arg in args))
         case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):

@@ -17,6 +17,7 @@ from neptune_lab.htile.nodes import (
     Cast,
     Dot,
     Elementwise,
+    Gather,
     IndexExpr,
     Iota,
     Literal,
@@ -28,10 +29,10 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import FLOATS, INTEGERS
-from neptune_lab.htile_to_triton.addresses import inside, subscript, vector
+from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, strides, subscript, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
 from neptune_lab.htile_to_triton.elementwise import elementwise
-from neptune_lab.htile_to_triton.memory import loaded
+from neptune_lab.htile_to_triton.memory import Condition, conjunction, loaded
 from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
 
 
@@ -53,6 +54,8 @@ def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> 
             return emit(ctx, arg, own if order is None else tuple(own[n] for n in order))
         case _ if order is not None:
             return _permuted(emit(ctx, expr), order)
+        case Gather(tensor=name, indices=indices):
+            return _gather(ctx, name, indices)
         case Iota(index=index):
             return _iota(ctx, index)
         case Scalar(value=value):
@@ -101,6 +104,35 @@ def _iota(ctx: Context, index: tuple[Slice | NewAxis, ...]) -> Piece:
         ones = ", ".join("1" for _ in range(rank))
         return Piece(call("tl.full", f"[{ones}]", ctx.index(part.start), "tl.int32"))
     return Piece(f"{vector(ctx, part)}{subscript(rank, dim)}")
+
+
+def _gather(ctx: Context, name: str, indices: tuple[TileExpr, ...]) -> Piece:
+    """Pointers element by element; an element outside of the tensor is not loaded, and counts as 0."""
+    tensor = ctx.program.tensor(name)
+    wide = math.prod(tensor.shape) > INT32_MAX
+    address = [ctx.pointers[name]]
+    conditions: list[Condition] = []
+    for index, size, stride in zip(indices, tensor.shape, strides(tensor.shape), strict=True):
+        place, low, high = _place(ctx, name, index)
+        if place != "0":
+            place = f"tl.cast({place}, tl.int64)" if wide else place
+            address.append(place if stride == 1 else f"{place} * {stride}")
+        conditions += [] if low >= 0 else [(f"{place} >= 0", COMPARE)]
+        conditions += [] if high < size else [(f"{place} < {size}", COMPARE)]
+    args: list[Doc] = [" + ".join(address)]
+    if conditions:
+        args += [f"mask={conjunction(conditions)}", f"other={'0.0' if tensor.dtype in FLOATS else '0'}"]
+    return Piece(call("tl.load", *args))
+
+
+def _place(ctx: Context, name: str, index: TileExpr) -> tuple[str, float, float]:
+    """An index of a gather as an atom, and its bounds."""
+    if isinstance(index, Scalar):
+        bounds = ctx.interval(index.value)
+        return ctx.index(index.value, ATOM), bounds.lo, bounds.hi
+    text = ctx.name_for(("index", name), f"{name}_at", ctx.scope)
+    ctx.line(seq(f"{text} = ", emit(ctx, index).doc))
+    return text, -math.inf, math.inf
 
 
 def _scalar(ctx: Context, value: IndexExpr) -> Piece:

@@ -15,6 +15,7 @@ from neptune_lab.htile.nodes import (
     Cast,
     Dot,
     Elementwise,
+    Gather,
     Iota,
     Kernel,
     Literal,
@@ -86,7 +87,7 @@ class Padding:
         match expr:
             case Literal(value=value):
                 return value == 0
-            case Iota() | Scalar():
+            case Iota() | Scalar() | Gather():
                 return False
             case Access(tensor=name):
                 return self._zero_access(expr, name, dim, assumed)

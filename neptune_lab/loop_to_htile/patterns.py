@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import Access, Dot, Elementwise, Literal, Permute, Reduce, Scalar, TileExpr
+from neptune_lab.htile.nodes import Access, Dot, Elementwise, Gather, Literal, Permute, Reduce, Scalar, TileExpr
 from neptune_lab.htile.nodes import Cast as TileCast
 from neptune_lab.loop_ir.nodes import (
     Block,
@@ -67,7 +67,12 @@ class Converter:
                         node=self.nest.block,
                         help="apply retire_tags to the block that writes it",
                     )
-                return reconcile(buffer, region(indices, expression(expr), self.nest), axes)
+                try:
+                    return reconcile(buffer, region(indices, expression(expr), self.nest), axes)
+                except TileError:
+                    if self.program.buffer(buffer).scope != "global":
+                        raise
+                return Gather(buffer, tuple(self.place(i, axes) for i in indices))
             case Previous(buffer):
                 raise TileError(
                     f"block {self.nest.block!r} reads a previous tag of {buffer!r}",
@@ -92,6 +97,11 @@ class Converter:
         assert isinstance(expr, Op), expr
         name = "where" if expr.name == "select" else expr.name
         return Elementwise(name, tuple(self.tile(a, axes) for a in expr.args), dtype_of(expr, self.program))
+
+    def place(self, index: Expr, axes: tuple[str, ...]) -> TileExpr:
+        """An index of an access that is no tile, as positions."""
+        tile = self.tile(simplify(index, self.nest.extents), axes)
+        return tile if dtype_of(index, self.program) == "int32" else TileCast(tile, "int32")
 
     def _is_index(self, expr: Expr) -> bool:
         return all(
@@ -199,7 +209,7 @@ def _order_of_reads(term: Expr, nest: Nest, spatial: tuple[str, ...], reduced: t
     lies in memory; what is not folded stays in the order of the target."""
     axes = (*spatial, *reduced)
     orders = [
-        tuple(v for index in read.indices for v in axes if v in variables(index))
+        tuple(dict.fromkeys(v for index in read.indices for v in axes if v in variables(index)))
         for read in walk(term)
         if isinstance(read, Load)
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from htile_programs import F32, NEW, at, lit, op, tile
 
@@ -61,6 +63,17 @@ def test_an_output_whose_region_moves_with_the_loop_is_stored_in_it():
     (loop,) = after.kernels[0].body
     assert isinstance(loop, For)
     assert [s.node_id for s in loop.body] == ["s1/chip", "s1", "s2"]
+
+
+def test_what_an_earlier_kernel_stored_is_loaded_before_the_loop_that_adds_to_it():
+    adds = For("l1", "t", Int(0), Int(4), (store("s1", Y, op("add", Y, X)),), "block")
+    start = Kernel("k0", "start", (GridAxis("i0", 2),), (store("s0", Y, lit(0.0)),))
+    before = program(adds)
+    after = keep_stored_tiles(replace(before, kernels=(start, *before.kernels)))
+    verify(after)
+    load, loop, out = after.kernels[1].body
+    assert "y_chip[i0*16:i0*16+16] = y[i0*16:i0*16+16]" in to_text(after)
+    assert [stmt.node_id for stmt in (load, loop, out)] == ["tile:y/load@p", "l1", "s1"]
 
 
 def test_nothing_read_again_is_the_same_object():

@@ -16,6 +16,7 @@ from neptune_lab.htile.nodes import (
     Dot,
     Elementwise,
     For,
+    Gather,
     GridAxis,
     Int,
     Iota,
@@ -161,3 +162,26 @@ def test_refused_declarations():
     refused(with_tensors(x, y, Tensor("z", (0,), F32, "chip")), r"tensor z has shape \(0,\)", None)
     refused(with_tensors(x, y, Tensor("z", (1,), "real", "chip")), "tensor z has dtype 'real'", None)
     refused(with_tensors(x, y, Tensor("z", (1,), F32, "input")), r"lists the inputs \('x',\)", None)
+
+
+# -- gathers -------------------------------------------------------------------------------------------------
+
+ROWS, COLUMNS = Iota((Slice(Int(0), 4, "i"), NEW)), Iota((NEW, Slice(Int(0), 8, "j")))
+
+
+def test_a_gather_by_two_positions_is_legal():
+    verify(program(store(Gather("x", (ROWS, COLUMNS)))))
+
+
+@pytest.mark.parametrize(
+    ("gather", "match"),
+    [
+        (Gather("x", (ROWS,)), "gathered by 1 indices; expected 2"),
+        (Gather("x", (Cast(ROWS, F32), COLUMNS)), "gathered by an index of dtype float32; expected int32"),
+        (Gather("t", (ROWS, COLUMNS)), "t is gathered element by element in the kernel that computes it"),
+        (Gather("y", (ROWS, COLUMNS)), "y is gathered element by element in the kernel that computes it"),
+        (Gather("g", (ROWS, COLUMNS)), "global g is gathered before any kernel stores to it"),
+    ],
+)
+def test_gathers_that_are_refused(gather: Gather, match: str):
+    refused(program(store(gather)), match)

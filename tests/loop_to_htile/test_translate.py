@@ -237,20 +237,30 @@ def test_a_buffer_on_chip_that_two_kernels_touch():
     assert_right(sch)
 
 
-def test_a_diagonal():
+def test_a_diagonal_is_gathered():
     x = small.matrix(n=4, m=4)
     y = small.compute((4,), lambda i: x[i, i], name="y")
     sch = small.schedule(([x], [y]))
-    with pytest.raises(TileError, match=r"the access x\[i, i\] uses inner loop 'i' twice") as caught:
-        translate(sch.program)
-    assert caught.value.node == "y"
+    assert "y[0:4] = gather(x, iota[0:4], iota[0:4])" in to_text(translate(sch.program))
+    assert_right(sch)
 
 
-def test_a_step_of_two():
+def test_a_step_of_two_is_gathered():
     x = small.matrix(n=4, m=8)
     y = small.compute((4, 4), lambda i, j: x[i, j * 2], name="y")
-    with pytest.raises(TileError, match=r"uses inner loop j in j \* 2, which is not one loop with step 1"):
-        translate(small.operator(([x], [y])).program)
+    sch = small.schedule(([x], [y]))
+    assert "gather(x, iota[0:4, NewAxis], iota[NewAxis, 0:4] * 2)" in to_text(translate(sch.program))
+    assert_right(sch)
+
+
+def test_a_diagonal_of_what_is_on_chip_is_refused():
+    x = small.matrix(n=4, m=4)
+    z = small.compute((4, 4), lambda i, j: x[i, j] * 2.0, name="z")
+    y = small.compute((4,), lambda i: z[i, i], name="y")
+    sch = small.schedule(([x], [y]))
+    sch.set_scope("z", "local")
+    with pytest.raises(TileError, match="'z' is kept on chip"):
+        translate(sch.program)
 
 
 def test_a_tile_that_is_too_large():

@@ -7,14 +7,19 @@ import pytest
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError, TileError
+from neptune_lab.htile.interpret import interpret
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.run import as_float64, run
 from neptune_lab.operators import attention, norms, rows
+from neptune_lab.pipeline.fallback import schedule_apart
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.runtime import call_on_arrays
-from tests.pipeline.odd_operators import ODD, operator
+from tests.pipeline.odd import ODD, operator
 
 INF = np.inf
+# Fused whole, in one kernel that reads its elements by pointers.
+GATHERED = ("strided", "reversed_reads", "diagonal", "trace", "conv1d", "conv_softmax", "relative_bias", "gather")
+GATHERED += ("table_by_permutation", "nested_gather", "reshape_sum", "upsample", "window_norm", "bool_gather")
 
 
 def assert_same(kernel: Kernel, inputs: dict[str, np.ndarray], tolerance: float = 2e-4) -> None:
@@ -29,12 +34,24 @@ def assert_same(kernel: Kernel, inputs: dict[str, np.ndarray], tolerance: float 
         np.testing.assert_allclose(values, expected, rtol=rough, atol=rough * scale, err_msg=spec.name)
 
 
+@pytest.mark.parametrize("name", GATHERED)
+def test_reads_that_are_no_tile_mean_the_same_in_htile(name: str):
+    kernel = nl.compile(operator(name))
+    assert len(kernel.triton.kernels) == 1
+    assert "gather(" in kernel.htile_text
+    inputs = kernel.operator.random_inputs(2)
+    want = run(as_float64(kernel.operator.program), inputs)
+    found = interpret(kernel.htile, inputs, dtype="float64")
+    for spec in kernel.operator.outputs:
+        np.testing.assert_allclose(found[spec.name], want[spec.name], rtol=1e-9, atol=1e-9)
+
+
 def cuts(kernel: Kernel) -> list[str]:
     """The stages that start a part of the definition."""
     return [str(dict(s.arguments)["block"]) for s in kernel.schedule.steps if s.primitive == "cut"]
 
 
-@pytest.mark.parametrize("name", [n for n in ODD if n != "gather"])
+@pytest.mark.parametrize("name", ODD)
 def test_numbers(name: str):
     kernel = nl.compile(operator(name))
     for seed in (0, 1):
@@ -49,7 +66,8 @@ APART = {
     "qk_norm": ("s", "s and what follows it are computed apart from kn, which is kept in global memory."),
     "sums_that_wait_for_each_other": ("s", "s and what follows it are computed apart from r"),
     "scores_without_q_and_k": ("m", "m and what follows it are computed apart from s"),
-    "diagonal": ("o", "o is computed apart from d, which is kept in global memory."),
+    "embedding_rms": ("s", "s and what follows it are computed apart from e"),
+    "chunk_max": ("o", "o is computed apart from m, which is kept in global memory."),
     "norm_of_all": ("o", "o is computed apart from s"),
     "whole_numbers": ("o", "guards a value of dtype int32"),
 }
@@ -100,13 +118,22 @@ def test_what_has_no_reduction_is_a_kernel(name: str):
 def test_a_template_that_is_asked_for_is_taken_or_refused():
     with pytest.raises(ScheduleError, match="no reduction"):
         nl.compile(operator("elementwise"), "rolling_update")
-    with pytest.raises(TileError, match="not one loop with step 1"):
-        nl.compile(operator("strided"), block_q=2)
+    with pytest.raises(TileError, match="read before any store"):
+        nl.compile(operator("boolmask"), block_q=2)
 
 
 def test_a_stage_that_is_no_kernel_is_named_with_its_line():
-    with pytest.raises(TileError, match=r"stage 'g' of gather cannot be[^$]*in g\[i, j\] = x\[idx\[i\], j\]"):
-        nl.compile(operator("gather"))
+    op = operator("column_sum_then_product")
+
+    def check(scheduled: nl.Schedule) -> None:
+        if scheduled.has_block("z"):
+            raise TileError("a tile of it is too large", help="choose a smaller one")
+
+    match = r"stage 'z' of column_sum_then_product cannot be[^$]*too large\n  in z\[a\] = sum\(y\[j, a\] for j in"
+    with pytest.raises(TileError, match=match) as caught:
+        schedule_apart(op, ScheduleError("not whole"), check)
+    assert caught.value.node == "z"
+    assert caught.value.help == "choose a smaller one"
 
 
 def test_what_is_fused_stays_fused():

@@ -12,6 +12,7 @@ from neptune_lab.htile.nodes import (
     Arith,
     Elementwise,
     For,
+    Gather,
     Int,
     Iota,
     Name,
@@ -91,7 +92,7 @@ def _conditions(loop: For) -> Iterator[tuple[str, TileExpr]]:
 def _is_mask(condition: TileExpr, program: Program) -> bool:
     """Whether a condition is on positions or inputs; a guard such as `m == -inf` is on tiles alone."""
     return any(
-        isinstance(e, Iota | Scalar) or (isinstance(e, Access) and program.tensor(e.tensor).space != "chip")
+        isinstance(e, Iota | Scalar | Gather) or (isinstance(e, Access) and program.tensor(e.tensor).space != "chip")
         for e in subexpressions(condition)
     )
 

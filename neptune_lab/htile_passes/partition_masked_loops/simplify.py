@@ -19,6 +19,7 @@ from neptune_lab.htile.nodes import (
     Cast,
     Dot,
     Elementwise,
+    Gather,
     Iota,
     Literal,
     Permute,
@@ -29,7 +30,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import FLOATS
-from neptune_lab.htile.walk import accesses, rewrite
+from neptune_lab.htile.walk import accesses, rewrite, subexpressions
 
 INF = math.inf
 Infinities = frozenset[float]
@@ -60,7 +61,7 @@ def infinities(expr: TileExpr, tensors: Mapping[str, Infinities]) -> Infinities:
     match expr:
         case Literal(value=value):
             return frozenset((value,)) & BOTH
-        case Access(tensor=name):
+        case Access(tensor=name) | Gather(tensor=name):
             return tensors[name]
         case Iota() | Scalar():
             return NEITHER
@@ -183,7 +184,7 @@ class Simplifier:
     def _never(self, expr: TileExpr, *values: float) -> bool:
         if infinities(expr, self.tensors) & frozenset(values):
             return False
-        if any(True for _ in accesses(expr)):
+        if any(isinstance(e, Access | Gather) for e in subexpressions(expr)):
             self.assumptions[FINITE_INPUTS] = None
         return True
 

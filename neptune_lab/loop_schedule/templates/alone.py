@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Expr, Var, loads, substitute, variables
+from neptune_lab.loop_ir.nodes import Block, Var, variables
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_schedule.fusion import linear, loop_ref
+from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import is_product
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import extent_of, put_outermost, run_in_order
@@ -21,8 +21,7 @@ LARGEST_AXIS = 65535
 def one_kernel(sch: Schedule, name: str) -> Schedule:
     """The stage `name`, a nest of its own, as a kernel: tiles that fit, the rest of its loops on the grid or in order.
 
-    Every access of a tile runs along one loop of the tile in each dimension; a loop that an access uses otherwise (a
-    diagonal, a stride, a window) is no dimension of the tile.  So every stage can be written, if slowly.
+    So every stage can be written, if slowly.
     """
     _, block, loops = tree.find_block(sch.program, name)
     folded = {v for it in block.iters if it.kind == "reduce" for v in variables(it.binding)}
@@ -44,9 +43,8 @@ def one_kernel(sch: Schedule, name: str) -> Schedule:
 
 
 def _tile(block: Block, extents: dict[str, int], folded: set[str]) -> dict[str, int]:
-    """The loops that are dimensions of the tile, and its sizes: a product's three, else the innermost loops that every
-    access takes, what is folded first."""
-    accesses = _accesses(block)
+    """The loops that are dimensions of the tile, and its sizes: of what is folded the innermost loop, then the two
+    innermost others."""
     own = [it.binding.name for it in block.iters if isinstance(it.binding, Var)]
     inner = [v for v in reversed(own) if extents[v] > 1]
     product = is_product(block) and reducer_of(block) == "sum"
@@ -58,31 +56,10 @@ def _tile(block: Block, extents: dict[str, int], folded: set[str]) -> dict[str, 
             continue  # one loop is folded in the tile, the others in order
         limit = SIDE if product else ELEMENTS // prod(sizes.values())
         size = min(extents[v], limit)
-        if size > 1 and kept < 2 and _is_tile(accesses, {*sizes, v}):
+        if size > 1 and kept < 2:
             sizes[v] = size
             kept += v not in folded
     return sizes
-
-
-def _accesses(block: Block) -> list[tuple[Expr, ...]]:
-    """The indices of the store and of every read, over the loops around the block."""
-    env = {it.name: it.binding for it in block.iters}
-    found = [block.body.indices, *(read.indices for read in loads(block.body.value))]
-    return [tuple(substitute(i, env) for i in indices) for indices in found]
-
-
-def _is_tile(accesses: list[tuple[Expr, ...]], inner: set[str]) -> bool:
-    """Whether each index of each access runs along one of the loops `inner` at most, in steps of 1, and each of them
-    along one index."""
-    for indices in accesses:
-        used = [v for index in indices for v in variables(index) & inner]
-        if len(used) != len(set(used)):
-            return False
-        for index in indices:
-            mine = variables(index) & inner
-            if len(mine) > 1 or any((found := linear(index, v)) is None or found[0] != 1 for v in mine):
-                return False
-    return True
 
 
 def _bind(sch: Schedule, name: str, loops: list[str]) -> None:

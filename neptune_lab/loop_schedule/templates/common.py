@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
-from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program, bound_loops, reads, variables
 from neptune_lab.loop_schedule.fusion import loop_ref
@@ -23,14 +23,14 @@ SEQUENTIAL = "sequential"
 def all_or_nothing(
     template: Callable[Concatenate[Schedule, P], Schedule],
 ) -> Callable[Concatenate[Schedule, P], Schedule]:
-    """A template that refuses leaves the schedule as it was."""
+    """A template that refuses, or is interrupted, leaves the schedule as it was."""
 
     @wraps(template)
     def applied(sch: Schedule, *args: P.args, **kwargs: P.kwargs) -> Schedule:
         before = len(sch.steps)
         try:
             return template(sch, *args, **kwargs)
-        except NeptuneError:
+        except BaseException:  # Ctrl-C too: half a template is no schedule that anyone asked for
             sch.back_to(before)
             raise
 
