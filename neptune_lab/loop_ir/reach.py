@@ -7,10 +7,10 @@ more to leave gaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, variables
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,47 +96,6 @@ def without_gaps(index: Sum, extents: Mapping[str, int]) -> Reach | None:
         else:
             low -= step * (size - 1)
     return Reach(low, high, once)
-
-
-def reach(index: Expr, extents: Mapping[str, int], predicates: Iterable[Expr] = ()) -> Reach | None:
-    """The range of an index over loops for which all of `predicates` hold; None where it has gaps or is not known.
-
-    A predicate `k * index + rest < limit`, where rest has loops of its own, cuts the range at what its least rest
-    allows. One that shares no loop with the index changes nothing; of any other one nothing is known.
-
-    >>> j0, j1 = Var("j0"), Var("j1")
-    >>> tile = Op("lt", (Op("add", (Op("mul", (j0, Const(4))), j1)), Const(10)))
-    >>> reach(j0, {"j0": 4, "j1": 4}, [tile])
-    Reach(low=0, high=2, once=True)
-    """
-    value = as_sum(index)
-    found = None if value is None else without_gaps(value, extents)
-    if value is None or found is None:
-        return None
-    used = {name for name, _ in value.terms if extents[name] > 1}
-    for predicate in predicates:
-        if not variables(predicate) & used:
-            continue
-        cut = _cut(value, used, predicate, extents)
-        if cut is None:
-            return None
-        found = Reach(found.low, min(found.high, cut), found.once)
-    return found if found.low <= found.high else None
-
-
-def _cut(value: Sum, used: set[str], predicate: Expr, extents: Mapping[str, int]) -> int | None:
-    """The greatest value of a sum that a predicate allows; None where it is not of a form that says so."""
-    limit = upper_limit(predicate)
-    if limit is None:
-        return None
-    bounded, end = limit
-    name = min(used)
-    times, left = divmod(bounded.factor(name), value.factor(name))
-    rest = bounded.plus(value, -times)
-    if left or times < 1 or any(var in used or var not in extents for var, _ in rest.terms):
-        return None
-    least = rest.constant + sum(min(0, k * (extents[var] - 1)) for var, k in rest.terms)
-    return (end - 1 - least) // times
 
 
 def upper_limit(predicate: Expr) -> tuple[Sum, int] | None:

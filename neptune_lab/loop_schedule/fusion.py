@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
@@ -34,9 +35,9 @@ from neptune_lab.loop_ir.nodes import (
     variables,
     walk,
 )
-from neptune_lab.loop_ir.reach import reach
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.visits import visits
 
 
 def loop_ref(ref: str) -> tuple[str, str]:
@@ -76,10 +77,15 @@ class _Anchor:
         """The loops inside the target that the index runs along."""
         return {x.var: x.extent for x in self.loops if x.var in variables(self.value)}
 
-    def covers(self, part: Expr, extent: int) -> bool:
-        """Whether `part`, over the anchor's loops, takes exactly the values of range(extent) where the anchor runs."""
-        found = reach(part, self.extents, self.block.predicates)
-        return found is not None and (found.low, found.high) == (0, extent - 1)
+    def covers(self, *iters: Iter) -> bool:
+        """Whether iterations so bound, over the anchor's loops, take all of their values, in every combination, and no
+        other ones, where the anchor runs."""
+        found = visits(iters, self.block.predicates, tuple(self.extents.items()))
+        return not found.unknown and all(
+            group.ranges == tuple((0, it.extent - 1) for name in group.iters for it in iters if it.name == name)
+            and group.count == prod(high - low + 1 for low, high in group.ranges)
+            for group in found.groups
+        )
 
 
 def _accesses(block: Block) -> list[tuple[str, int, Expr]]:
@@ -122,16 +128,18 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
     iters, predicates, uncovered = [], [], []
     taken: list[tuple[_Anchor, set[str]]] = []
     shared = _shared_bindings(program, block, target)
-    used = {var for binding in shared.values() for var in variables(binding)}
 
-    def free(value: Expr, anchor: _Anchor) -> bool:
-        return not any(anchor.extents.get(var, 2) > 1 and var in used for var in variables(value))
+    def free(it: Iter, value: Expr, anchor: _Anchor) -> bool:
+        """Whether the loops of `value` leave the iterations that are bound to them already independent of it."""
+        wide = {var for var in variables(value) if anchor.extents.get(var, 2) > 1}
+        beside = [other for other in iters if variables(other.binding) & wide]
+        return not beside or anchor.covers(*beside, replace(it, binding=value))
 
     def candidates(it: Iter) -> Iterator[tuple[_Anchor, Expr]]:
         for buffer, dim, index in _accesses(block):
             for anchor in known.get((buffer, dim), []):
                 if index == Var(it.name):
-                    if anchor.covers(anchor.value, it.extent):
+                    if anchor.covers(replace(it, binding=anchor.value)):
                         yield anchor, anchor.value
                     else:
                         uncovered.append(_uncovered(block, it, anchor, buffer, dim))
@@ -145,7 +153,7 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
         if it.name in shared:
             iters.append(it)
             continue
-        found = next(((a, value) for a, value in candidates(it) if free(value, a)), None)
+        found = next(((a, value) for a, value in candidates(it) if free(it, value, a)), None)
         if found is None:
             name = it.name
             while name in outer or name in extents:
@@ -154,7 +162,6 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
             iters.append(replace(it, binding=Var(name)))
             continue
         anchor, value = found
-        used |= variables(value)
         inner = {var: extent for var, extent in anchor.inner().items() if var in variables(value)}
         taken.append((anchor, set(inner)))
         extents.update(inner)
@@ -170,11 +177,14 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
 
 def _uncovered(block: Block, it: Iter, anchor: _Anchor, buffer: str, dim: int) -> str:
     """Why an anchor does not do for an iteration, in words."""
-    found = reach(anchor.value, anchor.extents, anchor.block.predicates)
-    visits = f"visits {found}" if found is not None else f"visits {expression(anchor.value)}"
+    there = visits((replace(it, binding=anchor.value),), anchor.block.predicates, tuple(anchor.extents.items()))
+    limits = there.range(it.name)
+    span = expression(anchor.value) if limits is None else f"{limits[0]} to {limits[1]}"
+    if limits is not None and there.groups[0].count < limits[1] - limits[0] + 1:
+        span = f"{there.groups[0].count} of {span}"
     return (
         f"block {block.name!r} needs 0 to {it.extent - 1} of dimension {dim} of {buffer!r} along {it.name!r}, "
-        f"block {anchor.block.name!r} {visits}"
+        f"block {anchor.block.name!r} visits {span}"
     )
 
 
@@ -195,7 +205,7 @@ def _same_dimension(
             continue
         value = block_there.iter(name).binding
         anchor = _Anchor(block_there, value, loops, {**outer, **{x.var: x.extent for x in loops}})
-        if anchor.covers(value, it.extent):
+        if anchor.covers(replace(it, binding=value)):
             yield anchor, value
 
 
@@ -218,7 +228,7 @@ def _part(index: Expr, it: Iter, anchor: _Anchor, shared: dict[str, Expr]) -> Ex
     if split is None or split[0] != 1 or not variables(split[1]) <= shared.keys():
         return None
     part = difference(anchor.value, substitute(split[1], shared))
-    return part if part is not None and anchor.covers(part, it.extent) else None
+    return part if part is not None and anchor.covers(replace(it, binding=part)) else None
 
 
 def difference(a: Expr, b: Expr) -> Expr | None:

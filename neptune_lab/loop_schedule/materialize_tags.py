@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
@@ -158,25 +157,6 @@ def materialize(program: Program, name: str) -> Program:
 
     program = tree.map_blocks(program, reader)
     return with_buffers(program, replace(buffer, shape=(last + 1, *buffer.shape), tagged=True))
-
-
-def check_tag_order(program: Program) -> None:
-    """Formal statement: every scan meets its tags in order, i.e. along the loops around it, outermost first, the steps
-    of its tag do not grow.  TVM does not see that a scan reads the tag before.
-    """
-    for _, stmt, loops in tree.statements(program):
-        if not isinstance(stmt, Block) or stmt.role != "scan":
-            continue
-        tag = stmt.iters[0].binding
-        found = [(loop.var, linear(tag, loop.var)) for loop in loops if loop.extent > 1]
-        steps = [(var, split[0]) for var, split in found if split is not None and split[0] != 0]
-        for (outer, a), (inner, b) in pairwise(steps):
-            if a < b:
-                raise ScheduleError(
-                    f"with loop {outer!r} outside {inner!r}, block {stmt.name!r} would meet its tags out of order",
-                    node=stmt.name,
-                    help="retire_tags first, or keep the loops of the tag in order",
-                )
 
 
 def materialize_tags(program: Program, *, block: str) -> Outcome:

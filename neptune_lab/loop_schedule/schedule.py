@@ -17,6 +17,7 @@ from neptune_lab.loop_ir.run import Agreement, compare, run
 from neptune_lab.loop_ir.tag_table import TagTable, table
 from neptune_lab.loop_ir.tags import record
 from neptune_lab.loop_ir.unproved import has_wrong_repair
+from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule.cut import extract, part_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives import get
@@ -219,6 +220,8 @@ class Schedule:
         try:
             outcome = primitive.apply(self.program if part is None else part.program, **arguments)
             outcome = outcome if part is None else part.put_back(outcome)
+            if outcome.program is not self.program:
+                verify(outcome.program, self.definition)
         except NeptuneError as error:
             error.step = step  # type: ignore[attr-defined]
             if part is not None and hasattr(error, "phases"):

@@ -233,7 +233,9 @@ def _combined(program: Program, name: str, found: list[Halves], repair: Repair) 
         return Load(buffer, (*index[:axis], Var(tag), *index[axis:]))
 
     def current(buffer: str, index: tuple[Expr, ...]) -> Expr:
-        return Load(by_local[buffer].whole, index)
+        # A local half that keeps its tags is read at its last one; the whole has none.
+        tags = program.buffer(buffer).tagged and not program.buffer(by_local[buffer].whole).tagged
+        return Load(by_local[buffer].whole, index[1:] if tags else index)
 
     ends = Const(True, "bool")
     h = apply_h(block, reduction.term, repair, Moment(previous, current, is_last=lambda _: ends), program)

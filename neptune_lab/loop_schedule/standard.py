@@ -19,7 +19,6 @@ from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
 from neptune_lab.loop_schedule import maps
 from neptune_lab.loop_schedule.arguments import check_note
 from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops, under
-from neptune_lab.loop_schedule.materialize_tags import check_tag_order
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -76,7 +75,6 @@ def _tvm(
             node=node.partition(".")[0],
             help=f"use rolling_update or split_k_update to fuse across {writer!r}",
         )
-    check_tag_order(result)
     return result
 
 
@@ -100,6 +98,15 @@ def _free(program: Program, name: str, block: str) -> None:
             f"there is a block or buffer {name!r} already, which the copy for {block!r} would be called",
             node=block,
             help="make the copy in another scope",
+        )
+
+
+def _not_tagged(program: Program, buffer: str, block: str) -> None:
+    if program.buffer(buffer).tagged:
+        raise ScheduleError(
+            f"block {block!r}: {buffer!r} keeps one value per tag, and a copy would not",
+            node=block,
+            help="retire_tags first, which leaves a previous and a current value",
         )
 
 
@@ -365,6 +372,7 @@ def cache_read(program: Program, *, block: str, buffer: str, scope: str = "share
             node=block,
             help=tree.nearest(buffer, reads, "buffers it reads"),
         )
+    _not_tagged(program, buffer, block)
     _free(program, f"{buffer}_{scope}", block)
     before = {b.name for b in tree.blocks(program)}
     result = _tvm(program, "cache_read", block, lambda s: s.cache_read(s.get_sblock(block), reads.index(buffer), scope))
@@ -385,6 +393,7 @@ def cache_write(program: Program, *, block: str, scope: str = "local") -> Outcom
     """
     _check_scope(scope)
     _, writer, _ = tree.find_block(program, block)
+    _not_tagged(program, writer.writes, block)
     _free(program, f"{writer.writes}_{scope}", block)
     before = {b.name for b in tree.blocks(program)}
     result = _tvm(program, "cache_write", block, lambda s: s.cache_write(s.get_sblock(block), 0, scope))

@@ -16,6 +16,7 @@ from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stm
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks_under
+from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_to_htile.capacity import check_fits
 from neptune_lab.loop_to_htile.patterns import Converter, always, store_value
 from neptune_lab.loop_to_htile.regions import Nest, region
@@ -31,7 +32,9 @@ def translate(program: Program) -> TileProgram:
 
     Raises:
         TileError: an access that is no tile, tags that were not retired, a tile that is too large.
+        ScheduleError: the program is not legal (`loop_ir.verify`).
     """
+    verify(program)
     _check_on_chip(program)
     names: list[str] = []
     kernels = []

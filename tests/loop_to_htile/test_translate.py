@@ -195,7 +195,8 @@ def test_tags_that_were_not_retired():
 def test_a_reader_of_tags_that_were_not_retired():
     sch = Schedule(softmax.figure1(4, 6))
     sch.materialize_tags("s_max")
-    readers = replace(sch.program, body=sch.program.body[1:])
+    program = sch.program
+    readers = replace(program, params=("xmax", *program.params), body=program.body[1:])
     with pytest.raises(TileError, match="'s_exp' reads the scan buffer 'xmax', one value a tag"):
         translate(readers)
 

@@ -21,6 +21,7 @@ from neptune_lab.loop_ir.start_values import explicit_start_values
 from neptune_lab.loop_ir.tvm_compat.inward import from_tvm
 from neptune_lab.loop_ir.tvm_compat.outward import to_tvm
 from neptune_lab.loop_ir.tvm_compat.words import first_line
+from neptune_lab.loop_ir.verify import verify_bounds
 
 
 class TvmRefusal(NeptuneError):
@@ -40,7 +41,9 @@ def apply(program: Program, action: Callable[[Any], None]) -> Program:
 @lru_cache(maxsize=64)
 def _compiled(program: Program) -> Any:
     unbound = replace(program, body=tuple(_unbind(s) for s in program.body))
-    module = tvm.IRModule({"main": to_tvm(explicit_start_values(unbound), expose=True)})
+    started = explicit_start_values(unbound)
+    verify_bounds(started)  # what runs natively stays in its buffers
+    module = tvm.IRModule({"main": to_tvm(started, expose=True)})
     return tvm.compile(module, target=tvm.target.Target("llvm"))["main"]
 
 
@@ -52,7 +55,11 @@ def _unbind(stmt: Stmt) -> Stmt:
 
 
 def run_native(program: Program, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Compiles with LLVM and runs; `arrays` has one array a buffer, in the buffer's dtype; all come back."""
+    """Compiles with LLVM and runs; `arrays` has one array a buffer, in the buffer's dtype; all come back.
+
+    Raises:
+        ScheduleError: an access cannot be shown to stay in its buffer.
+    """
     order = [*program.params, *(b.name for b in program.buffers if b.name not in program.params)]
     values = [tvm.runtime.tensor(np.asarray(arrays[n], order="C")) for n in order]
     _compiled(program)(*values)

@@ -1,0 +1,207 @@
+"""Every name is bound, and every access is inside its buffer: what a native run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TypeAlias
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Loop,
+    Op,
+    Previous,
+    Program,
+    Var,
+    bound_loops,
+    children,
+    loads,
+    substitute,
+    variables,
+    walk,
+)
+from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.simplify import bounds
+from neptune_lab.loop_ir.visits import LIMIT, Extents, Visits, extents_of, points, visits
+
+
+def verify_bounds(program: Program) -> None:
+    """Rules 1 and 2 alone: what a native run needs so that it stays in its memory.
+
+    Raises:
+        ScheduleError: with the block, the access, and the values found.
+    """
+    shapes: dict[str, Buffer] = {}
+    for buffer in program.buffers:
+        if buffer.name in shapes:
+            raise ScheduleError(f"two buffers are called {buffer.name!r}", help="this is a bug of the compiler")
+        shapes[buffer.name] = buffer
+    seen: set[str] = set()
+    for _, stmt, loops in tree.statements(program):
+        if isinstance(stmt, Loop):
+            if stmt.var in {loop.var for loop in loops}:
+                raise ScheduleError(
+                    f"loop {stmt.var!r} is inside another loop {stmt.var!r}", help="give one of them another name"
+                )
+            continue
+        if stmt.name in seen:
+            raise ScheduleError(f"two blocks are called {stmt.name!r}", node=stmt.name, help="rename one of the stages")
+        seen.add(stmt.name)
+        accessed = dict.fromkeys(
+            [stmt.writes, *(r.buffer for s in (stmt.body, stmt.init) if s is not None for r in loads(s.value))]
+        )
+        missing = [name for name in accessed if name not in shapes]
+        if missing:
+            raise ScheduleError(f"block {stmt.name!r} touches {missing[0]!r}, which is no buffer", node=stmt.name)
+        if stmt.writes in program.inputs:
+            raise ScheduleError(f"block {stmt.name!r} writes the input {stmt.writes!r}", node=stmt.name)
+        _check_block_bounds(stmt, extents_of(loops), tuple(shapes[name] for name in accessed))
+
+
+@lru_cache(maxsize=4096)
+def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...]) -> None:
+    names = {it.name for it in block.iters}
+    around = {var for var, _ in loops}
+    if len(names) != len(block.iters):
+        raise ScheduleError(f"block {block.name!r} has two iterations of one name", node=block.name)
+    free = (bound_loops(block.iters) | {v for p in block.predicates for v in variables(p)}) - around
+    if free:
+        raise ScheduleError(
+            f"block {block.name!r} is not inside the loop {min(free)!r} that it runs along",
+            node=block.name,
+            help=f"the loops around it: {', '.join(var for var, _ in loops) or 'none'}",
+        )
+    found = visits(block.iters, block.predicates, loops)
+    if found.unknown:
+        raise _not_provable(block, f"which values {', '.join(found.unknown)} takes")
+    for it in block.iters:
+        limits = found.range(it.name)
+        assert limits is not None
+        if limits[0] < 0 or limits[1] >= it.extent:
+            raise ScheduleError(
+                f"block {block.name!r} would run {it.name!r} from {limits[0]} to {limits[1]}, of {it.extent} values",
+                node=block.name,
+                help="a bound is missing: undo the step, and split loops by sizes that divide before they are fused",
+            )
+    by_name = {b.name: b for b in buffers}
+    for store in (block.body, block.init):
+        if store is None:
+            continue
+        free = {v for e in (*store.indices, store.value) for v in variables(e)} - names
+        if free:
+            raise ScheduleError(
+                f"block {block.name!r} uses {min(free)!r}, which is none of its iterations", node=block.name
+            )
+        _check_access(block, Load(store.buffer, store.indices), (), by_name, found, loops)
+        for read, conditions in dict.fromkeys(guarded_reads(store.value)):
+            _check_access(block, read, conditions, by_name, found, loops)
+
+
+Guarded: TypeAlias = tuple[Load | Previous, tuple[Expr, ...]]
+
+
+def guarded_reads(expr: Expr, conditions: tuple[Expr, ...] = ()) -> list[Guarded]:
+    """Every read with the conditions on iterations under which it is made: a choice evaluates one side only."""
+    match expr:
+        case Op("select", (condition, yes, no)):
+            own = guarded_reads(condition, conditions)
+            if any(isinstance(e, Load | Previous) for e in walk(condition)):
+                # The condition is data; which side is evaluated is not known here.
+                return own + guarded_reads(yes, conditions) + guarded_reads(no, conditions)
+            own += guarded_reads(yes, (*conditions, *_conjuncts(condition)))
+            return own + guarded_reads(no, (*conditions, Op("not", (condition,))))
+    found = [read for child in children(expr) for read in guarded_reads(child, conditions)]
+    return [*found, (expr, conditions)] if isinstance(expr, Load | Previous) else found
+
+
+def _conjuncts(condition: Expr) -> tuple[Expr, ...]:
+    match condition:
+        case Op("and", (a, b)):
+            return _conjuncts(a) + _conjuncts(b)
+    return (condition,)
+
+
+def _check_access(
+    block: Block,
+    access: Load | Previous,
+    conditions: tuple[Expr, ...],
+    buffers: Mapping[str, Buffer],
+    found: Visits,
+    loops: Extents,
+) -> None:
+    shape = buffers[access.buffer].shape
+    if len(shape) != len(access.indices):
+        raise ScheduleError(
+            f"block {block.name!r} accesses {access.buffer!r} with {len(access.indices)} indices; it has {len(shape)} "
+            "dimensions",
+            node=block.name,
+            help="undo the step; another order of steps may do",
+        )
+    if isinstance(access, Previous) and not buffers[access.buffer].tagged:
+        raise ScheduleError(f"block {block.name!r} reads a previous tag of {access.buffer!r}, which keeps none")
+    for dim, (index, size) in enumerate(zip(access.indices, shape, strict=True)):
+        match index:
+            case Var(name) if (limits := found.range(name)) is not None and limits[0] >= 0 and limits[1] < size:
+                continue
+            case Const(int(value)) if 0 <= value < size:
+                continue
+        if any(isinstance(e, Load | Previous) for e in walk(index)):
+            continue  # the values of an index tensor are data
+        limits = _limits(block, index, conditions, (0, size - 1), found, loops)
+        if limits is None:
+            raise _not_provable(block, f"that {expression(access)} is inside {access.buffer!r}")
+        if limits[0] < 0 or limits[1] >= size:
+            raise ScheduleError(
+                f"block {block.name!r} accesses {expression(access)} outside: index {expression(index)} runs from "
+                f"{limits[0]} to {limits[1]}, dimension {dim} of {access.buffer!r} has {size} elements",
+                node=block.name,
+                help="undo the step, and split loops by sizes that divide before they are fused",
+            )
+
+
+def _limits(
+    block: Block,
+    index: Expr,
+    conditions: tuple[Expr, ...],
+    allowed: tuple[int, int],
+    found: Visits,
+    loops: Extents,
+) -> tuple[int, int] | None:
+    """Least and greatest value of an index; exact where the first look is not within `allowed`."""
+    ranges: dict[str, int] = {}
+    for name in variables(index):
+        limits = found.range(name)
+        if limits is not None and limits[0] == 0:
+            ranges[name] = limits[1] + 1
+    rough = bounds(index, ranges)
+    if rough is not None and allowed[0] <= rough[0] and rough[1] <= allowed[1]:
+        return rough
+    env = {it.name: it.binding for it in block.iters}
+    value = substitute(index, env)
+    extents = dict(loops)
+    names = variables(value)
+    holding = [*block.predicates, *(substitute(c, env) for c in conditions)]
+    predicates = [p for p in holding if variables(p) & names]
+    used = names.union(*(variables(p) for p in predicates))
+    table = points([value], predicates, {name: extents[name] for name in extents if name in used})
+    if table is None:
+        return None
+    return (0, 0) if not len(table) else (int(table.min()), int(table.max()))
+
+
+def _not_provable(block: Block, what: str) -> ScheduleError:
+    return ScheduleError(
+        f"block {block.name!r}: it cannot be shown {what}",
+        node=block.name,
+        help=f"at most {LIMIT:,} points of connected loops are looked at: split loops by sizes that divide, and do not "
+        "fuse loops of a dimension that is bounded",
+    )
+
+
+__all__ = ["guarded_reads", "verify_bounds"]
