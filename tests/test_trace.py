@@ -160,7 +160,7 @@ def edited(*place: str | int, **change) -> str:
         (edited(schema="1"), "schema '1'"),
         (edited(kernel=...), "trace has no field 'kernel'"),
         (edited(lines=...), "trace.lines is NoneType, expected list"),
-        (edited(more=1), "trace has a field 'more', which schema 2 does not know"),
+        (edited(more=1), "trace has a field 'more', which is not known"),
         (edited("operator", name=...), "trace.operator has no field 'name'"),
         (edited("operator", name=3), "trace.operator.name is int, expected str"),
         (edited("operator", params=[]), "trace.operator.params is list, expected dict"),

@@ -20,8 +20,10 @@ from neptune_lab.files import write_bytes, write_text
 from neptune_lab.records import Record, Store, best
 from neptune_lab.runtime import DeviceFacts
 from neptune_lab.runtime.bundle import SCHEMA, read_entry, read_manifest, read_results
+from neptune_lab.runtime.choice import Choice
 from neptune_lab.runtime.device import A100, H200
 from neptune_lab.runtime.task import Task
+from neptune_lab.strict.files import shown_path
 
 if TYPE_CHECKING:
     from neptune_lab.htile_to_triton import Target
@@ -194,15 +196,25 @@ def collect(folder: str | Path, store: Store | None = None, results: str | Path 
         MeasureError: no bundle, or no results, there.
     """
     root = Path(folder)
-    device, found = read_results(Path(results) if results else root / "results.json")
-    facts = DeviceFacts(**{**device, "capability": device["capability"] and tuple(device["capability"])})
+    facts, found = read_results(Path(results) if results else root / "results.json")
     records = []
     for data in read_manifest(root):
         entry = read_entry(root, data)
-        for kernel in data["kernels"]:
-            if kernel["file"] in found:
-                text = entry.kernels[kernel["file"]].text
-                about, what = (data["operator"], data["params"]), found[kernel["file"]]
-                records.append(record_of(about, entry.task, kernel["candidate"], text, facts, what, _COMMAND))
+        for kernel in data.kernels:
+            if kernel.file not in found:
+                continue
+            text = entry.kernels[kernel.file].text
+            if source_hash(text) != kernel.source:
+                raise MeasureError(
+                    f"{shown_path(root)}: {kernel.file} is not the kernel that the manifest describes",
+                    help="write the bundle again, and measure it",
+                )
+            about, what = (data.operator, data.params), found[kernel.file]
+            records.append(record_of(about, entry.task, _plain(kernel.candidate), text, facts, what, _COMMAND))
     (store or Store()).put(*records)
     return tuple(records)
+
+
+def _plain(choice: Choice) -> dict[str, Any]:
+    options = {name: list(v) if isinstance(v, tuple) else v for name, v in choice.options.items()}
+    return {"template": choice.template, "options": options}

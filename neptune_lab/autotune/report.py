@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.records import Record
+from neptune_lab.strict.console import printable
 
 
 def by_workload(records: Iterable[Record]) -> list[list[Record]]:
@@ -32,7 +33,7 @@ def table(records: Iterable[Record]) -> str:
         sizes = " ".join(f"{k}={v}" for k, v in first.params.items() if isinstance(v, int) and not isinstance(v, bool))
         head = f"{first.operator:<24} {sizes:<44} {first.device:<16}"
         if not timed:
-            lines.append(f"{head} {'-':>10}  {first.failure}")
+            lines.append(f"{head} {'-':>10}  {' '.join((first.failure or 'no time').split())}")
             continue
         best = min(timed, key=lambda r: r.us or 0.0)
         most = {n: max((r[n] or 0 for r in best.resources), default=0) for n in ("registers", "spills", "shared")}
@@ -41,7 +42,7 @@ def table(records: Iterable[Record]) -> str:
             f"{most['shared']:>7}  {_candidate(best)}"
             + (f"  ({len(group) - len(timed)} of {len(group)} failed)" if len(timed) < len(group) else "")
         )
-    return "\n".join(lines) + "\n"
+    return printable("\n".join(lines)) + "\n"
 
 
 def _candidate(record: Record) -> str:

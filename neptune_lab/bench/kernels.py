@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from neptune_lab.bench.ablation import Variant
 from neptune_lab.bench.measured import DEFAULT
@@ -19,9 +19,13 @@ from neptune_lab.bench.setups import Setup
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.runtime import KernelSpec, TensorSpec
+from neptune_lab.strict.files import MIB, inside, read_text, shown_path
+from neptune_lab.strict.json_text import read_json
+from neptune_lab.strict.typed import Line, Name, Text, Words, unpack
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+MOST_SOURCE = 4 * MIB
 
 
 @dataclass(frozen=True)
@@ -117,24 +121,52 @@ class Directory:
         manifest = self.path / MANIFEST
         if not manifest.is_file():
             raise MeasureError(f"there is no {manifest}", help="neptune-lab bench --export-kernels writes one")
-        record = json.loads(manifest.read_text(encoding="utf-8"))
-        if record.get("schema") != SCHEMA:
-            raise MeasureError(f"{manifest} is of schema {record.get('schema')!r}, expected {SCHEMA}")
-        object.__setattr__(self, "_kernels", record["kernels"])
+        record = read_json(manifest, MeasureError)
+        if not isinstance(record, dict) or record.get("schema") != SCHEMA or isinstance(record["schema"], bool):
+            raise MeasureError(
+                f"{shown_path(manifest)} holds no exported kernels of schema {SCHEMA}",
+                help="neptune-lab bench --export-kernels writes them",
+            )
+        where = f"{shown_path(manifest)}: kernels"
+        kernels = unpack(record.get("kernels"), dict[str, dict[str, dict[str, Any]]], where, MeasureError)
+        found = {
+            name: {
+                v: unpack(entry, _Kernel if "module" in entry else _Refused, f"{where}.{name}.{v}", MeasureError)
+                for v, entry in variants.items()
+            }
+            for name, variants in kernels.items()
+        }
+        object.__setattr__(self, "_kernels", found)
 
     def __call__(self, setup: Setup, variant: Variant) -> Compiled:
         """The kernel, or a refusal where the directory has none."""
         entry = getattr(self, "_kernels").get(setup.name, {}).get(variant.name)  # noqa: B009
         if entry is None:
             return Compiled(None, {}, f"the kernels in {self.path.name} have none for it")
-        if "module" not in entry:
-            return Compiled(None, entry["options"], entry["note"])
-        said = entry["spec"]
-        spec = KernelSpec(
-            said["name"],
-            said["entry"],
-            (self.path / entry["module"]).read_text(encoding="utf-8"),
-            tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in said["inputs"]),
-            tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in said["outputs"]),
-        )
-        return Compiled(spec, entry["options"], entry["note"])
+        if isinstance(entry, _Refused):
+            return Compiled(None, entry.options, entry.note)
+        text = read_text(inside(self.path, entry.module, MeasureError), MOST_SOURCE, MeasureError)
+        said = entry.spec
+        return Compiled(KernelSpec(said.name, said.entry, text, said.inputs, said.outputs), entry.options, entry.note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    name: Line
+    entry: Name
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    options: dict[str, Any]
+    note: Annotated[str, Words()]
+    module: Annotated[str, Text(200)]
+    spec: _Spec
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    options: dict[str, Any]
+    note: Annotated[str, Words()]

@@ -6,10 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
+from neptune_lab.runtime.timing import Resources
+from neptune_lab.strict.files import read_text, shown_path
+from neptune_lab.strict.json_text import MOST_BYTES, parse
+from neptune_lab.strict.typed import Count, Extent, Line, Number, Time, Words, unpack
 
 SCHEMA = 1
 
@@ -33,9 +37,9 @@ SAMPLED = 64
 
 # What a contestant is.  Compilers and libraries as Neptune's section 7 tells them apart: a compiler is told the
 # operator, a library brings it.
-KINDS = ("ours", "ablation", "compiler", "library")
+Kind: TypeAlias = Literal["ours", "ablation", "compiler", "library"]
 # "same": an ablation whose kernel is ours without it, word for word.
-STATUSES = ("ok", "wrong", "failed", "skipped", "same")
+Status: TypeAlias = Literal["ok", "wrong", "failed", "skipped", "same"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,8 @@ class Entry:
 
     Args:
         name: of the contestant.
-        kind: one of `KINDS`.
-        status: one of `STATUSES`; only "ok" has a time.
+        kind: one of `Kind`.
+        status: one of `Status`; only "ok" has a time.
         us, low, high: median, tenth and ninetieth percentile, in microseconds.
         runs: how many times were taken.
         error: the relative error of the worst block against float64.
@@ -54,15 +58,15 @@ class Entry:
         resources: registers, spills, shared memory and warps of each launched kernel of ours.
     """
 
-    name: str
-    kind: str
-    status: str
-    us: float | None = None
-    low: float | None = None
-    high: float | None = None
-    runs: int = 0
-    error: float | None = None
-    note: str = ""
+    name: Line
+    kind: Kind
+    status: Status
+    us: Time | None = None
+    low: Time | None = None
+    high: Time | None = None
+    runs: Count = 0
+    error: Number | None = None
+    note: Annotated[str, Words()] = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     resources: tuple[Mapping[str, Any], ...] = ()
 
@@ -81,15 +85,15 @@ class SetupResult:
         load: clocks, power and temperature while our kernel ran, as nvidia-smi gives them.
     """
 
-    name: str
-    row: str
-    group: str
+    name: Line
+    row: Line
+    group: Line
     sizes: Mapping[str, Any]
     cold: bool
-    flops: float
-    bytes: int
-    kv_bytes: int
-    checked: str
+    flops: Number
+    bytes: Count
+    kv_bytes: Count
+    checked: Line
     entries: tuple[Entry, ...]
     load: Mapping[str, Any] = field(default_factory=dict)
 
@@ -135,11 +139,11 @@ class Results:
     """
 
     device: Mapping[str, Any]
-    versions: Mapping[str, str]
-    rates: Mapping[str, float]
-    started: str
-    seconds: float
-    command: str
+    versions: Mapping[Line, Line]
+    rates: Mapping[str, Time]
+    started: Line
+    seconds: Number
+    command: Annotated[str, Words()]
     setups: tuple[SetupResult, ...] = ()
     tuning: tuple[Mapping[str, Any], ...] = ()
 
@@ -165,7 +169,7 @@ class Results:
 
 def to_json(results: Results) -> str:
     """The results as JSON text."""
-    return json.dumps({"schema": SCHEMA, **asdict(results)}, indent=1) + "\n"
+    return json.dumps({"schema": SCHEMA, **asdict(results)}, indent=1, allow_nan=False) + "\n"
 
 
 def from_json(text: str, where: str = "the results") -> Results:
@@ -174,26 +178,79 @@ def from_json(text: str, where: str = "the results") -> Results:
     Raises:
         MeasureError: not JSON, not results, or of another schema.
     """
-    try:
-        record = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise MeasureError(f"{where} is not JSON: {error}") from error
-    if not isinstance(record, dict) or record.pop("schema", None) != SCHEMA:
+    record = parse(text, MeasureError, where=where)
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA or isinstance(record["schema"], bool):
         raise MeasureError(
             f"{where} holds no benchmark results of schema {SCHEMA}", help="neptune-lab bench writes them"
         )
-    setups = tuple(
-        SetupResult(**{**s, "entries": tuple(Entry(**{**e, "resources": tuple(e["resources"])}) for e in s["entries"])})
-        for s in record.pop("setups")
-    )
-    return Results(**{**record, "setups": setups, "tuning": tuple(record["tuning"])})
+    del record["schema"]
+    try:
+        results = unpack(record, Results, "results", MeasureError)
+        _check_parts(results)
+    except MeasureError as error:
+        raise MeasureError(f"{where}: {error.reason}", help=error.help) from error
+    return results
+
+
+# Sizes that tables and figures calculate with.
+_SIZES = ("kv_len", "q_len", "cols", "seq", "n", "batch", "rows", "heads")
+
+
+@dataclass(frozen=True)
+class _Device:
+    name: Line
+    gpu: bool
+
+
+@dataclass(frozen=True)
+class _Rates:
+    copy_gbps: Time
+    matmul_tflops: Time
+    empty_us: Time
+
+
+@dataclass(frozen=True)
+class _Trial:
+    us: Time | None
+    predicted_us: Time | None
+    shared: Count | None
+    shared_estimate: Count | None
+
+
+@dataclass(frozen=True)
+class _Tuning:
+    setup: Line
+    seconds: Time
+    ended: Line
+    trials: tuple[_Trial, ...]
+
+
+def _check_parts(results: Results) -> None:
+    """What tables and figures read of the parts that are plain JSON."""
+    known = {name: value for name, value in results.device.items() if name in ("name", "gpu")}
+    unpack(known, _Device, "results.device", MeasureError)
+    if results.rates:
+        unpack(dict(results.rates), _Rates, "results.rates", MeasureError)
+    for n, tuning in enumerate(results.tuning):
+        unpack(tuning, _Tuning, f"results.tuning[{n}]", MeasureError)
+    for n, setup in enumerate(results.setups):
+        where = f"results.setups[{n}]"
+        unpack({k: v for k, v in setup.sizes.items() if k in _SIZES}, dict[str, Extent], f"{where}.sizes", MeasureError)
+        unpack(dict(setup.load), dict[str, Number | Line], f"{where}.load", MeasureError)
+        if setup.group == "batch" and "batch" not in setup.sizes:
+            raise MeasureError(f"{where}.sizes has no field 'batch'")
+        for m, entry in enumerate(setup.entries):
+            if (entry.status == "ok") != (entry.us is not None):
+                raise MeasureError(f"{where}.entries[{m}] has status {entry.status!r} and us={entry.us}")
+            for r, row in enumerate(entry.resources):
+                unpack(row, Resources, f"{where}.entries[{m}].resources[{r}]", MeasureError)
 
 
 def read(path: Path) -> Results:
     """The results in a file; MeasureError where there are none."""
     if not path.is_file():
-        raise MeasureError(f"there is no file {path}", help="neptune-lab bench -o writes one")
-    return from_json(path.read_text(encoding="utf-8"), str(path))
+        raise MeasureError(f"there is no file {shown_path(path)}", help="neptune-lab bench -o writes one")
+    return from_json(read_text(path, MOST_BYTES, MeasureError), shown_path(path))
 
 
 def write(path: Path, results: Results) -> None:

@@ -21,6 +21,9 @@ from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule.cut import extract, part_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives import get
+from neptune_lab.strict.files import MIB
+from neptune_lab.strict.json_text import parse
+from neptune_lab.strict.typed import Name, unpack
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -55,6 +58,17 @@ class Step:
                 parts.append(f"{key}={_python(value)}")
         return f"{self.primitive}({', '.join(parts)})"
 
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A step in a file."""
+
+    primitive: Name
+    arguments: dict[Name, Any]
+
+
+# Bytes of a file of steps.
+MOST_BYTES = 4 * MIB
 
 # Arguments that a method of Schedule takes one by one.
 _SPREAD = (("reorder", "loops"), ("fuse", "loops"), ("tile", "tiles"))
@@ -287,10 +301,17 @@ class Schedule:
         schedule = cls(operator)
         if isinstance(steps, str):
             try:
-                records = json.loads(steps)
-                steps = [Step.of(r["primitive"], **r["arguments"]) for r in records]
-            except (json.JSONDecodeError, KeyError, TypeError) as error:
-                raise ScheduleError(f"this is not a list of steps: {error}", help="use Schedule.to_json") from error
+                found = unpack(
+                    parse(steps, ScheduleError, most=MOST_BYTES), tuple[_Written, ...], "steps", ScheduleError
+                )
+            except ScheduleError as error:
+                raise ScheduleError(
+                    f"this is not a list of steps: {error.reason}", help="use Schedule.to_json"
+                ) from error
+            steps = [
+                Step(written.primitive, tuple((k, _frozen(v)) for k, v in written.arguments.items()))
+                for written in found
+            ]
         for step in steps:
             schedule.apply(step)
         return schedule

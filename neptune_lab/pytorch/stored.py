@@ -14,12 +14,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from neptune_lab.errors import FileError
+from neptune_lab.errors import FileError, MeasureError
 from neptune_lab.files import write_text
-from neptune_lab.runtime import KernelSpec, TensorSpec, cache_directory, device_facts
+from neptune_lab.runtime import KernelSpec, cache_directory, device_facts
+from neptune_lab.strict.emitted import check_emitted
+from neptune_lab.strict.files import MIB
+from neptune_lab.strict.json_text import read_json
+from neptune_lab.strict.typed import Count, Line, unpack
 
 # Raised whenever the meaning of an entry changes; entries of another schema are compiled again.
-SCHEMA = 1
+SCHEMA = 2
+# Bytes of an entry: the largest module has 60 KiB.
+MOST_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,43 +40,62 @@ class Entry:
     """
 
     spec: KernelSpec
-    captured: tuple[int, ...]
-    workloads: tuple[str, ...]
-    records: str
+    captured: tuple[Count, ...]
+    workloads: tuple[Line, ...]
+    records: Line
 
-    def to_json(self) -> dict[str, Any]:
-        """The entry as plain JSON data."""
-        return {"schema": SCHEMA, **asdict(self)}
+    def to_json(self, key: str) -> dict[str, Any]:
+        """The entry that is kept under `key` as plain JSON data, with its digest."""
+        content = asdict(self)
+        return {"schema": SCHEMA, "digest": _digest(key, content), "entry": content}
 
     @classmethod
-    def from_json(cls, data: Any) -> Entry:
-        """What `to_json` wrote; KeyError, TypeError or ValueError for anything else."""
-        if data["schema"] != SCHEMA:
-            raise ValueError(f"schema {data['schema']}")
-        spec = data["spec"]
-        inputs, outputs = (
-            tuple(TensorSpec(t["name"], tuple(map(int, t["shape"])), t["dtype"]) for t in spec[side])
-            for side in ("inputs", "outputs")
-        )
-        return cls(
-            KernelSpec(str(spec["name"]), str(spec["entry"]), str(spec["text"]), inputs, outputs),
-            tuple(map(int, data["captured"])),
-            tuple(map(str, data["workloads"])),
-            str(data["records"]),
-        )
+    def from_json(cls, data: Any, key: str) -> Entry:
+        """What `to_json` wrote for `key`.
+
+        Raises:
+            MeasureError: it is of another schema, another key's, or not as it was written.
+        """
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise MeasureError(f"an entry of another schema than {SCHEMA}")
+        if not isinstance(data.get("entry"), dict) or data.get("digest") != _digest(key, data["entry"]):
+            raise MeasureError("an entry whose digest is not that of what it holds")
+        entry = unpack(data["entry"], cls, "entry", MeasureError)
+        if len(entry.captured) != len(entry.spec.inputs) - 3:
+            raise MeasureError("an entry whose captured tensors are not its inputs")
+        check_emitted(entry.spec.text, MeasureError)
+        return entry
 
 
 def find(key: str) -> Entry | None:
-    """The entry that `put` wrote for `key`; None where there is none that can be read."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return Entry.from_json(json.loads(_path(key).read_text(encoding="utf-8")))
+    """The entry that `put` wrote for `key`; None where there is none.
+
+    An entry that is damaged (a flipped bit, a write that was cut off) counts as none and is removed, so that the caller
+    compiles again and `put` writes a new one.
+    """
+    path = _path(key)
+    try:
+        if not path.is_file():
+            return None
+        return Entry.from_json(read_json(path, MeasureError, most=MOST_BYTES), key)
+    except MeasureError:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    except (OSError, ValueError):  # a cache directory that cannot be reached, or is none
+        pass
     return None
 
 
 def put(key: str, entry: Entry) -> None:
     """Keeps `entry` under `key`; where the cache directory cannot be written, nothing happens."""
     with suppress(FileError):
-        write_text(_path(key), json.dumps(entry.to_json()), parents=True)
+        write_text(_path(key), json.dumps(entry.to_json(key)), parents=True)
+
+
+def _digest(key: str, content: Any) -> str:
+    """SHA-256 over an entry's key and content, so that neither a changed entry nor one under another key is taken."""
+    text = json.dumps([SCHEMA, key, content], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def key_of(description: Any) -> str:

@@ -6,9 +6,15 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.runtime.choice import choice_of
+from neptune_lab.runtime.timing import Resources
+from neptune_lab.strict.console import printable, shown
+from neptune_lab.strict.files import shown_path
+from neptune_lab.strict.json_text import read_json
+from neptune_lab.strict.typed import Line, Number, Time, Words, unpack
 
 # Raised whenever the meaning of a record changes; records of another schema are not read.
 SCHEMA = 1
@@ -37,24 +43,27 @@ class Record:
         command: what was called.
     """
 
-    workload: str
-    operator: str
+    workload: Line
+    operator: Line
     params: Mapping[str, Any]
-    device: str
-    capability: str
-    torch: str
-    triton: str
-    source: str
+    device: Line
+    capability: Line
+    torch: Line
+    triton: Line
+    source: Line
     candidate: Mapping[str, Any]
     cold: bool
-    us: float | None
-    low: float | None = None
-    high: float | None = None
-    error: float | None = None
+    us: Time | None
+    low: Time | None = None
+    high: Time | None = None
+    error: Number | None = None
     resources: tuple[Mapping[str, Any], ...] = ()
-    failure: str | None = None
-    when: str = ""
-    command: str = ""
+    failure: Annotated[str, Words()] | None = None
+    when: Line = ""
+    command: Annotated[str, Words()] = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "candidate", choice_of(self.candidate, "record.candidate", MeasureError))
 
     @property
     def template(self) -> str | None:
@@ -72,17 +81,21 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
-        """What `to_json` wrote; MeasureError names a field that is missing or not known."""
+        """What `to_json` wrote; MeasureError names a field that is missing, not known, or not of its type."""
         if not isinstance(data, dict):
             raise MeasureError(f"a record is {type(data).__name__}, expected an object")
         known = {f.name for f in fields(cls)}
         if wrong := known ^ data.keys():
+            operator = printable(str(data.get("operator", "an unknown operator")))[:100]
             raise MeasureError(
-                f"a record of {data.get('operator', 'an unknown operator')} lacks, or has too many of, the fields "
-                f"{', '.join(sorted(wrong))}",
+                f"a record of {operator} lacks, or has too many of, the fields "
+                f"{printable(', '.join(sorted(wrong)))[:500]}",
                 help="export the records again with this version",
             )
-        return cls(**{**data, "resources": tuple(data["resources"])})
+        found = unpack(data, cls, "record", MeasureError)
+        for n, row in enumerate(found.resources):
+            unpack(row, Resources, f"record.resources[{n}]", MeasureError)
+        return found
 
 
 def dump(records: Iterable[Record]) -> str:
@@ -93,17 +106,19 @@ def dump(records: Iterable[Record]) -> str:
 
 def read(path: str | Path) -> tuple[Record, ...]:
     """The records of a file that `dump` wrote; MeasureError says what is wrong with any other file."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MeasureError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise MeasureError(f"{path}: not JSON: {error}") from error
+    name = shown_path(path)
+    data = read_json(path, MeasureError)
     if not isinstance(data, dict) or not isinstance(data.get("records"), list):
-        raise MeasureError(f"{path}: not a file of records: expected an object with a list 'records'")
-    if data.get("schema") != SCHEMA:
+        raise MeasureError(f"{name}: not a file of records: expected an object with a list 'records'")
+    if data.get("schema") != SCHEMA or isinstance(data["schema"], bool):
         raise MeasureError(
-            f"{path}: schema {data.get('schema')!r}, this version reads schema {SCHEMA}",
+            f"{name}: schema {shown(data.get('schema'))}, this version reads schema {SCHEMA}",
             help="export the records again with this version",
         )
-    return tuple(Record.from_json(r) for r in data["records"])
+    found = []
+    for n, record in enumerate(data["records"]):
+        try:
+            found.append(Record.from_json(record))
+        except MeasureError as error:
+            raise MeasureError(f"{name}: records[{n}]: {error.reason}", help=error.help) from error
+    return tuple(found)

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.strict.archives import read_npz, read_pt
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.files import shown_path
 
 # How much larger than the best fused peer's our root mean square error may be.
 ALLOWED = 1.2
@@ -223,26 +226,16 @@ def read_tensors(path: Path) -> Mapping[str, np.ndarray]:
     """The tensors of a .npz file, or of a dict that torch.save wrote, by name, as arrays.
 
     Raises:
-        MeasureError: no such file, another kind of file, or one that holds anything but tensors.
+        MeasureError: no such file, another kind of file, one that holds anything but tensors, or more than 8 GiB.
     """
-    if not path.is_file():
-        raise MeasureError(f"there is no file {path}", help="a .npz or .pt file with q, k and v")
-    if path.suffix == ".npz":
-        try:
-            with np.load(path, allow_pickle=False) as held:
-                return {name: held[name] for name in held.files}
-        except (ValueError, OSError) as error:
-            raise MeasureError(f"{path} is no .npz file of plain arrays: {error}") from error
-    if path.suffix not in (".pt", ".pth"):
-        raise MeasureError(f"{path} ends in {path.suffix!r}", help="a .npz or .pt file with q, k and v")
-    import pickle
-
-    import torch
-
+    readers = {".npz": read_npz, ".pt": read_pt, ".pth": read_pt}
+    if path.suffix not in readers:
+        raise MeasureError(
+            f"{shown_path(path)} ends in {shown(path.suffix)}", help="a .npz or .pt file with q, k and v"
+        )
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise MeasureError(f"{path} is no .pt file of plain tensors") from error
-    if not isinstance(held, dict) or not all(isinstance(value, torch.Tensor) for value in held.values()):
-        raise MeasureError(f"{path} holds no dict of tensors", help='torch.save({"q": q, "k": k, "v": v}, path)')
-    return {name: value.float().numpy() for name, value in held.items()}
+        return readers[path.suffix](path, MeasureError)
+    except MeasureError as error:
+        raise MeasureError(
+            error.reason, help='np.savez(path, q=q, k=k, v=v), or torch.save({"q": q, "k": k, "v": v}, path)'
+        ) from error

@@ -13,26 +13,38 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
+from neptune_lab.runtime.choice import Choice
 from neptune_lab.runtime.device import DeviceFacts
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.station import RUNNER, Station
 from neptune_lab.runtime.task import Task
 from neptune_lab.runtime.timing import has_gpu
 from neptune_lab.runtime.trial import Measurement
+from neptune_lab.strict.archives import read_npz
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.files import MIB, inside, read_text, shown_path
+from neptune_lab.strict.json_text import read_json
+from neptune_lab.strict.typed import Line, Name, Text, unpack
 
 SCHEMA = 1
+# Bytes of a kernel's source: the largest of ours has 40 KiB.
+MOST_SOURCE = 4 * MIB
+KERNEL = re.compile(r"kernels/[\w.-]{1,150}\.py")
+VALUES = re.compile(r"values/[\w.-]{1,150}\.npz")
 # The best few of a workload are timed again in turns.
 AGAIN = 5
 
@@ -46,28 +58,76 @@ class Entry:
     kernels: Mapping[str, KernelSpec]
 
 
-def read_manifest(folder: Path) -> tuple[dict[str, Any], ...]:
-    """The entries of a bundle's manifest, as JSON data; MeasureError where there is none."""
-    data = _read(folder / "manifest.json")
-    if data.get("schema") != SCHEMA:
-        raise MeasureError(f"{folder}: bundle of schema {data.get('schema')!r}, this version reads {SCHEMA}")
-    return tuple(data["entries"])
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A kernel in a manifest: its file, what is called in it, and the choice that it was compiled from."""
+
+    file: Annotated[str, Text(200)]
+    name: Line
+    entry: Name
+    source: Line
+    candidate: Choice
 
 
-def read_entry(folder: Path, data: Mapping[str, Any]) -> Entry:
-    """An entry with its kernels' sources and its values."""
-    values: dict[str, np.ndarray] = {}
-    if data["values"]:
-        with np.load(folder / data["values"]) as file:
-            values = dict(file)
-    task = Task.from_json(data["task"], values)
-    kernels = {
-        k["file"]: KernelSpec(
-            k["name"], k["entry"], (folder / k["file"]).read_text(encoding="utf-8"), task.inputs, task.outputs
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """An entry of a manifest; `task` is read by `Task.from_json`."""
+
+    name: Line
+    operator: Line
+    title: Line
+    params: dict[str, Any]
+    task: dict[str, Any]
+    values: Annotated[str, Text(200)] | None
+    kernels: tuple[Listed, ...]
+
+
+def read_manifest(folder: Path) -> tuple[Workload, ...]:
+    """The entries of a bundle's manifest; MeasureError where there is none, or a field is not of its type."""
+    path = folder / "manifest.json"
+    data = _read(path)
+    if data.get("schema") != SCHEMA or isinstance(data["schema"], bool):
+        raise MeasureError(
+            f"{shown_path(folder)}: bundle of schema {shown(data.get('schema'))}, this version reads {SCHEMA}"
         )
-        for k in data["kernels"]
+    with _named(path):
+        entries = unpack(data.get("entries"), tuple[Workload, ...], "entries", MeasureError)
+        for kernel in (k for entry in entries for k in entry.kernels):
+            if not KERNEL.fullmatch(kernel.file):
+                raise MeasureError(f"{shown(kernel.file)} is no kernel's file: expected kernels/<name>.py")
+        for entry in entries:
+            if entry.values is not None and not VALUES.fullmatch(entry.values):
+                raise MeasureError(f"{shown(entry.values)} is no file of values: expected values/<name>.npz")
+    return entries
+
+
+def read_entry(folder: Path, data: Workload) -> Entry:
+    """An entry with its kernels' sources and its values; MeasureError where one is missing or is not what it says."""
+    values: dict[str, np.ndarray] = {}
+    if data.values is not None:
+        values = read_npz(inside(folder, data.values, MeasureError), MeasureError)
+    with _named(folder / "manifest.json"):
+        task = Task.from_json(data.task, values)
+    kernels = {
+        k.file: KernelSpec(
+            k.name,
+            k.entry,
+            read_text(inside(folder, k.file, MeasureError), MOST_SOURCE, MeasureError),
+            task.inputs,
+            task.outputs,
+        )
+        for k in data.kernels
     }
-    return Entry(data["name"], task, kernels)
+    return Entry(data.name, task, kernels)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors name the file."""
+    try:
+        yield
+    except MeasureError as error:
+        raise MeasureError(f"{shown_path(path)}: {error.reason}", help=error.help) from error
 
 
 class Results:
@@ -79,14 +139,14 @@ class Results:
     """
 
     def __init__(self, path: Path, facts: DeviceFacts) -> None:
-        self.path, self._device = path, json.loads(json.dumps(asdict(facts)))
+        self.path, self._device = path, facts
         self.found: dict[str, Measurement] = {}
         self._lock = threading.Lock()
         if path.is_file():
             device, self.found = read_results(path)
             if device != self._device:
                 raise MeasureError(
-                    f"{path.name} is of {device['name']} with Triton {device['triton']}, this is {facts.name} with "
+                    f"{path.name} is of {device.name} with Triton {device.triton}, this is {facts.name} with "
                     f"Triton {facts.triton}",
                     help="give --results another file name",
                 )
@@ -96,27 +156,29 @@ class Results:
         with self._lock:
             self.found.update(found)
             plain = {file: m.to_json() for file, m in sorted(self.found.items())}
-            text = json.dumps({"schema": SCHEMA, "device": self._device, "results": plain}, indent=1, allow_nan=False)
+            text = json.dumps(
+                {"schema": SCHEMA, "device": asdict(self._device), "results": plain}, indent=1, allow_nan=False
+            )
             write_text(self.path, text + "\n")
 
 
-def read_results(path: Path) -> tuple[dict[str, Any], dict[str, Measurement]]:
-    """The device and the measurements, by kernel file, of a results file."""
+def read_results(path: Path) -> tuple[DeviceFacts, dict[str, Measurement]]:
+    """The device and the measurements, by kernel file, of a results file; MeasureError where there are none."""
     data = _read(path)
-    if data.get("schema") != SCHEMA:
-        raise MeasureError(f"{path}: results of schema {data.get('schema')!r}, this version reads {SCHEMA}")
-    return data["device"], {file: Measurement.from_json(m) for file, m in data["results"].items()}
+    if data.get("schema") != SCHEMA or isinstance(data["schema"], bool):
+        raise MeasureError(
+            f"{shown_path(path)}: results of schema {shown(data.get('schema'))}, this version reads {SCHEMA}"
+        )
+    with _named(path):
+        device = unpack(data.get("device"), DeviceFacts, "device", MeasureError)
+        found = unpack(data.get("results"), dict[Line, Measurement], "results", MeasureError)
+    return device, found
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MeasureError(f"cannot read {path}: {error.strerror}", help="is this a bundle's folder?") from error
-    except ValueError as error:
-        raise MeasureError(f"{path}: not JSON: {error}") from error
+    data = read_json(path, MeasureError, help="is this a bundle's folder?")
     if not isinstance(data, dict):
-        raise MeasureError(f"{path}: expected an object")
+        raise MeasureError(f"{shown_path(path)}: expected an object")
     return data
 
 
@@ -145,7 +207,7 @@ def run(
     kept = Results(results, stations[0].facts())
     if again:
         kept.found.clear()
-    left = [data for data in read_manifest(folder) if only in data["name"]]
+    left = [data for data in read_manifest(folder) if only in data.name]
     lock = threading.Lock()
 
     def serve(station: Station) -> None:
@@ -157,7 +219,7 @@ def run(
             try:
                 _measure(read_entry(folder, data), station, kept, say)
             except MeasureError as error:  # of the workload itself, such as a reference that does not fit the GPU
-                say(f"{data['name']:<40} given up: {error.reason}")
+                say(f"{data.name:<40} given up: {error.reason}")
 
     with ThreadPoolExecutor(len(stations)) as pool:
         try:
@@ -230,5 +292,5 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
             station.close()
     failed = sum(m.us is None for m in kept.found.values())
     print(f"{len(kept.found)} kernels, {failed} without a time; results in {given.results}")
-    entries = [data for data in read_manifest(folder) if given.only in data["name"]]
-    return int(any(k["file"] not in kept.found for data in entries for k in data["kernels"]))
+    entries = [data for data in read_manifest(folder) if given.only in data.name]
+    return int(any(k.file not in kept.found for data in entries for k in data.kernels))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neptune_lab.errors import LaunchError
+from neptune_lab.strict.typed import Count, Line
 
 if TYPE_CHECKING:
     import torch
@@ -32,18 +33,18 @@ class DeviceFacts:
         warp_size: threads of a warp.
     """
 
-    name: str
+    name: Line
     interpreter: bool
-    capability: tuple[int, int] | None
-    sm_count: int | None
-    memory_bytes: int | None
-    torch: str
-    triton: str
-    cuda: str | None
-    shared_memory: int | None = None
-    l2_bytes: int | None = None
-    registers: int | None = None
-    warp_size: int = 32
+    capability: tuple[Count, Count] | None
+    sm_count: Count | None
+    memory_bytes: Count | None
+    torch: Line
+    triton: Line
+    cuda: Line | None
+    shared_memory: Count | None = None
+    l2_bytes: Count | None = None
+    registers: Count | None = None
+    warp_size: Count = 32
 
 
 # Two GPUs by their datasheets, for planning where neither is at hand; so there are no versions but CUDA's.

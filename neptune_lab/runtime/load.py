@@ -12,8 +12,9 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import FileError, LaunchError
@@ -145,7 +146,7 @@ def load(spec: KernelSpec) -> LoadedKernel:
     stem = f"{re.sub(r'[^0-9A-Za-z_]', '_', spec.name)}_{digest}"
     key = (stem, spec.text)
     if key not in _loaded:
-        _loaded[key] = _import(stem, _write(stem, spec.text))
+        _loaded[key] = _import(stem, _write(stem, spec.text), spec.text)
     if interpreter and getattr(_loaded[key], "NEEDS_GPU", False):
         raise LaunchError(
             f"{spec.name} is written in Gluon, which Triton's interpreter does not run",
@@ -200,9 +201,20 @@ def _temporary_folder() -> Path:
     return Path(folder)
 
 
-def _import(stem: str, path: Path) -> ModuleType:
+class _Loader(SourceFileLoader):
+    """Compiles the text at hand; never takes bytecode from a cache, in which a flipped bit could be anything."""
+
+    def __init__(self, name: str, path: Path, text: str) -> None:
+        super().__init__(name, str(path))
+        self._text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._text, self.path, "exec", dont_inherit=True)
+
+
+def _import(stem: str, path: Path, text: str) -> ModuleType:
     name = f"neptune_lab_generated_{stem}"
-    found = importlib.util.spec_from_file_location(name, path)
+    found = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, path, text))
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)

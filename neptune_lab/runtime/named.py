@@ -159,3 +159,16 @@ _SAME = (
     "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "abs", "floor", "ceil",
     "round",
 )  # fmt: skip
+
+# Every operation that the reference knows, with the number of its operands.
+OPERATIONS: Mapping[str, int] = {
+    **dict.fromkeys(
+        ("add", "sub", "mul", "div", "floordiv", "floormod", "max", "min", "pow", "lt", "le", "gt", "ge", "eq", "ne"), 2
+    ),
+    "and": 2,
+    "or": 2,
+    "not": 1,
+    "neg": 1,
+    "select": 3,
+    **dict.fromkeys(_SAME, 1),
+}

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+from neptune_lab.strict.typed import Extent, Line, Name, Words
+
+DType: TypeAlias = Literal[
+    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+    "uint64", "bool",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One argument or result: `dtype` as torch spells it after its dot ("float16")."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+    name: Name
+    shape: tuple[Extent, ...]
+    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +33,8 @@ class KernelSpec:
         inputs, outputs: in calling order.
     """
 
-    name: str
-    entry: str
-    text: str
+    name: Line
+    entry: Name
+    text: Annotated[str, Words(4 << 20)]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.arrays import to_tensor
+from neptune_lab.runtime.definition_form import check_definition
 from neptune_lab.runtime.reference import reference
 from neptune_lab.runtime.spec import TensorSpec
+from neptune_lab.strict.typed import Count, Line, Name, unpack
 
 # The largest relative error (Frobenius norm) that counts as right: a few times what a kernel makes that rounds to this
 # dtype between two matrix products (float32 ones may use tf32), and far less than what a mistake makes.
@@ -24,9 +26,13 @@ WHOLE_TOLERANCE = 2e-2
 class Draw:
     """How an input's values are drawn: "normal" (standard normal), or "integers" from `low` to below `high`."""
 
-    kind: str
+    kind: Literal["normal", "integers"]
     low: int = 0
     high: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind == "integers" and not -(2**31) <= self.low < self.high <= 2**31:
+            raise MeasureError(f"integers from {self.low} to below {self.high}: expected a range of 32 bits")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +67,22 @@ class Task:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> Task:
-        """What `to_json` wrote, with its values."""
-        draws = {name: Draw(**draw) for name, draw in data["draws"].items()}
-        return cls(data["workload"], data["definition"], draws, values, data["seed"], data["cold"])
+    def from_json(cls, data: Any, values: Mapping[str, np.ndarray]) -> Task:
+        """What `to_json` wrote, with its values.
+
+        Raises:
+            MeasureError: it has another form, or an input has neither a value of its shape and dtype nor a way to draw
+                it.
+        """
+        found = unpack(data, _Form, "task", MeasureError)
+        check_definition(found.definition, "task.definition", MeasureError)
+        task = cls(found.workload, found.definition, found.draws, values, found.seed, found.cold)
+        for spec in task.inputs:
+            if spec.name in values:
+                _check_value(spec, values[spec.name])
+            elif spec.name not in found.draws:
+                raise MeasureError(f"input {spec.name!r} has no value, and no way to draw one")
+        return task
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -124,6 +142,27 @@ class Task:
     def make_reference(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs in float64, on the inputs' device."""
         return reference(self.definition, inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A task in a file."""
+
+    workload: Line
+    definition: Any
+    draws: dict[Name, Draw]
+    seed: Count
+    cold: bool
+
+
+def _check_value(spec: TensorSpec, value: np.ndarray) -> None:
+    # (a .npz file has the bits of bfloat16)
+    dtype = "uint16" if spec.dtype == "bfloat16" and value.dtype.name == "uint16" else spec.dtype
+    if value.shape != spec.shape or value.dtype.name != dtype:
+        raise MeasureError(
+            f"the value of input {spec.name!r} has shape {value.shape} and dtype {value.dtype}; expected {spec.shape} "
+            f"and {dtype}"
+        )
 
 
 # Elements that are compared at a time; a float64 copy of all of a large output would take much memory.

@@ -12,6 +12,7 @@ import numpy as np
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.arrays import to_tensor
 from neptune_lab.runtime.load import LoadedKernel
+from neptune_lab.strict.typed import Count, Line
 
 _CHUNK = 10
 # Passed through L2 before each run, so that nothing else is left there: several times the largest one there is.
@@ -241,11 +242,11 @@ def _quantile(ordered: list[float], q: float) -> float:
 class Resources:
     """What a compiled kernel takes: registers a thread, spilled ones, bytes of shared memory a program, warps."""
 
-    kernel: str
-    registers: int | None
-    spills: int | None
-    shared: int | None
-    warps: int | None
+    kernel: Line
+    registers: Count | None
+    spills: Count | None
+    shared: Count | None
+    warps: Count | None
 
 
 def resources(module: ModuleType) -> tuple[Resources, ...]:

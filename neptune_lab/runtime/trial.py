@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from neptune_lab.errors import LaunchError, NeptuneError
+from neptune_lab.errors import LaunchError, MeasureError, NeptuneError
 from neptune_lab.runtime.device import DeviceFacts, device_facts, interpreting
 from neptune_lab.runtime.load import LoadedKernel, load
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
 from neptune_lab.runtime.timing import Resources, resources, sampler, summary
+from neptune_lab.strict.typed import Number, Time, Words, unpack
 
 # A kernel that spills more registers a thread than this is not timed; a few spills cost little.
 SPILLS = 128
@@ -55,21 +56,21 @@ class Measurement:
         failure: why there is no time.
     """
 
-    us: float | None = None
-    low: float | None = None
-    high: float | None = None
-    error: float | None = None
+    us: Time | None = None
+    low: Time | None = None
+    high: Time | None = None
+    error: Number | None = None
     resources: tuple[Resources, ...] = ()
-    failure: str | None = None
+    failure: Annotated[str, Words()] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON data."""
         return {**asdict(self), "resources": [asdict(r) for r in self.resources]}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Measurement:
-        """What `to_json` wrote."""
-        return cls(**{**data, "resources": tuple(Resources(**r) for r in data["resources"])})
+    def from_json(cls, data: Any, where: str = "measurement") -> Measurement:
+        """What `to_json` wrote; MeasureError names a field that is missing, not known, or not of its type."""
+        return unpack(data, cls, where, MeasureError)
 
 
 def facts() -> DeviceFacts:

@@ -17,6 +17,9 @@ from typing import Any
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
+from neptune_lab.strict.files import shown_path
+from neptune_lab.strict.json_text import read_json
+from neptune_lab.strict.typed import unpack
 
 FOLDER = Path("recorded")
 RECORDING = "NEPTUNE_LAB_RECORD"  # the command that records; where it is set, runs on a GPU are written to FOLDER
@@ -92,11 +95,12 @@ def measured(name: str, measure: Callable[[], Any], *, folder: str | os.PathLike
 
 
 def _read(path: Path) -> Run:
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not path.is_file():
         raise MeasureError(
             f"there is no GPU here, and no recorded run {path.name!r} in the folder {path.parent.name!r}",
             help="run the notebook from the folder that it lies in; its recorded runs lie beside it",
-        ) from error
-    return Run(**stored, recorded=True)
+        )
+    stored = read_json(path, MeasureError)
+    if isinstance(stored, dict):
+        stored["recorded"] = True
+    return unpack(stored, Run, shown_path(path), MeasureError)

@@ -1,0 +1,39 @@
+"""A choice of template and options as files have it: closed types, checked wherever one is read.
+
+That an option exists, and that its value is in its range, `pipeline.compile` checks as it does for a caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from neptune_lab.strict.typed import Between, Name, Text, unpack
+from neptune_lab.strict.values import Refusal
+
+_Integer: TypeAlias = Annotated[int, Between(-(2**31), 2**31 - 1)]
+_Word: TypeAlias = Annotated[str, Text(100)]
+_Entry: TypeAlias = "_Integer | bool | _Word | None"
+Value: TypeAlias = "_Integer | bool | _Word | tuple[_Entry, ...] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A template's name (None: chosen by shape) and its options by name; a tuple has one entry per nest."""
+
+    template: Name | None
+    options: dict[Name, Value]
+
+
+def choice_of(data: Any, where: str, error: Refusal) -> Mapping[str, Any]:
+    """`data`, which has the form of a `Choice`, as plain JSON.
+
+    Raises:
+        error: it has another form; the message names the field.
+    """
+    if isinstance(data, Mapping) and isinstance(data.get("options"), Mapping):
+        options = {name: list(v) if isinstance(v, tuple) else v for name, v in data["options"].items()}
+        data = {**data, "options": options}
+    unpack(data, Choice, where, error)
+    return data

@@ -1,0 +1,61 @@
+"""Files as bytes or text, of a limited size; whatever is wrong with one is the caller's own error."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from neptune_lab.strict.console import printable, shown
+from neptune_lab.strict.values import Refusal
+
+MIB = 1 << 20
+
+
+def read_bytes(path: str | os.PathLike[str], most: int, error: Refusal, *, help: str | None = None) -> bytes:
+    """The contents of a file of at most `most` bytes.
+
+    Raises:
+        error: there is no such file, it cannot be read, or it is larger; the message names it.
+    """
+    name = shown_path(path)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as found:
+        raise error(f"cannot read {name}: {found.strerror or found}", help=help) from found
+    except (ValueError, TypeError) as found:  # a NUL in the path; no path at all
+        raise error(f"cannot read {name}: {found}", help="give the path of a file") from found
+    except MemoryError as found:
+        raise error(f"cannot read {name}: there is not enough memory for it") from found
+    if len(data) > most:
+        raise error(f"{name} has more than {most:,} bytes, the most that is read", help=help)
+    return data
+
+
+def read_text(path: str | os.PathLike[str], most: int, error: Refusal, *, help: str | None = None) -> str:
+    """The contents of a UTF-8 file of at most `most` bytes; `error` as of `read_bytes`, and where it is not UTF-8."""
+    data = read_bytes(path, most, error, help=help)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as found:
+        raise error(f"{shown_path(path)}: not JSON: not UTF-8 text (byte {found.start:,})", help=help) from found
+
+
+def shown_path(path: object) -> str:
+    """A path as messages show it."""
+    return printable(os.fspath(path)) if isinstance(path, str | Path) else shown(path)
+
+
+def inside(folder: Path, name: str, error: Refusal) -> Path:
+    """The file `name` of `folder`; `error` where it is anywhere else, by "..", an absolute path or a link."""
+    try:
+        path = (folder / name).resolve()
+        fits = path.is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError) as found:
+        raise error(f"{shown_path(folder)}: {shown(name)} is no file's name: {found}") from found
+    if not fits:
+        raise error(
+            f"{shown_path(folder)}: {shown(name)} is outside of the folder",
+            help="the files that it names must be inside of it",
+        )
+    return path

@@ -1,0 +1,91 @@
+"""JSON text to plain data, within limits; whatever is wrong with it is the caller's own error."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from neptune_lab.strict.console import printable, shown
+from neptune_lab.strict.files import MIB, read_text
+from neptune_lab.strict.values import Refusal
+
+# A record of a compilation has a few megabytes; none of the formats needs more than this.
+MOST_BYTES = 256 * MIB
+# Levels of lists and objects in each other; a derivation's or a definition's expressions nest deepest.
+MOST_LEVELS = 256
+# Python converts longer ones in quadratic time.
+MOST_DIGITS = 400
+# An integer takes at most 64 bits.
+MOST_INTEGER = (1 << 63) - 1
+
+
+def read_json(path: str | os.PathLike[str], error: Refusal, *, most: int = MOST_BYTES, help: str | None = None) -> Any:
+    """The plain data of a JSON file; `error`, with the file's name, if there is none."""
+    return parse(read_text(path, most, error, help=help), error, where=printable(os.fspath(path)), most=most)
+
+
+def parse(text: str | bytes, error: Refusal, *, where: str = "", most: int = MOST_BYTES) -> Any:
+    """The plain data of a JSON text.
+
+    Refused besides what is not JSON: integers of more than `MOST_DIGITS` digits, two fields of one name, and more than
+    `MOST_LEVELS` levels.  `typed.unpack`, which takes the data next, refuses NaN, infinities and numbers beyond 64 bits
+    by their place.
+
+    >>> from neptune_lab.errors import TraceError
+    >>> parse('{"a": [1, 2.5, null]}', TraceError)
+    {'a': [1, 2.5, None]}
+    >>> parse('{"a": 1, "a": 2}', TraceError)
+    Traceback (most recent call last):
+    neptune_lab.errors.TraceError: not JSON: the field 'a' is there twice
+
+    Raises:
+        error: the text is refused; the message begins with `where`.
+    """
+    start = f"{where}: " if where else ""
+    if not isinstance(text, str | bytes):
+        raise error(f"{start}not JSON: expected a text, got a {type(text).__name__}")
+    if len(text) > most:
+        raise error(f"{start}more than {most:,} characters, the most that is read")
+    try:
+        data = json.loads(text, parse_int=_integer, object_pairs_hook=_object)
+    except RecursionError as found:
+        raise error(f"{start}nested too deeply: more than {MOST_LEVELS} levels") from found
+    except (ValueError, MemoryError) as found:
+        raise error(f"{start}not JSON: {printable(str(found))}") from found
+    if _levels(data) > MOST_LEVELS:
+        raise error(f"{start}nested too deeply: more than {MOST_LEVELS} levels")
+    return data
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"the number {shown(digits)} has {len(digits):,} digits")
+    return int(digits)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the field {shown(next(n for n in names if names.count(n) > 1))} is there twice")
+    return found
+
+
+def _levels(data: Any) -> int:
+    """How many lists and objects are in each other, without recursion."""
+    levels, todo = 0, [data]
+    while todo:
+        children: list[Any] = []
+        for value in todo:
+            if isinstance(value, dict):
+                children += value.values()
+            elif isinstance(value, list):
+                children += value
+        if not any(isinstance(v, dict | list) for v in todo):
+            return levels
+        levels += 1
+        if levels > MOST_LEVELS:
+            return levels
+        todo = children
+    return levels
