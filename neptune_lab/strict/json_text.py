@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 from neptune_lab.strict.console import printable, shown
@@ -14,6 +15,7 @@ from neptune_lab.strict.values import Refusal
 MOST_BYTES = 256 * MIB
 # Levels of lists and objects in each other; a derivation's or a definition's expressions nest deepest.
 MOST_LEVELS = 256
+_SURROGATE = re.compile("[\ud800-\udfff]")
 # Python converts longer ones in quadratic time.
 MOST_DIGITS = 400
 # An integer takes at most 64 bits.
@@ -53,9 +55,15 @@ def parse(text: str | bytes, error: Refusal, *, where: str = "", most: int = MOS
         raise error(f"{start}nested too deeply: more than {MOST_LEVELS} levels") from found
     except (ValueError, MemoryError) as found:
         raise error(f"{start}not JSON: {printable(str(found))}") from found
-    if _levels(data) > MOST_LEVELS:
-        raise error(f"{start}nested too deeply: more than {MOST_LEVELS} levels")
+    _check(data, error, start, _has_surrogates(text))
     return data
+
+
+def _has_surrogates(text: str | bytes) -> bool:
+    """Whether a string of the text may have half of a surrogate pair, which no file and no terminal takes."""
+    if isinstance(text, bytes):
+        return b"\\u" in text
+    return "\\u" in text or not text.isascii()
 
 
 def _integer(digits: str) -> int:
@@ -72,20 +80,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _levels(data: Any) -> int:
-    """How many lists and objects are in each other, without recursion."""
+def _check(data: Any, error: Refusal, start: str, surrogates: bool) -> None:
+    """Raise `error` where lists and objects nest too deeply, or a string is not Unicode; without recursion."""
     levels, todo = 0, [data]
     while todo:
         children: list[Any] = []
         for value in todo:
             if isinstance(value, dict):
                 children += value.values()
+                children += value if surrogates else ()
             elif isinstance(value, list):
                 children += value
-        if not any(isinstance(v, dict | list) for v in todo):
-            return levels
-        levels += 1
+            elif surrogates and isinstance(value, str) and _SURROGATE.search(value):
+                raise error(f"{start}not JSON: {shown(value)} has half of a surrogate pair")
+        levels += bool(children)
         if levels > MOST_LEVELS:
-            return levels
+            raise error(f"{start}nested too deeply: more than {MOST_LEVELS} levels")
         todo = children
-    return levels

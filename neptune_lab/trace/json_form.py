@@ -53,7 +53,11 @@ def _from_data(data: Any) -> Trace:
             raise TraceError(f"{where} is line {value}, but the record has {len(lines)} lines")
         return lines[value]
 
-    return unpack(data, Trace, "trace", TraceError, {Line: line_at})
+    trace = unpack(data, Trace, "trace", TraceError, {Line: line_at})
+    for n, step in enumerate(trace.steps):
+        if step.primitive == "remark" and step.error is None:
+            fit(step.arguments.get("text"), str, f"trace.steps[{n}].arguments.text", TraceError)
+    return trace
 
 
 def _line(row: Any, where: str) -> Line:
