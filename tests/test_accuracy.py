@@ -282,10 +282,10 @@ def test_files_of_other_kinds_are_refused(tmp_path):
     with pytest.raises(MeasureError, match=r"ends in '\.txt'"):
         read_tensors(other)
     torch.save([1, 2], pt)
-    with pytest.raises(MeasureError, match="holds no dict of tensors"):
+    with pytest.raises(MeasureError, match="something else than a dict of tensors"):
         read_tensors(pt)
     pt.write_bytes(b"nothing of the kind")
-    with pytest.raises(MeasureError, match=r"no \.pt file of plain tensors"):
+    with pytest.raises(MeasureError, match=r"no \.pt file of a dict of plain tensors"):
         read_tensors(pt)
 
 
