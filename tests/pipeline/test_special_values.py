@@ -168,9 +168,7 @@ def test_a_bias_may_mask(bias: float, options: dict[str, Any]):
 
 
 def test_a_mask_of_finfo_min():
-    op = attention.general(
-        1, 1, 32, 48, 8, score_mod=lambda s, b, h, i, j: math.where(j >= i + 5, s, LEAST)
-    )
+    op = attention.general(1, 1, 32, 48, 8, score_mod=lambda s, b, h, i, j: math.where(j >= i + 5, s, LEAST))
     given = {t.name: np.random.default_rng(0).standard_normal(t.shape).astype(t.dtype) for t in op.inputs}
     found = nl.compile(op, block_q=16, block_kv=16)(*(torch.from_numpy(given[n]) for n in "qkv")).numpy()
     assert np.isfinite(found).all()

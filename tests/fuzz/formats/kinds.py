@@ -39,7 +39,7 @@ from neptune_lab.runtime import KernelSpec, TensorSpec
 from neptune_lab.runtime.accuracy import read_tensors
 from neptune_lab.runtime.bundle import read_entry, read_manifest
 from neptune_lab.runtime.device import H200
-from neptune_lab.trace import links, load_trace, save, to_json
+from neptune_lab.trace import links, load_trace, save
 
 OP = attention.causal(heads=2, seq=32, head_dim=16)
 TILES = {"block_q": 16, "block_kv": 16}
@@ -119,7 +119,6 @@ def _use_trace(folder: Path) -> None:
     static_view.html(trace).encode()
     static_view.text(trace)
     payload.saved(trace).encode()
-    to_json(trace)
 
 
 def _write(path: Path, text: str) -> None:

@@ -91,7 +91,7 @@ def _hostile(rng: Random, canary: Path) -> Any:
             return rng.choice((None, True, False, [], {}, [None], {"": None}))
         case 6:
             deep: Any = 0
-            for _ in range(rng.choice((3, 70, 900))):
+            for _ in range(rng.choice((3, 70, 400))):
                 deep = [deep] if rng.random() < 0.5 else {"a": deep}
             return deep
         case _:
