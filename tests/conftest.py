@@ -8,6 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Every run tries the same examples (`make fuzz` tries new ones), and how long one takes may not fail a test.
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -2,7 +2,7 @@
 
 Numbers, and the order in which warps hand tiles to each other, are simulated; layouts and registers are not (the tests
 of `test_compile.py` ask the real compiler).  A product reads its operands when it is waited for, as late as hardware
-may, so that a slot released too early gives wrong numbers; a barrier that nobody completes fails the test in time.
+may, so that a slot released too early gives wrong numbers.  When every thread waits at a barrier, that is a deadlock.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-
-PATIENCE = 20.0  # seconds at a barrier
 
 
 class Deadlock(AssertionError):
@@ -37,56 +35,101 @@ def tile(value: Any) -> Tile:
     return np.asarray(value).view(Tile)
 
 
-class Barrier:
-    """An mbarrier: phases that end when all have arrived and all bytes have come."""
+class Crew:
+    """The threads of one launch.  All barriers share its lock, so that it sees when every thread waits."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
+        self.working = 1
+        self.waits: list[Callable[[], bool]] = []
+        self.resting = 0
+        self.stuck = False
+
+    def begin(self, threads: int) -> None:
+        """From now on so many threads work."""
+        with self.condition:
+            self.working, self.stuck = threads, False
+
+    def leave(self) -> None:
+        """A thread has ended."""
+        with self.condition:
+            self.working -= 1
+            self._look()
+
+    def wait(self, done: Callable[[], bool], what: str) -> None:
+        """Until `done`, of which a thread with the lock tells by a notice; Deadlock if no thread can do that."""
+        with self.condition:
+            self.waits.append(done)
+            self._look()
+            self.condition.wait_for(lambda: self.stuck or done())
+            self.waits.remove(done)
+            if not done():
+                raise Deadlock(what)
+
+    def rest(self) -> None:
+        """Until no other thread can go on: what may happen before a thread's next line has happened."""
+        with self.condition:
+            self.resting += 1
+            self._look()
+            self.condition.wait_for(lambda: self._blocked() + self.resting >= self.working)
+            self.resting -= 1
+
+    def _blocked(self) -> int:
+        return sum(not done() for done in self.waits)
+
+    def _look(self) -> None:
+        """After a thread has begun to wait or has ended."""
+        if self.working and self._blocked() == self.working:
+            self.stuck = True
+        self.condition.notify_all()
+
+
+class Barrier:
+    """An mbarrier: phases that end when all have arrived and all bytes have come."""
+
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
         self.expected = self.pending = self.bytes = 0
         self.phase = 0
 
     def change(self, arrivals: int = 0, size: int = 0) -> None:
         """Arrivals, or bytes that are expected (positive) or have come (negative)."""
-        with self.condition:
+        with self.crew.condition:
             self.pending -= arrivals
             self.bytes += size
             assert self.pending >= 0, "more arrivals than a barrier expects"
             if self.pending == 0 and self.bytes == 0:
                 self.phase ^= 1
                 self.pending = self.expected
-                self.condition.notify_all()
+                self.crew.condition.notify_all()
 
     def wait(self, parity: int) -> None:
         """Until the phase of that parity has ended."""
-        with self.condition:
-            if not self.condition.wait_for(lambda: self.phase != parity, PATIENCE):
-                raise Deadlock(f"no end of the phase of parity {parity}")
+        self.crew.wait(lambda: self.phase != parity, f"no end of the phase of parity {parity}")
 
 
 class Named:
     """A barrier of the hardware for two groups."""
 
-    def __init__(self) -> None:
-        self.condition = threading.Condition()
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
         self.arrived = self.generation = 0
 
     def arrive(self) -> int:
         """One group has come; the generation that it takes part in."""
-        with self.condition:
+        with self.crew.condition:
             mine = self.generation
             self.arrived += 1
             if self.arrived == 2:
                 self.arrived = 0
                 self.generation += 1
-                self.condition.notify_all()
+                self.crew.condition.notify_all()
             return mine
 
     def sync(self) -> None:
         """Comes, and waits for the other."""
         mine = self.arrive()
-        with self.condition:
-            if not self.condition.wait_for(lambda: self.generation > mine, PATIENCE):
-                raise Deadlock("the other consumer does not come")
+        self.crew.wait(lambda: self.generation > mine, "the other consumer does not come")
 
 
 class Memory:
@@ -184,11 +227,13 @@ class Simulator:
         self.program = self.programs = 0
         self.space: dict[str, Any] = {"__builtins__": {**vars(builtins), "__import__": self._import}}
         self.named: dict[int, Named] = {}
+        self.crew = Crew()
         self.launched = 0
         exec(compile(text, "emitted", "exec"), self.space)
         self.space["_sync"] = lambda barrier: self._named(barrier).sync()
         self.space["_arrive"] = lambda barrier: self._named(barrier).arrive()
         self.space["_meet"] = lambda: None
+        self.space["_rest"] = self.crew.rest  # for tests that change the module
         self.space["_multiprocessors"] = lambda device: multiprocessors
 
     def __call__(self, entry: str, *tensors: Any) -> Any:
@@ -197,7 +242,8 @@ class Simulator:
             return self.space[entry](*tensors)
 
     def _named(self, barrier: int) -> Named:
-        return self.named.setdefault(int(barrier), Named())
+        with self.crew.condition:
+            return self.named.setdefault(int(barrier), Named(self.crew))
 
     def _import(self, name: str, *rest: Any) -> Any:
         if not name.startswith("triton"):
@@ -220,6 +266,7 @@ class Simulator:
                     for program in range(grid[0]):
                         simulator.program = program
                         simulator.named.clear()
+                        simulator.crew.begin(1)
                         function(*flat)
 
                 return launch
@@ -232,12 +279,17 @@ class Simulator:
         assert len(partitions) == len(warps) + 1 == len(registers) + 1
 
         def run(function: Any, arguments: tuple[Any, ...]) -> None:
-            with np.errstate(all="ignore"):
-                function(*arguments)
+            try:
+                with np.errstate(all="ignore"):
+                    function(*arguments)
+            finally:
+                self.crew.leave()
 
+        self.crew.begin(len(partitions))
         with ThreadPoolExecutor(len(partitions)) as warps_at_work:
             for group in [warps_at_work.submit(run, *partition) for partition in partitions]:
                 group.result()
+        self.crew.begin(1)
 
     def _language(self) -> SimpleNamespace:
         def layout(*_: Any) -> None:
@@ -245,7 +297,7 @@ class Simulator:
 
         def allocate(dtype: Any, shape: list[int], _layout: Any) -> Memory:
             if dtype is np.int64:
-                return Memory([[Barrier()] for _ in range(shape[0])])
+                return Memory([[Barrier(self.crew)] for _ in range(shape[0])])
             return Memory(np.full(shape, np.nan, dtype))
 
         return SimpleNamespace(

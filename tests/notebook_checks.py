@@ -59,7 +59,7 @@ def executed(path: Path) -> Any:
     env = {k: v for k, v in os.environ.items() if k not in hidden} | {"CUDA_VISIBLE_DEVICES": ""}
     client = NotebookClient(
         notebook,
-        timeout=300,
+        timeout=1200,
         kernel_name="python3",
         record_timing=False,
         coalesce_streams=True,  # what a cell prints is one output, however the kernel sent it

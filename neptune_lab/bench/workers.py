@@ -45,6 +45,7 @@ def run_apart(
     workers: int,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[Task, Any]]:
     """`function(task)` for every task, as they come: pairs of a task and its answer, or `Lost`.
 
@@ -54,31 +55,32 @@ def run_apart(
         workers: processes at a time.
         timeout_s: how long one task may take, the start of a process aside.
         environment: variables set in the processes before `function` runs.
+        clock: seconds, from which the time limit is read.
     """
     waiting = list(reversed(tasks))
-    serving = [_start(function, environment or {}) for _ in range(min(workers, len(tasks)))]
+    serving = [_start(function, environment or {}, clock() + _START_S) for _ in range(min(workers, len(tasks)))]
     try:
         for worker in serving:
             _give(worker, waiting)
         while any(w.task is not None for w in serving):
             busy = [w for w in serving if w.task is not None]
-            ready = wait([w.pipe for w in busy], max(0.0, min(w.deadline for w in busy) - time.monotonic()))
+            ready = wait([w.pipe for w in busy], max(0.0, min(w.deadline for w in busy) - clock()))
             for n, worker in enumerate(serving):
                 if worker.task is None:
                     continue
                 task = worker.task
                 if worker.pipe in ready:
                     answer, alive = _receive(worker)
-                    worker.deadline = time.monotonic() + timeout_s
+                    worker.deadline = clock() + timeout_s
                     if isinstance(answer, _Ready):
                         continue
-                elif time.monotonic() > worker.deadline:
+                elif clock() > worker.deadline:
                     answer, alive = Lost(f"no answer within {timeout_s:.0f} s"), False
                 else:
                     continue
                 if not alive:
                     _end(worker)
-                    worker = serving[n] = _start(function, environment or {}) if waiting else worker
+                    worker = serving[n] = _start(function, environment or {}, clock() + _START_S) if waiting else worker
                 worker.task = None
                 if waiting:
                     _give(worker, waiting)
@@ -88,14 +90,14 @@ def run_apart(
             _end(worker)
 
 
-def _start(function: Callable[[Task], Any], environment: Mapping[str, str]) -> _Worker[Task]:
+def _start(function: Callable[[Task], Any], environment: Mapping[str, str], deadline: float) -> _Worker[Task]:
     # CUDA does not survive a fork.
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there, function, dict(environment)), daemon=False)
     process.start()
     there.close()
-    return _Worker(process, here, time.monotonic() + _START_S)
+    return _Worker(process, here, deadline)
 
 
 def _give(worker: _Worker[Task], waiting: list[Task]) -> None:

@@ -96,7 +96,7 @@ def _by_dot(dot: str, nodes: tuple[tuple[str, Point], ...], edges: tuple[tuple[s
     lines += [f"n{number[a]}->n{number[b]}" for a, b in edges]
     try:
         done = subprocess.run(
-            [dot, "-Tplain"], input="\n".join([*lines, "}"]), capture_output=True, text=True, timeout=10, check=True
+            [dot, "-Tplain"], input="\n".join([*lines, "}"]), capture_output=True, text=True, timeout=60, check=True
         )
         return _read_plain(done.stdout, [name for name, _ in nodes])
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from waiting import LONG
 
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.operators import attention
@@ -30,6 +31,6 @@ def with_warps():
 
 @pytest.fixture(scope="module")
 def station() -> Iterator[Station]:
-    made = Station(None, 1, "fake_runner", measure_seconds=20)
+    made = Station(None, 1, "fake_runner", compile_seconds=LONG, measure_seconds=LONG)
     yield made
     made.close()

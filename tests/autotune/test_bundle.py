@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
+from waiting import LONG
 
 from neptune_lab.autotune import bundle
 from neptune_lab.autotune.bundle import chosen, collect, device_named, target_named, write_bundle
@@ -64,7 +65,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str].CompletedProce
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`start`, and wait for it."""
     process = start(folder, *arguments)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=LONG)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -118,7 +119,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path, small, with_warps):
     assert process.stdout is not None
     assert "10.00 us" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=15)
+    _, said = process.communicate(timeout=LONG)
     assert process.returncode == 130
     assert "interrupted; what was measured is in" in said
     _, found = read_results(folder / "results.json")

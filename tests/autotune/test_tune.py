@@ -9,6 +9,7 @@ import time
 
 import fake_runner
 import pytest
+from waiting import LONG
 
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.measuring import source_hash
@@ -19,9 +20,6 @@ from neptune_lab.records import Store, best
 from neptune_lab.runtime import Resources
 from neptune_lab.runtime.device import H200
 from neptune_lab.runtime.trial import Measurement
-
-# Seconds; the end of a wait that succeeds at once unless the tested code is wrong.
-LONG = 120.0
 
 
 class Listed:
@@ -132,7 +130,7 @@ def times(small, by_tile):
 
 
 def run(small, store, search, workers, **more):
-    return tune(small, search=search, workers=workers, store=store, progress=False, **more)
+    return tune(small, search=search, workers=workers, store=store, progress=False, **{"seconds": LONG, **more})
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -269,6 +267,7 @@ class TestLoop:
             search=Listed(*by_tile, Candidate.of("rolling_update", block_q=-1)),
             workers=Sheet(lambda s: times[source_hash(s.text)]),
             store=store,
+            seconds=LONG,
         )
         shown = capsys.readouterr()
         assert shown.out == ""
@@ -281,8 +280,9 @@ def test_limits_are_positive(small, wrong):
         tune(small, **wrong)
 
 
-def test_in_processes(small, store, station, with_warps):
+def test_in_processes(small, store, station, with_warps, monkeypatch):
     """Nothing stands in for the processes here: kernels are compiled in some, and run and checked in others."""
+    monkeypatch.setattr("neptune_lab.autotune.tune.EMIT_SECONDS", LONG)
     faults = (fake_runner.CRASHES, fake_runner.WRONG)
     search = Listed(*(with_warps(n) for n in (fake_runner.SLOW, *faults, fake_runner.FAST)))
     result = run(small, store, search, LocalWorkers([station]))

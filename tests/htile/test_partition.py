@@ -89,7 +89,7 @@ ENV = {"x": Interval(0, 3), "y": Interval(-2, 2)}
 POINTS = [{"x": x, "y": y} for x in range(4) for y in range(-2, 3)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(a=indices, b=indices)
 def test_what_the_prover_says_holds_at_every_point(a, b):
     forms = {expr: expression(affine(expr)) for expr in (a, b)}
@@ -139,7 +139,7 @@ def truth(condition: TileExpr, h: int, i: int, j: int) -> np.ndarray:
     return found[i * B : i * B + B, j * B : j * B + B]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(condition=conditions, first=st.integers(0, 2))
 def test_ranges_against_every_position(condition, first):
     span = Span("j0", Range(Int(first), Int(5)), {"i0": Interval(0, 2), "h": Interval(0, 1)})

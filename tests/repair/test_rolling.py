@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 import sympy as sp
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neptune_lab.repair import RepairError, RepairTerm, solve
@@ -113,7 +113,7 @@ def _value(rng: np.random.Generator, signs: tuple[str, ...]) -> float:
     return size * rng.choice([-1.0, 1.0])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(TERMS, st.sampled_from(sorted(UFUNC)), SIGNS, SIGNS, st.sampled_from(sorted(UFUNC)), st.integers(0, 10**6))
 def test_refused_or_right(g, reducer, r_signs, s_signs, producer_reducer, seed):
     signs = {"r": r_signs, "s": s_signs}

@@ -12,7 +12,7 @@ from xml.dom import minidom
 import numpy as np
 import pytest
 import sympy as sp
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neptune_lab.repair import RepairError, VectorRepair, solve, solve_vector, text
@@ -256,7 +256,7 @@ def _grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.one_of(binary, calls, powers)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(st.recursive(LEAVES, _grow, max_leaves=4), st.integers(0, 10**6))
 def test_refused_or_right(g: str, seed: int):
     try:

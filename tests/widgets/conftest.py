@@ -21,6 +21,12 @@ def no_loop_of_a_browser() -> Iterator[None]:
     asyncio._set_running_loop(loop)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The editor offers what it has found within a second; here, all there is, however busy the machine."""
+    monkeypatch.setattr("neptune_widgets.choices.PATIENCE", float("inf"))
+
+
 class Page:
     """The page's end of the wire."""
 

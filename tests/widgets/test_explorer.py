@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from neptune_widgets import checks
+from waiting import until
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError, TraceError
@@ -184,7 +185,7 @@ def test_of_edits_that_come_together_the_last_one_counts(softmax_page):
         page.post("edit", steps=steps[:2])
         last = page.post("edit", steps=steps[:3])
         assert page.sent == []
-        await asyncio.sleep(0.2)
+        await until(lambda: len(page.sent) == 2)
         return last
 
     last = asyncio.run(hurry())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 import neptune_lab as nl
@@ -57,15 +55,13 @@ def test_edges_run_from_source_to_target(kernel, tool):
         assert abs(last[1] - target.y) <= target.height / 2 + 1
 
 
-def test_the_same_trace_gives_the_same_drawing_in_a_tenth_of_a_second(kernel, tool):
+def test_the_same_trace_gives_the_same_drawing_and_one_for_all_phases(kernel, tool):
     steps = kernel.trace.steps
     layout.draw.cache_clear()
-    start = time.perf_counter()
     first = layout.laid_out(steps)
-    took = time.perf_counter() - start
+    assert layout.draw.cache_info().misses == 1  # dot runs once
     layout.draw.cache_clear()
     assert layout.laid_out(steps) == first
-    assert took < 0.5, f"{took:.3f} s"  # it takes 0.01 s; the machines that run this may be busy
 
 
 def test_a_broken_dot_and_cycles_do_not_stop_it(monkeypatch):

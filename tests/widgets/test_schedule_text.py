@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neptune_widgets.schedule_text import ScheduleTextError, parse, to_text
 
@@ -38,7 +38,6 @@ def steps(draw):
     return Step.of(primitive, **arguments)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps(), max_size=5))
 def test_steps_come_back_from_their_text(made):
     assert [p.step for p in parse(to_text(made))] == made

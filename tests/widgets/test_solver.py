@@ -8,6 +8,7 @@ from html import unescape
 
 import pytest
 from neptune_widgets.solver import Answer, Question, Solver, ask, assumptions
+from waiting import until
 
 import neptune_lab as nl
 from neptune_lab.errors import RepairError
@@ -118,7 +119,7 @@ def test_of_edits_that_come_together_the_last_one_is_solved(monkeypatch):
         for g in ("exp(c)", "exp(c -)", "exp(c - r)/2"):
             asked(panel, g=g)
         assert solved == []
-        await asyncio.sleep(0.2)
+        await until(lambda: solved)
 
     asyncio.run(typing())
     assert solved == ["exp(c - r)/2"]
