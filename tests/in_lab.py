@@ -18,6 +18,9 @@ LONG = 300_000
 # Milliseconds until a press is repeated that had no effect.
 AGAIN = 15_000
 
+# A cell's first line: the editor offers all that is legal, however long that takes on a busy machine.
+PATIENT = """import neptune_widgets.choices; neptune_widgets.choices.PATIENCE = float("inf")\n"""
+
 _PANEL = "window.jupyterapp?.shell.currentWidget"
 
 # A kernel's replies are promises that a dead kernel rejects.

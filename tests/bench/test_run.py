@@ -228,7 +228,7 @@ def test_contestants_are_compiled_in_other_processes(tmp_path):
 
 
 def test_a_crash_and_a_hang_cost_one_task_each():
-    """The function is Python's own `eval`, so that a process has nothing to import; time stands still until one hangs."""
+    """The function is Python's own `eval`, so that a process has nothing to import; time stands still until the end."""
     crash, said = "__import__('os')._exit(3)", "__import__('os').environ['SAID']"
     hang = "__import__('time').sleep(3600)"
     tasks, found = ["1 + 1", crash, "2 + 2", hang, said], {}

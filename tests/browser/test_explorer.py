@@ -8,14 +8,14 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from in_lab import open_notebook, run_all, save, wait_until_run, write_notebook
+from in_lab import PATIENT, open_notebook, run_all, save, wait_until_run, write_notebook
 from playwright.sync_api import Locator, expect
 
 FIGURE1, ATTENTION = 0, 1
 
 
 CELLS = (
-    """import neptune_lab as nl
+    f"""{PATIENT}import neptune_lab as nl
 
 sch = nl.Schedule(nl.operators.softmax.figure1(rows=2, cols=4))
 sch.rolling_update("s_sum", "s_max.j", maps="keep")
