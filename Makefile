@@ -61,7 +61,7 @@ docs: setup  ## build the documentation to build/docs/index.html (offline; warni
 	@echo "build/docs/index.html"
 
 test: setup system check  ## everything CI runs: check, then pytest (ARGS="-k name" picks tests)
-	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: setup  ## N random programs through every stage (N=2000 SEED=0); resumes a run that was interrupted
 	$(BIN)/python scripts/long_run.py fuzz --cases $(N) --seed $(SEED) $(ARGS)

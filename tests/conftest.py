@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,17 +39,35 @@ if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+# Folders of few, long tests, which go first: one that a worker begins last would keep all others waiting.
+LONG_FIRST = ("tests/browser/", "tests/notebooks/", "tests/autotune/", "tests/docs/", "tests/bench/")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FIRST))
     if HAS_GPU:
         return
     no_gpu = pytest.mark.skip(reason="no CUDA GPU here")
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(no_gpu)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Playwright leaves its event loop running between the tests in a browser, and two loops cannot run."""
+    if item.nodeid.startswith("tests/browser/"):
+        return (yield)
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        return (yield)
+    finally:
+        asyncio._set_running_loop(loop)
 
 
 @pytest.fixture

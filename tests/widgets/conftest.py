@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
 
 import pytest
 
 import neptune_lab as nl
 from neptune_lab.operators import attention, softmax
-
-
-@pytest.fixture(autouse=True)
-def no_loop_of_a_browser() -> Iterator[None]:
-    """A browser test of the same process leaves Playwright's event loop running, in which a widget would wait."""
-    loop = asyncio._get_running_loop()
-    asyncio._set_running_loop(None)
-    yield
-    asyncio._set_running_loop(loop)
 
 
 @pytest.fixture(autouse=True)
