@@ -246,7 +246,7 @@ def run(
         tolerance = 8e-3 if any(t.dtype == "bfloat16" for t in op.outputs) else 1e-3
     ok = error <= tolerance
     launches = ", ".join(f"{k.name}{k.grid}" for k in kernel.triton.kernels)
-    typer.echo(f"{op.title}\n  kernels   {launches}\n  ran on    {facts.name}")
+    typer.echo(f"{op.title}\n  kernels   {launches}\n  ran on    {facts.name}\n  compiled  {kernel.validated}")
     typer.echo(f"  error     {error:.2e} relative to float64 ({'within' if ok else 'ABOVE'} {tolerance:g})")
     if not ok:
         raise typer.Exit(1)

@@ -76,6 +76,22 @@ class EmitError(NeptuneError):
     """An HTile program cannot be written in Triton."""
 
 
+class ValidationError(NeptuneError):
+    """A compiled program differs from its definition, which is a mistake of the compiler.
+
+    Args:
+        stage: the earliest form of the program that differs, such as "the scheduled loops" or "Triton".
+        script: path of a Python file that repeats it; None where none could be written.
+    """
+
+    def __init__(
+        self, message: str, *, stage: str, script: str | None, node: str | None = None, help: str | None = None
+    ) -> None:
+        super().__init__(message, node=node, help=help)
+        self.stage = stage
+        self.script = script
+
+
 class LaunchError(NeptuneError):
     """A kernel was called with arguments it does not take (shape, dtype, device, contiguity)."""
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Loop, Op, Previous, Program, Stmt, Store, Var
+from neptune_lab.loop_ir.start_values import explicit_start_values
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "floormod": "%", "lt": "<", "le": "<=", "gt": ">",
@@ -40,7 +41,9 @@ def run_in_python(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[st
         else:
             buffers[buffer.name] = [None] * prod(buffer.shape)
     scope: dict[str, Any] = {**_FUNCTIONS, "buffers": buffers, "where": [""]}
-    exec(compile(python_source(program), f"<{program.name}>", "exec"), scope)  # names and numbers of our own making
+    exec(
+        compile(python_source(explicit_start_values(program)), f"<{program.name}>", "exec"), scope
+    )  # names and numbers of our own making
     try:
         scope["run"]()
     except (IndexError, TypeError) as error:
@@ -195,7 +198,7 @@ _FUNCTIONS: dict[str, Any] = {
     "INF": math.inf,
     "NAN": math.nan,
     "inside": _inside,
-    "truncated": math.trunc,
+    "truncated": lambda x: math.trunc(x) if math.isfinite(x) else -(1 << 31),  # any number: what it is is not stated
     "guard": lambda x, point, stand_in: stand_in if x == point else x,
     "max_": _max,
     "min_": _min,

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
-from neptune_lab.errors import EmitError, NeptuneError, ScheduleError
-from neptune_lab.htile.verify import verify
+from neptune_lab.errors import EmitError, NeptuneError, ScheduleError, ValidationError
 from neptune_lab.htile_to_triton import ANY
 from neptune_lab.htile_to_triton.target import check_target
-from neptune_lab.loop_ir.tree import blocks, nearest
-from neptune_lab.loop_ir.unproved import unproved
+from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
-from neptune_lab.loop_to_htile import translate
 from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
 from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
 from neptune_lab.pipeline.options import CodeOptions, check_names, split, target_at_hand
-from neptune_lab.pipeline.record import Applied
+from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
 
 if TYPE_CHECKING:
-    from neptune_lab.htile.nodes import Program as TileProgram
     from neptune_lab.htile_to_triton import Target
     from neptune_lab.operators import Operator
 
@@ -81,6 +77,7 @@ def compile(
     *,
     tuned: bool = False,
     target: Target | None = None,
+    validate: str = "quick",
     **options: Any,
 ) -> Kernel:
     """Compiles an operator (through a template) or a schedule as it stands.
@@ -92,14 +89,17 @@ def compile(
             sizes or the nearest ones, where there are any, and on a Hopper GPU write rolling loops in Gluon where there
             are none; what is given here counts more.
         target: the GPU that code is emitted for; default: the one at hand.
+        validate: "quick" runs the emitted kernel in NumPy against the definition, at small sizes, on ordinary and on
+            special numbers (docs/concepts/validation.md); "full" runs every stage; "none" runs nothing.
         options: the template's, such as block_q and block_kv, and those of code generation (`CodeOptions`).
 
     Raises:
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
+        ValidationError: the compiled program differs from the definition; the error has a script that repeats it.
     """
     check_switch("tuned", tuned, ScheduleError)
     if tuned and not isinstance(what, Schedule):
-        return compile_tuned(what, template, target, options)
+        return compile_tuned(what, template, target, {**options, "validate": validate})
     if target is not None:
         check_target(target)
     code, options = split(options)
@@ -109,36 +109,23 @@ def compile(
                 "a schedule is compiled as it stands; template and options go with an operator",
                 help="compile(schedule.operator, …), or leave them out",
             )
-        return lower(what.copy(), code, target)
-    scheduled = schedule(what, template, **options)  # tensor expressions -> loop-scalar IR -> scheduled loops
+        kernel = lower(what.copy(), code, target)
+    else:
+        kernel = compile_operator(what, template, options, code, target)
+    return replace(kernel, validated=run_validation(kernel, code, target, validate))
+
+
+def compile_operator(
+    operator: Operator, template: str | None, options: dict[str, Any], code: CodeOptions, target: Target | None
+) -> Kernel:
+    """The kernel of an operator by a template, and where the template was left open, in parts if need be."""
+    scheduled = schedule(operator, template, **options)  # tensor expressions -> loop-scalar IR -> scheduled loops
     try:
         return lower(scheduled, code, target)
     except REFUSALS as refusal:
         if template is not None or options or (isinstance(refusal, EmitError) and code.code != "triton"):
             raise
-        return lower_apart(what, refusal, code, target)
-
-
-def lower(scheduled: Schedule, code: CodeOptions, target: Target | None) -> Kernel:
-    """A schedule as it stands, down to the kernel's source."""
-    translated = translated_and_verified(scheduled)  # loops -> HTile
-    passes = passed(translated, code)  # HTile -> HTile
-    tiles = passes[-1].program if passes else translated
-    if code.code == "gluon":
-        source = htile_to_gluon.emit(tiles, code.gluon(target))  # HTile -> Gluon
-    else:
-        source = htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
-    return Kernel(scheduled, translated, passes, source)
-
-
-def passed(tiles: TileProgram, code: CodeOptions) -> tuple[Applied, ...]:
-    """The HTile program after each pass."""
-    passes = []
-    for name, rewrite in code_passes(code).items():
-        done = htile_passes.apply(rewrite, tiles)
-        tiles = verify_and_return(done.program)
-        passes.append(Applied(name, tiles, done.notes))
-    return tuple(passes)
+        return lower_apart(operator, refusal, code, target)
 
 
 def lower_apart(operator: Operator, refusal: NeptuneError, code: CodeOptions, target: Target | None) -> Kernel:
@@ -156,25 +143,6 @@ def lower_apart(operator: Operator, refusal: NeptuneError, code: CodeOptions, ta
         return lower(apart, code, target)
     except REFUSALS as again:
         return lower(schedule_each_stage(operator, again, check), code, target)
-
-
-def translated_and_verified(scheduled: Schedule) -> TileProgram:
-    """The HTile program of a schedule whose repairs are all proved."""
-    check_proved(scheduled)
-    return verify_and_return(translate(scheduled.program))
-
-
-def check_proved(scheduled: Schedule) -> None:
-    """Formal statement: every repair of the program is proved. No kernel is made of one that is not."""
-    for block in blocks(scheduled.program):
-        h = unproved(block)
-        if h is not None:
-            raise ScheduleError(
-                f"block {block.name!r} is repaired by h = {h}, which is not proved: no kernel is made of it",
-                node=block.name,
-                help="leave repair= and proved= out, and h is derived; Schedule.check() and Schedule.tag_table() show "
-                "what this one does",
-            )
 
 
 # Where nothing was measured: what was good for every prefill attention that was, on the GPU that it is written for.
@@ -198,21 +166,11 @@ def compile_tuned(operator: Operator, template: str | None, target: Target | Non
     if rolls == "rolling_update" and (target or target_at_hand(otherwise=ANY)).warpgroup_products:
         choices.append((rolls, UNTUNED_ON_HOPPER))
     for name, choice in choices:
-        with suppress(NeptuneError):
+        try:
             check_names(choice, "the tuning record")
             return compile(operator, name, target=target, **{**choice, **options})
+        except ValidationError:
+            raise
+        except NeptuneError:
+            continue
     return compile(operator, template, target=target, **options)
-
-
-def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
-    """The HTile passes in order, by name: those that always run but for `code.without`, then those asked for."""
-    chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in code.without}
-    if code.interleave > 1:
-        chosen["interleave_rows"] = htile_passes.interleave_rows
-    return chosen
-
-
-def verify_and_return(tiles):
-    """The program, verified: every stage hands a valid one to the next."""
-    verify(tiles)
-    return tiles

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from neptune_lab.operators import Operator
+    from neptune_lab.pipeline.validate import Validated
     from neptune_lab.runtime import KernelSpec, LoadedKernel
 
 
@@ -34,12 +35,14 @@ class Kernel:
         translated: the HTile program before any pass.
         passes: (name, HTile program after it, its notes), in order.
         triton: the emitted module with its provenance.
+        validated: what was run against the definition as it was compiled.
     """
 
     schedule: Schedule
     translated: TileProgram
     passes: tuple[record.Applied, ...]
     triton: TritonSource
+    validated: Validated | None = None
 
     @property
     def operator(self) -> Operator:
@@ -75,14 +78,19 @@ class Kernel:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Why the schedule is as it is: which template was chosen, and what could not be fused."""
+        """Why the schedule is as it is: which template was chosen, and what could not be fused; and what could not be
+        validated."""
         steps = (step.as_record() for step in self.schedule.steps)
-        return tuple(str(step["arguments"]["text"]) for step in steps if step["primitive"] == "remark")
+        said = [str(step["arguments"]["text"]) for step in steps if step["primitive"] == "remark"]
+        if self.validated is not None and self.validated.note:
+            said.append(f"{self.validated}.")
+        return tuple(said)
 
     @cached_property
     def trace(self) -> Trace:
         """The record of the whole compilation."""
         made = record.kernel_record(self.operator.name, self.program, self.translated, self.passes, self.triton)
+        made = replace(made, validated="" if self.validated is None else str(self.validated))
         return Trace(record.operator_record(self.operator), record.steps_record(self.schedule), made, record.versions())
 
     @cached_property

@@ -53,6 +53,8 @@ def _from_data(data: Any) -> Trace:
             raise TraceError(f"{where} is line {value}, but the record has {len(lines)} lines")
         return lines[value]
 
+    if isinstance(data.get("kernel"), dict):  # records from before validation have no such field
+        data["kernel"].setdefault("validated", "")
     trace = unpack(data, Trace, "trace", TraceError, {Line: line_at})
     for n, step in enumerate(trace.steps):
         if step.primitive == "remark" and step.error is None:

@@ -191,6 +191,7 @@ class KernelRecord:
         source: the Triton source.
         triton: the same, a record a line.
         launches: a kernel launch each, in order: name, grid, constants and the like.
+        validated: what was run against the definition, as a line; "" in a record of an earlier version.
     """
 
     name: str
@@ -199,6 +200,7 @@ class KernelRecord:
     source: str
     triton: tuple[SourceLine, ...]
     launches: tuple[Json, ...] = ()
+    validated: str = ""
 
     @property
     def emitted(self) -> tuple[Line, ...]:

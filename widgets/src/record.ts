@@ -93,6 +93,7 @@ export interface RawTrace {
     source: string;
     triton: SourceLine[];
     launches: Record<string, unknown>[];
+    validated?: string;
   } | null;
   versions: Record<string, string>;
   command: string | null;

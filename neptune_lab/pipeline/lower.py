@@ -1,0 +1,79 @@
+"""From a schedule to a kernel: loops to tiles, the passes, and the emitter, an arrow a line (paper, Figure 2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
+from neptune_lab.errors import ScheduleError
+from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile.verify import verify
+from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.unproved import unproved
+from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.loop_to_htile import translate
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.pipeline.record import Applied
+
+if TYPE_CHECKING:
+    from neptune_lab.htile_to_triton import Target
+
+
+def lower(scheduled: Schedule, code: CodeOptions, target: Target | None) -> Kernel:
+    """A schedule as it stands, down to the kernel's source.
+
+    Raises:
+        ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
+    """
+    translated = translated_and_verified(scheduled)  # loops -> HTile
+    passes = passed(translated, code)  # HTile -> HTile
+    tiles = passes[-1].program if passes else translated
+    if code.code == "gluon":
+        source = htile_to_gluon.emit(tiles, code.gluon(target))  # HTile -> Gluon
+    else:
+        source = htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
+    return Kernel(scheduled, translated, passes, source)
+
+
+def passed(tiles: TileProgram, code: CodeOptions) -> tuple[Applied, ...]:
+    """The HTile program after each pass."""
+    passes = []
+    for name, rewrite in code_passes(code).items():
+        done = htile_passes.apply(rewrite, tiles)
+        tiles = done.program if done.program is tiles else verify_and_return(done.program)
+        passes.append(Applied(name, tiles, done.notes))
+    return tuple(passes)
+
+
+def translated_and_verified(scheduled: Schedule) -> TileProgram:
+    """The HTile program of a schedule whose repairs are all proved."""
+    check_proved(scheduled)
+    return verify_and_return(translate(scheduled.program))
+
+
+def check_proved(scheduled: Schedule) -> None:
+    """Formal statement: every repair of the program is proved. No kernel is made of one that is not."""
+    for block in blocks(scheduled.program):
+        h = unproved(block)
+        if h is not None:
+            raise ScheduleError(
+                f"block {block.name!r} is repaired by h = {h}, which is not proved: no kernel is made of it",
+                node=block.name,
+                help="leave repair= and proved= out, and h is derived; Schedule.check() and Schedule.tag_table() show "
+                "what this one does",
+            )
+
+
+def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
+    """The HTile passes in order, by name: those that always run but for `code.without`, then those asked for."""
+    chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in code.without}
+    if code.interleave > 1:
+        chosen["interleave_rows"] = htile_passes.interleave_rows
+    return chosen
+
+
+def verify_and_return(tiles: TileProgram) -> TileProgram:
+    """The program, verified: every stage hands a valid one to the next."""
+    verify(tiles)
+    return tiles

@@ -1,0 +1,263 @@
+"""Validation of one compile: the emitted kernel against the definition, in full or at small sizes."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_lab.htile import printer
+from neptune_lab.htile.interpret import interpret
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Block, Program, Stmt
+from neptune_lab.loop_ir.render import to_text
+from neptune_lab.loop_ir.run_in_python import run_in_python
+from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.lower import lower
+from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.pipeline.validate import triton_numpy
+from neptune_lab.pipeline.validate.compare import Difference, Wanted, difference, expectations, has_masks
+from neptune_lab.pipeline.validate.data import data_sets
+from neptune_lab.pipeline.validate.report import Validated, failed, shapes_of
+from neptune_lab.pipeline.validate.sizes import Plan, plan, small_schedule
+
+if TYPE_CHECKING:
+    from neptune_lab.htile_to_triton import Target
+
+MODES = ("quick", "full", "none")
+Arrays = Mapping[str, np.ndarray]
+
+# A program whose definition has at most so many elements, over all stages, is run as it is; larger ones are made small.
+_POINTS = {"quick": 1 << 18, "full": 1 << 22}
+_INSTANCES = {"quick": 400, "full": 20_000}
+# Kinds of data, and the elements of a loop program that plain Python goes through.
+_SETS = {"quick": 4, "full": 12}
+_LOOP_POINTS = 1 << 17
+
+_seen: OrderedDict[tuple[str, str, str], Validated] = OrderedDict()
+_MOST_SEEN = 512
+
+
+def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str) -> Validated:
+    """Runs the kernel against its definition, and says what was run; a structure that was validated before is not
+    run again.
+
+    Args:
+        mode: "quick": the emitted module on a few kinds of data. "full": each stage on all of them, Triton's own
+            interpreter too. "none": nothing.
+
+    Raises:
+        ValidationError: an element differs; it names the stage and has a script.
+        ScheduleError: no such mode.
+    """
+    if mode not in MODES:
+        raise ScheduleError(
+            f"validate={mode!r}: expected one of {', '.join(map(repr, MODES))}", help='validate="quick" is the default'
+        )
+    if mode == "none":
+        return Validated(mode)
+    large = _is_large(kernel, mode)
+    planned = None
+    if large:
+        try:
+            planned = plan(kernel.schedule)
+        except NeptuneError as error:
+            return Validated(mode, note=f"too large to run: {error.reason}")
+    key = (mode, repr(code), structure(kernel) if planned is None else planned.key)
+    if key not in _seen:
+        found = _validate(kernel, code, mode) if planned is None else _small(kernel, planned, code, target, mode)
+        _seen[key] = found
+        if len(_seen) > _MOST_SEEN:
+            _seen.popitem(last=False)
+    _seen.move_to_end(key)
+    return _seen[key]
+
+
+def forget() -> None:
+    """Every structure is validated again: for tests that change the compiler."""
+    _seen.clear()
+
+
+def structure(kernel: Kernel) -> str:
+    """The definition, the steps, the tiles and the emitted module, with each size replaced by the order in which it
+    first occurs: two kernels that differ in sizes alone, in the same way everywhere, have one structure.
+
+    Numbers that are no sizes (of floats) stay.
+    """
+    text = "\n".join(
+        [
+            to_text(kernel.schedule.definition),
+            *map(str, kernel.schedule.steps),
+            printer.to_text(kernel.htile),
+            kernel.triton.text,
+        ]
+    )
+    names: dict[str, str] = {}
+
+    def rename(match: re.Match[str]) -> str:
+        number = match.group()
+        return number if len(number) == 1 and number < "3" else names.setdefault(number, f"#{len(names)}")
+
+    return re.sub(r"(?<![\w.])\d+(?![\w.])", rename, text)
+
+
+def _small(kernel: Kernel, planned: Plan, code: CodeOptions, target: Target | None, mode: str) -> Validated:
+    """As `_validate`, at small sizes.  Gluon has no small form: its program of tiles is run."""
+    gluon = code.code == "gluon"
+    if gluon:
+        code = replace(code, code="triton")
+    try:
+        small = lower(small_schedule(kernel.schedule, planned), code, target)
+    except NeptuneError as error:
+        return Validated(mode, note=f"too large to run, and not to be made small: {error.reason.splitlines()[0]}")
+    if _is_large(small, "full"):
+        return Validated(mode, note="too large to run, also where its sizes are made small")
+    return _validate(small, code, mode, gluon)
+
+
+def _validate(kernel: Kernel, code: CodeOptions, mode: str, gluon: bool = False) -> Validated:
+    note = ""
+    definition = kernel.schedule.definition
+    captured = kernel.operator.captured
+    stages: dict[str, None] = {}
+    kinds = []
+    masks = has_masks(definition)
+    for kind, inputs in data_sets(definition, captured, _SETS[mode]):
+        wanted = expectations(definition, inputs)
+        removes = masks and not all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
+        for stage, run in _stages(kernel, mode, inputs, gluon):
+            what = _wrong(run, wanted, removes)
+            if what is _UNKNOWN:
+                note = "the emitted module uses what the NumPy form of Triton does not know"
+                continue
+            if what is not None:
+                stage, what = _first_stage(kernel, inputs, wanted, removes, stage, what)
+                raise failed(stage, kernel.schedule, code, kind, inputs, str(what))
+            stages[stage] = None
+        kinds.append(kind)
+    if not stages:
+        return Validated(mode, note=note)
+    return Validated(mode, tuple(stages), tuple(kinds), shapes_of(definition), note)
+
+
+_UNKNOWN = "unknown"
+Run = Callable[[], Arrays]
+
+
+def _stages(kernel: Kernel, mode: str, inputs: Arrays, gluon: bool = False) -> list[tuple[str, Run]]:
+    """The forms of the program that a mode runs."""
+    plain = kernel.triton.kernels and all(k.language == "triton" for k in kernel.triton.kernels)
+    found: list[tuple[str, Run]] = []
+    if mode == "full":
+        if _loop_points(kernel.program.body) <= _LOOP_POINTS:
+            found.append(("loops", lambda: run_in_python(kernel.program, inputs)))
+        found.append(("tiles before the passes", lambda: interpret(kernel.translated, inputs)))
+    if mode == "full" or gluon or not plain:
+        found.append(("tiles", lambda: interpret(kernel.htile, inputs)))
+    if plain and (mode == "full" or not gluon):
+        found.append(("Triton", lambda: _triton(kernel, inputs)))
+        if mode == "full" and _interpreter():
+            found.append(("Triton in its interpreter", lambda: _interpreted(kernel, inputs)))
+    return found
+
+
+def _wrong(run: Run, wanted: Mapping[str, Wanted], removes: bool) -> Difference | str | None:
+    """What is wrong with a form of the program; None where nothing is."""
+    try:
+        return difference(wanted, run(), removes=removes)
+    except triton_numpy.UnknownSpelling:
+        return _UNKNOWN
+    except IndexError as error:
+        return str(error)
+    except ScheduleError as error:  # of the loops, run in Python
+        return error.reason
+
+
+def _first_stage(
+    kernel: Kernel, inputs: Arrays, wanted: Mapping[str, Wanted], removes: bool, stage: str, what: Difference | str
+) -> tuple[str, Difference | str]:
+    """The earliest form of the program that is wrong already, and what is wrong with it."""
+    earlier: list[tuple[str, Run]] = []
+    if _loop_points(kernel.program.body) <= _LOOP_POINTS:
+        earlier.append(("the scheduled loops", lambda: run_in_python(kernel.program, inputs)))
+    earlier.append(("the program of tiles", lambda: interpret(kernel.translated, inputs)))
+    before = kernel.translated
+    for name, tiles, _ in kernel.passes:
+        if tiles is not before:
+            earlier.append((f"the program of tiles after {name}", lambda tiles=tiles: interpret(tiles, inputs)))
+        before = tiles
+    for name, run in earlier:
+        found = _wrong(run, wanted, removes)
+        if found is not None:
+            return name, found
+    return stage, what
+
+
+def _triton(kernel: Kernel, inputs: Arrays) -> Arrays:
+    definition = kernel.schedule.definition
+    dtypes = {b.name: b.dtype for b in definition.buffers}
+    found = triton_numpy.run(kernel.triton, inputs, dtypes, definition.inputs)
+    return dict(zip(definition.outputs, found, strict=True))
+
+
+def _interpreter() -> bool:
+    """Whether Triton interprets kernels in this process."""
+    from neptune_lab.errors import LaunchError
+    from neptune_lab.runtime import interpreting
+
+    try:
+        return interpreting()
+    except LaunchError:
+        return False
+
+
+def _interpreted(kernel: Kernel, inputs: Arrays) -> Arrays:
+    from neptune_lab.runtime import call_on_arrays, load
+
+    definition = kernel.schedule.definition
+    given = [np.asarray(inputs[name], definition.buffer(name).dtype) for name in definition.inputs]
+    found = call_on_arrays(load(kernel.spec), given)
+    return dict(zip(definition.outputs, found, strict=True))
+
+
+def _is_large(kernel: Kernel, mode: str) -> bool:
+    points = sum(prod(it.extent for it in b.iters) for b in tree.blocks(kernel.schedule.definition))
+    instances = sum(prod(axis.extent for axis in k.grid) for k in kernel.htile.kernels)
+    return points > _POINTS[mode] or instances > _INSTANCES[mode]
+
+
+def _loop_points(body: tuple[Stmt, ...]) -> int:
+    """How many stores a loop program does."""
+    return sum(1 if isinstance(s, Block) else s.extent * _loop_points(s.body) for s in body)
+
+
+def repeat(definition: Program, steps: str, code: CodeOptions, inputs: Arrays) -> None:
+    """What a script of a ValidationError calls: compiles the same program again, and prints the first difference."""
+    from neptune_lab.operators import Operator, TensorSpec
+
+    def specs(names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(n, definition.buffer(n).shape, definition.buffer(n).dtype) for n in names)
+
+    def unused(*_: object) -> tuple[np.ndarray, ...]:
+        raise NotImplementedError
+
+    operator = Operator(
+        name=definition.name, title=definition.name, doc="", params={}, inputs=specs(definition.inputs),
+        outputs=specs(definition.outputs), source="", build=lambda: definition, compute=unused, draw=unused,
+    )  # fmt: skip
+    kernel = lower(Schedule.replay(operator, steps), replace(code), None)
+    wanted = expectations(definition, inputs)
+    removes = has_masks(definition) and not all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
+    for stage, run in _stages(kernel, "full", inputs):
+        what = _wrong(run, wanted, removes)
+        print(f"{stage}: {'as the definition' if what is None else what}")
+
+
+__all__ = ["MODES", "forget", "repeat", "structure", "validate"]

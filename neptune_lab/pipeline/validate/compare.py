@@ -1,0 +1,113 @@
+"""What counts as different: the promise of docs/concepts/numbers.md, with a tolerance that follows the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Cast, Op, Program, walk
+from neptune_lab.pipeline.validate.reference import evaluate
+
+Arrays = dict[str, np.ndarray]
+
+# Inputs are moved by this much, relatively, to see how far rounding on the way can move a result.
+_UNIT = 2.0**-22
+# How many times that is still rounding: a wrong kernel is wrong by far more.
+_SAFETY = 256.0
+_ROUNDINGS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an output should be.
+
+    Args:
+        stated: the definition in its own dtypes.
+        wide: in float64.
+        slack: the distance from `wide` that is still rounding.
+    """
+
+    stated: np.ndarray
+    wide: np.ndarray
+    slack: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first element that is not what it should be."""
+
+    output: str
+    index: tuple[int, ...]
+    expected: float
+    found: float
+
+    def __str__(self) -> str:
+        place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        return f"{self.output}{place} is {self.found:g}, expected {self.expected:g}"
+
+
+def expectations(definition: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, Wanted]:
+    """What each output should be on these inputs."""
+    stated, wide = evaluate(definition, inputs), evaluate(definition, inputs, wide=True)
+    rng = np.random.default_rng(0)
+    moved = {
+        name: a.astype(np.float64) * (1 + _UNIT * rng.choice([-1.0, 1.0], a.shape)) if a.dtype.kind == "f" else a
+        for name, a in inputs.items()
+    }
+    other = evaluate(definition, moved, wide=True)
+    unit = max(2.0**-24, *(_ROUNDINGS.get(dtype, 0.0) for dtype in _dtypes(definition)))
+    finite = all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
+    found = {}
+    with np.errstate(all="ignore"):
+        for name in definition.outputs:
+            a, b = np.asarray(stated[name], np.float64), np.asarray(wide[name], np.float64)
+            largest = np.max(np.abs(b), where=np.isfinite(b), initial=0.0)
+            noise = np.abs(other[name] - b) + np.abs(a - b)
+            slack = _SAFETY * (noise + unit * np.abs(b) + 2.0**-24 * largest)
+            if unit > 2.0**-24:
+                slack = slack + 8 * unit * largest
+            kind = np.asarray(stated[name]).dtype.kind
+            if kind in "iub" and not finite:
+                slack = np.full(np.shape(b), np.inf)  # a threshold that is compared with an infinity
+            elif kind in "iu":  # ties are rounded either way; of NaN nothing is stated
+                slack = np.where(a == b, np.maximum(slack, 1.0), np.inf)
+            found[name] = Wanted(a, b, np.where(np.isfinite(slack), slack, np.inf))
+    return found
+
+
+def _dtypes(definition: Program) -> set[str]:
+    """Every float dtype that a stage or a conversion of the definition rounds to."""
+    found = {b.dtype for b in definition.buffers if b.name not in definition.inputs}
+    for block in tree.blocks(definition):
+        found |= {e.dtype for e in walk(block.body.value) if isinstance(e, Cast)}
+    return found
+
+
+def difference(wanted: Mapping[str, Wanted], found: Mapping[str, np.ndarray], *, removes: bool) -> Difference | None:
+    """The first element that breaks the promise; None where all keep it.
+
+    Args:
+        removes: the definition has masks, and an input that is not finite: a NaN may have been removed.
+    """
+    for name, want in wanted.items():
+        got = np.asarray(found[name], np.float64).reshape(want.wide.shape)
+        with np.errstate(all="ignore"):
+            finite = np.isfinite(want.stated) & np.isfinite(want.wide)
+            bad = finite & ~np.isfinite(got)
+            bad |= finite & (np.abs(got - want.wide) > want.slack)
+            if not removes:
+                bad |= ~np.isfinite(want.stated) & ~np.isfinite(want.wide) & np.isfinite(got)
+        if bad.any():
+            at = tuple(int(n) for n in np.argwhere(bad)[0]) if bad.ndim else ()
+            return Difference(name, at, float(want.wide[at]), float(got[at]))
+    return None
+
+
+def has_masks(definition: Program) -> bool:
+    """Whether a stage selects between values."""
+    return any(
+        isinstance(e, Op) and e.name == "select" for block in tree.blocks(definition) for e in walk(block.body.value)
+    )

@@ -1,0 +1,130 @@
+"""The inputs that a program is validated on: ordinary numbers, and rows of special ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Buffer, Program, Var, loads, variables
+
+Arrays = dict[str, np.ndarray]
+
+ORDINARY = "ordinary numbers"
+
+
+def data_sets(definition: Program, captured: Mapping[str, np.ndarray], most: int) -> list[tuple[str, Arrays]]:
+    """(what it is, inputs) for each set: ordinary numbers first, then each float input in turn with special rows.
+
+    Args:
+        captured: values that are known for some inputs; whole numbers among them are kept, as they may be positions.
+        most: how many sets at most.
+    """
+    base = {name: _ordinary(definition, name, captured, n) for n, name in enumerate(definition.inputs)}
+    sets = [(ORDINARY, base)]
+    floats = [name for name in definition.inputs if base[name].dtype.kind == "f"]
+    # Inputs that take part as they are come first: a matrix product of infinities is NaN whatever is done to it.
+    floats.sort(key=lambda name: _in_product(definition, name))
+    for name in floats:
+        special = {
+            **base,
+            name: _special(base[name], _column(definition, name), infinite=not _in_product(definition, name)),
+        }
+        sets.append((f"special rows in {name}", special))
+    return sets[:most]
+
+
+def _ordinary(definition: Program, name: str, captured: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
+    buffer = definition.buffer(name)
+    rng = np.random.default_rng(seed)
+    if "float" in buffer.dtype:
+        dtype = "float32" if buffer.dtype == "bfloat16" else buffer.dtype
+        return rng.standard_normal(buffer.shape).astype(dtype)
+    if name in captured and np.shape(captured[name]) == buffer.shape:
+        return np.asarray(captured[name])
+    return rng.integers(0, 2 if buffer.dtype == "bool" else _bound(definition, buffer), buffer.shape).astype(
+        buffer.dtype
+    )
+
+
+def _bound(definition: Program, buffer: Buffer) -> int:
+    """One more than the largest whole number of an input that may stand for a position: the shortest axis indexed by
+    its elements; 4 where none is."""
+    found = [4]
+    for block in tree.blocks(definition):
+        for read in loads(block.body.value):
+            for index, size in zip(read.indices, definition.buffer(read.buffer).shape, strict=True):
+                if any(inner.buffer == buffer.name for inner in loads(index)):
+                    found.append(size)
+    return min(found)
+
+
+def _in_product(definition: Program, name: str) -> bool:
+    """Whether a reduction multiplies the input by something that other iterations run along (a matrix product)."""
+    for block in tree.blocks(definition):
+        if not block.is_reduction or not any(r.buffer == name for r in loads(block.body.value)):
+            continue
+        own = {v for r in loads(block.body.value) if r.buffer == name for i in r.indices for v in variables(i)}
+        if {it.name for it in block.iters if it.kind == "spatial"} - own:
+            return True
+    return False
+
+
+def _column(definition: Program, name: str) -> int:
+    """The axis of the input that a reduction folds; the last one where none does."""
+    for block in tree.blocks(definition):
+        folded = {it.name for it in block.iters if it.kind == "reduce"}
+        for read in loads(block.body.value):
+            if read.buffer == name:
+                for axis, index in enumerate(read.indices):
+                    if isinstance(index, Var) and index.name in folded:
+                        return axis
+    return -1
+
+
+_LOW = float(np.finfo(np.float32).min)
+
+
+def _special(ordinary: np.ndarray, column: int, *, infinite: bool) -> np.ndarray:
+    """Rows of every kind in turn, a row running along axis `column`: a jump from far below and back, large numbers,
+    equal ones, zeros, and where `infinite`, -inf and the least finite number in part of a row and in all of it."""
+    wide = np.moveaxis(np.array(ordinary, np.float64), column, -1) if ordinary.ndim else np.array(ordinary, np.float64)
+    if not ordinary.ndim:
+        return ordinary
+    shape = wide.shape
+    rows = wide.reshape(-1, shape[-1])
+    n = shape[-1]
+    first = max(1, n // 2)
+    kinds: Sequence[int] = range(12) if infinite else (0, 3, 4, 5, 6, 7)
+    for r, row in enumerate(rows):
+        match kinds[r % len(kinds)]:
+            case 0:
+                row[:first] -= 120.0
+            case 1:
+                row[:first] = -np.inf
+            case 2:
+                row[:] = -np.inf
+            case 3:
+                row -= 300.0
+            case 4:
+                row[:] = 0.0
+            case 5:
+                row[first:] -= 120.0
+            case 6:
+                row[:] = row[0]
+            case 7:
+                row[:first] = 0.0
+            case 8:
+                row[:first] = _LOW
+            case 9:
+                row *= 1000.0
+            case 10:
+                row[::2] = -np.inf
+            case 11:
+                row += 80.0
+    made = np.moveaxis(rows.reshape(shape), -1, column)
+    if ordinary.dtype == np.float16:
+        largest = float(np.finfo(np.float16).max)
+        made = np.where(np.isinf(made), made, np.clip(made, -largest, largest))
+    return np.ascontiguousarray(made.astype(ordinary.dtype))

@@ -1,0 +1,141 @@
+"""The definition evaluated stage by stage in NumPy: what validation holds every later form of the program against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.htile.interpret import round_to_bfloat16
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var, variables
+from neptune_lab.loop_ir.reduction import match_reduction
+
+Array = np.ndarray
+Arrays = dict[str, np.ndarray]
+
+_REDUCE: dict[str, Callable[..., Array]] = {
+    "sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod, "any": np.any, "all": np.all,
+}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide,
+    "floormod": np.mod, "max": np.maximum, "min": np.minimum, "pow": np.power, "lt": np.less, "le": np.less_equal,
+    "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal, "and": np.logical_and,
+    "or": np.logical_or, "not": np.logical_not, "neg": np.negative, "select": np.where, "exp": np.exp,
+    "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos,
+    "erf": np.vectorize(math.erf, otypes=[float]), "abs": np.abs, "floor": np.floor, "ceil": np.ceil,
+    "round": np.rint,
+}  # fmt: skip
+
+
+def evaluate(definition: Program, inputs: Mapping[str, Array], *, wide: bool = False) -> Arrays:
+    """Every stage of the definition in order, as it stands: all tensors by name.
+
+    Args:
+        definition: a program before any step, one block per stage.
+        inputs: an array per input, of its shape.
+        wide: floats are float64, and conversions between floats do nothing; else each stage is in its own dtype.
+    """
+    machine = _Machine(definition, wide)
+    for name in definition.inputs:
+        machine.arrays[name] = machine.convert(np.asarray(inputs[name]), definition.buffer(name).dtype)
+    with np.errstate(all="ignore"):
+        for block in tree.blocks(definition):
+            machine.stage(block)
+    return machine.arrays
+
+
+class _Machine:
+    def __init__(self, program: Program, wide: bool) -> None:
+        self.program, self.wide = program, wide
+        self.arrays: Arrays = {}
+
+    def convert(self, value: Any, dtype: str) -> Array:
+        if "float" in dtype and self.wide:
+            return np.asarray(value, np.float64)
+        if dtype == "bfloat16":
+            return round_to_bfloat16(np.asarray(value, np.float32))
+        array = np.asarray(value)
+        if array.dtype.kind == "f" and "int" in dtype:  # what NaN is as a whole number is not stated: two that differ
+            array = np.where(np.isfinite(array), array, 3.0 if self.wide else 5.0)
+        return array.astype(dtype)
+
+    def stage(self, block: Block) -> None:
+        kept = [it for it in block.iters if it.kind == "spatial"]
+        folded = [it for it in block.iters if it.kind == "reduce"]
+        axes = [it.name for it in (*kept, *folded)]
+        extents = tuple(it.extent for it in (*kept, *folded))
+        env = {
+            name: np.arange(extent, dtype=np.int32).reshape([-1 if n == m else 1 for m in range(len(axes))])
+            for n, (name, extent) in enumerate(zip(axes, extents, strict=True))
+        }
+        dtype = self.program.buffer(block.writes).dtype
+        if folded:
+            reduction = match_reduction(block)
+            value = self.product(reduction.term, env, axes, len(kept)) if reduction.reducer == "sum" else None
+            if value is None:
+                term = np.broadcast_to(self.expr(reduction.term, env), extents)
+                value = _REDUCE[reduction.reducer](term, axis=tuple(range(len(kept), len(axes))))
+        else:
+            value = np.broadcast_to(self.expr(block.body.value, env), extents)
+        order = [axes.index(i.name) for i in block.body.indices if isinstance(i, Var)]
+        value = np.transpose(np.broadcast_to(value, extents[: len(kept)]), order)
+        self.arrays[block.writes] = self.convert(value, dtype)
+
+    def product(self, term: Expr, env: Mapping[str, Array], axes: list[str], kept: int) -> Array | None:
+        """A sum of products of two factors by one matrix product; None where the term is not of that form."""
+        match term:
+            case Op("mul", (left, right)):
+                pass
+            case _:
+                return None
+        sides = [variables(left), variables(right)]
+        folded = set(axes[kept:])
+        if not folded <= sides[0] & sides[1]:
+            return None
+        batch = [a for a in axes[:kept] if a in sides[0] & sides[1] or a not in sides[0] | sides[1]]
+        own = [[a for a in axes[:kept] if a in sides[n] and a not in sides[1 - n]] for n in (0, 1)]
+        if not own[0] or not own[1]:
+            return None
+        size = {a: env[a].size for a in axes}
+        matrices = []
+        for n, side in enumerate((left, right)):
+            whole = [*batch, *own[n], *axes[kept:]] if n == 0 else [*batch, *axes[kept:], *own[n]]
+            value = self.expr(side, env)
+            missing = set(axes) - set(whole)
+            value = np.broadcast_to(value, [1 if a in missing else size[a] for a in axes])
+            value = np.transpose(value, [axes.index(a) for a in (*whole, *(a for a in axes if a in missing))])
+            lead = math.prod(size[a] for a in batch)
+            inner, mine = math.prod(size[a] for a in folded), math.prod(size[a] for a in own[n])
+            matrices.append(value.reshape((lead, mine, inner) if n == 0 else (lead, inner, mine)))
+        made = (matrices[0] @ matrices[1]).reshape([size[a] for a in (*batch, *own[0], *own[1])])
+        now = [*batch, *own[0], *own[1]]
+        return np.transpose(made, [now.index(a) for a in axes[:kept]])
+
+    def expr(self, e: Expr, env: Mapping[str, Array]) -> Any:
+        match e:
+            case Const(value, dtype):
+                return self.convert(np.asarray(value), dtype)
+            case Var(name):
+                return env[name]
+            case Load(buffer, indices):
+                array = self.arrays[buffer]
+                places = [np.asarray(self.expr(i, env)) for i in indices]
+                # A read that a condition guards may leave the tensor where the condition is false.
+                inside = [np.clip(p, 0, n - 1) for p, n in zip(places, array.shape, strict=True)]
+                return array[tuple(inside)] if inside else array
+            case Cast(dtype, arg):
+                return self.convert(self.expr(arg, env), dtype)
+            case Op(name, args):
+                parts = [self.expr(a, env) for a in args]
+                found = np.asarray(_FUNCTIONS[name](*parts))
+                # NumPy computes a function of whole numbers in float64; single precision is what was written.
+                return (
+                    found.astype(np.float32)
+                    if found.dtype == np.float64 and not self.wide and name != "select"
+                    else found
+                )
+        raise TypeError(f"{type(e).__name__} is not part of a definition")

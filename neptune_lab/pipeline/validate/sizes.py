@@ -1,0 +1,402 @@
+"""An operator and its schedule at small sizes that keep what matters: which tiles are whole, and where masks end.
+
+Two iterations have one size where a tensor connects them.  Each size is replaced by a few tiles of a few elements, with
+a remainder where there was one; the constants of masks follow.  The result is a definition like any other, and the
+steps of the schedule, their factors changed likewise, are applied to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from networkx.utils import UnionFind
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Previous,
+    Program,
+    Stmt,
+    Var,
+    children,
+    loads,
+    rebuild,
+    variables,
+)  # fmt: skip
+from neptune_lab.loop_schedule.schedule import Schedule, Step
+from neptune_lab.operators import Operator, TensorSpec
+
+# Elements of the smallest tile, tiles along a dimension, and the size of a dimension that nothing tiles.
+_TILE, _TILES, _WHOLE = 4, 3, 4
+
+
+@dataclass
+class Sizes:
+    """Which size of the definition becomes which.
+
+    Args:
+        classes: iterations and axes that are one dimension.
+        extents: by class.
+        fixed: classes that keep their extent.
+        divided: classes of axes that are read at `iteration // number`, with both.
+        new: the small extents, by class.
+        tiles: the small size of each tile size.
+    """
+
+    classes: UnionFind
+    extents: dict[Any, int]
+    fixed: set[Any]
+    divided: dict[Any, tuple[Any, int]]
+    new: dict[Any, int] = field(default_factory=dict)
+    tiles: dict[int, int] = field(default_factory=dict)
+
+    def of(self, key: Any) -> Any:
+        return self.classes[key]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a schedule is made small; `key` is equal for two schedules that become the same small one.
+
+    Args:
+        definition: at small sizes.
+        sizes: which size became which.
+    """
+
+    definition: Program
+    sizes: Sizes
+    key: str
+
+
+def plan(scheduled: Schedule) -> Plan:
+    """The small sizes of a schedule, before any step is applied to them.
+
+    Raises:
+        ScheduleError: nothing can be made smaller.
+    """
+    definition = scheduled.definition
+    sizes = _connected(definition)
+    _choose(sizes, scheduled)
+    small = _resized(definition, sizes)
+    if small == definition:
+        raise ScheduleError(f"no size of {definition.name} can be made smaller", help="validate a smaller operator")
+    return Plan(small, sizes, "\n".join([repr(small), *_shapes_of_steps(scheduled, sizes)]))
+
+
+def small_schedule(scheduled: Schedule, planned: Plan) -> Schedule:
+    """The operator of `scheduled` at small sizes, with the same steps.
+
+    Raises:
+        ScheduleError: a step does not apply at small sizes.
+    """
+    made = Schedule(_operator(scheduled.operator, planned.definition))
+    for applied in scheduled.history:
+        if not _silent(applied.step):
+            made.apply(_step(applied.step, applied.before, made.program, planned.sizes))
+    return made
+
+
+def _silent(step: Step) -> bool:
+    """Whether a step changes no number: a remark, or a hint for the launch."""
+    return step.primitive == "remark" or (
+        step.primitive == "annotate" and dict(step.arguments)["key"] in ("num_warps", "num_stages")
+    )
+
+
+def _shapes_of_steps(scheduled: Schedule, sizes: Sizes) -> Iterator[str]:
+    """Each step with what its factors become."""
+    for applied in scheduled.history:
+        step = applied.step
+        if _silent(step):
+            continue
+        cuts = []
+        arguments = dict(step.arguments)
+        for block, var, factor in _cut_loops(step, arguments):
+            extent = tree.find_loop(applied.before, block, var)[1].extent
+            whole = factor >= extent
+            tile = sizes.tiles.get(factor)
+            parts = 0 if whole or tile or not factor else min(3, -(-extent // factor))
+            cuts.append((var, whole, tile, parts, bool(factor) and extent % factor == 0, factor == extent))
+            arguments.pop("tiles", None)
+            arguments.pop("factors", None)
+            arguments.pop("size", None)
+        yield f"{step.primitive} {sorted(arguments.items(), key=str)} {cuts}"
+
+
+# -- which sizes are one ------------------------------------------------------------------------------------------
+
+
+def _connected(program: Program) -> Sizes:
+    classes, extents = UnionFind(), {}
+    fixed: set[Any] = set()
+    divided: dict[Any, tuple[Any, int]] = {}
+    for buffer in program.buffers:
+        for axis, size in enumerate(buffer.shape):
+            extents[("axis", buffer.name, axis)] = size
+    for block in tree.blocks(program):
+        for it in block.iters:
+            extents[("iter", block.name, it.name)] = it.extent
+            if it.binding != Var(it.name) and not isinstance(it.binding, Var):
+                fixed.add(("iter", block.name, it.name))
+        for buffer, indices in [(block.body.buffer, block.body.indices), *_reads(block.body.value)]:
+            for axis, index in enumerate(indices):
+                here = ("axis", buffer, axis)
+                match index:
+                    case Var(name):
+                        classes.union(here, ("iter", block.name, name))
+                    case Op("floordiv", (Var(name), Const(int(by)))):
+                        divided[here] = (("iter", block.name, name), by)
+                    case _:
+                        fixed.add(here)
+                        fixed |= {("iter", block.name, name) for name in variables(index)}
+    by_class: dict[Any, set[int]] = {}
+    for key, size in extents.items():
+        by_class.setdefault(classes[key], set()).add(size)
+    fixed_classes = {classes[key] for key in fixed} | {c for c, found in by_class.items() if len(found) > 1}
+    return Sizes(
+        classes,
+        {c: max(found) for c, found in by_class.items()},
+        fixed_classes,
+        {classes[axis]: (classes[it], by) for axis, (it, by) in divided.items()},
+    )
+
+
+def _reads(value: Expr) -> list[tuple[str, tuple[Expr, ...]]]:
+    return [(read.buffer, read.indices) for read in loads(value)]
+
+
+# -- the new sizes ------------------------------------------------------------------------------------------------
+
+
+def _choose(sizes: Sizes, scheduled: Schedule) -> None:
+    """New extents of all classes, and of tiles by their old size."""
+    cuts = list(_cuts(scheduled, sizes))
+    tiled: dict[Any, set[int]] = {}
+    parts: dict[Any, int] = {}
+    for c, extent, factor, level in cuts:
+        if level == 1 and factor < extent:
+            tiled.setdefault(c, set()).add(factor)
+        elif level > 1 and factor < extent:
+            parts[c] = factor
+    smallest = min((t for found in tiled.values() for t in found), default=1)
+    scale = max(1, smallest // _TILE)
+    sizes.tiles = {t: max(1, t // scale) for found in tiled.values() for t in found}
+    by_extent: dict[int, int] = {}
+    for c, found in sorted(tiled.items(), key=lambda item: -max(item[1])):
+        extent, largest = sizes.extents[c], max(found)
+        if extent not in by_extent or c in parts:
+            by_extent[extent] = _tiled_size(extent, largest, min(found), sizes.tiles, parts.get(c))
+    for c, extent in sizes.extents.items():
+        if c in sizes.fixed:
+            sizes.new[c] = extent
+        elif extent in by_extent:
+            sizes.new[c] = min(extent, by_extent[extent])
+        elif extent <= _WHOLE:
+            sizes.new[c] = extent
+        else:
+            sizes.new[c] = _WHOLE if extent & (extent - 1) == 0 else _WHOLE + 1
+    for axis, (it, by) in sizes.divided.items():
+        if axis in sizes.fixed or it in sizes.fixed or it in tiled or sizes.extents[axis] * by != sizes.extents[it]:
+            sizes.new[axis], sizes.new[it] = sizes.extents[axis], sizes.extents[it]
+        else:
+            sizes.new[axis] = min(2, sizes.extents[axis])
+            sizes.new[it] = sizes.new[axis] * min(2, by)
+
+
+def _tiled_size(extent: int, largest: int, smallest: int, tiles: dict[int, int], part: int | None) -> int:
+    """A few whole tiles, and a remainder where there was one."""
+    whole, rest = divmod(extent, largest)
+    count = min(whole, _TILES)
+    if part is not None:  # the tiles are cut into parts once more, of two tiles each where they had several
+        total = -(-extent // largest)
+        each, groups = min(part, 2), min(-(-total // part), 2)
+        count = each * groups - (1 if total % part else 0) - (1 if rest else 0)
+        count = max(1, count)
+    t = tiles[largest]
+    left = 0
+    if rest:
+        left = max(1, min(t - 1, rest * t // largest)) if t > 1 else 0
+        if rest % smallest and left % tiles[smallest] == 0 and tiles[smallest] > 1:
+            left = left - 1 if left > 1 else left + 1
+    return count * t + left
+
+
+def _cuts(scheduled: Schedule, sizes: Sizes) -> Iterator[tuple[Any, int, int, int]]:
+    """(class, extent, factor, level) of every loop that a step cuts: level 1 is a whole dimension."""
+    for applied in scheduled.history:
+        arguments = dict(applied.step.arguments)
+        parts = arguments["factors"] if applied.step.primitive == "split" else ()
+        for block, var, factor in _cut_loops(applied.step, arguments):
+            try:
+                _, loop, _ = tree.find_loop(applied.before, block, var)
+            except ScheduleError:
+                continue
+            found = tree.find_block(applied.before, block)[1]
+            for it in found.iters:
+                if var in variables(it.binding):
+                    key = ("iter", found.origin or found.name, it.name)
+                    if key in sizes.classes.parents and factor:
+                        yield sizes.of(key), loop.extent, factor, 1 if it.binding == Var(var) else 2
+                        if len(parts) == 3 and parts[1]:
+                            yield sizes.of(key), -(-loop.extent // factor), parts[1], 2
+
+
+def _cut_loops(step: Step, arguments: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
+    """(block, loop, elements of the inner loop) that a step cuts."""
+    match step.primitive:
+        case "tile":
+            for var, size in arguments["tiles"]:
+                yield arguments["block"], var, size
+        case "split":
+            block, var = arguments["loop"].rsplit(".", 1)
+            factors = arguments["factors"]
+            inner = 1
+            for factor in factors[1:]:
+                inner *= factor or 0
+            yield block, var, (factors[2] or 0) if len(factors) == 3 else inner
+        case "tile_outermost":
+            block, var = arguments["loop"].rsplit(".", 1)
+            yield block, var, arguments["size"]
+
+
+# -- the program and its steps --------------------------------------------------------------------------------------
+
+
+def _resized(program: Program, sizes: Sizes) -> Program:
+    def size(key: Any) -> int:
+        return sizes.new[sizes.of(key)]
+
+    def statement(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Block):
+            iters = tuple(replace(it, extent=size(("iter", stmt.name, it.name))) for it in stmt.iters)
+            body = replace(
+                stmt.body,
+                indices=tuple(_index(i, stmt, sizes) for i in stmt.body.indices),
+                value=_value(stmt.body.value, stmt, sizes),
+            )
+            return replace(stmt, iters=iters, body=body)
+        block = tree.blocks_under(stmt)[0]
+        driven = next((it for it in block.iters if it.binding == Var(stmt.var)), None)
+        extent = stmt.extent if driven is None else size(("iter", block.name, driven.name))
+        return replace(stmt, extent=extent, body=tuple(statement(s) for s in stmt.body))
+
+    buffers = tuple(
+        replace(b, shape=tuple(size(("axis", b.name, n)) for n in range(len(b.shape)))) for b in program.buffers
+    )
+    return replace(program, buffers=buffers, body=tuple(statement(s) for s in program.body))
+
+
+def _index(index: Expr, block: Block, sizes: Sizes) -> Expr:
+    match index:
+        case Op("floordiv", (Var(name), Const(int(by)))):
+            it = sizes.of(("iter", block.name, name))
+            if sizes.new[it] != sizes.extents[it]:
+                return Op("floordiv", (Var(name), Const(min(2, by))))
+    return index
+
+
+def _value(e: Expr, block: Block, sizes: Sizes) -> Expr:
+    """The value with the whole numbers of masks made to fit; indices of tensors as `_index` has them."""
+    match e:
+        case Load(buffer, indices):
+            return Load(buffer, tuple(_index(i, block, sizes) for i in indices))
+        case Previous() | Var():
+            return e
+        case Const(value, dtype) if dtype.startswith("int") and not isinstance(value, bool):
+            return Const(_constant(int(value), sizes), dtype)
+        case Cast(dtype, Const(value, inner)):
+            return e if not inner.startswith("int") else Cast(dtype, Const(_constant(int(value), sizes), inner))
+    return rebuild(e, tuple(_value(c, block, sizes) for c in children(e)))
+
+
+def _constant(value: int, sizes: Sizes) -> int:
+    """A whole number of a mask: an extent, or a difference of two, stays one; others keep their place in their tile."""
+    size = abs(value)
+    if size <= 2:
+        return value
+    sign = 1 if value > 0 else -1
+    moved = [(n, sizes.new[c]) for c, n in sizes.extents.items() if sizes.new[c] != n]
+    for old, new in moved:
+        for offset in (0, 1, -1):
+            if size == old + offset:
+                return sign * (new + offset)
+    for old, new in moved:
+        for other, small in moved:
+            if size == old - other:
+                return sign * abs(new - small)
+    if not moved:
+        return value
+    largest = max(sizes.tiles, default=0)
+    if not largest or sizes.tiles[largest] == largest:
+        return value
+    t = sizes.tiles[largest]
+    whole, rest = divmod(size, largest)
+    return sign * max(1, min(whole, 1) * t + (max(1, min(t - 1, rest * t // largest)) if rest else 0))
+
+
+def _operator(operator: Operator, small: Program) -> Operator:
+    def specs(names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(n, small.buffer(n).shape, small.buffer(n).dtype) for n in names)
+
+    return replace(operator, inputs=specs(small.inputs), outputs=specs(small.outputs), build=lambda: small, captured={})
+
+
+def _step(step: Step, before: Program, now: Program, sizes: Sizes) -> Step:
+    """The step with factors for the loops as they are now."""
+    arguments = dict(step.arguments)
+
+    def factor(block: str, var: str, old: int) -> int:
+        extent = tree.find_loop(before, block, var)[1].extent
+        return _factor(extent, old, tree.find_loop(now, block, var)[1].extent, sizes)
+
+    match step.primitive:
+        case "tile":
+            block = arguments["block"]
+            arguments["tiles"] = tuple((var, factor(block, var, size)) for var, size in arguments["tiles"])
+        case "tile_outermost":
+            block, var = arguments["loop"].rsplit(".", 1)
+            arguments["size"] = factor(block, var, arguments["size"])
+        case "split":
+            block, var = arguments["loop"].rsplit(".", 1)
+            extent = tree.find_loop(before, block, var)[1].extent
+            small = tree.find_loop(now, block, var)[1].extent
+            factors = list(arguments["factors"])
+            if len(factors) == 2 and factors[0] is None:
+                factors[1] = _factor(extent, factors[1], small, sizes)
+            elif len(factors) == 2 and factors[1] is None:
+                inner = _factor(extent, -(-extent // factors[0]), small, sizes)
+                factors[0] = -(-small // inner)
+            elif len(factors) == 3 and None not in factors:  # parts, tiles in each, and elements of a tile
+                tile = _factor(extent, factors[2], small, sizes)
+                each = min(factors[1], 2)
+                factors = [-(-small // (tile * each)), each, tile]
+            elif extent != small:
+                factors = [f if f is None else min(f, 2) for f in factors]
+            arguments["factors"] = tuple(factors)
+    return Step(step.primitive, tuple(arguments.items()))
+
+
+def _factor(extent: int, factor: int, small: int, sizes: Sizes) -> int:
+    """What a loop of `small` iterations is cut by, where one of `extent` was cut by `factor`."""
+    if extent == small:
+        return factor
+    if factor >= extent:
+        if factor == extent:
+            return small
+        return 1 << small.bit_length() if factor & (factor - 1) == 0 else small + 1
+    if factor in sizes.tiles and sizes.tiles[factor] < small:
+        return sizes.tiles[factor]
+    if factor == 1:
+        return 1
+    exact = extent % factor == 0
+    options = [f for f in range(2, small) if (small % f == 0) == exact] or list(range(1, small)) or [1]
+    wanted = small * factor / extent
+    return min(options, key=lambda f: abs(f - wanted))

@@ -1,0 +1,272 @@
+"""Translation validation: what differs from the definition is an error with a script, and what was run is recorded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm import te
+
+import neptune_lab as nl
+from neptune_lab import htile_to_triton
+from neptune_lab.errors import ScheduleError, ValidationError
+from neptune_lab.htile.interpret import interpret
+from neptune_lab.loop_ir import run
+from neptune_lab.operators import Operator, attention, custom, gemm_chain, norms, performer, rows
+from neptune_lab.pipeline import schedule
+from neptune_lab.pipeline import validate as package
+from neptune_lab.pipeline.validate import check, compare, data, forget, reference, sizes, triton_numpy
+from neptune_lab.runtime import call_on_arrays, load
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    """Each test validates anew, and its scripts go to a folder of its own."""
+    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
+    forget()
+    yield
+    forget()
+
+
+def softmax_sum(n: int = 3, m: int = 10) -> Operator:
+    x, y = (te.placeholder((n, m), "float32", name=name) for name in "xy")
+    j = te.reduce_axis((0, m), name="j")
+    r = te.compute((n,), lambda i: te.max(x[i, j], axis=j), name="r")
+    o = te.compute((n,), lambda i: te.sum(te.exp(x[i, j] - r[i]) * y[i, j], axis=j), name="o")
+    return custom("weighted", [x, y], [o])
+
+
+OPERATORS = {
+    "causal": (lambda: attention.causal(1, 2, 10, head_dim=4), {"block_q": 4, "block_kv": 4}),
+    "split": (
+        lambda: attention.causal(1, 2, 10, head_dim=4),
+        {"template": "split_k_update", "block_kv": 4, "splits": 2},
+    ),
+    "bfloat16": (lambda: attention.softcap(1, 1, 9, head_dim=4, dtype="bfloat16"), {"block_q": 4, "block_kv": 4}),
+    "groups": (lambda: attention.gqa(1, 4, 6, head_dim=4, kv_heads=2), {"block_q": 2, "block_kv": 4}),
+    "no keys": (lambda: attention.causal(1, 1, q_len=8, kv_len=4, head_dim=4, return_lse=True), {"block_q": 4}),
+    "rows": (lambda: rows.cross_entropy(4, 12), {"block_kv": 4}),
+    "norm": (lambda: norms.layer_norm(3, 12), {"block_kv": 4}),
+    "quantized": (lambda: norms.rms_norm_quantize(3, 12), {"block_kv": 4}),
+    "chain": (lambda: gemm_chain.gemm_chain(1, 8, 8, 4, 4), {"block_q": 4, "block_kv": 4}),
+    "performer": (lambda: performer.performer(1, 1, 8, 4, 4), {}),
+}
+
+
+def compiled(name: str, **more) -> nl.Kernel:
+    make, options = OPERATORS[name]
+    options = {**options, **more}
+    return nl.compile(make(), options.pop("template", None), **options)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_numpy_form_of_triton_is_what_tritons_interpreter_gives(name: str):
+    kernel = compiled(name, validate="none")
+    definition = kernel.schedule.definition
+    dtypes = {b.name: b.dtype for b in definition.buffers}
+    for _, inputs in data.data_sets(definition, {}, 3):
+        ours = triton_numpy.run(kernel.triton, inputs, dtypes, definition.inputs)
+        given = [np.asarray(inputs[n], dtypes[n]) for n in definition.inputs]
+        theirs = call_on_arrays(load(kernel.spec), given)
+        for a, b in zip(ours, theirs, strict=True):
+            unit = 2e-2 if "bfloat16" in dtypes.values() else 2e-3
+            np.testing.assert_allclose(np.asarray(a, "float64"), b, rtol=unit, atol=unit)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_reference_is_the_operators_own(name: str):
+    op = OPERATORS[name][0]()
+    inputs = op.random_inputs(1)
+    found = reference.evaluate(op.program, inputs, wide=True)
+    want = op.reference(*inputs.values())
+    for spec, array in zip(op.outputs, want if isinstance(want, tuple) else (want,), strict=True):
+        np.testing.assert_allclose(found[spec.name], array, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("mode", ["quick", "full"])
+def test_right_kernels_pass_and_say_what_was_run(name: str, mode: str):
+    validated = compiled(name, validate=mode).validated
+    assert validated.mode == mode
+    assert "Triton" in validated.stages
+    assert ("tiles" in validated.stages) == (mode == "full")
+    assert data.ORDINARY in validated.data
+    assert f"validated ({mode})" in str(validated)
+
+
+def test_none_runs_nothing_and_other_modes_are_refused():
+    assert str(nl.compile(softmax_sum(), validate="none").validated) == "not validated"
+    with pytest.raises(ScheduleError, match="validate='thorough'"):
+        nl.compile(softmax_sum(), validate="thorough")
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    """The Triton emitter writes `new` for `old`."""
+    emit = htile_to_triton.emit
+
+    def wrong(*args, **kwargs):
+        source = emit(*args, **kwargs)
+        assert old in source.text
+        return replace(source, text=source.text.replace(old, new))
+
+    monkeypatch.setattr(htile_to_triton, "emit", wrong)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tl.maximum(", "tl.minimum("),
+        ("1.4426950408889634", "1.44"),
+        ("< 10", "< 9"),
+        ('float("-inf"), tl', "0.0, tl"),
+    ],
+)
+def test_a_wrong_emitter_is_found_with_a_script_that_repeats_it(monkeypatch, old: str, new: str):
+    planted(monkeypatch, old, new)
+    with pytest.raises(ValidationError, match="Triton differs from the definition at x\\[3, 10\\]") as caught:
+        nl.compile(softmax_sum(), "rolling_update", block_kv=4)
+    assert caught.value.stage == "Triton"
+    assert caught.value.help
+    monkeypatch.undo()
+    done = subprocess.run(
+        [sys.executable, caught.value.script], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.splitlines()[-2:] == [
+        "Triton: as the definition",
+        "Triton in its interpreter: as the definition",
+    ]
+
+
+def test_a_wrong_pass_is_named(monkeypatch: pytest.MonkeyPatch):
+    from neptune_lab import htile_passes
+    from neptune_lab.htile.nodes import Elementwise
+    from neptune_lab.htile.walk import map_stores, rewrite_store
+
+    def wrong(program):
+        def rule(e):
+            return replace(e, op="min") if isinstance(e, Elementwise) and e.op == "max" else e
+
+        def changed(kernel):
+            return replace(kernel, body=map_stores(kernel.body, lambda store: rewrite_store(store, rule)))
+
+        return replace(program, kernels=tuple(map(changed, program.kernels)))
+
+    monkeypatch.setattr(htile_passes, "PASSES", {**htile_passes.PASSES, "longest_first": wrong})
+    with pytest.raises(ValidationError, match="the program of tiles after longest_first differs"):
+        nl.compile(softmax_sum(), "rolling_update", block_kv=4)
+
+
+def test_wrong_loops_are_named(monkeypatch: pytest.MonkeyPatch):
+    """The value of the tag before is never brought up to date."""
+    from neptune_lab.loop_ir.nodes import Load
+    from neptune_lab.loop_ir.tree import map_blocks
+    from neptune_lab.loop_schedule.schedule import Schedule
+
+    program = Schedule.program.fget
+
+    def wrong(self):
+        def change(block):
+            if block.role != "retire":
+                return block
+            return replace(block, body=replace(block.body, value=Load(block.writes, block.body.indices)))
+
+        return map_blocks(program(self), change)
+
+    monkeypatch.setattr(Schedule, "program", property(wrong))
+    with pytest.raises(ValidationError, match="the scheduled loops differs"):
+        nl.compile(softmax_sum(), "rolling_update", block_kv=4)
+
+
+def test_a_structure_is_run_once(monkeypatch: pytest.MonkeyPatch):
+    ran = []
+    expectations = compare.expectations
+    monkeypatch.setattr(check, "expectations", lambda *a: ran.append(1) or expectations(*a))
+    nl.compile(attention.causal(1, 2, 256))
+    first = len(ran)
+    assert first > 1
+    nl.compile(attention.causal(1, 2, 256))
+    nl.compile(attention.causal(1, 2, 320))
+    assert len(ran) == first
+    nl.compile(attention.causal(1, 2, 300))  # it has a remainder
+    assert len(ran) > first
+
+
+@pytest.mark.parametrize(
+    ("seq", "block_q", "block_kv"), [(256, 64, 64), (250, 64, 64), (1000, 128, 64), (512, 128, 32), (96, 32, 32)]
+)
+def test_small_sizes_keep_divisibilities(seq: int, block_q: int, block_kv: int):
+    op = attention.causal(1, 8, seq, kv_heads=2)
+    sch = schedule(op, "rolling_update", block_q=block_q, block_kv=block_kv)
+    planned = sizes.plan(sch)
+    small = planned.definition
+    _, heads, n, _ = small.buffer("q").shape
+    assert heads // small.buffer("k").shape[1] == 2  # groups of several heads
+    assert small.buffer("k").shape[2] == n
+    for block in (block_q, block_kv):
+        t = planned.sizes.tiles[block]
+        assert (n % t == 0) == (seq % block == 0)
+        assert n >= 2 * t
+        assert n <= 48
+    made = sizes.small_schedule(sch, planned)
+    assert [s.primitive for s in made.steps] == [
+        s.primitive for s in sch.steps if s.primitive != "remark" and "num_" not in str(s)
+    ]
+    inputs = {n: np.random.default_rng(0).standard_normal(small.buffer(n).shape) for n in small.inputs}
+    assert run.compare(made.program, small, inputs)
+
+
+def test_masks_keep_their_boundaries_at_small_sizes():
+    op = attention.window(1, 1, 2048, window=256)
+    sch = schedule(op, "rolling_update", block_q=64, block_kv=64)
+    small = sizes.plan(sch).definition
+    inputs = {n: np.random.default_rng(0).standard_normal(small.buffer(n).shape) for n in small.inputs}
+    scores = reference.evaluate(small, inputs, wide=True)["score"][0, 0]
+    seen = np.isfinite(scores)
+    assert not seen[0, 1:].any()  # causal still
+    assert 1 < seen[-1].sum() < seen.shape[1]  # and the window ends inside the row
+
+
+def test_special_rows_hold_what_floats_go_wrong_on():
+    definition = softmax_sum(12, 8).program
+    sets = dict(data.data_sets(definition, {}, 9))
+    assert set(sets) == {data.ORDINARY, "special rows in x", "special rows in y"}
+    x = sets["special rows in x"]["x"]
+    assert np.isneginf(x).all(axis=1).any()
+    assert (x == np.finfo(np.float32).min).any()
+    assert (x == 0).all(axis=1).any()
+    assert (x < -250).all(axis=1).any()
+    assert any(row[0] < -100 and row[-1] > -20 for row in x)
+    assert any(len(set(row)) == 1 and np.isfinite(row[0]) for row in x)
+
+
+def test_a_large_program_that_cannot_be_made_small_says_so(monkeypatch: pytest.MonkeyPatch):
+    def refuses(*_):
+        raise ScheduleError("it does not apply", help="none")
+
+    monkeypatch.setattr(check, "small_schedule", refuses)
+    validated = nl.compile(attention.causal(1, 2, 256)).validated
+    assert not validated.stages
+    assert "it does not apply" in str(validated)
+
+
+def test_gluon_is_validated_as_tiles():
+    kernel = nl.compile(attention.causal(1, 2, 512), "rolling_update", block_q=128, block_kv=128, code="gluon")
+    assert kernel.validated.stages == ("tiles",)
+
+
+def test_finite_where_the_definition_is_and_nan_where_it_is():
+    definition = softmax_sum(2, 4).program
+    inputs = {n: np.ones((2, 4), np.float32) for n in "xy"}
+    inputs["x"][1] = -np.inf
+    wanted = compare.expectations(definition, inputs)
+    right = {"o": np.float32([4.0, np.nan])}
+    assert compare.difference(wanted, right, removes=False) is None
+    for wrong in ([np.nan, np.nan], [4.1, np.nan], [4.0, 0.0]):
+        assert compare.difference(wanted, {"o": np.float32(wrong)}, removes=False) is not None
+    assert compare.difference(wanted, {"o": np.float32([4.0, 0.0])}, removes=True) is None
+    found = interpret(nl.compile(softmax_sum(2, 4)).htile, inputs)
+    assert compare.difference(wanted, found, removes=False) is None
+    assert package.MODES == ("quick", "full", "none")
