@@ -239,7 +239,8 @@ class _Kernel:
             if not same_region(at, access):
                 raise TileError(
                     f"on-chip tile is read as {flat_access(access)} but holds {flat_access(at)}; "
-                    "expected the same slices"
+                    "expected the same slices",
+                    help=f"compute both with the same tiles, or keep {tensor.name} in global memory with set_scope",
                 )
         elif tensor.name not in self.filled:
             raise TileError(f"{tensor.space} {tensor.name} is read before any kernel stores to it")

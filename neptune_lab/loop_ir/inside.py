@@ -58,9 +58,17 @@ def verify_bounds(program: Program) -> None:
         )
         missing = [name for name in accessed if name not in shapes]
         if missing:
-            raise ScheduleError(f"block {stmt.name!r} touches {missing[0]!r}, which is no buffer", node=stmt.name)
+            raise ScheduleError(
+                f"block {stmt.name!r} touches {missing[0]!r}, which is no buffer",
+                node=stmt.name,
+                help="undo the step; another order of steps may do",
+            )
         if stmt.writes in program.inputs:
-            raise ScheduleError(f"block {stmt.name!r} writes the input {stmt.writes!r}", node=stmt.name)
+            raise ScheduleError(
+                f"block {stmt.name!r} writes the input {stmt.writes!r}",
+                node=stmt.name,
+                help="undo the step; another order of steps may do",
+            )
         _check_block_bounds(stmt, extents_of(loops), tuple(shapes[name] for name in accessed))
 
 
@@ -69,7 +77,11 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
     names = {it.name for it in block.iters}
     around = {var for var, _ in loops}
     if len(names) != len(block.iters):
-        raise ScheduleError(f"block {block.name!r} has two iterations of one name", node=block.name)
+        raise ScheduleError(
+            f"block {block.name!r} has two iterations of one name",
+            node=block.name,
+            help="undo the step; another order of steps may do",
+        )
     free = (bound_loops(block.iters) | {v for p in block.predicates for v in variables(p)}) - around
     if free:
         raise ScheduleError(
@@ -144,7 +156,11 @@ def _check_access(
             help="undo the step; another order of steps may do",
         )
     if isinstance(access, Previous) and not buffers[access.buffer].tagged:
-        raise ScheduleError(f"block {block.name!r} reads a previous tag of {access.buffer!r}, which keeps none")
+        raise ScheduleError(
+            f"block {block.name!r} reads a previous tag of {access.buffer!r}, which keeps none",
+            node=block.name,
+            help="undo the step; another order of steps may do",
+        )
     for dim, (index, size) in enumerate(zip(access.indices, shape, strict=True)):
         match index:
             case Var(name) if (limits := found.range(name)) is not None and limits[0] >= 0 and limits[1] < size:

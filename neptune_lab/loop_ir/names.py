@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Loop, Program
+from neptune_lab.loop_ir.nodes import Loop, Program, Stmt
 
 
 def unique(name: str, taken: Collection[str], separator: str = "") -> str:
@@ -20,16 +19,19 @@ def unique(name: str, taken: Collection[str], separator: str = "") -> str:
     return found
 
 
-def names_of(program: Program) -> set[str]:
-    """Names of all blocks and buffers."""
-    return {b.name for b in program.buffers} | {b.name for b in tree.blocks(program)}
-
-
 def fresh(program: Program, name: str) -> str:
     """`name`, or `name2`, `name3`, … where it is taken by a block or a buffer."""
-    return unique(name, names_of(program))
+    blocks = {stmt.name for stmt in _statements(program.body) if not isinstance(stmt, Loop)}
+    return unique(name, blocks | {b.name for b in program.buffers})
 
 
-def loop_names(program: Program) -> set[str]:
-    """Names of all loops."""
-    return {stmt.var for _, stmt, _ in tree.statements(program) if isinstance(stmt, Loop)}
+def loop_names(*body: Stmt) -> set[str]:
+    """Names of all loops in statements."""
+    return {stmt.var for stmt in _statements(body) if isinstance(stmt, Loop)}
+
+
+def _statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, Loop):
+            yield from _statements(stmt.body)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import sympy
 
 from neptune_lab.errors import RepairError
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.repair.condition import nonneg
@@ -84,11 +85,9 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
 
     def symbol(node: Expr, name: str) -> sympy.Symbol:
         if node not in symbols:
-            unique, n = name, 2
-            while unique in taken:
-                unique, n = f"{name}_{n}", n + 1
-            taken.add(unique)
-            symbols[node] = sympy.Symbol(unique, real=True)
+            free = unique(name, taken, "_")
+            taken.add(free)
+            symbols[node] = sympy.Symbol(free, real=True)
         return symbols[node]
 
     def depends(node: Expr) -> bool:

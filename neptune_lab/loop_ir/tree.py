@@ -7,10 +7,11 @@ programs; statements off the path are shared with the old one.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Stmt, Var, loads, substitute, variables
 
 Path = tuple[int, ...]
@@ -180,8 +181,8 @@ def drop_unused_buffers(program: Program) -> Program:
     return replace(program, buffers=tuple(b for b in program.buffers if b.name in used))
 
 
-def rename_loops(program: Program) -> Program:
-    """Loops that TVM named ax0, ax1, … take the name of the iteration variable that they drive.
+def rename_loops(program: Program, known: Collection[str] = ()) -> Program:
+    """Loops that TVM named ax0, ax1, … take the name of the iteration variable that they drive; `known` ones stay.
 
     `for ax0 in range(64)` with `j = j0 * 64 + ax0` becomes `j1`, and a loop that is an iteration's whole binding
     takes its name.  Deterministic, so emitted code and golden records are readable and stable.
@@ -195,12 +196,8 @@ def rename_loops(program: Program) -> Program:
                 predicates=tuple(substitute(p, env) for p in stmt.predicates),
             )
         name = stmt.var
-        if name.startswith("ax") and name[2:].isdigit():
-            name = _driven_name(stmt) or name
-            taken = set(outer)
-            base, n = name, 2
-            while name in taken:
-                name, n = f"{base}_{n}", n + 1
+        if name.startswith("ax") and name[2:].isdigit() and name not in known:
+            name = unique(_driven_name(stmt) or name, {*outer, *loop_names(*stmt.body)}, "_")
         inner = {**env, stmt.var: Var(name)}
         return replace(stmt, var=name, body=tuple(visit(s, (*outer, name), inner) for s in stmt.body))
 

@@ -117,7 +117,11 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
         return
     if not starts:
         if block.is_reduction or not _starts(block):
-            raise ScheduleError(f"block {block.name!r} folds into {buffer!r}, which nothing starts", node=block.name)
+            raise ScheduleError(
+                f"block {block.name!r} folds into {buffer!r}, which nothing starts",
+                node=block.name,
+                help="undo the step; another order of steps may do",
+            )
         return
     start = starts[0]
     if places.order[start.name] > places.order[block.name]:
@@ -203,7 +207,11 @@ def _check_read(
         return
     found = places.writers.get(read.buffer, [])
     if not found:
-        raise ScheduleError(f"block {reader.name!r} reads {read.buffer!r}, which nothing writes", node=reader.name)
+        raise ScheduleError(
+            f"block {reader.name!r} reads {read.buffer!r}, which nothing writes",
+            node=reader.name,
+            help="undo the step; another order of steps may do",
+        )
     if any(b.role == "retire" for b in found):
         _check_previous_value(places, reader, read, found)
         return
@@ -289,7 +297,11 @@ def _check_previous_value(places: _Places, reader: Block, read: Load | Previous,
             help=f"keep {reader.name!r} {'before' if inside else 'behind'} {step.name!r}",
         )
     if inside and places.order[starts[0].name] > places.order[reader.name]:
-        raise ScheduleError(f"block {reader.name!r} would read {read.buffer!r} before it starts", node=reader.name)
+        raise ScheduleError(
+            f"block {reader.name!r} would read {read.buffer!r} before it starts",
+            node=reader.name,
+            help="undo the step; another order of steps may do",
+        )
     _check_covered(places, reader, read, (), step, around)
 
 

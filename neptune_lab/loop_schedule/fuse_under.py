@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Program, Var, reads, variables
 from neptune_lab.loop_schedule import fusion
 from neptune_lab.loop_schedule.fusion import check_reads, loop_ref, names_under, under
@@ -28,7 +29,11 @@ def fuse_under(program: Program, *, block: str, loop: str) -> Outcome:
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
     _, _, loops = tree.find_block(program, block)
     if under(program, block, target):
-        raise ScheduleError(f"block {block!r} is under loop {loop!r} already", node=block)
+        raise ScheduleError(
+            f"block {block!r} is under loop {loop!r} already",
+            node=block,
+            help="name a loop of another nest, or leave this step out",
+        )
     if ahead(program, block, target):
         return plain(
             "fuse_under", _put_first(program, block, loop), f"{block} is computed inside {loop}, for its readers."
@@ -80,9 +85,7 @@ def _put_first(program: Program, block: str, loop: str) -> Program:
             kept |= {var: inner[var] for var in inner if var in variables(it.binding)}
             iters.append(it)
         else:
-            name = it.name
-            while name in outer or name in kept:
-                name += "_"
+            name = unique(it.name, {*outer, *kept}, "_")
             kept[name] = it.extent
             iters.append(replace(it, binding=Var(name)))
     predicates = tuple(p for p in aligned.predicates if variables(p) <= outer | kept.keys())

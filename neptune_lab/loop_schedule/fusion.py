@@ -17,6 +17,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read
 from neptune_lab.loop_ir.dimensions import dimensions
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import (
     Block,
     Const,
@@ -155,9 +156,7 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
             continue
         found = next(((a, value) for a, value in candidates(it) if free(it, value, a)), None)
         if found is None:
-            name = it.name
-            while name in outer or name in extents:
-                name += "_"
+            name = unique(it.name, {*outer, *extents}, "_")
             extents[name] = it.extent
             iters.append(replace(it, binding=Var(name)))
             continue

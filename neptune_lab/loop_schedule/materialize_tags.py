@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import (
     Block,
     Const,
@@ -64,10 +65,8 @@ def run_along(program: Program, name: str, loop: str) -> Program:
     _, block, loops = tree.find_block(program, name)
     if tag_of(block, loop) is not None:
         return program
-    unique, taken = loop, {it.name for it in block.iters}
-    while unique in taken:
-        unique += "_"
-    tag = Iter(unique, loops[tree.depth_of(loops, loop)].extent, "spatial", Var(loop))
+    name_of_tag = unique(loop, {it.name for it in block.iters}, "_")
+    tag = Iter(name_of_tag, loops[tree.depth_of(loops, loop)].extent, "spatial", Var(loop))
     return tree.replace_block(program, name, replace(block, iters=(*block.iters, tag)))
 
 

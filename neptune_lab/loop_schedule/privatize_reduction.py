@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.names import fresh
+from neptune_lab.loop_ir.names import fresh, unique
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
@@ -82,7 +82,9 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
     whole_loop = step == 1 and rest == Const(0) and len([i for i in block.iters if i.kind == "reduce"]) == 1
     if whole_loop and loops[depth].extent > 1:  # a single element has its tile of one
         return Private(program, name, None)
-    tag, inner = f"{it.name}0", f"{it.name}1"
+    others = {i.name for i in block.iters}
+    tag = unique(f"{it.name}0", others, "_")
+    inner = unique(f"{it.name}1", {*others, tag}, "_")
     whole = loops[depth].extent
     local_name = fresh(program, f"{name}_{suffix}")
     buffer = program.buffer(block.writes)

@@ -50,7 +50,11 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
     current, previous = fresh(program, f"{name}_1"), fresh(program, f"{name}_0")
     start = start_of(scan)
     if start is None:
-        raise ScheduleError(f"block {block!r} does not read its own previous tag", node=block)
+        raise ScheduleError(
+            f"block {block!r} does not read its own previous tag",
+            node=block,
+            help="retire the tags before other steps change what the block reads",
+        )
     under = {b.name for b in tree.blocks_under(loops[depth])}
 
     def retag(e: Expr) -> Expr:

@@ -392,7 +392,7 @@ class Schedule:
         extra = {} if name is None else {"name": name}
         return self.apply(Step.of("fuse", block=block, loops=list(loops), **extra))[0]
 
-    def tile(self, block: str, **tiles: int) -> tuple[str, ...]:
+    def tile(self, block: str, /, **tiles: int) -> tuple[str, ...]:
         """`sch.tile("qk", i=128, j=64)`: outer loops i0, j0, then inner ones i1, j1: all of them."""
         return self.apply(Step.of("tile", block=block, tiles=tiles))
 

@@ -12,6 +12,7 @@ from typing import Any
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read, incomplete_read, readers_of
+from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import Block, Loop, Program, Stmt, Var, bound_loops, loads, substitute, variables
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.start_values import start_before
@@ -40,7 +41,7 @@ def _tvm(
 ) -> Program:
     """TVM's primitive applied; `absent` names the blocks that its refusal would know by numbers of its own."""
     try:
-        result = tree.rename_loops(restore_unit_loops(apply(program, action)))
+        result = tree.rename_loops(restore_unit_loops(apply(program, action)), loop_names(*program.body))
     except TvmRefusal as error:
         twice = _written_twice(program)
         if "not a stage pipeline" in error.reason and twice:
@@ -64,6 +65,7 @@ def _tvm(
         raise ScheduleError(
             f"{primitive} on {node!r}: {reader!r} would read {buffer!r} before {writer!r} writes it",
             node=node.partition(".")[0],
+            help=f"bring {reader!r} under that loop first, or name a loop that comes before it",
         )
     # TVM takes a reduction for complete inside a loop that it folds along, where an inner loop has one iteration.
     incomplete = incomplete_read(result)
@@ -136,6 +138,12 @@ def rename_loop(program: Program, path: tree.Path, new: str) -> Program:
     return tree.map_loops(program, path, change)
 
 
+def _names_beside(program: Program, block: str, loop: Loop) -> set[str]:
+    """Names that a loop in the place of `loop` cannot have: of the loops around it and inside it."""
+    around = {x.var for x in tree.find_block(program, block)[2]}
+    return around | loop_names(loop)
+
+
 def split(program: Program, *, loop: str, factors: list[int | None], names: list[str] | None = None) -> Outcome:
     """`for j` becomes `for j0: for j1: …` with these extents, at most one of them None (worked out).
 
@@ -168,17 +176,21 @@ def split(program: Program, *, loop: str, factors: list[int | None], names: list
             node=block,
             help="give one name a factor, or leave names out",
         )
-    wanted = names or [f"{var}{n}" for n in range(len(factors))]
-    taken = {x.var for x in tree.find_block(program, block)[2]} - {var}
+    taken = _names_beside(program, block, found) - {var}
+    wanted = names or []
     if len(set(wanted)) != len(wanted) or taken & set(wanted):
         raise ScheduleError(
             f"loop names {wanted} are not free around block {block!r}", node=block, help="pass names=[…] that are new"
         )
+    for n in range(len(wanted), len(factors)):
+        wanted = [*wanted, unique(f"{var}{n}", {*taken, *wanted}, "_")]
     depth = len(path) - 1
     result = _tvm(program, "split", loop, lambda s: s.split(_at(s, program, loop), factors))
-    for n, name in enumerate(wanted):
-        made = tree.find_block(result, block)
-        result = rename_loop(result, made[0][: depth + n + 1], name)
+    # By way of names that nobody has: TVM's own may be among those that are wanted, in another order.
+    for spelling in ("{}@", "{}"):
+        for n, name in enumerate(wanted):
+            made = tree.find_block(result, block)
+            result = rename_loop(result, made[0][: depth + n + 1], spelling.format(name))
     refs = tuple(f"{block}.{name}" for name in wanted)
     extents = [tree.find_loop(result, block, n)[1].extent for n in wanted]
     return plain(
@@ -213,8 +225,13 @@ def fuse(program: Program, *, block: str, loops: list[str], name: str | None = N
         raise ScheduleError(
             f"fuse on {block!r} takes two loops or more, got {loops}", node=block, help=_TVM_HELP["fuse"]
         )
-    new = name or "".join(loops)
-    path, _, _ = tree.find_loop(program, block, loops[0])
+    path, found, _ = tree.find_loop(program, block, loops[0])
+    taken = _names_beside(program, block, found) - set(loops)
+    if name in taken:
+        raise ScheduleError(
+            f"loop name {name!r} is not free around block {block!r}", node=block, help="pass a name= that is new"
+        )
+    new = name or unique("".join(loops), taken, "_")
     refs = [f"{block}.{var}" for var in loops]
     result = _tvm(program, "fuse", block, lambda s: s.fuse(*(_at(s, program, r) for r in refs)))
     result = rename_loop(result, path, new)
@@ -231,9 +248,10 @@ def tile(program: Program, *, block: str, tiles: dict[str, int]) -> Outcome:
         tree.find_loop(program, block, var)  # before any is split, so that a refusal names the loops there are
     outer, inner = [], []
     for var, size in tiles.items():
-        program = split(program, loop=f"{block}.{var}", factors=[None, size]).program
-        outer.append(f"{var}0")
-        inner.append(f"{var}1")
+        made = split(program, loop=f"{block}.{var}", factors=[None, size])
+        program = made.program
+        for names, ref in zip((outer, inner), made.made, strict=True):
+            names.append(loop_ref(ref)[1])
     result = reorder(program, block=block, loops=[*outer, *inner]).program
     sizes = " × ".join(f"{var} {size}" for var, size in tiles.items())
     return plain("tile", result, f"tiles of {sizes}.", tuple(f"{block}.{v}" for v in (*outer, *inner)))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
+from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Op, Program, Stmt, Var, add, loads, mul
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.outcome import Outcome, plain
@@ -39,8 +40,9 @@ def tile_outermost(program: Program, *, loop: str, size: int) -> Outcome:
     along = _along(program, name, var, root)
     _check(program, loop, root, along)
     tiles = -(-found.extent // size)
-    outer = _free_name(root, f"{var}0")
-    inner = {b: (loop_var, _free_name(root, f"{loop_var}1")) for b, (_, loop_var) in along.items()}
+    outer = unique(f"{var}0", loop_names(root), "_")
+    taken = {*loop_names(root), outer}
+    inner = {b: (loop_var, unique(f"{loop_var}1", taken, "_")) for b, (_, loop_var) in along.items()}
 
     def rewrite(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Loop):
@@ -67,17 +69,6 @@ def _at(block: Block, iteration: str, place: Expr, limit: int | None) -> Block:
     if limit is None:
         return replace(block, iters=iters)
     return replace(block, iters=iters, predicates=(*block.predicates, Op("lt", (place, Const(limit)))))
-
-
-def _free_name(root: Stmt, wanted: str) -> str:
-    taken = _loop_names(root)
-    while wanted in taken:
-        wanted += "_"
-    return wanted
-
-
-def _loop_names(stmt: Stmt) -> set[str]:
-    return {stmt.var}.union(*map(_loop_names, stmt.body)) if isinstance(stmt, Loop) else set()
 
 
 def _along(program: Program, name: str, var: str, root: Stmt) -> dict[str, tuple[str, str]]:

@@ -14,6 +14,7 @@ from tvm import te, tirx
 from tvm.tirx import IterVar
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
@@ -43,18 +44,10 @@ def _loop_name(name: str) -> str:
     return re.sub(r"_(\d+)$", r"\1", name)
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    if name not in taken:
-        return name
-    n = 2
-    while f"{name}_{n}" in taken:
-        n += 1
-    return f"{name}_{n}"
-
-
 class _In:
     def __init__(self, like: Program | None, tagged: set[str]) -> None:
         self.like = {} if like is None else {b.name: b for b in blocks(like)}
+        self.loops = None if like is None else loop_names(*like.body)
         self.tagged = tagged
         self.buffers: dict[str, Buffer] = {}
 
@@ -125,7 +118,7 @@ class _In:
         iters = []
         taken: set[str] = set()
         for iv, value in zip(b.iter_vars, realize.iter_values, strict=True):
-            iter_name = _unique(str(iv.var.name).removeprefix("v_"), taken)
+            iter_name = unique(str(iv.var.name).removeprefix("v_"), taken, "_")
             taken.add(iter_name)
             inner[iv.var] = Var(iter_name)
             kind = "reduce" if int(iv.iter_type) == IterVar.CommReduce else "spatial"
@@ -153,7 +146,11 @@ class _In:
         if kind == "SBlockRealize":
             return (self.block(s, env),)
         if kind == "For":
-            name = _unique(_loop_name(str(s.loop_var.name)), taken)
+            name = str(s.loop_var.name)
+            # A definition's loops keep their names, whatever they look like; those that a step made are shortened.
+            if self.loops is not None and name not in self.loops:
+                name = unique(_loop_name(name), taken | self.loops, "_")
+            name = unique(name, taken, "_")
             extent = int(s.extent)
             body = self.stmt(s.body, {**env, s.loop_var: Var(name)}, taken | {name})
             loop = Loop(name, extent, body, _kind(s), _notes(s))

@@ -10,7 +10,7 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import is_product
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.common import extent_of, put_outermost, run_in_order
+from neptune_lab.loop_schedule.templates.common import extent_of, put_outermost, run_in_order, tile_loops
 
 # Elements of a tile that is computed at a time, and of one side of a matrix product's tile.
 ELEMENTS, SIDE = 4096, 64
@@ -28,11 +28,10 @@ def one_kernel(sch: Schedule, name: str) -> Schedule:
     sizes = _tile(block, {loop.var: loop.extent for loop in loops}, folded)
     # What is not folded is always tiled, so that there is a loop for the grid; one program of one tile is one too.
     cut = {v: size for v, size in sizes.items() if v not in folded or size < extent_of(sch, name, v)}
-    if cut:
-        sch.tile(name, **cut)
+    made = tile_loops(sch, name, cut) if cut else {}
     around = [v for v in (loop.var for loop in loops) if v not in sizes or v in cut]
-    grid = [f"{v}0" if v in cut else v for v in around if v not in folded]
-    in_order = [f"{v}0" if v in cut else v for v in around if v in folded]
+    grid = [made.get(v, v) for v in around if v not in folded]
+    in_order = [made.get(v, v) for v in around if v in folded]
     put_outermost(sch, name, *grid, *in_order)
     _bind(sch, name, grid)
     if in_order:

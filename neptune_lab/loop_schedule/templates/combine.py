@@ -14,7 +14,7 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.common import bind_grid, extent_of, free_axis
+from neptune_lab.loop_schedule.templates.common import bind_grid, extent_of, free_axis, tile_loops
 from neptune_lab.loop_schedule.templates.fusing import fuse_after, own_loops, spread_again, walk_again
 from neptune_lab.loop_schedule.templates.knobs import Knobs
 
@@ -53,10 +53,9 @@ def combine(
     while block_q > 1 and block_q * sizes[widest] > ELEMENTS:
         block_q = -(-block_q // 2)
     rows = {v: size for v in tiled if (size := min(block_q, extent_of(sch, anchor, v))) > 1}
-    if rows:
-        sch.tile(anchor, **rows)
+    made = tile_loops(sch, anchor, rows) if rows else {}
     names = [loop_ref(ref)[1] for ref in sch.loops(anchor)]
-    outer = [f"{v}0" if v in rows else v for v in shape]
+    outer = [made.get(v, v) for v in shape]
     wide = blocks[widest] if others[widest] and sizes[widest] > 2 * ELEMENTS else None
     grid = bind_grid(sch, anchor, outside=names[len(outer)], axes=3 if wide is None else 2)
     if grid is not None:

@@ -56,9 +56,16 @@ def tile_nest(sch: Schedule, nest: Nest, knobs: Knobs) -> str:
     No tile is larger than its loop.  The column is always tiled, since its outer loop is the one to fuse under.
     """
     columns = min(knobs.block_kv, extent_of(sch, nest.first, nest.column))
-    sch.tile(nest.first, **row_tile(sch, nest, knobs.block_q), **{nest.column: columns})
-    outer_first(sch, nest, f"{nest.column}0")
-    return f"{nest.first}.{nest.column}0"
+    made = tile_loops(sch, nest.first, {**row_tile(sch, nest, knobs.block_q), nest.column: columns})
+    column = made.pop(nest.column)
+    outer_first(sch, nest, made, column)
+    return f"{nest.first}.{column}"
+
+
+def tile_loops(sch: Schedule, block: str, tiles: Mapping[str, int]) -> dict[str, str]:
+    """Tiles loops of a block; the name of the outer loop of each, by the name that it had."""
+    made = sch.tile(block, **tiles)
+    return dict(zip(tiles, (loop_ref(ref)[1] for ref in made), strict=False))
 
 
 # A product over more than this is summed up in tiles of CONTRACTION: its operands would fill a multiprocessor.
@@ -101,10 +108,13 @@ def put_outermost(sch: Schedule, block: str, *outer: str, among: list[str] | Non
     return wanted
 
 
-def outer_first(sch: Schedule, nest: Nest, *columns: str) -> None:
-    """The nest's grid loops outermost, then the loops `columns`, then all others as they were."""
-    names = [loop_ref(ref)[1] for ref in sch.loops(nest.first)]
-    put_outermost(sch, nest.first, *(name if name in names else f"{name}0" for name in nest.grid), *columns)
+def outer_first(sch: Schedule, nest: Nest, tiled: Mapping[str, str], *columns: str) -> None:
+    """The nest's grid loops outermost, then the loops `columns`, then all others as they were.
+
+    Args:
+        tiled: the outer loop of each grid loop that was tiled.
+    """
+    put_outermost(sch, nest.first, *(tiled.get(name, name) for name in nest.grid), *columns)
 
 
 def bind_grid(sch: Schedule, block: str, *, outside: str, axes: int = 3) -> str | None:
@@ -188,9 +198,8 @@ def _own_kernel(sch: Schedule, name: str, block_q: int, block_kv: int) -> None:
     sizes = zip(reversed(free), (block_kv, block_q), strict=False)
     tiles = {var: min(size, extent_of(sch, name, var)) for var, size in reversed(list(sizes))}
     grid = [loop.var for loop in loops if loop.var not in folded and loop.var not in tiles]
-    if tiles:
-        sch.tile(name, **tiles)
-    outer = [*grid, *(f"{var}0" for var in tiles)]
+    made = tile_loops(sch, name, tiles) if tiles else {}
+    outer = [*grid, *made.values()]
     ordered = put_outermost(sch, name, *outer)
     if outer and len(ordered) > len(outer):
         bind_grid(sch, name, outside=ordered[len(outer)])

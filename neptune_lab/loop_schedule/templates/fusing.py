@@ -9,6 +9,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Loop, Program, reads
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import run_in_order
@@ -131,8 +132,8 @@ def walk_again(sch: Schedule, name: str, block_kv: int) -> None:
         if loop.var.endswith("0") and f"{loop.var.removesuffix('0')}1" in own:
             run_in_order(sch, name, loop.var)
         elif loop.var in columns and loop.extent > block_kv:
-            sch.split(f"{name}.{loop.var}", (None, block_kv))
-            run_in_order(sch, name, f"{loop.var}0")
+            outer, _ = sch.split(f"{name}.{loop.var}", (None, block_kv))
+            run_in_order(sch, name, loop_ref(outer)[1])
 
 
 def spread_again(sch: Schedule, name: str, block_kv: int) -> str | None:

@@ -13,6 +13,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import dimensions
+from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import Var, variables
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
@@ -32,6 +33,7 @@ from neptune_lab.loop_schedule.templates.common import (
     start_contraction,
     start_outside,
     tile_contraction,
+    tile_loops,
     tile_nest,
 )
 from neptune_lab.loop_schedule.templates.fusing import fuse_after, fuse_before, join, own_loops, walk_again
@@ -155,9 +157,8 @@ def hold_nest(sch: Schedule, work: Work, n: int) -> None:
     """Schedules nest number `n` with its whole column in one tile: every reduction is complete where it is read, so
     nothing is repaired."""
     nest, knobs = work.nests[n], work.knobs[n]
-    if rows := row_tile(sch, nest, knobs.block_q):
-        sch.tile(nest.first, **rows)
-    outer_first(sch, nest)
+    rows = row_tile(sch, nest, knobs.block_q)
+    outer_first(sch, nest, tile_loops(sch, nest.first, rows) if rows else {})
     names = [loop_ref(ref)[1] for ref in sch.loops(nest.first)]
     grid = bind_grid(sch, nest.first, outside=names[len(nest.grid)], axes=2 if knobs.block_out else 3)
     assert grid is not None
@@ -205,12 +206,13 @@ def _split(sch: Schedule, work: Work, n: int, multiprocessors: int) -> None:
     if each == 1:
         tile = split = tile_nest(sch, nest, knobs).partition(".")[2]
     else:
-        split, tile = f"{column}s", f"{column}0"
         size = min(knobs.block_kv, extent_of(sch, first, column))
-        sch.split(f"{first}.{column}", (count, each, size), names=(split, tile, f"{column}1"))
-        if rows := row_tile(sch, nest, knobs.block_q):
-            sch.tile(first, **rows)
-        outer_first(sch, nest, split, tile)
+        taken = loop_names(*sch.program.body) - {column}
+        names = [unique(f"{column}{end}", taken, "_") for end in ("s", "0", "1")]
+        sch.split(f"{first}.{column}", (count, each, size), names=names)
+        split, tile, _ = names
+        rows = row_tile(sch, nest, knobs.block_q)
+        outer_first(sch, nest, tile_loops(sch, first, rows) if rows else {}, split, tile)
     contraction = tile_contraction(sch, nest, tile)
     join(sch, nest, f"{first}.{tile}")
     local, made = first, []
