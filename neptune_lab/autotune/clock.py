@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -27,3 +31,25 @@ class MonotonicClock:
 
     def get(self, results: queue.SimpleQueue[Any], until: float) -> Any:
         return results.get(timeout=max(0.0, until - self.now()))
+
+
+def within(seconds: float, call: Callable[..., T], *args: Any, clock: Clock | None = None) -> T:
+    """What `call` returns or raises; TimeoutError after so many seconds, and the call is left to itself."""
+    found: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            found.put((call(*args), None))
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            found.put((None, error))
+
+    clock = clock or MonotonicClock()
+    until = clock.now() + seconds
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        result, error = clock.get(found, until)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return result

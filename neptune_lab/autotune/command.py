@@ -59,6 +59,13 @@ def tune_command(
         command="neptune-lab " + " ".join(sys.argv[1:]),
     )
     typer.echo(str(result))
+    if result.unsaved:
+        if result.rescued is None:
+            from neptune_lab.records import dump
+
+            typer.echo("the records that could not be stored follow", err=True)
+            typer.echo(dump(result.unsaved), nl=False)
+        raise typer.Exit(1)
 
 
 def bundle_command(

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -22,6 +24,10 @@ from neptune_lab.errors import MeasureError
 
 _START = "from neptune_lab.runtime.process import serve; serve({reader}, {writer}, {preload})"
 _TAIL = 400
+
+
+class ProcessKilled(MeasureError):
+    """The process was killed from outside (by the system where memory ran out, or by a person), not by what it ran."""
 
 
 class ChildProcess:
@@ -37,32 +43,65 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connections: tuple[Connection, Connection] | None = None
         self._errors: Any = None
+        self._ended_here = False
 
-    def call(self, function: str, *args: Any, timeout: float | None = None) -> Any:
+    def call(self, function: str, *args: Any, timeout: float | None = None, restart: bool = True) -> Any:
         """What `function` ("package.module:name") returns for picklable arguments.
 
         Args:
-            timeout: seconds to wait; then the process is ended.
+            timeout: seconds to wait, from sending the arguments to the whole answer; then the process is ended.
+            restart: start another process in place of one that was killed since the last call; otherwise ProcessKilled.
 
         Raises:
-            MeasureError: it raised, crashed or took too long. The process was ended; the next call starts another.
+            MeasureError: it raised, crashed, took too long, or could not be started. The process was ended; the next
+                call starts another.
+            ProcessKilled: it was killed from outside.
         """
-        reader, writer = self.start()
+        reader, writer = self._ready(restart)
+        late = threading.Event()
+        # A process that has stopped leaves a send or a receive waiting too, and neither takes a time-out.
+        timer = threading.Timer(timeout, self._end, [late]) if timeout is not None else None
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
         try:
             writer.send((function, args))
-            if not reader.poll(timeout):
-                self.close()
-                raise MeasureError(f"took longer than {timeout:g} s")
             kind, result = reader.recv()
         except (EOFError, OSError) as error:
-            raise MeasureError(self._died()) from error
-        if kind == "raised":
+            if late.is_set():
+                self.close()
+                raise MeasureError(f"took longer than {timeout:g} s") from error
+            raise self._died() from error
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if kind == "raised" or late.is_set():
             self.close()
+        if kind == "raised":
             raise MeasureError(result)
         return result
 
+    def _ready(self, restart: bool) -> tuple[Connection, Connection]:
+        """The ends to speak with a process that runs."""
+        if self._process is not None and self._process.poll() is not None and not self._ended_here:
+            self.close()
+            if not restart:
+                raise ProcessKilled("the process was killed between two calls")
+        try:
+            return self.start()
+        except OSError as error:
+            self.close()
+            raise MeasureError(
+                f"no process can be started: {error.strerror or error}", help="end other programs, and try again"
+            ) from error
+
+    def _end(self, late: threading.Event) -> None:
+        late.set()
+        self.kill()
+
     def kill(self) -> None:
         """Ends the process from any thread; a call that waits for it there raises MeasureError."""
+        self._ended_here = True
         if self._process is not None:
             self._process.kill()
 
@@ -76,32 +115,37 @@ class ChildProcess:
         if self._errors is not None:
             self._errors.close()
         self._process = self._connections = self._errors = None
+        self._ended_here = False
 
     def start(self) -> tuple[Connection, Connection]:
         """Starts the process where it does not run; the two ends to speak with it."""
         if self._connections is not None:
             return self._connections
-        from_parent, to_child = os.pipe()
-        from_child, to_parent = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
-        # The child finds what the parent finds, wherever the parent was started from.
-        path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(reader=from_parent, writer=to_parent, preload=self._preload)],
-            stdin=subprocess.DEVNULL,
-            stdout=self._errors,
-            stderr=self._errors,
-            pass_fds=(from_parent, to_parent),
-            env={**os.environ, "PYTHONPATH": path, **self._env},
-            # Ctrl-C is the parent's: it ends its children when it has kept what they found.
-            start_new_session=True,
-        )
+        with contextlib.ExitStack() as opened:  # what is open where one more is refused
+            from_parent, to_child = _pipe(opened)
+            from_child, to_parent = _pipe(opened)
+            # The child finds what the parent finds, wherever the parent was started from.
+            path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START.format(reader=from_parent, writer=to_parent, preload=self._preload)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                pass_fds=(from_parent, to_parent),
+                env={**os.environ, "PYTHONPATH": path, **self._env},
+                # Ctrl-C is the parent's: it ends its children when it has kept what they found.
+                start_new_session=True,
+            )
+            opened.pop_all()
         os.close(from_parent)
         os.close(to_parent)
         self._connections = (Connection(from_child, writable=False), Connection(to_child, readable=False))
+        if self._ended_here:  # `kill` came while there was no process yet
+            self._process.kill()
         return self._connections
 
-    def _died(self) -> str:
+    def _died(self) -> MeasureError:
         """What became of a process that broke off, with the end of what it printed."""
         process, errors = self._process, self._errors
         status: int | None = None
@@ -112,9 +156,19 @@ class ChildProcess:
         if errors is not None:
             errors.seek(0)
             said = errors.read()[-_TAIL:]
+        outside = status == -signal.SIGKILL and not self._ended_here
         self.close()
         text = " ".join(said.decode(errors="replace").split())
-        return f"the process ended with status {status}" + (f": {text}" if text else "")
+        kind = ProcessKilled if outside else MeasureError
+        return kind(f"the process ended with status {status}" + (f": {text}" if text else ""))
+
+
+def _pipe(opened: contextlib.ExitStack) -> tuple[int, int]:
+    """The two ends of a pipe, which `opened` closes."""
+    ends = os.pipe()
+    for end in ends:
+        opened.callback(os.close, end)
+    return ends
 
 
 def serve(reader: int, writer: int, preload: Sequence[str]) -> None:

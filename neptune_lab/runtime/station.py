@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.device import DeviceFacts
-from neptune_lab.runtime.process import ChildProcess
+from neptune_lab.runtime.process import ChildProcess, ProcessKilled
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
 from neptune_lab.runtime.trial import Measurement
@@ -49,7 +49,7 @@ class Station:
         self._measuring, self._lock = ChildProcess(env, _PRELOAD), threading.Lock()
         self._compilers = [ChildProcess(env, _PRELOAD) for _ in range(compilers)]
         self._prepared: tuple[str, int] | None = None
-        self._drained = threading.Event()
+        self._drained, self._killed = threading.Event(), threading.Event()
         self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
         for child in self._compilers:
             self._idle.put(child)
@@ -72,9 +72,14 @@ class Station:
     def compile(self, spec: KernelSpec) -> str | None:
         """Compiles in one of the compiling processes; what went wrong, or None."""
         child = self._idle.get()
+        call = f"{self._runner}:compile_ahead"
         try:
             self._go_on()
-            refused = child.call(f"{self._runner}:compile_ahead", spec, timeout=self._compile_seconds)
+            try:
+                refused = child.call(call, spec, timeout=self._compile_seconds)
+            except ProcessKilled:  # not the candidate's fault, as far as one can see: once more
+                self._go_on()
+                refused = child.call(call, spec, timeout=self._compile_seconds)
         except MeasureError as error:
             self._go_on()
             refused = error.reason
@@ -85,15 +90,25 @@ class Station:
     def time(self, task: Task, spec: KernelSpec) -> Measurement:
         """Checks and times in the measuring process."""
         with self._lock:
-            self._go_on()
-            self._prepare(task)
-            known = replace(task, values={})  # the process has its inputs
             try:
-                return self._measuring.call(f"{self._runner}:measure", known, spec, timeout=self._measure_seconds)
-            except MeasureError as error:
-                self._prepared = None  # the process was ended
-                self._go_on()
-                return Measurement(failure=f"measuring: {error.reason}")
+                return self._timed(task, spec)
+            except ProcessKilled:  # not the candidate's fault, as far as one can see: once more
+                return self._timed(task, spec, again=True)
+
+    def _timed(self, task: Task, spec: KernelSpec, again: bool = False) -> Measurement:
+        self._go_on()
+        self._prepare(task)
+        known = replace(task, values={})  # the process has its inputs
+        try:
+            return self._measuring.call(
+                f"{self._runner}:measure", known, spec, timeout=self._measure_seconds, restart=False
+            )
+        except MeasureError as error:
+            self._prepared = None  # the process was ended
+            self._go_on()
+            if isinstance(error, ProcessKilled) and not again:
+                raise
+            return Measurement(failure=f"measuring: {error.reason}")
 
     def _prepare(self, task: Task) -> None:
         """Has inputs and reference made in the measuring process; MeasureError where they cannot be."""
@@ -114,17 +129,21 @@ class Station:
             child.kill()
 
     def kill(self) -> None:
-        """Gives up everything, what is being measured too."""
+        """Gives up everything, what is being measured too; the station is of no more use."""
+        self._killed.set()
         self.drain()
         self._measuring.kill()
 
     def measure_again(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
         """Times kernels in turns; MeasureError where one of them fails."""
         with self._lock:
+            if self._killed.is_set():
+                raise MeasureError("the station was ended")
             self._prepare(task)
             known, call = replace(task, values={}), f"{self._runner}:measure_again"
+            seconds = self._measure_seconds * len(specs)
             try:
-                return self._measuring.call(call, known, tuple(specs), timeout=self._measure_seconds * len(specs))
+                return self._measuring.call(call, known, tuple(specs), timeout=seconds, restart=False)
             except MeasureError:
                 self._prepared = None
                 raise

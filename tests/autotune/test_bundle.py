@@ -257,10 +257,14 @@ def test_the_tune_command(small, monkeypatch, tmp_path):
     """It hangs on `with_operator`, as `compile` and `run` do, and gives its options to `tune`."""
     from neptune_lab.cli import Request, with_operator
 
+    class Found:
+        unsaved = ()
+
+        def __str__(self):
+            return "the result"
+
     asked = {}
-    monkeypatch.setattr(
-        "neptune_lab.autotune.tune.tune", lambda op, **more: asked.update(op=op, **more) or "the result"
-    )
+    monkeypatch.setattr("neptune_lab.autotune.tune.tune", lambda op, **more: asked.update(op=op, **more) or Found())
     app = typer.Typer()
     app.command("tune")(with_operator(tune_command))
     sizes = ["attention.causal", "--heads", "2", "--kv-heads", "1", "--seq", "32", "--head-dim", "16"]

@@ -62,6 +62,9 @@ class Sheet:
     def drain(self):
         self.drained.set()
 
+    def kill(self):
+        raise AssertionError("nothing here outlasts its time")
+
     def measure_again(self, task, specs):
         self.turns.append([source_hash(s.text) for s in specs])
         if self.again is None:
@@ -108,7 +111,7 @@ class Here:
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    monkeypatch.setattr("neptune_lab.autotune.tune.ChildProcess", Here)
+    monkeypatch.setattr("neptune_lab.autotune.run.ChildProcess", Here)
 
 
 @pytest.fixture

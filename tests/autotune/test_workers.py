@@ -10,8 +10,9 @@ import fake_runner
 import pytest
 from waiting import LONG, wait_until
 
+from neptune_lab.autotune.dask_workers import DaskWorkers
 from neptune_lab.autotune.measuring import spec_of, task_of
-from neptune_lab.autotune.workers import DaskWorkers, LocalWorkers, local, same_device
+from neptune_lab.autotune.workers import LocalWorkers, local, same_device
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.device import A100, H200
 from neptune_lab.runtime.process import ChildProcess
@@ -140,9 +141,9 @@ def test_a_drained_station_gives_candidates_up(small, with_warps):
 
 
 def station_of_worker():
-    import neptune_lab.autotune.workers
+    import neptune_lab.autotune.dask_workers
 
-    return neptune_lab.autotune.workers._station
+    return neptune_lab.autotune.dask_workers._station
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +174,6 @@ def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
 
 def test_no_scheduler_is_said(monkeypatch):
     pytest.importorskip("dask.distributed")
-    monkeypatch.setattr("neptune_lab.autotune.workers.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("neptune_lab.autotune.dask_workers.CONNECT_SECONDS", 0.5)
     with pytest.raises(MeasureError, match=r"no workers at tcp://127\.0\.0\.1:1"):
         DaskWorkers("tcp://127.0.0.1:1")

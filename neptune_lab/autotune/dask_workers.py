@@ -1,0 +1,219 @@
+"""Measuring on the workers of a dask scheduler, any of which may be lost at any time.
+
+Every question to the scheduler has a time limit. Nothing here waits for a worker that is gone: a call ends with
+`WorkersLost` when no worker has been there for a while, or when the scheduler does not answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from neptune_lab.autotune.clock import within
+from neptune_lab.autotune.workers import WorkersLost, same_device
+from neptune_lab.errors import MeasureError
+from neptune_lab.runtime import DeviceFacts, KernelSpec
+from neptune_lab.runtime.station import PREPARE_SECONDS, RUNNER, Station
+from neptune_lab.runtime.task import Task
+from neptune_lab.runtime.trial import Measurement
+
+CONNECT_SECONDS = 20.0
+# For an answer of the scheduler that asks no worker to measure.
+ASK_SECONDS = 10.0
+# Between two looks at whether there are workers.
+LOOK_SECONDS = 1.0
+# How long there may be no worker: a nanny starts another in place of one that died.
+LOST_SECONDS = 20.0
+_HELP = "start `dask scheduler`, and a `dask worker` for each GPU; what was measured so far is kept"
+
+T = TypeVar("T")
+
+
+class DaskWorkers:
+    """The workers of a dask scheduler, each of which has one GPU to itself.
+
+    Start them so, one a GPU: `CUDA_VISIBLE_DEVICES=0 dask worker tcp://… --nthreads 8`; a worker compiles as many
+    candidates at once as it has threads, and measures one at a time.
+
+    Args:
+        scheduler: its address, such as "tcp://host:8786".
+        runner: as for `Station`.
+
+    Raises:
+        MeasureError: dask is not installed, the scheduler does not answer, or it has no worker.
+    """
+
+    def __init__(self, scheduler: str, runner: str = RUNNER) -> None:
+        try:
+            from dask.distributed import Client
+        except ImportError as error:
+            raise MeasureError(
+                "measuring through a scheduler needs dask, which is not installed here",
+                help="pip install 'neptune-lab[tune]'",
+            ) from error
+        client: Any = None  # its methods' hints are those of its async half
+        try:
+            client = Client(scheduler, timeout=CONNECT_SECONDS)
+            client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        except (OSError, TimeoutError, ValueError) as error:
+            if client is not None:
+                client.close()
+            raise MeasureError(
+                f"no workers at {scheduler}: {error or type(error).__name__}",
+                help="start `dask scheduler`, and a `dask worker` for each GPU",
+            ) from error
+        self._client, self._scheduler, self._runner = client, scheduler, runner
+        self._ended = threading.Event()
+
+    @property
+    def size(self) -> int:
+        """All threads of all workers, and one more a worker so that none runs dry; WorkersLost without a scheduler."""
+        threads = self._threads()
+        return max(1, sum(threads.values()) + len(threads))
+
+    def facts(self) -> DeviceFacts:
+        """The device of the first worker; MeasureError where another has another device."""
+        threads = self._threads()
+        if not threads:
+            raise self._lost("there is no worker")
+        asked = [
+            self._client.submit(_facts, self._runner, workers=[address], pure=False, retries=1) for address in threads
+        ]
+        return same_device([self._answer(future, PREPARE_SECONDS) for future in asked])
+
+    def measure(self, task: Task, spec: KernelSpec) -> Measurement:
+        """On the worker that the scheduler picks."""
+        return self._submit(_measure, task, spec)
+
+    def drain(self) -> None:
+        """Gives up what is not being measured yet."""
+        with suppress(MeasureError):
+            self._ask(self._client.run, _drain)
+
+    def kill(self) -> None:
+        """Ends the stations of the workers; calls that wait here end too."""
+        self._ended.set()
+        with suppress(MeasureError):
+            self._ask(self._client.run, _kill)
+
+    def measure_again(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
+        """On one worker."""
+        return self._submit(_measure_again, task, tuple(specs))
+
+    def close(self) -> None:
+        """Ends the stations of the workers, and leaves; the workers stay for others."""
+        for last in ((self._client.run, _close), (self._client.close, CONNECT_SECONDS)):
+            with suppress(MeasureError):
+                self._ask(*last)
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def _submit(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:  # not pure: a candidate may well be measured twice
+            future = self._client.submit(function, self._runner, *args, pure=False, retries=1)
+        except _losses() as error:
+            raise self._lost(f"{type(error).__name__}: {error}") from error
+        return self._answer(future)
+
+    def _answer(self, future: Any, limit: float | None = None) -> Any:
+        """A future's result; MeasureError where its worker is lost, WorkersLost where all are.
+
+        Args:
+            limit: seconds after which it is given up.
+        """
+        began = alone = time.monotonic()
+        while True:
+            try:
+                return future.result(timeout=LOOK_SECONDS)
+            except TimeoutError as error:
+                if future.done():
+                    raise MeasureError(f"the worker failed: {error or type(error).__name__}") from error
+            except MeasureError:
+                raise
+            except _losses() as error:
+                self._threads()
+                raise MeasureError(f"the worker was lost: {type(error).__name__}") from error
+            now = time.monotonic()
+            if self._ended.is_set():
+                raise MeasureError("the candidate was given up: the run is at its end")
+            if self._threads():
+                alone = now
+            elif now - alone > LOST_SECONDS:
+                raise self._lost(f"there has been no worker for {LOST_SECONDS:g} s")
+            if limit is not None and now - began > limit:
+                raise MeasureError(f"a worker of {self._scheduler} did not answer within {limit:g} s", help=_HELP)
+
+    def _threads(self) -> dict[str, int]:
+        """How many threads each worker has; WorkersLost where the scheduler does not say."""
+        return self._ask(self._client.nthreads)
+
+    def _ask(self, question: Callable[..., T], *args: Any) -> T:
+        """The scheduler's answer; WorkersLost where there is none in time."""
+        try:
+            return within(ASK_SECONDS, question, *args)
+        except (AttributeError, *_losses()) as error:  # AttributeError: a client that has closed has no scheduler
+            raise self._lost(f"{type(error).__name__}: {error}") from error
+
+    def _lost(self, why: str) -> WorkersLost:
+        return WorkersLost(f"the workers of {self._scheduler} are lost: {why}", help=_HELP)
+
+
+def _losses() -> tuple[type[BaseException], ...]:
+    """What dask raises where a worker, or the scheduler, is gone; RuntimeError: its client has closed itself."""
+    from dask.distributed import CancelledError
+    from distributed.scheduler import KilledWorker
+
+    return (KilledWorker, CancelledError, OSError, RuntimeError)
+
+
+# -- on a worker ------------------------------------------------------------------------------------------------
+
+_station: Station | None = None
+_making = threading.Lock()
+
+
+def _here(runner: str) -> Station:
+    """The station of this dask worker, made at the first call."""
+    global _station
+    with _making:
+        if _station is None:
+            from dask.distributed import get_worker
+
+            threads = get_worker().state.nthreads
+            _station = Station(compilers=max(1, threads), runner=runner)
+        return _station
+
+
+def _facts(runner: str) -> DeviceFacts:
+    return _here(runner).facts()
+
+
+def _measure(runner: str, task: Task, spec: KernelSpec) -> Measurement:
+    return _here(runner).measure(task, spec)
+
+
+def _measure_again(runner: str, task: Task, specs: tuple[KernelSpec, ...]) -> tuple[Measurement, ...]:
+    return _here(runner).measure_again(task, specs)
+
+
+def _drain() -> None:
+    if _station is not None:
+        _station.drain()
+
+
+def _kill() -> None:
+    if _station is not None:
+        _station.kill()
+
+
+def _close() -> None:
+    """Ends the station, so that the next tuner finds the GPU's memory free."""
+    global _station
+    with _making:
+        if _station is not None:
+            _station.kill()
+            _station.close()
+        _station = None

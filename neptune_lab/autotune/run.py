@@ -1,0 +1,332 @@
+"""One tuning run: candidates asked for, compiled, measured, and their records kept as they come."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.autotune.clock import Clock, within
+from neptune_lab.autotune.keeping import Keeper
+from neptune_lab.autotune.measuring import emit, now, portable, record_of, source_hash
+from neptune_lab.autotune.progress import Progress
+from neptune_lab.autotune.workers import Workers, WorkersLost
+from neptune_lab.errors import MeasureError
+from neptune_lab.files import write_text
+from neptune_lab.records import Record, RecordsWarning, dump
+from neptune_lab.runtime import DeviceFacts, KernelSpec
+from neptune_lab.runtime.process import ChildProcess, ProcessKilled
+from neptune_lab.runtime.task import Task
+from neptune_lab.runtime.trial import Measurement
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import Kernel
+
+# The best few are timed again in turns, and for that some of the time is kept.
+AGAIN = 5
+AGAIN_SHARE = 0.1
+EMIT_SECONDS = 60.0
+# After Ctrl-C for what is being measured, and for threads to end whose processes were killed.
+INTERRUPT_SECONDS = 20.0
+KILL_SECONDS = 10.0
+
+
+class Searcher(Protocol):
+    """What proposes candidates, and is told how fast they are (`autotune.search.Search`)."""
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more is worth a try."""
+        ...
+
+    def ask(self, n: int) -> list[Candidate]:
+        """At most `n` new candidates; none while it waits to be told."""
+        ...
+
+    def tell(self, candidate: Candidate, microseconds: float | None) -> None:
+        """The time of a candidate that was asked for; None where it failed."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TuneResult:
+    """What a tuning run found.
+
+    Args:
+        operator: what was tuned.
+        best: the record of the fastest candidate.
+        records: all that was measured or known before, the fastest first, failures last.
+        refused: how many candidates the compiler refused.
+        seconds: how long it took.
+        ended: why: "converged", "time", "trials", "interrupted" or "workers lost".
+        lost: how many candidates were not measured because a worker was lost, or the run ended.
+        unsaved: the records that could not be stored; `export` saves all records to a file of your choice.
+        rescued: the file that holds those; None where there are none, or no file could be written.
+    """
+
+    operator: Operator
+    best: Record
+    records: tuple[Record, ...]
+    refused: int
+    seconds: float
+    ended: str
+    lost: int = 0
+    unsaved: tuple[Record, ...] = ()
+    rescued: Path | None = None
+
+    def export(self, path: str | Path) -> Path:
+        """Saves the records to a JSON file, which `neptune-lab records --load` reads; FileError where it cannot."""
+        return write_text(path, dump(self.records))
+
+    def compile(self) -> Kernel:
+        """The fastest candidate, compiled."""
+        return Candidate.from_json(self.best.candidate).compile(self.operator)
+
+    def __str__(self) -> str:
+        failed = Counter((r.failure or "").partition(":")[0] for r in self.records if r.us is None)
+        failures = "".join(f", {n} {why}" for why, n in failed.most_common())
+        lost = f", {self.lost} not measured" if self.lost else ""
+        unsaved = f"\n  {len(self.unsaved)} of the measurements are not in the records" if self.unsaved else ""
+        return (
+            f"{self.operator.name}: {self.best.us:.1f} us on {self.best.device}, "
+            f"{Candidate.from_json(self.best.candidate)}\n"
+            f"  {len(self.records)} measured{failures}, {self.refused} refused{lost}, {self.seconds:.0f} s "
+            f"({self.ended}){unsaved}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What came of a candidate: a record, the compiler's refusal, or the error that left it unmeasured."""
+
+    candidate: Candidate
+    spec: KernelSpec | None = None
+    record: Record | None = None
+    refusal: str | None = None
+    error: Exception | None = None
+
+
+class Emitters:
+    """Processes that compile candidates to source, which takes a fraction of what Triton needs for the rest."""
+
+    def __init__(self) -> None:
+        count = max(1, min(4, (os.cpu_count() or 1) // 4))
+        self._children = [ChildProcess(preload=[emit.__module__, "tvm"]) for _ in range(count)]
+        self._ended = threading.Event()
+        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+        for child in self._children:
+            child.start()
+            self._idle.put(child)
+
+    def emit(self, op: Operator, candidate: Candidate, facts: DeviceFacts) -> KernelSpec | str:
+        """As `measuring.emit`, in the next process that is free; MeasureError where that fails."""
+        child = self._idle.get()
+        try:
+            self._go_on()
+            call = f"{emit.__module__}:{emit.__name__}"
+            try:
+                return child.call(call, op, candidate, facts, timeout=EMIT_SECONDS)
+            except ProcessKilled:  # from outside: once more
+                self._go_on()
+                return child.call(call, op, candidate, facts, timeout=EMIT_SECONDS)
+        finally:
+            self._idle.put(child)
+
+    def _go_on(self) -> None:
+        if self._ended.is_set():
+            raise MeasureError("the candidate was given up: the run is at its end")
+
+    def kill(self) -> None:
+        """Ends the processes, whichever thread waits for them, and starts none again."""
+        self._ended.set()
+        for child in self._children:
+            child.kill()
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for child in self._children:
+            child.close()
+
+
+@dataclass(eq=False)
+class Run:
+    """One call of `tune`."""
+
+    op: Operator
+    task: Task
+    facts: DeviceFacts
+    workers: Workers
+    emitters: Emitters
+    keeper: Keeper
+    command: str
+    clock: Clock
+    started: float
+    seconds: float
+    known: dict[str, Record]
+    specs: dict[str, KernelSpec] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sent = portable(self.op)
+
+    def result(self, search: Searcher, trials: int | None, shown: Progress) -> TuneResult:
+        """Runs the search to its end, times the best again, and says what was found."""
+        try:
+            ended = self._loop(search, trials, shown)
+            if ended in ("converged", "time", "trials"):
+                ended = self._again(ended)
+        finally:
+            if said := self.keeper.finish():
+                warnings.warn(said, RecordsWarning, stacklevel=3)
+        ranked = tuple(sorted(self.records.values(), key=lambda r: float("inf") if r.us is None else r.us))
+        if not ranked or ranked[0].us is None:
+            lost = "start the workers again" if ended == "workers lost" else "give it more time (seconds)"
+            raise MeasureError(self._nothing(ended), help=f"{lost}, or see what the failures say")
+        seconds = self.clock.now() - self.started
+        found = TuneResult(self.op, ranked[0], ranked, len(self.refusals), seconds, ended)
+        keeper = self.keeper
+        return replace(found, lost=len(self.unmeasured), unsaved=keeper.unsaved, rescued=keeper.rescued)
+
+    def _loop(self, search: Searcher, trials: int | None, shown: Progress) -> str:
+        """Asks, measures and tells, until something ends it; why it ended."""
+        done: queue.SimpleQueue[_Tried] = queue.SimpleQueue()
+        deadline = self.started + self.seconds * (1 - AGAIN_SHARE)
+        left: list[Future[None]] = []
+        received, until = 0, self.started + self.seconds
+        pool = ThreadPoolExecutor(self.workers.size)
+        try:
+            while True:
+                room = self.workers.size - (len(left) - received)
+                if trials is not None:
+                    room = min(room, trials - len(left))
+                new = search.ask(room) if room > 0 and not search.finished else []
+                left += [pool.submit(self._try, candidate, done.put) for candidate in new]
+                if len(left) == received:
+                    return "trials" if trials is not None and received >= trials else "converged"
+                try:
+                    tried = self.clock.get(done, deadline)
+                except queue.Empty:
+                    return "time"
+                received += 1
+                search.tell(tried.candidate, self._keep(tried))
+                if said := self.keeper.news():
+                    warnings.warn(said, RecordsWarning, stacklevel=4)
+                shown.update(self.clock.now() - self.started, received, self._failed(), self._best())
+        except WorkersLost as error:
+            warnings.warn(f"the run ended early: {error}", RuntimeWarning, stacklevel=4)
+            self.unmeasured.append(error.reason)
+            return "workers lost"
+        except KeyboardInterrupt:
+            until = min(until, self.clock.now() + INTERRUPT_SECONDS)
+            return "interrupted"
+        finally:
+            self._end(pool, left, received, done, until)
+
+    def _end(
+        self,
+        pool: ThreadPoolExecutor,
+        tried: list[Future[None]],
+        received: int,
+        done: queue.SimpleQueue[_Tried],
+        until: float,
+    ) -> None:
+        """Waits for what is on a GPU, but not past `until`, and keeps it."""
+        try:
+            self.workers.drain()
+            self.emitters.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+            with suppress(queue.Empty, WorkersLost):
+                for _ in range(len(tried) - received - sum(f.cancelled() for f in tried)):
+                    self._keep(self.clock.get(done, until))
+        except KeyboardInterrupt:  # again: it is meant
+            pass
+        if not all(f.done() for f in tried):
+            self.workers.kill()
+            wait(tried, KILL_SECONDS)
+        while not done.empty():
+            with suppress(WorkersLost):
+                self._keep(done.get())
+
+    def _try(self, candidate: Candidate, done: Callable[[_Tried], None]) -> None:
+        """Emits and measures one candidate; whatever happens, something is put into the queue."""
+        try:
+            tried = self._tried(candidate)
+        except Exception as error:  # noqa: BLE001 - the loop raises what is not ours
+            tried = _Tried(candidate, error=error)
+        done(tried)
+
+    def _tried(self, candidate: Candidate) -> _Tried:
+        spec = self.emitters.emit(self.sent, candidate, self.facts)
+        if isinstance(spec, str):
+            return _Tried(candidate, refusal=spec)
+        found = self.known.get(source_hash(spec.text))
+        if found is None:
+            found = self._record(candidate, spec, self.workers.measure(self.task, spec))
+            self.keeper.put(found)
+        return _Tried(candidate, spec, found)
+
+    def _record(self, candidate: Candidate, spec: KernelSpec, found: Measurement) -> Record:
+        about = (self.op.name, self.op.params)
+        return record_of(about, self.task, candidate.to_json(), spec.text, self.facts, found, self.command)
+
+    def _keep(self, tried: _Tried) -> float | None:
+        """Notes what came of a candidate; its time. Raises WorkersLost, and what is no error of ours."""
+        if tried.record is not None and tried.spec is not None:
+            self.specs[tried.record.source] = tried.spec
+            self.records[tried.record.source] = tried.record
+            return tried.record.us
+        if tried.refusal is not None:
+            self.refusals.append(tried.refusal)
+        elif isinstance(tried.error, MeasureError) and not isinstance(tried.error, WorkersLost):
+            self.unmeasured.append(tried.error.reason)  # the worker's fault, not the candidate's: nothing to record
+        elif tried.error is not None:
+            raise tried.error
+        return None
+
+    def _again(self, ended: str) -> str:
+        """Times the best few in turns, and keeps those times; without them the first times stand. Why the run ended."""
+        timed = sorted((r for r in self.records.values() if r.us is not None), key=lambda r: r.us or 0.0)[:AGAIN]
+        left = self.started + self.seconds - self.clock.now()
+        if len(timed) < 2 or left <= 0:
+            return ended
+        specs = [self.specs[r.source] for r in timed]
+        try:
+            found = within(left, self.workers.measure_again, self.task, specs, clock=self.clock)
+        except MeasureError:
+            return ended
+        except (TimeoutError, KeyboardInterrupt) as error:
+            self.workers.kill()
+            return ended if isinstance(error, TimeoutError) else "interrupted"
+        for old, new in zip(timed, found, strict=True):
+            record = replace(old, us=new.us, low=new.low, high=new.high, when=now())
+            self.records[record.source] = record
+            self.keeper.put(record)
+        return ended
+
+    def _failed(self) -> int:
+        return len(self.refusals) + len(self.unmeasured) + sum(r.us is None for r in self.records.values())
+
+    def _best(self) -> str:
+        timed = [r for r in self.records.values() if r.us is not None]
+        if not timed:
+            return "none yet"
+        best = min(timed, key=lambda r: r.us or 0.0)
+        return f"{best.us:.1f} us ({Candidate.from_json(best.candidate)})"
+
+    def _nothing(self, ended: str) -> str:
+        """Why there is no result, with the most frequent reasons."""
+        reasons = Counter([*self.refusals, *self.unmeasured, *(r.failure or "" for r in self.records.values())])
+        said = "; ".join(f"{n} times: {why}" for why, n in reasons.most_common(3))
+        return f"no candidate of {self.op.name} could be timed ({ended}): {said or 'none was tried'}"
