@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +26,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.errors import FileError, MeasureError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.runtime.choice import Choice
 from neptune_lab.runtime.device import DeviceFacts
@@ -136,12 +137,18 @@ class Results:
     Args:
         path: of the file; results of a run that was broken off are read from it.
         facts: the device; a file of another device is refused.
+
+    Raises:
+        MeasureError: of another device.
+        FileError: nothing can be written there, which is found out before anything is measured.
     """
 
     def __init__(self, path: Path, facts: DeviceFacts) -> None:
         self.path, self._device = path, facts
         self.found: dict[str, Measurement] = {}
+        self.due: set[str] = set()  # measured before, and to be measured again
         self._lock = threading.Lock()
+        self._failed: str | None = None
         if path.is_file():
             device, self.found = read_results(path)
             if device != self._device:
@@ -150,16 +157,44 @@ class Results:
                     f"Triton {facts.triton}",
                     help="give --results another file name",
                 )
+        write_text(path, self._text())
 
-    def add(self, found: Mapping[str, Measurement]) -> None:
-        """Adds measurements, or replaces them, and writes the file."""
+    def add(self, found: Mapping[str, Measurement]) -> str | None:
+        """Adds measurements, or replaces them, and writes the file; why it cannot be written, where that is new."""
         with self._lock:
             self.found.update(found)
-            plain = {file: m.to_json() for file, m in sorted(self.found.items())}
-            text = json.dumps(
-                {"schema": SCHEMA, "device": asdict(self._device), "results": plain}, indent=1, allow_nan=False
-            )
-            write_text(self.path, text + "\n")
+            self.due.difference_update(found)
+            failed, self._failed = self._failed, None
+            try:
+                write_text(self.path, self._text())
+            except FileError as error:
+                self._failed = error.reason
+            return self._failed if failed is None else None
+
+    def finish(self) -> None:
+        """Writes what could not be written before, here or else to a new file for temporary files.
+
+        Raises:
+            FileError: the file cannot be written; it says where the results are.
+        """
+        with self._lock:
+            if self._failed is None:
+                return
+            try:
+                write_text(self.path, self._text())
+            except FileError as error:
+                elsewhere = Path(tempfile.gettempdir()) / f"{self.path.stem}-{os.getpid()}.json"
+                write_text(elsewhere, self._text())
+                raise FileError(
+                    f"{error.reason}; all results are in {elsewhere}",
+                    help=f"bring that file back: --results {elsewhere}",
+                ) from error
+            self._failed = None
+
+    def _text(self) -> str:
+        plain = {file: m.to_json() for file, m in sorted(self.found.items())}
+        data = {"schema": SCHEMA, "device": asdict(self._device), "results": plain}
+        return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def read_results(path: Path) -> tuple[DeviceFacts, dict[str, Measurement]]:
@@ -203,10 +238,11 @@ def run(
 
     Raises:
         MeasureError: no bundle there, results of another device, or a GPU that does not answer at first.
+        FileError: results cannot be written; where that happens after the start, it says where they are.
     """
     kept = Results(results, stations[0].facts())
     if again:
-        kept.found.clear()
+        kept.due.update(kept.found)
     left = [data for data in read_manifest(folder) if only in data.name]
     lock = threading.Lock()
 
@@ -231,12 +267,15 @@ def run(
             for station in stations:
                 station.kill()
             raise
+        finally:
+            pool.shutdown()
+            kept.finish()
     return kept
 
 
 def _measure(entry: Entry, station: Station, kept: Results, say: Callable[[str], None]) -> None:
     """Every kernel of an entry: compiled ahead by as many threads as there are processes, measured in order."""
-    todo = {file: spec for file, spec in entry.kernels.items() if file not in kept.found}
+    todo = {file: spec for file, spec in entry.kernels.items() if file not in kept.found or file in kept.due}
     if not todo:
         return
     with ThreadPoolExecutor(station.size) as pool:
@@ -244,7 +283,8 @@ def _measure(entry: Entry, station: Station, kept: Results, say: Callable[[str],
         for file, spec in todo.items():
             refused = compiled[file].result()
             found = station.time(entry.task, spec) if refused is None else Measurement(failure=refused)
-            kept.add({file: found})
+            if failed := kept.add({file: found}):
+                say(f"not stored yet, and kept in memory: {failed}")
             say(f"{entry.name:<40} {_said(found)}  {file}")
     timed = {f: m for f in entry.kernels if (m := kept.found[f]).us is not None}
     best = sorted(timed, key=lambda f: timed[f].us or 0.0)[:AGAIN]

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import cache
 from importlib.machinery import SourceFileLoader
@@ -30,6 +31,21 @@ ALIGNMENT = 16
 
 _loaded: dict[tuple[str, str], ModuleType] = {}
 
+# Triton's interpreter keeps the program that it runs in variables of its modules: one launch at a time.
+_interpreting = threading.RLock()
+# A module is imported once, whichever threads ask for it.
+_loading = threading.RLock()
+
+
+def _forked() -> None:
+    """A child process has none of the threads that hold the parent's locks."""
+    global _interpreting, _loading
+    _interpreting, _loading = threading.RLock(), threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
 
 class LoadedKernel:
     """A generated module, imported and ready: `kernel(q, k, v)` checks the arguments, launches, returns the outputs.
@@ -39,6 +55,7 @@ class LoadedKernel:
 
     def __init__(self, spec: KernelSpec, module: ModuleType, interpreter: bool) -> None:
         import torch
+        from torch.autograd import forward_ad
         from triton.runtime.errors import OutOfResources
 
         self.spec = spec
@@ -46,7 +63,7 @@ class LoadedKernel:
         self.interpreter = interpreter
         self._expected = [(torch.Size(t.shape), getattr(torch, t.dtype)) for t in spec.inputs]
         self._launchers: dict[int, Callable[..., Any]] = {}
-        self._cuda = torch.cuda
+        self._cuda, self._torch, self._forward = torch.cuda, torch, forward_ad
         self._device_type = "cuda"
         self._too_large = OutOfResources
         # The copy engine takes addresses in whole 16 bytes.
@@ -56,18 +73,21 @@ class LoadedKernel:
         """The output tensor, or a tuple of them.
 
         Raises:
-            LaunchError: an argument's shape, dtype, device or layout is not what the kernel was compiled for, or the
-                kernel needs more shared memory or registers than the GPU has.
+            LaunchError: an argument's shape, dtype, device or layout is not what the kernel was compiled for, it
+                records gradients (there is no backward), or the kernel needs more shared memory or registers than the
+                GPU has.
         """
         if not self._fits(tensors):
             check_arguments(self.spec, tensors, self.interpreter)
+            refuse_gradients(self.spec, tensors)
         return self.launch(*tensors)
 
     def _fits(self, tensors: tuple[Any, ...]) -> bool:
         """Whether all arguments are right, in as little time as it takes; `check_arguments` says what is wrong."""
         expected = self._expected
-        if not tensors or len(tensors) != len(expected):
+        if not tensors or len(tensors) != len(expected) or self._forward._current_level >= 0:
             return False
+        recording = self._torch.is_grad_enabled()
         try:
             device = tensors[0].device
             if device.type != self._device_type and not self.interpreter:
@@ -78,20 +98,26 @@ class LoadedKernel:
                     or tensor.dtype is not dtype
                     or tensor.device != device
                     or not tensor.is_contiguous()
+                    or (recording and tensor.requires_grad)
                 ):
                     return False
-        except AttributeError:  # not a tensor
+        except (AttributeError, RuntimeError):  # not a tensor, or one of a layout without strides
             return False
         return True
 
     def launch(self, *tensors: torch.Tensor) -> Any:
         """Launches without looking at the arguments, for callers who have: contiguous, on one device, as in the spec.
 
-        A kernel with tensor descriptors gets a copy of an argument that does not begin at a multiple of 16 bytes.
+        A kernel with tensor descriptors gets a copy of an argument that does not begin at a multiple of 16 bytes. So
+        does every kernel of one whose memory holds the negated values (`Tensor.is_neg`).
 
         Raises:
             LaunchError: the kernel needs more shared memory or registers than the GPU has.
         """
+        for tensor in tensors:
+            if tensor.is_neg():
+                tensors = tuple(t.resolve_neg() for t in tensors)
+                break
         if self._aligns:
             tensors = tuple(t.clone() if t.data_ptr() % ALIGNMENT else t for t in tensors)
         try:
@@ -118,7 +144,7 @@ class LoadedKernel:
         import numpy as np
 
         # Lanes past the end of a tile may divide by zero; a GPU does not warn of it either.
-        with np.errstate(all="ignore"):
+        with _interpreting, np.errstate(all="ignore"):
             return self._entry(*tensors)
 
     @property
@@ -145,8 +171,9 @@ def load(spec: KernelSpec) -> LoadedKernel:
     digest = hashlib.sha256(spec.text.encode()).hexdigest()[:20]
     stem = f"{re.sub(r'[^0-9A-Za-z_]', '_', spec.name)}_{digest}"
     key = (stem, spec.text)
-    if key not in _loaded:
-        _loaded[key] = _import(stem, _write(stem, spec.text), spec.text)
+    with _loading:
+        if key not in _loaded:
+            _loaded[key] = _import(stem, _write(stem, spec.text), spec.text)
     if interpreter and getattr(_loaded[key], "NEEDS_GPU", False):
         raise LaunchError(
             f"{spec.name} is written in Gluon, which Triton's interpreter does not run",
@@ -238,10 +265,34 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
                 f"{spec.inputs[0].name} is",
                 help=f"move it with {argument.name}.to({spec.inputs[0].name}.device)",
             )
+        if str(tensor.layout) != "torch.strided":
+            raise LaunchError(
+                f"argument {argument.name} has layout {tensor.layout}; expected torch.strided",
+                help=f"convert it with {argument.name}.to_dense()",
+            )
         if not tensor.is_contiguous():
             raise LaunchError(
                 f"argument {argument.name} has strides {tensor.stride()}; expected a contiguous tensor",
                 help=f"copy it with {argument.name}.contiguous()",
+            )
+
+
+def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
+    """Raise LaunchError, naming the argument, where one records gradients: a kernel has no backward."""
+    import torch
+    from torch.autograd import forward_ad
+
+    forward = forward_ad._current_level >= 0  # torch has no public name for "inside dual_level()"
+    for argument, tensor in zip(spec.inputs, tensors, strict=True):
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise LaunchError(
+                f"argument {argument.name} records gradients, and the kernel has no backward",
+                help=f"call it under torch.no_grad(), or with {argument.name}.detach()",
+            )
+        if forward and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise LaunchError(
+                f"argument {argument.name} carries a forward gradient, and the kernel has no derivative",
+                help=f"call it with {argument.name}.detach()",
             )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.runtime.load import LoadedKernel, check_shapes
-from neptune_lab.runtime.spec import KernelSpec, TensorSpec
+from neptune_lab.runtime.load import LoadedKernel, check_shapes, refuse_gradients
+from neptune_lab.runtime.spec import KernelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 NAMESPACE = "neptune_lab"
 
 _registered: dict[str, tuple[str, OpOverload]] = {}
+_registering = threading.Lock()
 _library: list[Any] = []
 
 
@@ -39,8 +41,9 @@ def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
         name = f"{kernel.spec.entry}_{digest[:16]}"
     if not name.isidentifier():
         raise LaunchError(f"name={name!r}: expected a Python identifier, for torch.ops.{NAMESPACE}.<name>")
-    if name not in _registered:
-        _registered[name] = digest, _register(kernel, name)
+    with _registering:
+        if name not in _registered:
+            _registered[name] = digest, _register(kernel, name)
     owner, op = _registered[name]
     if owner != digest:
         raise LaunchError(
@@ -65,12 +68,11 @@ def _register(kernel: LoadedKernel, name: str) -> OpOverload:
     outputs = [(t.shape, getattr(torch, t.dtype)) for t in spec.outputs]
 
     def launch(*tensors: Tensor) -> Any:
-        _no_gradients(spec.inputs, tensors)
         return kernel(*tensors)
 
     def fake(*tensors: Tensor) -> Any:
-        _no_gradients(spec.inputs, tensors)
         check_shapes(spec, tensors)
+        refuse_gradients(spec, tensors)
         results = [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in outputs]
         return tuple(results) if len(results) > 1 else results[0]
 
@@ -83,15 +85,3 @@ def _register(kernel: LoadedKernel, name: str) -> OpOverload:
         library.impl(name, launch, backend)
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
     return getattr(getattr(torch.ops, NAMESPACE), name).default
-
-
-def _no_gradients(inputs: tuple[TensorSpec, ...], tensors: tuple[Tensor, ...]) -> None:
-    import torch
-
-    if torch.is_grad_enabled():
-        for argument, tensor in zip(inputs, tensors, strict=True):
-            if tensor.requires_grad:
-                raise LaunchError(
-                    f"argument {argument.name} records gradients, and the kernel has no backward",
-                    help=f"call it under torch.no_grad(), or with {argument.name}.detach()",
-                )

@@ -73,9 +73,36 @@ def test_a_kernel_that_needs_more_than_the_gpu_has_is_explained(kernel, monkeypa
         kernel(*tensors())
 
 
-def test_tensors_that_record_gradients_are_taken_and_the_output_records_none(kernel):
-    out = kernel(*(x.requires_grad_() for x in tensors()))
-    assert not out.requires_grad
+def test_gradients_are_refused_and_not_dropped(kernel):
+    q, k, v = tensors()
+    with pytest.raises(LaunchError, match=r"argument k records gradients, .* no backward\n.*torch\.no_grad.*k\.detach"):
+        kernel(q, k.requires_grad_(), v)
+    for without in (torch.no_grad, torch.inference_mode):
+        with without():
+            assert not kernel(q, k, v).requires_grad
+    assert not kernel(q, k.detach(), v).requires_grad
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(v, torch.ones_like(v))
+        with pytest.raises(LaunchError, match="argument v carries a forward gradient"):
+            kernel(q, k.detach(), dual)
+        assert kernel(q, k.detach(), v).shape == (1, 2, 32, 16)
+
+
+def test_negated_views_are_read_as_they_are_seen(kernel):
+    """Such as the imaginary part of a conjugate: the memory holds the values with the other sign."""
+    q, k, _ = (torch.randn(1, 2, 32, 16, device=DEVICE).half() for _ in "qkv")
+    v = torch.randn(1, 2, 32, 16, dtype=torch.float16, device=DEVICE)
+    negated = torch._neg_view(v)
+    assert negated.is_neg()
+    assert negated.is_contiguous()
+    assert torch.equal(kernel(q, k, negated), kernel(q, k, -v))
+    assert torch.equal(kernel.launch(q, k, negated), kernel(q, k, -v))
+
+
+def test_sparse_tensors_are_refused(kernel):
+    q, k, v = tensors()
+    with pytest.raises(LaunchError, match=r"argument v has layout torch\.sparse_coo; expected torch\.strided"):
+        kernel(q, k, v.to_sparse())
 
 
 @pytest.mark.gpu
