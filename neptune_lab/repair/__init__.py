@@ -10,6 +10,7 @@ from neptune_lab.repair.derive import Derivation
 from neptune_lab.repair.given import Counterexample, WrongRepair, in_names, solve_given
 from neptune_lab.repair.guard import Guard
 from neptune_lab.repair.invert import Inverse
+from neptune_lab.repair.limit import time_limit
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.render import Line, Step, latex, mathml, text
 from neptune_lab.repair.separate import Separation
@@ -39,4 +40,5 @@ __all__ = [
     "solve_given",
     "solve_vector",
     "text",
+    "time_limit",
 ]

@@ -17,6 +17,7 @@ from sympy import Expr, Symbol
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.check import Model, check
 from neptune_lab.repair.derive import Derivation, given
+from neptune_lab.repair.limit import limited
 from neptune_lab.repair.numeric import Array, close, compute, generator
 from neptune_lab.repair.read import FUNCTIONS, Question, names_in, parse, read
 from neptune_lab.repair.render import text
@@ -104,8 +105,14 @@ def solve_given(
     neptune_lab.repair.given.WrongRepair: h = t*exp(r_now - r_before) is wrong: at r_before = 0, r_now = 0.5 and ...
       help: before and now are exchanged; ...
     """
-    question = read(reducer, g, producers, assumptions, ())
-    names = _names(question, shown or {})
+    falls = set(falling)
+    return limited(
+        lambda: _solved(read(reducer, g, producers, assumptions, ()), h, shown or {}, falls, unproved=unproved), g
+    )
+
+
+def _solved(question: Question, h: str, shown: Mapping[str, str], falling: set[str], *, unproved: bool) -> RepairTerm:
+    names = _names(question, shown)
     expr = read_h(h, names)
     posed = pose(question)
     derivation = _as_derivation(expr, names, posed)
@@ -114,7 +121,7 @@ def solve_given(
         return answer(posed, narrow, proofs, check(posed.model(narrow)))
     except RepairError as error:
         failed = error
-    falls = [producer.name in set(falling) for producer in question.producers]
+    falls = [producer.name in falling for producer in question.producers]
     example = counterexample(posed.model(derivation), names, falls)
     step = _failed_step(failed, example)
     if unproved:

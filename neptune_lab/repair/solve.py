@@ -15,6 +15,7 @@ from neptune_lab.repair.derive import Derivation, derive
 from neptune_lab.repair.domain import Domain
 from neptune_lab.repair.guard import find_guards, initial_values, zeros
 from neptune_lab.repair.invert import Inverse, invert
+from neptune_lab.repair.limit import limited
 from neptune_lab.repair.prove import Proof, check_real, prove_distributes, prove_replaces, sign_words
 from neptune_lab.repair.read import Names, Question, name_symbols, read
 from neptune_lab.repair.reducers import REDUCERS
@@ -44,7 +45,8 @@ def solve(
             which).  A program should say, and pass () where there is none.
 
     Raises:
-        RepairError: there is no h, or none was proven; `step` says where it ended.
+        RepairError: there is no h, or none was proven; `step` says where it ended. "time": it took more than 10 s of
+            processor time, or what `repair.time_limit` says.
 
     >>> print(text(solve("sum", "exp(c - r)", ["r"]).h))
     t*exp(r - r')
@@ -55,7 +57,7 @@ def solve(
     ...
     neptune_lab.errors.RepairError: h(t, r, r') = t + r - r' is not additive: ...
     """
-    return _solve(read(reducer, g, producers, assumptions, constants))
+    return limited(lambda: _solve(read(reducer, g, producers, assumptions, constants)), g)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from neptune_lab.errors import RepairError
 from neptune_lab.repair.domain import Domain
 from neptune_lab.repair.family import Family, find_family, verify
 from neptune_lab.repair.guard import zeros
+from neptune_lab.repair.limit import limited
 from neptune_lab.repair.prove import Proof, check_real
 from neptune_lab.repair.read import Names, Question, name_symbols, read
 from neptune_lab.repair.render import Line, equation, text
@@ -62,8 +63,8 @@ def solve_vector(
         constants: symbols with one value for the whole reduction, which A may read.
 
     Raises:
-        RepairError: `step` is "read" (another reducer, several producers), "close" (no finite family), "guard", or
-            the equation that was not proven.
+        RepairError: `step` is "read" (another reducer, several producers), "close" (no finite family), "guard",
+            "time", or the equation that was not proven.
 
     >>> solve_vector("max", "c - r", "r")
     Traceback (most recent call last):
@@ -71,7 +72,7 @@ def solve_vector(
     neptune_lab.errors.RepairError: a vector repair carries sums, and the reducer is max
       help: ...
     """
-    return _solve(read(reducer, g, producer, assumptions, constants))
+    return limited(lambda: _solve(read(reducer, g, producer, assumptions, constants)), g)
 
 
 @lru_cache(maxsize=512)

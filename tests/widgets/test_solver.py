@@ -8,7 +8,6 @@ from html import unescape
 
 import pytest
 from neptune_widgets.solver import Answer, Question, Solver, ask, assumptions
-from waiting import until
 
 import neptune_lab as nl
 from neptune_lab.errors import RepairError
@@ -52,6 +51,10 @@ def test_what_is_half_typed_is_not_an_error(question: Question, words: str):
     assert words in found.words
     assert "<unknown>" not in found.words
     assert found.attempts == ()
+
+
+# Seconds; the end of a wait that succeeds sooner unless the tested code is wrong.
+LONG = 300
 
 
 def test_a_bug_of_the_solver_is_seen(monkeypatch):
@@ -105,6 +108,13 @@ def test_each_edit_is_answered_and_the_term_is_at_hand():
     json.dumps(panel.answer)
 
 
+async def answered(panel: Solver, **fields: str) -> None:
+    """Waits until the panel shows the answer to these fields."""
+    async with asyncio.timeout(LONG):
+        while panel.running or any(panel.answer["question"][name] != value for name, value in fields.items()):
+            await asyncio.sleep(0.01)
+
+
 def test_of_edits_that_come_together_the_last_one_is_solved(monkeypatch):
     solved = []
 
@@ -119,11 +129,49 @@ def test_of_edits_that_come_together_the_last_one_is_solved(monkeypatch):
         for g in ("exp(c)", "exp(c -)", "exp(c - r)/2"):
             asked(panel, g=g)
         assert solved == []
-        await until(lambda: solved)
+        await answered(panel, g="exp(c - r)/2")
 
     asyncio.run(typing())
     assert solved == ["exp(c - r)/2"]
     assert panel.answer["question"]["g"] == "exp(c - r)/2"
+
+
+SLOW = "(c + r)**100"
+
+
+def test_the_kernel_goes_on_while_a_term_is_solved_and_the_panel_can_be_stopped():
+    panel = nl.solver()
+
+    async def use() -> None:
+        asked(panel, g=SLOW)
+        async with asyncio.timeout(LONG):
+            while not panel.running:  # this loop, which is the kernel's, is not kept
+                await asyncio.sleep(0.01)
+        panel.running = False  # what the page's button does
+        await answered(panel, g=SLOW)
+
+    asyncio.run(use())
+    assert panel.answer["state"] == "refused"
+    assert {attempt["refusal"]["step"] for attempt in panel.answer["attempts"]} == {"time"}
+    assert panel.answer["attempts"][0]["refusal"]["reason"] == "the question was stopped"
+    assert panel.term is None
+    assert asked(panel, g="exp(c - r)")["state"] == "solved"
+
+
+def test_a_new_question_stops_the_one_before():
+    panel = nl.solver()
+
+    async def use() -> None:
+        asked(panel, g=SLOW)
+        async with asyncio.timeout(LONG):
+            while not panel.running:
+                await asyncio.sleep(0.01)
+        asked(panel, g="c/r")
+        await answered(panel, g="c/r")
+
+    asyncio.run(use())
+    assert panel.answer["question"]["g"] == "c/r"
+    assert panel.answer["state"] == "solved"
 
 
 def test_what_a_page_sends_is_taken_as_text_and_cut():

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
@@ -16,7 +18,8 @@ import anywidget
 import traitlets
 
 from neptune_lab.errors import RepairError
-from neptune_lab.repair import RepairTerm, VectorRepair, mathml, solve, solve_vector
+from neptune_lab.repair import RepairTerm, VectorRepair, mathml, solve, solve_vector, time_limit
+from neptune_lab.repair.limit import SECONDS
 from neptune_lab.repair.read import WORDS
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Step, equation, text
@@ -202,16 +205,26 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
     return {"title": attempt.title, "formula": formula, "steps": steps, "refusal": refusal}
 
 
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """A question that is being answered in another thread; `stop` ends it."""
+
+    question: Question
+    stop: threading.Event
+
+
 class Solver(anywidget.AnyWidget):
     """The panel. `term` is what was found last, to go on with in another cell. Made by `nl.solver(…)`."""
 
     _esm = _BUNDLE if _BUNDLE.is_file() else _NOT_BUILT
     question = traitlets.Dict(help="the fields, as text").tag(sync=True)
     answer = traitlets.Dict(help="what the solvers say, as JSON").tag(sync=True)
+    running = traitlets.Bool(False, help="whether a question is being answered; set to False to stop").tag(sync=True)
     reducers = traitlets.List(traitlets.Unicode(), help="the names to choose from").tag(sync=True)
 
     def __init__(self, question: Question, **traits: Any) -> None:
         self._answer = ask(question)
+        self._job: _Job | None = None
         super().__init__(
             question=asdict(question),
             answer=_answer_json(question, self._answer),
@@ -225,23 +238,58 @@ class Solver(anywidget.AnyWidget):
         """The repair of the term that stands in the panel; None where there is none."""
         return self._answer.term
 
+    def stop(self) -> None:
+        """Ends the question that is being answered, if one is: it is refused at the step "time"."""
+        if self._job is not None:
+            self._job.stop.set()
+
+    @traitlets.observe("running")
+    def _stopped(self, _change: object) -> None:
+        if not self.running:
+            self.stop()
+
     @traitlets.observe("question")
     def _asked(self, _change: object) -> None:
         """Waits for what comes at the same time: while a term is typed, only the last one is solved."""
         if not hasattr(self, "_due") or self._due:
             return
         try:
-            asyncio.get_running_loop().call_later(_SETTLE, self._solve)
-            self._due = True
+            loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._solve()
+            question = self._question()
+            self._show(question, ask(question))
+            return
+        self._due = True
+        loop.call_later(_SETTLE, self._begin, loop)
 
-    def _solve(self) -> None:
-        self._due = False
+    def _question(self) -> Question:
         fields = {name: str(value)[:_LONGEST] for name, value in self.question.items() if name in Question.__slots__}
-        question = Question(**fields)
-        self._answer = ask(question)
-        self.answer = _answer_json(question, self._answer)
+        return Question(**fields)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Solves in another thread, so that the kernel runs cells and hears the page meanwhile."""
+        self._due = False
+        self.stop()
+        job = self._job = _Job(self._question(), threading.Event())
+        self.running = True
+        threading.Thread(target=self._work, args=(loop, job), name="neptune_lab solver", daemon=True).start()
+
+    def _work(self, loop: asyncio.AbstractEventLoop, job: _Job) -> None:
+        with time_limit(SECONDS, job.stop):
+            answer = ask(job.question)
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to see the answer
+            loop.call_soon_threadsafe(self._end, job, answer)
+
+    def _end(self, job: _Job, answer: Answer) -> None:
+        if job is not self._job:  # a later question is being answered
+            return
+        self._job = None
+        self._show(job.question, answer)
+        self.running = False
+
+    def _show(self, question: Question, answer: Answer) -> None:
+        self._answer = answer
+        self.answer = _answer_json(question, answer)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The widget, and beside it HTML without script and plain text, for readers that know no widgets."""

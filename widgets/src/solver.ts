@@ -76,6 +76,8 @@ export function render({ model, el }: { model: Model; el: HTMLElement }): () => 
       ...EXAMPLES.map(([name, given]) => h("button", { type: "button", onclick: () => (edit(example(given)), ask.flush()) }, name)),
     ),
   );
+  const stop = h("button", { type: "button", onclick: () => (model.set("running", false), model.save_changes()) }, "Stop");
+  const busy = h("div", { class: "busy" }, h("span", { class: "dim" }, "deriving …"), stop);
   const sign = h("b", {});
   const says = h("span", {});
   const formula = h("div", { class: "formula" });
@@ -122,6 +124,9 @@ export function render({ model, el }: { model: Model; el: HTMLElement }): () => 
     stale();
   }
 
+  const onRunning = () => {
+    busy.hidden = !model.get("running");
+  };
   const onAnswer = () => {
     answer = model.get("answer") as Answer;
     draw();
@@ -136,10 +141,12 @@ export function render({ model, el }: { model: Model; el: HTMLElement }): () => 
   };
   model.on("change:answer", onAnswer as never);
   model.on("change:question", onQuestion as never);
+  model.on("change:running", onRunning as never);
   // What is pressed in the panel is the panel's: notebooks have keys of their own, and prevent the arrows between radios.
   root.addEventListener("keydown", (e) => e.stopPropagation());
-  root.append(style_, form, status, formula, body);
+  root.append(style_, form, busy, status, formula, body);
   fill();
+  onRunning();
   draw();
   el.append(root);
   const restore = hideStatic(root);
@@ -148,6 +155,7 @@ export function render({ model, el }: { model: Model; el: HTMLElement }): () => 
     restore();
     model.off("change:answer", onAnswer as never);
     model.off("change:question", onQuestion as never);
+    model.off("change:running", onRunning as never);
     root.remove();
   };
 }

@@ -1,0 +1,169 @@
+"""The time limit of the algebra: it ends what takes too long, in any thread, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+import threading
+
+import pytest
+
+from neptune_lab.errors import RepairError
+from neptune_lab.loop_schedule import Schedule
+from neptune_lab.loop_schedule.repairing import RepairRefused
+from neptune_lab.operators import softmax
+from neptune_lab.repair import solve, solve_given, solve_vector, text, time_limit
+from neptune_lab.repair.limit import limited, thread_clock
+
+LONG = 120.0
+
+
+def steps(*times: float):
+    """A clock that reads these times, then the last one."""
+    left = itertools.chain(times, itertools.repeat(times[-1]))
+    return lambda: next(left)
+
+
+def forever() -> None:
+    while True:
+        sum(range(100))
+
+
+def test_what_takes_no_time_is_what_it_is():
+    assert limited(lambda: 7, "x") == 7
+    with pytest.raises(ZeroDivisionError):
+        limited(lambda: 1 // 0, "x")
+
+
+def test_a_call_that_never_ends_is_ended():
+    with pytest.raises(RepairError, match="no answer within 10 s of processor time") as error:
+        limited(forever, "(c + r)**100", clock=steps(0.0, 1.0, 2.0, 3.0, 11.0))
+    assert (error.value.step, error.value.expression) == ("time", "(c + r)**100")
+    assert "repair.time_limit(60)" in (error.value.help or "")
+
+
+def test_in_any_thread():
+    found: list[str] = []
+
+    def work() -> None:
+        try:
+            limited(forever, "g", clock=steps(0.0, 0.0, 11.0))
+        except RepairError as error:
+            found.append(error.step)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert found == ["time"] * 3
+
+
+def test_what_swallows_the_exception_is_told_again():
+    swallowed = []
+
+    def stubborn() -> str:
+        for _ in range(3):
+            try:
+                forever()
+            except BaseException as error:  # noqa: BLE001 - this is what is tested
+                swallowed.append(type(error).__name__)
+        return "done all the same"
+
+    assert limited(stubborn, "g", clock=steps(0.0, 0.0, 11.0)) == "done all the same"
+    assert swallowed == ["Expired"] * 3
+
+
+def test_no_except_exception_takes_it():
+    def careless() -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                forever()
+
+    with pytest.raises(RepairError):
+        limited(careless, "g", clock=steps(0.0, 0.0, 11.0))
+
+
+def test_a_limit_around_another_one_ends_its_own_call():
+    def outer() -> None:
+        limited(forever, "inner")
+
+    with pytest.raises(RepairError) as error:
+        limited(outer, "outer", clock=steps(0.0, 0.0, 11.0))
+    assert error.value.expression == "outer"
+
+
+def test_stopped_from_another_thread():
+    stop, begun = threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        forever()
+
+    def press() -> None:
+        begun.wait(LONG)
+        stop.set()
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with time_limit(math.inf, stop), pytest.raises(RepairError, match="the question was stopped"):
+        limited(call, "g")
+    thread.join()
+    with time_limit(math.inf, stop), pytest.raises(RepairError, match="the question was stopped"):
+        limited(lambda: 7, "g")
+
+
+def race(late: float) -> str:
+    """A call that ends by itself after `late` seconds, while its time is over as soon as it has begun."""
+    began, now = threading.Event(), thread_clock()
+    start = now()
+
+    def call() -> str:
+        began.set()
+        while now() - start < late:
+            pass
+        return "answer"
+
+    try:
+        return limited(call, "g", clock=lambda: 11.0 if began.is_set() else 0.0)
+    except RepairError as error:
+        return error.step
+
+
+def test_nothing_is_left_behind_whenever_it_strikes():
+    """It is the answer or the refusal, and nothing is raised later."""
+    rng, ends = random.Random(0), []
+    for _ in range(300):
+        with time_limit(1e-5):
+            ends.append(race(rng.random() * 2e-4))
+        sum(range(1000))  # what is sent late would be raised here
+    assert set(ends) <= {"answer", "time"}
+
+
+def test_a_large_power_ends_and_is_not_remembered():
+    for solver in (solve, solve_vector):
+        with time_limit(0.3), pytest.raises(RepairError) as error:
+            solver("sum", "(c + r)**300", "r")
+        assert error.value.step == "time"
+    with time_limit(0), pytest.raises(RepairError, match="no answer within 0 s"):
+        solve("sum", "exp(c - 3*r)", "r")
+    assert text(solve("sum", "exp(c - 3*r)", "r").h) == "t*exp(3*r - 3*r')"
+    with time_limit(0), pytest.raises(RepairError, match="no answer within 0 s"):
+        solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_before)/exp(r_now)")
+
+
+def test_a_schedule_says_which_step_took_too_long():
+    schedule = Schedule(softmax.figure1(rows=4, cols=8))
+    with time_limit(0), pytest.raises(RepairRefused, match=r"step 'time' failed: no answer within 0 s") as error:
+        schedule.rolling_update("s_sum", "s_max.j")
+    assert "time_limit(60)" in (error.value.help or "")
+    assert schedule.steps == ()
+    schedule.rolling_update("s_sum", "s_max.j")
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), "10", None, True])
+def test_limits_that_are_none(wrong):
+    with pytest.raises(RepairError, match=r"seconds=.*: expected a number that is not negative"), time_limit(wrong):
+        pass
