@@ -285,7 +285,7 @@ def test_limits_are_positive(small, wrong):
 
 def test_in_processes(small, store, station, with_warps, monkeypatch):
     """Nothing stands in for the processes here: kernels are compiled in some, and run and checked in others."""
-    monkeypatch.setattr("neptune_lab.autotune.tune.EMIT_SECONDS", LONG)
+    monkeypatch.setattr("neptune_lab.autotune.run.EMIT_SECONDS", LONG)
     faults = (fake_runner.CRASHES, fake_runner.WRONG)
     search = Listed(*(with_warps(n) for n in (fake_runner.SLOW, *faults, fake_runner.FAST)))
     result = run(small, store, search, LocalWorkers([station]))

@@ -154,7 +154,7 @@ def cluster():
 
 
 def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
-    monkeypatch.setattr("neptune_lab.autotune.workers.CONNECT_SECONDS", LONG)
+    monkeypatch.setattr("neptune_lab.autotune.dask_workers.CONNECT_SECONDS", LONG)
     workers = DaskWorkers(cluster.scheduler_address, "fake_runner")
     try:
         assert workers.size == 4
