@@ -21,6 +21,8 @@ from neptune_lab.autotune.command import bundle_command, records_command, report
 from neptune_lab.bench.command import bench
 from neptune_lab.errors import DefinitionError, NeptuneError
 from neptune_lab.files import write_text
+from neptune_lab.strict.console import printable
+from neptune_lab.strict.values import check_number
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -228,7 +230,7 @@ def _indent(text: str, pad: str) -> str:
 @with_operator
 def run(
     request: Request,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
     tolerance: Annotated[
         float | None,
         typer.Option(help="Largest relative error (Frobenius norm) that passes (default: 0.001; bfloat16: 0.008)."),
@@ -238,6 +240,7 @@ def run(
     from neptune_lab.pipeline import compile
     from neptune_lab.runtime import device_facts
 
+    check_number("--tolerance", tolerance, DefinitionError, optional=True, positive=True)
     op = request.operator
     facts = device_facts()
     kernel = compile(op, request.template, **request.options)
@@ -339,18 +342,28 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
     except NeptuneError as error:
-        _fail(str(error).replace("\n", ";").replace("  help: ", " "))
+        _fail(str(error).replace("\n  help: ", "; ").replace("\n", "; "))
     except usage_errors as error:  # type: ignore[misc]
         _fail(error.format_message())
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has gone: nobody to tell
         sys.exit(0)
+    except OSError as error:
+        about = f"{error.filename}: " if error.filename else ""
+        _fail(f"{about}{error.strerror or error}")
+    except UnicodeError as error:
+        _fail(f"a text on the command line is not Unicode: {error}")
+    except MemoryError:
+        _fail("there is not enough memory: choose smaller sizes")
+    except (typer.Abort, KeyboardInterrupt):
+        print("neptune-lab: interrupted", file=sys.stderr)
+        sys.exit(130)
     else:
         sys.exit(status if isinstance(status, int) else 0)
 
 
 def _fail(message: str) -> None:
-    print(f"neptune-lab: {message}", file=sys.stderr)
+    print(f"neptune-lab: {printable(' '.join(message.splitlines()))}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from neptune_lab.errors import DefinitionError, TuneError
+from neptune_lab.errors import DefinitionError, MeasureError, TuneError
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -36,7 +36,7 @@ def tune_command(
     ] = None,
     gpus: Annotated[str | None, typer.Option(help="GPUs of this machine, such as 0,1 (default: all).")] = None,
     records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
-    seed: Annotated[int, typer.Option(help="Of the search and of the inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the search and of the inputs.")] = 0,
     again: Annotated[bool, typer.Option("--again", help="Measure anew what the records know.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
@@ -83,7 +83,7 @@ def bundle_command(
         bool, typer.Option("--tuned", help="The best of the records, for the GPU named by --device.")
     ] = False,
     device: Annotated[str, typer.Option(help="The GPU that it is for, as torch names it.")] = "NVIDIA H200",
-    seed: Annotated[int, typer.Option(help="Of the inputs, and of the choice of candidates.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the inputs, and of the choice of candidates.")] = 0,
 ) -> None:
     """Write kernels and a runner that needs torch and Triton only, to be timed on another machine."""
     from neptune_lab.autotune.bundle import chosen, target_named, write_bundle
@@ -137,12 +137,18 @@ def records_command(
     for path in load or ():
         store.load(path)
     found = store.find()
-    if export is not None:
-        store.export(export, fastest(found))
-    if not found and not with_shipped:
+    shown = (*found, *shipped()) if with_shipped else found
+    if not shown:
+        if export is not None:
+            raise MeasureError(
+                f"no records in {store.path} yet: nothing to export",
+                help="--shipped exports those that come with the package",
+            )
         typer.echo(f"no records in {store.path} yet; --shipped prints those that come with the package", err=True)
         return
-    typer.echo(table((*found, *shipped()) if with_shipped else found), nl=False)
+    if export is not None:
+        store.export(export, fastest(shown))
+    typer.echo(table(shown), nl=False)
 
 
 def operator_of(text: str) -> Operator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from neptune_lab.autotune.arguments import check_arguments
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.clock import Clock, MonotonicClock, within
 from neptune_lab.autotune.dask_workers import DaskWorkers
@@ -15,8 +16,8 @@ from neptune_lab.autotune.progress import Silent, bar
 from neptune_lab.autotune.run import Emitters, Run, Searcher, TuneResult
 from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
-from neptune_lab.autotune.workers import Workers, local
-from neptune_lab.errors import MeasureError, TuneError
+from neptune_lab.autotune.workers import DaskWorkers, Workers, local
+from neptune_lab.errors import MeasureError
 from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.records import Record, Store
 from neptune_lab.runtime import DeviceFacts
@@ -77,10 +78,9 @@ def tune(
     Raises:
         MeasureError: there is no GPU, records cannot be stored, or no candidate came to a time; the message says what
             failed.
-        TuneError: seconds or trials is not positive.
+        TuneError: an argument is not of its type, or out of range.
     """
-    if seconds <= 0 or (trials is not None and trials < 1):
-        raise TuneError(f"seconds={seconds}, trials={trials}: expected positive numbers")
+    check_arguments(op, seconds, trials, scheduler, gpus, cold, seed)
     clock = clock or MonotonicClock()
     started = clock.now()
     kept, patience = store or Store(), min(PATIENCE, LOCK_SHARE * seconds)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from neptune_lab.autotune.arguments import check_gpus
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime import DeviceFacts, KernelSpec
 from neptune_lab.runtime.station import Station, gpu_count
@@ -131,6 +132,7 @@ def local(gpus: Sequence[int] | None = None) -> LocalWorkers:
     Raises:
         MeasureError: there is no GPU.
     """
+    check_gpus(gpus)
     count = gpu_count()
     chosen = list(range(count)) if gpus is None else list(gpus)
     if not chosen or max(chosen) >= count:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Previous, Program, Store, transform
+from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Expr, Previous, Program, Store, transform
 from neptune_lab.loop_ir.tree import map_blocks
+from neptune_lab.strict.console import shown
 
 
 def as_float64(program: Program) -> Program:
@@ -60,13 +61,23 @@ def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray
         if buffer.name in program.inputs:
             if buffer.name not in inputs:
                 raise ScheduleError(f"no array was given for input {buffer.name!r} of {program.name}")
-            array = np.asarray(inputs[buffer.name]).astype(buffer.dtype)
+            array = as_array(inputs[buffer.name], buffer)
             if array.shape != buffer.shape:
                 raise ScheduleError(f"input {buffer.name!r} has shape {array.shape}, expected {buffer.shape}")
             arrays[buffer.name] = array
         else:
             arrays[buffer.name] = np.full(buffer.shape, np.nan if "float" in buffer.dtype else 0, buffer.dtype)
     return run_native(program, arrays)
+
+
+def as_array(value: object, buffer: Buffer) -> np.ndarray:
+    """An input's value as an array of its dtype; ScheduleError where it is none."""
+    try:
+        return np.array(value, dtype=buffer.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ScheduleError(
+            f"input {buffer.name!r} is {shown(value)}, expected an array of {buffer.dtype} of shape {buffer.shape}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ from neptune_lab.loop_ir.tag_events import PARTIAL, Index, Number, Read, State, 
 from neptune_lab.loop_ir.tags import TagTrace, values_of_part
 from neptune_lab.loop_ir.tree import blocks, nearest, statements
 from neptune_lab.loop_ir.unproved import unproved
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import is_integer
 
 Sign: TypeAlias = Literal["", "right", "early", "repaired", "wrong"]
 
@@ -208,10 +210,12 @@ def table(
         max_rows: rows beyond are counted, and not shown.
     """
     extents = {s.var: s.extent for _, s, _ in statements(trace.program) if isinstance(s, Loop)}
-    if rolling not in extents:
+    if not isinstance(rolling, str) or rolling not in extents:
         raise ScheduleError(
-            f"{trace.program.name} has no loop {rolling!r}", help=nearest(rolling, list(extents), "loops")
+            f"{trace.program.name} has no loop {shown(rolling)}", help=nearest(rolling, list(extents), "loops")
         )
+    if where is not None and not (isinstance(where, dict) and all(is_integer(n) for n in where.values())):
+        raise ScheduleError(f"where={shown(where)}: expected an integer per variable", help="such as where={'i': 0}")
     rows = _Rows(trace, reference, rolling, extents, where or {})
     for write in trace.events:
         if not write.init and (buffers is None or write.buffer in buffers):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Program, Stmt, Var, loads, substitute, variables
+from neptune_lab.strict.console import shown
 
 Path = tuple[int, ...]
 
@@ -37,7 +38,7 @@ def statements(program: Program) -> Iterator[tuple[Path, Stmt, tuple[Loop, ...]]
 
 def nearest(name: str, names: list[str], what: str) -> str:
     """The help of an error about an unknown name."""
-    close = difflib.get_close_matches(name[:100], names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(str(name)[:100], names, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}? The {what}: {', '.join(names)}"
     return f"the {what}: {', '.join(names) or 'none'}"
@@ -46,17 +47,17 @@ def nearest(name: str, names: list[str], what: str) -> str:
 def find_block(program: Program, name: str) -> tuple[Path, Block, tuple[Loop, ...]]:
     """Path, block and enclosing loops of the block called `name`; ScheduleError with the nearest names otherwise."""
     for path, stmt, loops in statements(program):
-        if isinstance(stmt, Block) and stmt.name == name:
+        if isinstance(name, str) and isinstance(stmt, Block) and stmt.name == name:
             return path, stmt, loops
     raise ScheduleError(
-        f"there is no block {name!r} in {program.name}",
+        f"there is no block {shown(name)} in {program.name}",
         help=nearest(name, [b.name for b in blocks(program)], "blocks"),
     )
 
 
 def has_block(program: Program, name: str) -> bool:
     """Whether there is a block called `name`."""
-    return any(b.name == name for b in blocks(program))
+    return isinstance(name, str) and any(b.name == name for b in blocks(program))
 
 
 def depth_of(loops: tuple[Loop, ...], var: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,11 @@ from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule.cut import extract, part_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives import get
+from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB
 from neptune_lab.strict.json_text import parse
 from neptune_lab.strict.typed import Name, unpack
+from neptune_lab.strict.values import check_integer, check_number
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -228,6 +230,8 @@ class Schedule:
         return made
 
     def _apply(self, step: Step) -> tuple[str, ...]:
+        if not isinstance(step, Step):
+            raise ScheduleError(f"{shown(step)} is no step", help="write Step.of(primitive, **arguments)")
         arguments = {k: _thawed(v) for k, v in step.arguments}
         primitive = get(step.primitive, arguments)
         part = part_of(self.program, self.parts, _blocks_named(arguments))
@@ -312,6 +316,8 @@ class Schedule:
                 Step(written.primitive, tuple((k, _frozen(v)) for k, v in written.arguments.items()))
                 for written in found
             ]
+        if not isinstance(steps, Iterable):
+            raise ScheduleError(f"steps={shown(steps)}: expected Steps, or the JSON of Schedule.to_json")
         for step in steps:
             schedule.apply(step)
         return schedule
@@ -336,6 +342,8 @@ class Schedule:
         Returns:
             An Agreement: true where they are equal, with the error, and a sentence as its text.
         """
+        check_integer("seed", seed, 0, 2**63 - 1, ScheduleError)
+        check_number("tolerance", tolerance, ScheduleError)
         program = self.program
         if seed == 0 and program in self._checked:
             return self._checked[program]
@@ -367,12 +375,14 @@ class Schedule:
         program = self.program
         if phase is not None:
             found = {p.key: p.program for p in self.phases}
-            if phase not in found:
+            if not isinstance(phase, str) or phase not in found:
                 raise ScheduleError(
-                    f"the last step has no phase {phase!r}", help=tree.nearest(phase, list(found), "phases")
+                    f"the last step has no phase {shown(phase)}", help=tree.nearest(phase, list(found), "phases")
                 )
             program = found[phase]
         arrays = self.operator.random_inputs(0) if inputs is None else inputs
+        if not isinstance(arrays, Mapping):
+            raise ScheduleError(f"inputs={shown(inputs)}: expected arrays by the names of the inputs")
         reference = record(self.definition, arrays)
         return table(record(program, arrays), reference, rolling=rolling, where=where)
 

@@ -18,6 +18,7 @@ from neptune_lab.operators import attention, gemm_chain, math, norms, performer,
 from neptune_lab.operators.base import Operator, TensorSpec
 from neptune_lab.operators.custom import custom
 from neptune_lab.operators.presets import PRESETS
+from neptune_lab.strict.console import shown
 
 # What the command line calls them; every value makes an Operator from keyword arguments.
 OPERATORS: dict[str, Callable[..., Operator]] = {
@@ -50,6 +51,8 @@ __all__ = [
 
 def find(name: str) -> Callable[..., Operator]:
     """The function that makes the operator or preset called `name`, such as "attention.causal" or "causal_pf"."""
+    if not isinstance(name, str):
+        raise DefinitionError(f"name={shown(name)}: expected the name of an operator, such as 'attention.causal'")
     if name in PRESETS:
         return attention.preset_function(name)
     if name in gemm_chain.PRESETS:

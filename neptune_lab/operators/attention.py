@@ -44,7 +44,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ParamSpec, TypedDict, Unpack
+from typing import Any, ParamSpec, TypedDict, Unpack, get_args
 
 import numpy as np
 
@@ -60,6 +60,7 @@ from neptune_lab.operators.attention_definition import (
 )
 from neptune_lab.operators.base import Operator, Params, name_of, positive
 from neptune_lab.operators.presets import PRESETS
+from neptune_lab.strict.values import check_choice, check_number, check_switch
 
 __all__ = [
     "alibi", "causal", "define_attention", "document", "general", "global_", "gqa", "prefix", "preset", "softcap",
@@ -127,7 +128,9 @@ def general(
     The other arguments, and the tensors, are the module's.
     """
     params = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
-    mods = {"score_mod": score_mod and name_of(score_mod), "mask_mod": mask_mod and name_of(mask_mod)}
+    mods = {
+        name: None if mod is None else name_of(mod) for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod))
+    }
     more = Options(
         dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse, empty_rows=empty_rows
     )
@@ -169,7 +172,7 @@ def gqa(
     Source: Neptune, Table 1 (GQA).  Arguments and tensors: the module's.
     """
     params = _lengths(batch, heads, seq, head_dim, options)
-    mask = _causal_mask(params) if causal else None
+    mask = _causal_mask(params) if causal is True else None
     title = "Grouped-query attention"
     return _operator("attention_gqa", title, params, {"causal": causal}, options, None, mask)
 
@@ -199,7 +202,7 @@ def alibi(
     def alibi_bias(score, b, h, q, kv):
         return score + math.exp2(-8.0 * (h + 1) / heads) * (kv - (q + offset))
 
-    mask = _causal_mask(params) if causal else None
+    mask = _causal_mask(params) if causal is True else None
     title = "Attention with linear biases (ALiBi)"
     return _operator("attention_alibi", title, params, {"causal": causal}, options, alibi_bias, mask)
 
@@ -222,14 +225,13 @@ def softcap(
 
     The other arguments, and the tensors, are the module's.
     """
-    if isinstance(cap, bool) or not isinstance(cap, int | float) or not 0 < cap < float("inf"):
-        raise DefinitionError(f"cap={cap!r}: expected a positive number")
+    check_number("cap", cap, DefinitionError, positive=True)
     params = _lengths(batch, heads, seq, head_dim, options)
 
     def softcapped(score, b, h, q, kv):
         return cap * math.tanh(score / cap)
 
-    mask = _causal_mask(params) if causal else None
+    mask = _causal_mask(params) if causal is True else None
     own = {"cap": float(cap), "causal": causal}
     return _operator("attention_softcap", "Attention with soft capping", params, own, options, softcapped, mask)
 
@@ -400,11 +402,15 @@ def _operator(
     live: bool = False,
 ) -> Operator:
     """The operator; kv_heads, v_head_dim, return_lse and empty_rows are recorded only where they say something."""
+    if "causal" in own:
+        check_switch("causal", own["causal"], DefinitionError)
     other = {"kv_heads": sizes["heads"], "v_head_dim": sizes["head_dim"]}
+    positive(**{n: options[n] for n in other if options.get(n) is not None})
     given = {n: options.get(n) for n, usual in other.items() if options.get(n) not in (None, usual)}
     sizes = _checked({**sizes, **given})
     last: Params = {"dtype": options.get("dtype", "float16"), "scale": options.get("scale")}
     return_lse, empty_rows = options.get("return_lse", False), options.get("empty_rows", "nan")
+    check_choice("empty_rows", empty_rows, get_args(EmptyRows), DefinitionError)
     if return_lse is not False:
         last["return_lse"] = return_lse
     if empty_rows != "nan":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -22,6 +21,7 @@ from neptune_lab.operators.base import (
 )
 from neptune_lab.operators.capture import Captures, capture
 from neptune_lab.operators.math import call_mod
+from neptune_lab.strict.values import check_choice, check_number, check_switch
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program, Stmt
@@ -159,14 +159,11 @@ def attention_operator(
     dtype, scale = params["dtype"], params["scale"]
     return_lse, empty_rows = params.get("return_lse", False), params.get("empty_rows", "nan")
     supported(dtype, *DTYPES)
-    if not isinstance(return_lse, bool):
-        raise DefinitionError(f"return_lse={return_lse!r}: expected True or False")
-    if empty_rows not in get_args(EmptyRows):
-        raise DefinitionError(f"empty_rows={empty_rows!r}: expected one of {', '.join(get_args(EmptyRows))}")
+    check_switch("return_lse", return_lse, DefinitionError)
+    check_choice("empty_rows", empty_rows, get_args(EmptyRows), DefinitionError)
     if scale is None:
         scale = sizes.head_dim**-0.5
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
-        raise DefinitionError(f"scale={scale!r}: expected a finite number")
+    check_number("scale", scale, DefinitionError)
     scale = float(scale)
     captures = captured_by(sizes, score_mod, mask_mod, live)
     shapes = sizes.shapes

@@ -8,12 +8,15 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_integer
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
@@ -25,6 +28,10 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # Inputs of these dtypes reach a reference as int64, others as float64.
 WHOLE = ("int32", "int64")
+
+# What a loop counts to (TVM's loop variables have 32 bits), and elements of a tensor, 2 TiB in float16.
+LARGEST_SIZE = 2**31 - 1
+LARGEST_TENSOR = 2**40
 
 # Plain JSON, so that a record can name the operator it was made from.
 Params: TypeAlias = dict[str, Any]
@@ -79,8 +86,14 @@ class Operator:
     template: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier():
-            raise DefinitionError(f"name={self.name!r}: an operator's name is a Python identifier")
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise DefinitionError(f"name={shown(self.name)}: an operator's name is a Python identifier")
+        for tensor in (*self.inputs, *self.outputs):
+            if prod(int(extent) for extent in tensor.shape) > LARGEST_TENSOR:
+                raise DefinitionError(
+                    f"{tensor.name} has shape {tuple(tensor.shape)}: more than {LARGEST_TENSOR} elements",
+                    help="choose smaller sizes",
+                )
 
     @cached_property
     def program(self) -> Program:
@@ -101,7 +114,10 @@ class Operator:
             raise DefinitionError(f"{self.name} takes {len(self.inputs)} inputs ({names}), got {len(arrays)}")
         wide = []
         for spec, array in zip(self.inputs, arrays, strict=True):
-            values = as_numpy(array).astype(np.int64 if spec.dtype in WHOLE else np.float64)
+            try:
+                values = as_numpy(array).astype(np.int64 if spec.dtype in WHOLE else np.float64)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise DefinitionError(f"{spec.name}={shown(array)}: expected an array of numbers: {error}") from error
             if values.shape != spec.shape:
                 raise DefinitionError(f"{spec.name} has shape {values.shape}, {self.name} takes {spec.shape}")
             wide.append(values)
@@ -110,6 +126,7 @@ class Operator:
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
         """Inputs by name, in their dtypes; the same for the same seed. Captured ones are what was captured."""
+        check_integer("seed", seed, 0, 2**63 - 1, DefinitionError)
         arrays = (*self.draw(np.random.default_rng(seed)), *self.captured.values())
         return {t.name: np.ascontiguousarray(a, dtype=t.dtype) for t, a in zip(self.inputs, arrays, strict=True)}
 
@@ -127,16 +144,20 @@ def tensor_expressions() -> Any:
 
 
 def positive(**sizes: int) -> None:
-    """Each size is a positive integer, or DefinitionError names the one that is not."""
+    """Each size is a positive integer of 32 bits, as loops count, or DefinitionError names the one that is not."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise DefinitionError(f"{name}={size!r}: expected a positive integer")
+            raise DefinitionError(f"{name}={shown(size)}: expected a positive integer")
+        if size > LARGEST_SIZE:
+            raise DefinitionError(
+                f"{name}={shown(size)}: expected at most {LARGEST_SIZE}, the largest that loops count to"
+            )
 
 
 def supported(dtype: str, *dtypes: str) -> None:
     """`dtype` is one of `dtypes`, or DefinitionError lists them."""
-    if dtype not in dtypes:
-        raise DefinitionError(f"dtype={dtype!r}: expected one of {', '.join(dtypes)}")
+    if not isinstance(dtype, str) or dtype not in dtypes:
+        raise DefinitionError(f"dtype={shown(dtype)}: expected one of {', '.join(dtypes)}")
 
 
 def as_numpy(value: Any) -> np.ndarray:

@@ -5,7 +5,6 @@ All take `x` (rows, cols), and reduce along a row in float32.  "Neptune, 4.4" is
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.base import Arrays, Operator, TensorSpec, positive, source_of, supported, tensor_expressions
 from neptune_lab.operators.stages import builder
+from neptune_lab.strict.values import check_number
 
 Definition = tuple[list[Any], list[Any]]
 
@@ -87,6 +87,7 @@ def rms_norm_max(rows: int = 2, cols: int = 4, eps: float = 1e-6, dtype: str = "
     Raises:
         DefinitionError: a size that is not a positive integer, another dtype, or an eps that is not positive.
     """
+    check_number("eps", eps, DefinitionError, positive=True)
     return _rowwise(
         "rms_norm_max",
         "RMSNorm, then the maximum of each row",
@@ -140,6 +141,7 @@ def rms_norm_quantize(rows: int = 2, cols: int = 4, eps: float = 1e-6, dtype: st
     Raises:
         DefinitionError: a size that is not a positive integer, another dtype, or an eps that is not positive.
     """
+    check_number("eps", eps, DefinitionError, positive=True)
 
     def compute(x: np.ndarray) -> Arrays:
         y = _rms_norm(x, eps)
@@ -225,6 +227,7 @@ def layer_norm(rows: int = 2, cols: int = 4, eps: float = 1e-5, dtype: str = "fl
     Raises:
         DefinitionError: a size that is not a positive integer, another dtype, or an eps that is not positive.
     """
+    check_number("eps", eps, DefinitionError, positive=True)
 
     def compute(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> Arrays:
         deviation = x - x.mean(axis=1, keepdims=True)
@@ -295,8 +298,6 @@ def _rowwise(
     supported(dtype, "float16", "bfloat16", "float32")
     params: dict[str, Any] = {"rows": int(rows), "cols": int(cols), "dtype": dtype}
     if eps is not None:
-        if isinstance(eps, bool) or not isinstance(eps, int | float) or not (isfinite(eps) and eps > 0):
-            raise DefinitionError(f"eps={eps!r}: expected a positive finite number")
         params["eps"] = float(eps)
     extra = () if eps is None else (float(eps),)
     inputs = (TensorSpec("x", (rows, cols), dtype), *(TensorSpec(w, (cols,), dtype) for w in weights))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.base import Arrays, Operator, TensorSpec, positive, source_of, supported, tensor_expressions
 from neptune_lab.operators.stages import builder
+from neptune_lab.strict.values import check_number
 
 Definition = tuple[list[Any], list[Any]]
 
@@ -151,7 +151,8 @@ def performer(
     sizes = {"batch": batch, "heads": heads, "seq": seq, "head_dim": head_dim, "features": features}
     positive(**sizes)
     supported(dtype, "float16", "bfloat16", "float32")
-    if isinstance(eps, bool) or not isinstance(eps, int | float) or not (isfinite(eps) and eps >= 0):
+    check_number("eps", eps, DefinitionError)
+    if eps < 0:
         raise DefinitionError(f"eps={eps!r}: expected a finite number, 0 or above")
     eps = float(eps)
     shape = (batch, heads, seq, head_dim)

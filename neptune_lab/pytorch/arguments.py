@@ -10,6 +10,7 @@ import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import interpreting
+from neptune_lab.strict.values import check_number, check_switch
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -84,6 +85,7 @@ def problem_of(
         raise LaunchError(f"argument k has head_dim {k[3]}; expected {q[3]}, which q has")
     if v[1:3] != k[1:3]:
         raise LaunchError(f"argument v has {v[1]} heads and length {v[2]}; expected {k[1]} and {k[2]}, which k has")
+    check_switch("enable_gqa", enable_gqa, LaunchError)
     if k[1] != q[1] and not enable_gqa:
         raise LaunchError(
             f"argument k has {k[1]} heads; expected {q[1]}, which q has",
@@ -108,6 +110,12 @@ def as_input(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> 
         if tensor.device != device:
             tensor = tensor.to(device, non_blocking=True)  # does not wait for the GPU
     return tensor.contiguous()
+
+
+def refuse_options(enable_gqa: object, scale: object) -> None:
+    """Raise LaunchError for an option that is not of its type."""
+    check_switch("enable_gqa", enable_gqa, LaunchError)
+    check_number("scale", scale, LaunchError, optional=True)
 
 
 def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

@@ -10,7 +10,14 @@ import numpy as np
 import torch
 
 from neptune_lab.errors import LaunchError
-from neptune_lab.pytorch.arguments import as_input, device_of, problem_of, refuse_gradients, tell_of_copies
+from neptune_lab.pytorch.arguments import (
+    as_input,
+    device_of,
+    problem_of,
+    refuse_gradients,
+    refuse_options,
+    tell_of_copies,
+)
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.traced import traced
@@ -71,6 +78,8 @@ def attention(
     """
     if torch.compiler.is_dynamo_compiling():
         return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale)
+    if not isinstance(enable_gqa, bool) or not (scale is None or isinstance(scale, int | float)):
+        refuse_options(enable_gqa, scale)
     device = device_of(q, k, v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         refuse_gradients(q, k, v)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime.load import LoadedKernel, check_shapes, refuse_gradients
 from neptune_lab.runtime.spec import KernelSpec
+from neptune_lab.strict.console import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,8 +40,8 @@ def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
     digest = _digest(kernel.spec)
     if name is None:
         name = f"{kernel.spec.entry}_{digest[:16]}"
-    if not name.isidentifier():
-        raise LaunchError(f"name={name!r}: expected a Python identifier, for torch.ops.{NAMESPACE}.<name>")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise LaunchError(f"name={shown(name)}: expected a Python identifier, for torch.ops.{NAMESPACE}.<name>")
     with _registering:
         if name not in _registered:
             _registered[name] = digest, _register(kernel, name)

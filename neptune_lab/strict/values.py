@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Collection
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from neptune_lab.errors import NeptuneError
 from neptune_lab.strict.console import shown
@@ -13,7 +13,7 @@ from neptune_lab.strict.console import shown
 Refusal: TypeAlias = type[NeptuneError]
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: Any) -> TypeGuard[int]:
     """Whether `value` is an int; bool, which Python counts as an int, is none.
 
     >>> [is_integer(x) for x in (64, 0, True, 2.0, "64")]

@@ -10,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.strict.console import shown
 from neptune_widgets import checks
 
 if TYPE_CHECKING:
@@ -117,6 +118,9 @@ def time(
         flush_l2: start each run with a cold L2 cache.
         runner: where to time; the GPU at hand by default.
     """
+    for given in (kernel, *(against.values() if isinstance(against, dict) else against)):
+        if not hasattr(given, "triton"):
+            raise MeasureError(f"{shown(given)} is no kernel", help="compile one first: nl.time(nl.compile(op))")
     named = dict(against) if isinstance(against, dict) else {f"other {n}": k for n, k in enumerate(against, 1)}
     if isinstance(against, Sequence) and len(against) == 1:
         named = {"other": against[0]}
