@@ -1,7 +1,7 @@
 // Two ES modules, minified, the same bytes from the same sources, style sheets inside: neptune_widgets/static/explorer.js,
 // and solver.js beside it.
 import { build } from "esbuild";
-import { statSync } from "node:fs";
+import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -9,7 +9,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const outfile = process.argv[2] ?? resolve(here, "neptune_widgets/static/explorer.js");
 const LIMIT = 500_000;
 
-const bundle = (entry, outfile) => build({
+const bundle = (entry, outfile, more = {}) => build({
   absWorkingDir: here,
   entryPoints: [entry],
   bundle: true,
@@ -34,9 +34,41 @@ const bundle = (entry, outfile) => build({
       },
     },
   ],
+  ...more,
 });
+
+// The licences of what a bundle contains, from the packages themselves: a comment at its head, which goes wherever the
+// bundle goes (saved pages too), and LICENSES.txt beside it.
+const licences = (metafile) => {
+  const found = new Map();
+  for (const input of Object.keys(metafile.inputs)) {
+    const name = /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input)?.[1];
+    if (name === undefined || found.has(name)) continue;
+    const folder = resolve(here, "node_modules", name);
+    const file = readdirSync(folder).find((n) => /^licen[cs]e/i.test(n));
+    if (file === undefined) throw new Error(`${name} has no licence file`);
+    const { version, license } = JSON.parse(readFileSync(resolve(folder, "package.json"), "utf8"));
+    if (license !== "MIT") throw new Error(`${name} has the licence ${license}: look at what it asks for`);
+    const text = readFileSync(resolve(folder, file), "utf8").replaceAll("\r", "").replace(/^MIT License\n+/, "").trim();
+    found.set(name, { version, head: text.split("\n\n")[0].replaceAll("\n", " "), body: text.split("\n\n").slice(1).join("\n\n") });
+  }
+  const bodies = new Map();
+  for (const [name, { version, head, body }] of [...found].sort(([a], [b]) => (a < b ? -1 : 1))) {
+    const key = body.replace(/\s+/g, " ");
+    if (!bodies.has(key)) bodies.set(key, { body, heads: [] });
+    bodies.get(key).heads.push(`${name} ${version}: ${head}`);
+  }
+  const parts = [...bodies.values()].map(({ heads, body }) => `${heads.join("\n")}\n\n${body}\n`);
+  return `This file contains the following software, under the MIT License.\n\n${parts.join("\n")}`;
+};
+
+const { metafile } = await bundle("src/index.ts", outfile, { metafile: true, write: false });
+const notice = licences(metafile);
+writeFileSync(resolve(dirname(outfile), "LICENSES.txt"), notice.replace("This file contains", "explorer.js contains"));
+const banner = { js: `/*!\n${notice}*/` };
+
 for (const [entry, path] of [["src/index.ts", outfile], ["src/solver.ts", resolve(dirname(outfile), "solver.js")]]) {
-  await bundle(entry, path);
+  await bundle(entry, path, path === outfile ? { banner } : {});
   const size = statSync(path).size;
   console.log(`${path}: ${size} bytes`);
   if (size > LIMIT) {

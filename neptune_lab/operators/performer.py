@@ -151,9 +151,7 @@ def performer(
     sizes = {"batch": batch, "heads": heads, "seq": seq, "head_dim": head_dim, "features": features}
     positive(**sizes)
     supported(dtype, "float16", "bfloat16", "float32")
-    check_number("eps", eps, DefinitionError)
-    if eps < 0:
-        raise DefinitionError(f"eps={eps!r}: expected a finite number, 0 or above")
+    check_number("eps", eps, DefinitionError, from_zero=True)
     eps = float(eps)
     shape = (batch, heads, seq, head_dim)
 

@@ -12,6 +12,9 @@ from neptune_lab.strict.console import shown
 
 Refusal: TypeAlias = type[NeptuneError]
 
+# float64 has larger ones, but products of them are infinite.
+LARGEST_NUMBER = 1e300
+
 
 def is_integer(value: Any) -> TypeGuard[int]:
     """Whether `value` is an int; bool, which Python counts as an int, is none.
@@ -39,14 +42,23 @@ def check_integer(
     raise error(f"{name}={shown(value)}: expected an integer from {least} to {most}{left_out}", help=help)
 
 
-def check_number(name: str, value: Any, error: Refusal, *, optional: bool = False, positive: bool = False) -> None:
-    """Raise `error` unless `value` is a finite int or float (above 0, if `positive`; or None, if `optional`)."""
+def check_number(
+    name: str, value: Any, error: Refusal, *, optional: bool = False, positive: bool = False, from_zero: bool = False
+) -> None:
+    """Raise `error` unless `value` is a finite int or float.
+
+    Args:
+        optional: None is taken too.
+        positive: it must be above 0.
+        from_zero: it must be 0 or above.
+    """
     if optional and value is None:
         return
     fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if fits and abs(value) <= 1e300 and isfinite(value) and (value > 0 or not positive):
-        return
-    kind = "a positive number" if positive else "a finite number"
+    if fits and abs(value) <= LARGEST_NUMBER and isfinite(value) and (value > 0 or not positive):
+        if value >= 0 or not from_zero:
+            return
+    kind = "a positive finite number" if positive else "a finite number, 0 or above" if from_zero else "a finite number"
     raise error(f"{name}={shown(value)}: expected {kind}{', or None' if optional else ''}")
 
 
