@@ -16,7 +16,7 @@ from neptune_lab.autotune.progress import Silent, bar
 from neptune_lab.autotune.run import Emitters, Run, Searcher, TuneResult
 from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
-from neptune_lab.autotune.workers import DaskWorkers, Workers, local
+from neptune_lab.autotune.workers import Workers, local
 from neptune_lab.errors import MeasureError
 from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.records import Record, Store

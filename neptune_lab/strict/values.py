@@ -54,10 +54,10 @@ def check_number(
     """
     if optional and value is None:
         return
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if fits and abs(value) <= LARGEST_NUMBER and isfinite(value) and (value > 0 or not positive):
-        if value >= 0 or not from_zero:
-            return
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    finite = number and abs(value) <= LARGEST_NUMBER and isfinite(value)
+    if finite and (value > 0 or (value == 0 and not positive) or not (positive or from_zero)):
+        return
     kind = "a positive finite number" if positive else "a finite number, 0 or above" if from_zero else "a finite number"
     raise error(f"{name}={shown(value)}: expected {kind}{', or None' if optional else ''}")
 

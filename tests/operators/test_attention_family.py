@@ -254,7 +254,7 @@ def test_the_command_line_finds_presets() -> None:
         (lambda: attention.causal(seq=4, widow=3), r"no argument 'widow'"),
         (lambda: attention.window(seq=4, window=0), r"window=0: expected a positive integer"),
         (lambda: attention.prefix(seq=4, prefix=0), r"prefix=0: expected a positive integer"),
-        (lambda: attention.softcap(seq=4, cap=0.0), r"cap=0.0: expected a positive number"),
+        (lambda: attention.softcap(seq=4, cap=0.0), r"cap=0.0: expected a positive finite number"),
         (lambda: attention.preset("causal_dx", seq=4), r"no preset 'causal_dx'(.|\n)*causal_dc"),
         (lambda: attention.preset("causal_pf"), r"preset 'causal_pf' needs seq"),
         (lambda: attention.preset("causal_pf", seq=4, window=2), r"takes no window"),
