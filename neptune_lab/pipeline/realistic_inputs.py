@@ -72,7 +72,10 @@ def recorded_inputs(op: Operator, tensors: Mapping[str, np.ndarray], sample: int
     for name, shape in wanted.items():
         if name not in tensors:
             raise DefinitionError(f"the recorded inputs have no {name!r}", help=f"they hold {', '.join(tensors)}")
-        array = np.asarray(tensors[name])[sample : sample + 1]
+        array = np.asarray(tensors[name])
+        if array.ndim != len(shape):
+            raise DefinitionError(f"recorded {name} has shape {array.shape}: expected (samples, heads, length, width)")
+        array = array[sample : sample + 1]
         if name == "q":
             array = array[:, :, -shape[2] :]
         if array.shape != shape:
