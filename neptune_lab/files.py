@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,6 +69,55 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = Fa
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise _refusal(target, error) from error
     return target
+
+
+class LongRun:
+    """The file that a long run saves after each step. Where that fails the run goes on, and its text is kept.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._text: str | None = None
+
+    def save(self, text: str) -> str | None:
+        """Saves the run's whole text so far, in place of the last one; what to tell the user of a failure, once."""
+        told = self._text is not None
+        try:
+            write_text(self.path, text)
+        except FileError as error:
+            self._text = text
+            return None if told else f"not saved yet, and kept in memory: {error.reason}"
+        self._text = None
+        return None
+
+    def finish(self) -> None:
+        """Saves what could not be saved before; where that fails, to a new file in the folder for temporary files.
+
+        Raises:
+            FileError: the file cannot be written; it says where the text is.
+        """
+        if self._text is None:
+            return
+        try:
+            write_text(self.path, self._text)
+        except FileError as error:
+            elsewhere = write_text(_elsewhere(self.path), self._text)
+            raise FileError(
+                f"{error.reason}; everything is in {str(elsewhere)!r}",
+                help=f"{error.help}, and move the file there: mv {elsewhere} {self.path}",
+            ) from error
+        self._text = None
+
+
+def _elsewhere(path: Path) -> Path:
+    try:
+        folder = Path(tempfile.gettempdir())
+    except OSError:  # there is none that can be written
+        folder = Path.cwd()
+    return folder / f"{path.stem}-{os.getpid()}{path.suffix}"
 
 
 def _refusal(target: Path, error: OSError | ValueError) -> FileError:

@@ -17,12 +17,13 @@ from neptune_lab.bench.ablation import Variant, variants
 from neptune_lab.bench.clock import LOST, Clock, clock
 from neptune_lab.bench.contestants import Attempt, attempt, contestants, repeats
 from neptune_lab.bench.kernels import Compiled, Kernels
-from neptune_lab.bench.measured import OURS, Entry, Results, SetupResult, read, write
+from neptune_lab.bench.measured import OURS, Entry, Results, SetupResult, read, to_json, write
 from neptune_lab.bench.reference import reference
 from neptune_lab.bench.setups import Setup, all_setups
 from neptune_lab.bench.tensors import device_memory, make_tensors
 from neptune_lab.bench.warm import Source, Warm, warm_all
 from neptune_lab.errors import MeasureError
+from neptune_lab.files import LongRun
 from neptune_lab.runtime.timing import summary
 
 # Setups compiled ahead at a time: enough to keep the processes busy, few enough that a run that is cut short has
@@ -72,15 +73,25 @@ def run(plan: Plan, *, timer: Clock | None = None, progress: Callable[[str], Non
     Raises:
         MeasureError: the file is of another device, or the GPU was lost (what was measured is in the file, and
             another start goes on).
+        FileError: results cannot be written; where that happens after the start, it says where they are.
     """
     began = time.monotonic()
     results = _begin(plan)
+    write(plan.out, results)  # found out now if it cannot be written
+    saved = LongRun(plan.out)
+    try:
+        return _measure_all(plan, results, saved, timer or clock(), progress, began)
+    finally:
+        saved.finish()
+
+
+def _measure_all(
+    plan: Plan, results: Results, saved: LongRun, timer: Clock, progress: Callable[[str], None], began: float
+) -> Results:
     before = results.seconds
-    write(plan.out, results)
     known = {s.name for s in results.setups} - plan.again
     waiting = [s for s in plan.setups if s.name not in known]
     done = len(plan.setups) - len(waiting)
-    timer = timer or clock()
     for start in range(0, len(waiting), TIER):
         tier = waiting[start : start + TIER]
         if time.monotonic() - began > plan.budget_s:
@@ -93,7 +104,8 @@ def run(plan: Plan, *, timer: Clock | None = None, progress: Callable[[str], Non
                 break
             found, lost = _measure_or_tell(setup, plan, ahead, timer)
             results = results.with_setup(found, before + time.monotonic() - began)
-            write(plan.out, results)
+            if failed := saved.save(to_json(results)):
+                progress(failed)
             done += 1
             progress(f"[{done}/{len(plan.setups)}] {line(found)}")
             if lost:
@@ -188,11 +200,18 @@ def tune_setups(plan: Plan, seconds: float, progress: Callable[[str], None] = la
     began = time.monotonic()
     results = _begin(plan)
     before = results.seconds
-    for setup in plan.setups:
-        told = tune_setup(setup, seconds)
-        results = results.with_tuning(told, before + time.monotonic() - began)
-        write(plan.out, results)
-        progress(f"{setup.name}: tuned in {told['seconds']:.0f} s ({told['ended']}), {len(told['trials'])} candidates")
+    write(plan.out, results)
+    saved = LongRun(plan.out)
+    try:
+        for setup in plan.setups:
+            told = tune_setup(setup, seconds)
+            results = results.with_tuning(told, before + time.monotonic() - began)
+            if failed := saved.save(to_json(results)):
+                progress(failed)
+            said = f"tuned in {told['seconds']:.0f} s ({told['ended']}), {len(told['trials'])} candidates"
+            progress(f"{setup.name}: {said}")
+    finally:
+        saved.finish()
     return results
 
 

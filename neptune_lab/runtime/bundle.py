@@ -15,7 +15,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,8 +25,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from neptune_lab.errors import FileError, MeasureError, NeptuneError
-from neptune_lab.files import write_text
+from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.files import LongRun, write_text
 from neptune_lab.runtime.choice import Choice
 from neptune_lab.runtime.device import DeviceFacts
 from neptune_lab.runtime.spec import KernelSpec
@@ -148,7 +147,7 @@ class Results:
         self.found: dict[str, Measurement] = {}
         self.due: set[str] = set()  # measured before, and to be measured again
         self._lock = threading.Lock()
-        self._failed: str | None = None
+        self._file = LongRun(path)
         if path.is_file():
             device, self.found = read_results(path)
             if device != self._device:
@@ -164,32 +163,12 @@ class Results:
         with self._lock:
             self.found.update(found)
             self.due.difference_update(found)
-            failed, self._failed = self._failed, None
-            try:
-                write_text(self.path, self._text())
-            except FileError as error:
-                self._failed = error.reason
-            return self._failed if failed is None else None
+            return self._file.save(self._text())
 
     def finish(self) -> None:
-        """Writes what could not be written before, here or else to a new file for temporary files.
-
-        Raises:
-            FileError: the file cannot be written; it says where the results are.
-        """
+        """Writes what could not be written before; FileError where it cannot be, which says where the results are."""
         with self._lock:
-            if self._failed is None:
-                return
-            try:
-                write_text(self.path, self._text())
-            except FileError as error:
-                elsewhere = Path(tempfile.gettempdir()) / f"{self.path.stem}-{os.getpid()}.json"
-                write_text(elsewhere, self._text())
-                raise FileError(
-                    f"{error.reason}; all results are in {elsewhere}",
-                    help=f"bring that file back: --results {elsewhere}",
-                ) from error
-            self._failed = None
+            self._file.finish()
 
     def _text(self) -> str:
         plain = {file: m.to_json() for file, m in sorted(self.found.items())}
@@ -284,7 +263,7 @@ def _measure(entry: Entry, station: Station, kept: Results, say: Callable[[str],
             refused = compiled[file].result()
             found = station.time(entry.task, spec) if refused is None else Measurement(failure=refused)
             if failed := kept.add({file: found}):
-                say(f"not stored yet, and kept in memory: {failed}")
+                say(failed)
             say(f"{entry.name:<40} {_said(found)}  {file}")
     timed = {f: m for f in entry.kernels if (m := kept.found[f]).us is not None}
     best = sorted(timed, key=lambda f: timed[f].us or 0.0)[:AGAIN]

@@ -85,3 +85,14 @@ def test_axe_finds_nothing_serious(panel, front_end_packages):
     panel.page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
     found = panel.page.evaluate("axe.run(document.querySelector('.ns'), {resultTypes: ['violations']})")
     assert [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found["violations"] if v["impact"] != "minor"] == []
+
+
+def test_a_question_that_takes_too_long_is_stopped(panel):
+    write(panel, "term g(r, c)", "(c + r)**300")
+    panel.get_by_role("button", name="Stop").click()
+    status = panel.get_by_role("status")
+    expect(status).to_contain_text("There is no repair")
+    expect(panel.get_by_text("the question was stopped").first).to_be_visible()
+    expect(panel.get_by_role("button", name="Stop")).to_be_hidden()
+    write(panel, "term g(r, c)", "c/r")
+    expect(status).to_contain_text("t*r/r'")

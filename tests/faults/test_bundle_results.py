@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import faulty_disk as disk
 import pytest
 
+from neptune_lab import files
 from neptune_lab.errors import FileError
 from neptune_lab.runtime import bundle
 from neptune_lab.runtime.bundle import Entry, Results, read_results
@@ -80,7 +81,7 @@ class TestRun:
     @pytest.mark.parametrize("at", range(len(FILES)))
     def test_all_results_are_elsewhere_then(self, tmp_path, monkeypatch, at):
         rescued: list = []
-        real = bundle.write_text
+        real = files.write_text
 
         def write(path, text):
             if path.parent == tmp_path:
@@ -88,10 +89,10 @@ class TestRun:
             rescued.append(text)
             return path
 
-        monkeypatch.setattr(bundle, "write_text", write)
+        monkeypatch.setattr(files, "write_text", write)
         found, said = run(tmp_path, OneStation(at), monkeypatch)
         assert isinstance(found, FileError)
-        assert "all results are in" in found.reason
+        assert "everything is in" in found.reason
         assert len(json.loads(rescued[0])["results"]) == len(FILES)
         assert sum("kept in memory" in line for line in said) == 1
         assert len(read_results(tmp_path / "results.json")[1]) == at
@@ -99,7 +100,7 @@ class TestRun:
     def test_measuring_again_keeps_the_old_results_until_there_are_new_ones(self, tmp_path, monkeypatch):
         run(tmp_path, OneStation(), monkeypatch)
         before = read_results(tmp_path / "results.json")[1]
-        monkeypatch.setattr(bundle.tempfile, "gettempdir", lambda: str(tmp_path))
+        monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(tmp_path))
         shutil.copy(tmp_path / "results.json", tmp_path / "copy.json")
         found, _ = run(tmp_path, OneStation(1), monkeypatch, again=True)
         assert isinstance(found, FileError)

@@ -12,8 +12,9 @@ from pathlib import Path
 import faulty_disk as disk
 import pytest
 
+from neptune_lab import files
 from neptune_lab.errors import FileError
-from neptune_lab.files import write_bytes, write_text
+from neptune_lab.files import LongRun, write_bytes, write_text
 
 OLD, NEW = "old\n" * 100, "newer\n" * 100
 
@@ -148,3 +149,43 @@ def test_a_process_killed_at_any_operation_leaves_one_whole_file(tmp_path):
     assert done.returncode == 0
     assert at >= 5
     assert seen == {OLD, NEW}
+
+
+class TestLongRun:
+    """A run that saves after each step goes on without its file, and loses nothing."""
+
+    @pytest.fixture(autouse=True)
+    def temporary(self, tmp_path, monkeypatch):
+        folder = tmp_path / "temporary"
+        folder.mkdir()
+        monkeypatch.setattr("neptune_lab.files.tempfile.gettempdir", lambda: str(folder))
+        return folder
+
+    def test_a_disk_that_has_room_again_has_everything(self, tmp_path, monkeypatch):
+        run = LongRun(tmp_path / "run.json")
+        assert run.save("1") is None
+        with monkeypatch.context() as patch:
+            patch.setattr("neptune_lab.files.os", disk.FaultyDisk(0, disk.full))
+            assert "not saved yet, and kept in memory: cannot write" in (run.save("12") or "")
+            assert run.save("123") is None, "it is said once"
+        assert run.path.read_text() == "1"
+        run.finish()
+        assert run.path.read_text() == "123"
+        run.finish()
+
+    def test_a_disk_that_stays_full_has_the_old_and_another_the_new(self, tmp_path, monkeypatch, temporary):
+        run = LongRun(tmp_path / "run.json")
+        run.save("1")
+        real = files.write_text
+
+        def write(path, text):
+            if path.parent == tmp_path:
+                raise FileError("cannot write: No space left on device", help="free some space")
+            return real(path, text)
+
+        monkeypatch.setattr(files, "write_text", write)
+        run.save("12")
+        with pytest.raises(FileError, match=r"No space left on device; everything is in '.*run-\d+\.json'"):
+            run.finish()
+        assert run.path.read_text() == "1"
+        assert [path.read_text() for path in temporary.iterdir()] == ["12"]
