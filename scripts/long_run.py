@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from neptune_lab.files import write_text
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("neptune_lab", "widgets/neptune_widgets", "tests")
 NIGHTLY_CASES = 20_000
@@ -90,9 +92,7 @@ def run(steps: Sequence[Step], root: Path, state: Path) -> int:
             failed.append(step.name)
         else:
             passed[step.name] = round(time.monotonic() - began, 1)
-            fresh = kept.with_suffix(".new")
-            fresh.write_text(json.dumps(passed, indent=1))
-            fresh.replace(kept)
+            write_text(kept, json.dumps(passed, indent=1))
     print(
         f"\n{len(steps) - len(failed)} of {len(steps)} steps passed" + "".join(f"\nfailed: {name}" for name in failed)
     )
