@@ -19,9 +19,6 @@ from neptune_lab import records, trace
 from neptune_lab.bench import measured
 from neptune_lab.errors import FileError
 from neptune_lab.operators import softmax
-from neptune_lab.runtime.bundle import Results
-from neptune_lab.runtime.device import H200
-from neptune_lab.runtime.trial import Measurement
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,18 +80,11 @@ SAVES: dict[str, Callable[[Path, Any], Callable[[], object]]] = {
     "page": lambda path, kernel: lambda: nl.explore(kernel).export_html(path),
     "view": lambda path, kernel: lambda: views.save({"step": 1}, path),
     "records": lambda path, kernel: lambda: records.Store(path.parent / "none").export(path),
-    "bundle results": lambda path, kernel: lambda: _results(path).add({"a": Measurement(failure="none")}),
     "bench": lambda path, kernel: (
         lambda: measured.write(path, measured.Results({}, {}, {}, "2000-01-01T00:00:00+00:00", 1.0, "made up"))
     ),
     "student's copy": lambda path, kernel: _course(path),
 }
-
-
-def _results(path: Path) -> Results:
-    results = Results(path.with_name("other"), H200)
-    results.path = path
-    return results
 
 
 @pytest.mark.parametrize("name", SAVES)
@@ -106,6 +96,9 @@ def test_a_full_disk_leaves_the_old_file(name, kernel, tmp_path, monkeypatch):
     names = sorted(os.listdir(tmp_path))
 
     def check():
+        for copy in tmp_path.glob("*.before-*"):  # of a student's work, made first
+            assert copy.read_text() == old
+            copy.unlink()
         assert sorted(os.listdir(tmp_path)) == names
         if path.read_text() != old:  # only the sync of the folder failed
             path.write_text(old)
