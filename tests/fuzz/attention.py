@@ -78,7 +78,7 @@ def operator(case: dict[str, Any], tensors: dict[str, np.ndarray]) -> Any:
 
 def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.ndarray]:
     """Attention stage by stage in NumPy, with the mods' text read by NumPy."""
-    sizes, kind = case["sizes"], np.dtype(dtype)
+    sizes, kind = case["sizes"], np.dtype(dtype.removesuffix("+"))
     names = ("bias", "slopes", "sink", "rel", "doc", "doc2")
     values = {n: np.asarray(inputs[n]) for n in names if n in inputs}
     values = {n: a.astype(kind) if a.dtype.kind == "f" else a.astype(np.int64) for n, a in values.items()}
@@ -113,7 +113,7 @@ def run_attention(case: dict[str, Any], outcome: Any) -> None:
 
     tensors = captured(case)
     op = operator(case, tensors)
-    kernel = nl.compile(op, case["template"], **case["options"])
+    kernel = nl.compile(op, case["template"], validate="none", **case["options"])
     count_kernel(kernel, outcome)
     dtype = case["sizes"]["dtype"]
     shapes = {t.name: list(t.shape) for t in op.inputs if t.name not in op.captured}
@@ -127,5 +127,4 @@ def run_attention(case: dict[str, Any], outcome: Any) -> None:
         unit = 2.0**-20 if dtype == "float32" else 2.0**-11
         masks = bool(case["mask"]) or "where" in case["score"]
         compare("tiles", kind, interpret(kernel.htile, inputs), wanted, inputs, masks, unit)
-        if n < 2:
-            compare("Triton", kind, triton_outputs(kernel, inputs), wanted, inputs, masks, unit)
+        compare("Triton", kind, triton_outputs(kernel, inputs, case, n), wanted, inputs, masks, unit)

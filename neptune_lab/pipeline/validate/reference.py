@@ -31,15 +31,16 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def evaluate(definition: Program, inputs: Mapping[str, Array], *, wide: bool = False) -> Arrays:
+def evaluate(definition: Program, inputs: Mapping[str, Array], *, wide: bool = False, moved: float = 0.0) -> Arrays:
     """Every stage of the definition in order, as it stands: all tensors by name.
 
     Args:
         definition: a program before any step, one block per stage.
         inputs: an array per input, of its shape.
         wide: floats are float64, and conversions between floats do nothing; else each stage is in its own dtype.
+        moved: what is added to each tanh and sigmoid, whose error is absolute.
     """
-    machine = _Machine(definition, wide)
+    machine = _Machine(definition, wide, moved)
     for name in definition.inputs:
         machine.arrays[name] = machine.convert(np.asarray(inputs[name]), definition.buffer(name).dtype)
     with np.errstate(all="ignore"):
@@ -49,8 +50,8 @@ def evaluate(definition: Program, inputs: Mapping[str, Array], *, wide: bool = F
 
 
 class _Machine:
-    def __init__(self, program: Program, wide: bool) -> None:
-        self.program, self.wide = program, wide
+    def __init__(self, program: Program, wide: bool, moved: float) -> None:
+        self.program, self.wide, self.moved = program, wide, moved
         self.arrays: Arrays = {}
 
     def convert(self, value: Any, dtype: str) -> Array:
@@ -132,6 +133,8 @@ class _Machine:
             case Op(name, args):
                 parts = [self.expr(a, env) for a in args]
                 found = np.asarray(_FUNCTIONS[name](*parts))
+                if name in ("tanh", "sigmoid") and self.moved:
+                    found = found + self.moved
                 # NumPy computes a function of whole numbers in float64; single precision is what was written.
                 return (
                     found.astype(np.float32)

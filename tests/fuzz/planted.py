@@ -1,0 +1,7 @@
+"""A plugin of pytest that plants a bug: `NEPTUNE_MUTATION=strides python -m pytest -p fuzz.planted …`."""
+
+import os
+
+from fuzz.mutants import FOLDER, plant, read
+
+plant(read(FOLDER / f"{os.environ['NEPTUNE_MUTATION']}.toml"))

@@ -1,0 +1,43 @@
+"""The planted bugs still fit the compiler, and the checks that look for them find a few at once."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from fuzz import mutants
+from fuzz.mutants import Mutation, mutations
+
+ALL = {m.name: m for m in mutations()}
+
+
+def test_there_are_forty():
+    assert len(ALL) >= 40
+    assert all(m.why and m.old != m.new for m in ALL.values())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_mutation_fits_its_function(name: str):
+    """Where this fails, the function was changed: write the mutation for what it is now."""
+    mutation = ALL[name]
+    code = mutants._code_of(compile(mutation.source(), "mutated", "exec"), mutation.qualified)
+    assert code.co_name == mutation.qualified.rpartition(".")[2]
+
+
+def test_a_text_that_is_gone_is_an_error():
+    mutation = Mutation("gone", "", "neptune_lab.htile_to_triton.addresses:strides", "no such text", "")
+    with pytest.raises(LookupError, match="has the old text 0 times: no such text"):
+        mutation.source()
+    with pytest.raises(LookupError, match="has no stride"):
+        Mutation("gone", "", "neptune_lab.htile_to_triton.addresses:stride", "", "").source()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="planting needs fork")
+def test_a_planted_bug_is_found_and_stays_in_its_copy():
+    from neptune_lab.htile_to_triton.addresses import strides
+
+    found = mutants._in_a_fork(ALL["strides"], lambda: str(strides((2, 3, 4))))
+    assert found == "(13, 4, 1)"
+    assert strides((2, 3, 4)) == (12, 4, 1)
+    assert mutants.found_by(ALL["accumulators"], 0, 0.0, ["validation"]) == "validation: causal (Triton)"
