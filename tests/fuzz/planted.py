@@ -4,4 +4,5 @@ import os
 
 from fuzz.mutants import FOLDER, plant, read
 
-plant(read(FOLDER / f"{os.environ['NEPTUNE_MUTATION']}.toml"))
+if os.environ.get("NEPTUNE_MUTATION"):
+    plant(read(FOLDER / f"{os.environ['NEPTUNE_MUTATION']}.toml"))
