@@ -30,6 +30,8 @@ from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.visits import LIMIT, Extents, Visits, extents_of, points, visits
 
+Guarded: TypeAlias = tuple[Load | Previous, tuple[Expr, ...]]
+
 
 def verify_bounds(program: Program) -> None:
     """Rules 1 and 2 alone: what a native run needs so that it stays in its memory.
@@ -53,9 +55,7 @@ def verify_bounds(program: Program) -> None:
         if stmt.name in seen:
             raise ScheduleError(f"two blocks are called {stmt.name!r}", node=stmt.name, help="rename one of the stages")
         seen.add(stmt.name)
-        accessed = dict.fromkeys(
-            [stmt.writes, *(r.buffer for s in (stmt.body, stmt.init) if s is not None for r in loads(s.value))]
-        )
+        accessed = _accessed(stmt)
         missing = [name for name in accessed if name not in shapes]
         if missing:
             raise ScheduleError(
@@ -70,6 +70,18 @@ def verify_bounds(program: Program) -> None:
                 help="undo the step; another order of steps may do",
             )
         _check_block_bounds(stmt, extents_of(loops), tuple(shapes[name] for name in accessed))
+
+
+@lru_cache(maxsize=4096)
+def _accessed(block: Block) -> tuple[str, ...]:
+    stores = [s for s in (block.body, block.init) if s is not None]
+    return tuple(dict.fromkeys([block.writes, *(r.buffer for s in stores for r in loads(s.value))]))
+
+
+@lru_cache(maxsize=4096)
+def reads_of(block: Block) -> tuple[Guarded, ...]:
+    """Every read of a block's body, once, with the conditions under which it is made."""
+    return tuple(dict.fromkeys(guarded_reads(block.body.value)))
 
 
 @lru_cache(maxsize=4096)
@@ -113,9 +125,6 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
         _check_access(block, Load(store.buffer, store.indices), (), by_name, found, loops)
         for read, conditions in dict.fromkeys(guarded_reads(store.value)):
             _check_access(block, read, conditions, by_name, found, loops)
-
-
-Guarded: TypeAlias = tuple[Load | Previous, tuple[Expr, ...]]
 
 
 def guarded_reads(expr: Expr, conditions: tuple[Expr, ...] = ()) -> list[Guarded]:
@@ -220,4 +229,4 @@ def _not_provable(block: Block, what: str) -> ScheduleError:
     )
 
 
-__all__ = ["guarded_reads", "verify_bounds"]
+__all__ = ["reads_of", "verify_bounds"]

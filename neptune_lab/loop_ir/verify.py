@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.folds import TILED, check_fold, check_tags, domains
-from neptune_lab.loop_ir.inside import guarded_reads, verify_bounds
+from neptune_lab.loop_ir.inside import reads_of, verify_bounds
 from neptune_lab.loop_ir.nodes import (
     Block,
     Expr,
@@ -37,7 +38,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.read_cover import Side, uncovered
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.visits import extents_of, visits
+from neptune_lab.loop_ir.visits import Extents, extents_of, visits
 
 
 def verify(program: Program, definition: Program | None = None) -> None:
@@ -48,6 +49,11 @@ def verify(program: Program, definition: Program | None = None) -> None:
         definition: the program before any step, which says how many elements each stage folds; without it, the number
             of elements in tiles is not compared.
     """
+    _verified(program, definition)
+
+
+@lru_cache(maxsize=512)
+def _verified(program: Program, definition: Program | None) -> None:
     verify_bounds(program)
     around = {s.name: (s, loops) for _, s, loops in tree.statements(program) if isinstance(s, Block)}
     known = {} if definition is None else domains(program, definition)
@@ -64,7 +70,7 @@ def verify(program: Program, definition: Program | None = None) -> None:
         _check_writers(places, name, found)
     _check_outputs(program, places)
     for block, _ in around.values():
-        for read, conditions in dict.fromkeys(guarded_reads(block.body.value)):
+        for read, conditions in reads_of(block):
             _check_read(program, places, block, read, conditions)
 
 
@@ -79,9 +85,13 @@ class _Places:
         writers: Mapping[str, list[Block]],
     ) -> None:
         self.around, self.paths, self.order, self.writers = around, paths, order, writers
+        self._extents = {name: extents_of(loops) for name, (_, loops) in around.items()}
 
     def loops(self, block: Block) -> tuple[Loop, ...]:
         return self.around[block.name][1]
+
+    def extents(self, block: Block) -> Extents:
+        return self._extents[block.name]
 
     def shared(self, a: Block, b: Block) -> tuple[Loop, ...]:
         """The loops that both blocks are in."""
@@ -133,7 +143,7 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
     if not block.is_reduction:
         return
     shared = places.shared(start, block)
-    folded = bound_loops(it for it in block.iters if it.kind == "reduce")
+    folded = folded_loops(block)
     inside = [x.var for x in shared if x.extent > 1 and x.var in folded]
     if inside:
         raise ScheduleError(
@@ -142,7 +152,7 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
             node=start.name,
             help=f"keep {start.name!r} before loop {inside[0]!r}",
         )
-    idle = visits(block.iters, block.predicates, extents_of(places.loops(block))).idle
+    idle = visits(block.iters, block.predicates, places.extents(block)).idle
     again = [var for var in idle if var not in {x.var for x in shared}]
     if again:
         raise ScheduleError(
@@ -181,21 +191,33 @@ def _check_outputs(program: Program, places: _Places) -> None:
 # -- 5: reads ----------------------------------------------------------------------------------------------------
 
 
-def _side(block: Block, indices: tuple[Expr, ...], loops: tuple[Loop, ...]) -> Side:
+@lru_cache(maxsize=4096)
+def _side(block: Block, indices: tuple[Expr, ...], loops: Extents) -> Side:
     env = {it.name: it.binding for it in block.iters}
-    return Side(tuple(substitute(i, env) for i in indices), block.predicates, extents_of(loops))
+    return Side(tuple(substitute(i, env) for i in indices), block.predicates, loops)
 
 
 def _written(places: _Places, block: Block) -> Side:
+    return _written_by(block, places.extents(block))
+
+
+@lru_cache(maxsize=4096)
+def _written_by(block: Block, loops: Extents) -> Side:
     """What a block writes. A reduction writes its start value in tiles that are past the end as well."""
-    side = _side(block, block.body.indices, places.loops(block))
+    side = _side(block, block.body.indices, loops)
     if block.role not in TILED:
         return side
-    folded = bound_loops(it for it in block.iters if it.kind == "reduce")
+    folded = folded_loops(block)
     tags = {it.binding.name: it.extent for it in block.iters if it.kind == "spatial" and isinstance(it.binding, Var)}
-    whole = {x.var for x in places.loops(block) if x.extent <= tags.get(x.var, 0)}
+    whole = {var for var, extent in loops if extent <= tags.get(var, 0)}
     kept = tuple(p for p in block.predicates if not variables(p) & folded and not variables(p) <= whole)
     return Side(side.indices, kept, side.loops)
+
+
+@lru_cache(maxsize=4096)
+def folded_loops(block: Block) -> frozenset[str]:
+    """The loops that the reduced iterations of a block run along."""
+    return frozenset(bound_loops(it for it in block.iters if it.kind == "reduce"))
 
 
 def _check_read(
@@ -228,7 +250,7 @@ def _check_read(
                 node=reader.name,
                 help=f"keep {writer.name!r} before {reader.name!r}",
             )
-        folded = bound_loops(it for it in writer.iters if it.kind == "reduce")
+        folded = folded_loops(writer)
         inside = [x.var for x in shared if x.extent > 1 and x.var in folded]
         if inside:
             raise ScheduleError(
@@ -249,7 +271,7 @@ def _check_covered(
     writer: Block,
     shared: tuple[Loop, ...],
 ) -> None:
-    wanted = _side(reader, read.indices, places.loops(reader))
+    wanted = _side(reader, read.indices, places.extents(reader))
     written, around = _written(places, writer), frozenset(x.var for x in shared)
     missing = uncovered(wanted, written, around)
     if missing is not None and conditions:

@@ -58,7 +58,7 @@ class Group:
         at = [n for n, name in enumerate(self.iters) if name in set(names)]
         if self.points is None or not at:
             return (1, self.count, self.count) if not at else (self.count, 1, 1)
-        _, found = np.unique(self.points[:, at], axis=0, return_counts=True)
+        _, found = np.unique(_codes(self.points[:, at]), return_counts=True)
         return len(found), int(found.min()), int(found.max())
 
 
@@ -166,9 +166,21 @@ def _group(
         return None
     if not len(table):
         return Group(tuple(names), loops, tuple((0, -1) for _ in names), table, True)
-    distinct = np.unique(table, axis=0)
+    _, first = np.unique(_codes(table), return_index=True)
+    distinct = table[first]
     ranges = tuple((int(a), int(b)) for a, b in zip(distinct.min(axis=0), distinct.max(axis=0), strict=True))
     return Group(tuple(names), loops, ranges, distinct, len(distinct) == len(table))
+
+
+def _codes(table: Points) -> Points:
+    """One number per row, equal where the rows are, which are sorted as fast as numbers are."""
+    if not len(table):
+        return np.zeros(0, np.int64)
+    spans = [int(n) for n in table.max(axis=0) - table.min(axis=0) + 1]
+    if prod(spans) >= 1 << 62:
+        return np.unique(table, axis=0, return_inverse=True)[1]
+    steps = np.array([prod(spans[n + 1 :]) for n in range(len(spans))], np.int64)
+    return (table - table.min(axis=0)) @ steps
 
 
 def _line(value: Expr, predicates: list[Expr], sizes: dict[str, int]) -> tuple[int, int] | None:

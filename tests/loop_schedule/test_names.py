@@ -52,7 +52,7 @@ def draw(seed: int) -> list[str]:
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 @pytest.mark.parametrize("seed", range(8))
 def test_any_names_compile(seed, template):
-    options = {"block_kv": 4, "splits": 2} if template == "split_k_update" else {"block_kv": 4}
+    options: dict[str, Any] = {"block_kv": 4, **({"splits": 2} if template == "split_k_update" else {})}
     kernel = nl.compile(softmax(draw(seed)), template, **options)
     assert kernel.error() < 1e-5
 
