@@ -8,10 +8,13 @@ that it is compared with depends on the order there; one that feeds a sum loses 
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 import neptune_lab as nl
+from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.run import as_float64, run
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.operators import attention, norms, rows, softmax
@@ -23,11 +26,18 @@ EACH = pytest.mark.parametrize("template", TEMPLATES)
 Inputs = dict[str, np.ndarray]
 
 
+@cache
+def compiled(op: Operator, template: str, block: int) -> tuple[nl.Kernel, Program, Program]:
+    """A kernel, and the operator's program and its own in float64."""
+    kernel = nl.compile(op, template, block_q=block, block_kv=block)
+    return kernel, as_float64(op.program), as_float64(kernel.program)
+
+
 def outputs(op: Operator, template: str, inputs: Inputs, block: int = 2) -> dict[str, list[np.ndarray]]:
     """By output: the unscheduled program's, then the scheduled program's, then the kernels'."""
-    kernel = nl.compile(op, template, block_q=block, block_kv=block)
+    kernel, *programs = compiled(op, template, block)
     with np.errstate(all="ignore"):
-        want, ours = (run(as_float64(p), inputs) for p in (op.program, kernel.program))
+        want, ours = (run(program, inputs) for program in programs)
         found = call_on_arrays(kernel._loaded, tuple(inputs.values()))
     return {o.name: [want[o.name], ours[o.name], k] for o, k in zip(op.outputs, found, strict=True)}
 
@@ -38,6 +48,7 @@ def assert_same(op: Operator, template: str, inputs: Inputs, block: int = 2) -> 
             np.testing.assert_allclose(values, want, rtol=2e-3, atol=2e-3)  # NaN and signs of infinities too
 
 
+@cache
 def queries(mask: str = "global_") -> Operator:
     return getattr(attention, mask)(1, 1, q_len=6, kv_len=6, head_dim=16)
 
