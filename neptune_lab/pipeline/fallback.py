@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 # What a stage of the compiler raises where it cannot go on with a schedule that is legal otherwise.
 REFUSALS = (ScheduleError, RepairError, TileError, EmitError)
-# How many parts are tried with a template; what is left then is one stage per kernel.
-ATTEMPTS = 24
+# Stages of the longest run that is tried, but for the whole, and how many runs are tried; what is left then is one
+# stage per kernel.  A try takes about 0.05 s.
+LONGEST_RUN, ATTEMPTS = 10, 24
 
 
 def schedule_apart(operator: Operator, refusal: NeptuneError, check: Callable[[Schedule], object]) -> Schedule:
@@ -85,23 +86,25 @@ class _Search:
 
     def _last(self, stages: tuple[str, ...], refusal: NeptuneError | None) -> _Part:
         """The longest run at the end of `stages` that a template takes, or the last stage alone."""
-        for start in range(len(stages)):
+        first = max(0, len(stages) - LONGEST_RUN)
+        for start in range(first, len(stages)):
             if start == 0 and refusal is not None:
                 continue  # all of them were tried
+            if self.attempts == 0:
+                break
             fused = self._fused(stages[start:])
             if isinstance(fused, Schedule):
-                return _Part(stages[start:], fused, refusal or NeptuneError(""))
+                enough = ScheduleError(f"no more than {LONGEST_RUN} stages are tried together")
+                return _Part(stages[start:], fused, refusal or enough)
             if start < len(stages) - 1:
                 refusal = fused
             else:
                 return self.alone(stages[-1], refusal or fused, fused)
-        assert refusal is not None
+        refusal = refusal or ScheduleError(f"{ATTEMPTS} ways to fuse other stages were tried before")
         return self.alone(stages[-1], refusal, refusal)
 
     def _fused(self, stages: tuple[str, ...]) -> Schedule | NeptuneError:
         """The stages by a template, or why it is refused."""
-        if self.attempts == 0:
-            return ScheduleError(f"no more than {ATTEMPTS} ways to fuse stages are tried")
         self.attempts -= 1
         part = _part_of(self.operator, stages)
         try:

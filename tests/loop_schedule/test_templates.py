@@ -189,3 +189,18 @@ def test_a_template_that_refuses_leaves_the_schedule_as_it_was(template: str):
     with pytest.raises(nl.errors.ScheduleError):
         TEMPLATES[template](sch)
     assert sch.steps == before
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_an_interrupted_template_leaves_nothing_behind(template: str, monkeypatch: pytest.MonkeyPatch):
+    sch = Schedule(softmax.figure1(8, 64))
+    sch.remark("Before.")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Schedule, "set_scope", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        TEMPLATES[template](sch, block_kv=8)
+    assert remarks(sch) == ["Before."]
+    assert len(sch.steps) == 1

@@ -115,6 +115,15 @@ def test_what_has_no_reduction_is_a_kernel(name: str):
     assert not cuts(kernel)
 
 
+def test_the_record_has_the_phases_of_a_repair_that_was_refused():
+    kernel = nl.compile(operator("no_repair"))
+    (step,) = [s for s in kernel.trace.steps if "starts a loop of its own" in str(s.arguments.get("text", ""))]
+    assert [phase.key for phase in step.phases] == ["dataflow", "naive", "repair", "remark"]
+    derivation = step.phases[2].derivation
+    assert derivation is not None
+    assert not derivation.steps[-1].ok
+
+
 def test_a_template_that_is_asked_for_is_taken_or_refused():
     with pytest.raises(ScheduleError, match="no reduction"):
         nl.compile(operator("elementwise"), "rolling_update")

@@ -227,7 +227,8 @@ def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND, note: str
     last = None
     for step, phase, primitive in phases:
         try:
-            if primitive not in _SAME_VALUES or last is None:
+            several = sum(n == step for n, _, _ in phases) > 1  # a refusal's phases are programs of their own
+            if several or primitive not in _SAME_VALUES or last is None:
                 last = table(schedule, step, phase, None, inputs, note)
         except NeptuneError:
             last = None  # a phase that cannot be run shows no table, and says why when it is asked for
@@ -237,4 +238,4 @@ def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND, note: str
 
 
 # Steps after which every value and every loop is what it was.
-_SAME_VALUES = ("annotate", "bind", "remark", "set_scope")
+_SAME_VALUES = ("annotate", "bind", "cut", "remark", "set_scope")

@@ -79,6 +79,8 @@ def schedule_nests(sch: Schedule, options: Options, *, split: bool) -> None:
     """
     nests = plan(sch.program, pad_rows=options.pad_rows)
     check_plan(sch, nests)
+    for nest in nests:
+        _check_parallel(sch, nest)  # before any work: most definitions that cannot be fused whole fail here
     work = Work(nests, knobs_of(sch.program, nests, options))
     n = 0
     while n < len(work.nests):
@@ -119,6 +121,7 @@ def roll_nest(sch: Schedule, work: Work, n: int) -> None:
             sch.rolling_update(block, loop)
         except ScheduleError as error:
             sch.remark(f"{block} starts a loop of its own: {error.reason}")
+            sch.preface(getattr(error, "phases", ()))
             work.insert(n, plan(sch.definition, nest.chain[done:]))
             break
     fuse_before(sch, nest, grid, _rolling(work))
@@ -196,6 +199,7 @@ def split_or_roll(sch: Schedule, work: Work, n: int, multiprocessors: int) -> No
     except ScheduleError as error:
         sch.back_to(before)
         sch.remark(f"{nest.first} and what follows it roll instead: {error.reason}")
+        sch.preface(getattr(error, "phases", ()))
         roll_nest(sch, work, n)
 
 

@@ -315,3 +315,21 @@ def five_dimensions():
     a, b = rx(4, "a"), rx(4, "b")
     m = C((2, 3, 2, 3), lambda i, j, k, l: te.max(x[i, j, k, l, a], axis=a), name="m")
     return [x], [C((2, 3, 2, 3), lambda i, j, k, l: te.sum(te.exp(x[i, j, k, l, b] - m[i, j, k, l]), axis=b), name="o")]
+
+
+@odd
+def eighteen_stages():
+    """More stages than are tried together."""
+    x = X((6, 6))
+    weights = [X((6, 6), f"w{n}") for n in range(6)]
+    value = x
+    for n, w in enumerate(weights):
+        value = normalised_product(n, value, w)
+    return [x, *weights], [value]
+
+
+def normalised_product(n, value, w):
+    k, j = rx(6, f"k{n}"), rx(6, f"j{n}")
+    y = C((6, 6), lambda a, b: te.sum(value[a, k] * w[k, b], axis=k), name=f"y{n}")
+    m = C((6,), lambda b: te.max(te.abs(y[j, b]), axis=j), name=f"m{n}")
+    return C((6, 6), lambda a, b: y[a, b] / (m[b] + 1.0), name=f"v{n}")
