@@ -115,13 +115,19 @@ def test_what_has_no_reduction_is_a_kernel(name: str):
     assert not cuts(kernel)
 
 
-def test_the_record_has_the_phases_of_a_repair_that_was_refused():
-    kernel = nl.compile(operator("no_repair"))
-    (step,) = [s for s in kernel.trace.steps if "starts a loop of its own" in str(s.arguments.get("text", ""))]
-    assert [phase.key for phase in step.phases] == ["dataflow", "naive", "repair", "remark"]
-    derivation = step.phases[2].derivation
-    assert derivation is not None
-    assert not derivation.steps[-1].ok
+def test_the_record_has_the_phases_that_a_refused_repair_reached():
+    """They are shown at the cut, before what the cut itself did."""
+    op = operator("no_repair")
+    tried = nl.Schedule(op)
+    tried.split("m.j", (None, 3))
+    with pytest.raises(ScheduleError) as caught:
+        tried.rolling_update("o", "m.j0")
+    sch = nl.Schedule(op)
+    sch.cut("o")
+    sch.preface(caught.value.phases)  # pyright: ignore[reportAttributeAccessIssue]
+    assert [phase.key for phase in sch.phases] == ["dataflow", "naive", "repair", "cut"]
+    assert sch.phases[2].refusal is not None
+    assert sch.check()
 
 
 def test_a_template_that_is_asked_for_is_taken_or_refused():

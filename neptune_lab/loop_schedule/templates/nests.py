@@ -121,7 +121,6 @@ def roll_nest(sch: Schedule, work: Work, n: int) -> None:
             sch.rolling_update(block, loop)
         except ScheduleError as error:
             sch.remark(f"{block} starts a loop of its own: {error.reason}")
-            sch.preface(getattr(error, "phases", ()))
             work.insert(n, plan(sch.definition, nest.chain[done:]))
             break
     fuse_before(sch, nest, grid, _rolling(work))
@@ -199,7 +198,6 @@ def split_or_roll(sch: Schedule, work: Work, n: int, multiprocessors: int) -> No
     except ScheduleError as error:
         sch.back_to(before)
         sch.remark(f"{nest.first} and what follows it roll instead: {error.reason}")
-        sch.preface(getattr(error, "phases", ()))
         roll_nest(sch, work, n)
 
 
