@@ -80,7 +80,7 @@ def test_a_refusal_comes_back_from_another_process():
     with pytest.raises(RepairError) as here:
         refuse("max(c, r)")
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, pytest.raises(RepairError) as there:
-        pool.submit(refuse, "max(c, r)").result(timeout=120)
+        pool.submit(refuse, "max(c, r)").result(timeout=300)
     assert there.value.step == here.value.step == "invert"
     assert str(there.value) == str(here.value)
     assert [step.text for step in there.value.passed] == [step.text for step in here.value.passed] != []

@@ -238,7 +238,7 @@ def test_files_that_cannot_grow(store, record, tmp_path, call, size):
     script = FULL.format(call=call)
     arguments = [str(store.path), str(tmp_path / "one.json"), str(size)]
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=300, check=True
     )
     if call == "check()" or size < 8192:
         assert f"the records in {store.path} cannot be used" in done.stdout
@@ -276,7 +276,7 @@ def test_a_read_only_mount_is_read(store, record):
     store.put(record)
     done = subprocess.run(
         [*mounted, base, sys.executable, "-c", READ_ONLY, str(store.path)],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     first, *refused = done.stdout.splitlines()
     assert first == "['aaaa']"

@@ -20,7 +20,7 @@ THREADS, CALLS = 6, 12
 
 def together(work: Callable[[int], object], threads: int = THREADS) -> list:
     """What each thread's work gives; all begin at once."""
-    gate = threading.Barrier(threads, timeout=120)
+    gate = threading.Barrier(threads, timeout=300)
 
     def begin(n: int) -> object:
         gate.wait()
@@ -115,5 +115,5 @@ done.set()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent():
     env = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, env=env)
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=300, env=env)
     assert done.stdout.strip() == "0", done.stderr
