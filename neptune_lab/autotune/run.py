@@ -243,6 +243,7 @@ class Run:
         until: float,
     ) -> None:
         """Waits for what is on a GPU, but not past `until`, and keeps it."""
+        complete = False
         try:
             self.workers.drain()
             self.emitters.kill()
@@ -250,9 +251,10 @@ class Run:
             with suppress(queue.Empty, WorkersLost):
                 for _ in range(len(tried) - received - sum(f.cancelled() for f in tried)):
                     self._keep(self.clock.get(done, until))
+                complete = True
         except KeyboardInterrupt:  # again: it is meant
             pass
-        if not all(f.done() for f in tried):
+        if not complete:  # a future that has put its result is as good as done, and may not say so yet
             self.workers.kill()
             wait(tried, KILL_SECONDS)
         while not done.empty():
