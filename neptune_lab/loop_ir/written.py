@@ -241,6 +241,8 @@ def _draw(program: Program, leaf: Expr, rng: np.random.Generator) -> Array:
 
 def _sample(within: Range, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Moderate values of a range, away from 0 where it goes on beyond."""
+    if within.low == within.high:
+        return np.full(shape, within.low)  # may be an infinity: a score that is masked everywhere
     if within.low > 1 or within.high < -1 or within.high - within.low < 1:
         low = within.low if math.isfinite(within.low) else within.high - 2
         return rng.uniform(low, min(within.high, low + 2), shape)

@@ -19,8 +19,8 @@ from neptune_lab.operators.base import (
     supported,
     tensor_expressions,
 )
+from neptune_lab.operators.calling import call_mod
 from neptune_lab.operators.capture import Captures, capture
-from neptune_lab.operators.math import call_mod
 from neptune_lab.strict.values import check_choice, check_number, check_switch
 
 if TYPE_CHECKING:

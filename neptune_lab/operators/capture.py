@@ -9,19 +9,15 @@ What a captured array becomes: an input of the operator, named after its variabl
 the other integers become int32; bool becomes int32, and its elements are conditions again where they are read.  An
 array without axes becomes a plain number.  Values are those at the time the operator is made.
 
-Live captures are for a caller who gives the kernel the arrays at each call, when their values may be others: int64
-and bool stay as they are, so that nothing has to be converted first (elements become int32 as they are read), and an
-array without axes becomes an input of shape (1,).
+Live captures are for a caller who gives the kernel the arrays at each call, when their values may be others: int64,
+float64 and bool stay as they are, so that nothing has to be converted first and no value is lost, and an array without
+axes becomes an input of shape (1,).  What a mod computes with an int64 or a float64 is int64 or float64, as in PyTorch.
 """
 
 from __future__ import annotations
 
-import dis
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,12 +25,12 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.base import BFLOAT16, as_numpy
 from neptune_lab.operators.math import Scalar, Unread
+from neptune_lab.operators.operations import is_wide
+from neptune_lab.operators.reach import Rebuild, arrays_of
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
 
-# Libraries whose functions name no tensor of the user's in their modules (a closure that they make may well hold one).
-_LIBRARIES = ("torch", "numpy")
 _INT32 = np.iinfo(np.int32)
 
 
@@ -92,8 +88,8 @@ class Captured(Unread):
         if isinstance(self._source, np.ndarray):
             element = Scalar(np.asarray(self._source[whole]))
         else:
-            element = Scalar(self._source(*whole))
-            if element.kind != "bool":
+            element = Scalar(self._source(*(i.astype("int32") if is_wide(i) else i for i in whole)))
+            if element.kind != "bool" and not is_wide(element.value):
                 element = Scalar(element.value.astype("float32" if element.kind == "float" else "int32"))
         return element != 0 if self._boolean and element.kind != "bool" else element
 
@@ -164,11 +160,21 @@ class Captures:
             found = Captured(own, sources[own], self.arrays[own].shape, own in self.booleans, read)
             return found[0] if own in self.scalars else found
 
-        return _Rebuild(replaced).value("", self.mods[argument])
+        return Rebuild(replaced).value("", self.mods[argument])
 
     def only(self, used: Collection[str]) -> Captures:
         """Without the tensors that are never read."""
         return replace(self, arrays={n: a for n, a in self.arrays.items() if n in used})
+
+    def lookups(self, program: Program) -> list[str]:
+        """The reads of captured tensors with an index that is no position, as text: `bias[i - j + 32]`."""
+        from neptune_lab.loop_ir.nodes import Const, Var, loads
+        from neptune_lab.loop_ir.render import expression
+        from neptune_lab.loop_ir.tree import blocks
+
+        reads = [r for block in blocks(program) for r in loads(block.body.value) if r.buffer in self.arrays]
+        found = [r for r in reads if not all(isinstance(index, Var | Const) for index in r.indices)]
+        return list(dict.fromkeys(map(expression, found)))
 
     def check_indices(self, program: Program) -> None:
         """Raise DefinitionError where the bounds of the loops show that a read of a captured tensor leaves it."""
@@ -202,8 +208,8 @@ def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False)
     names: dict[int, str] = {}
     frozen: dict[str, Any] = {}
     for argument, mod in mods.items():
-        frozen[argument] = _Rebuild(_same if live else _number_or_same).value("", mod)
-        for variable, value in _arrays(mod):
+        frozen[argument] = Rebuild(_same if live else _number_or_same).value("", mod)
+        for variable, value in arrays_of(mod):
             array = as_numpy(value)
             if id(value) in names or (array.ndim == 0 and not live):
                 continue
@@ -235,131 +241,23 @@ def _converted(argument: str, variable: str, array: np.ndarray, live: bool) -> n
     if array.dtype in (np.float16, np.float32, BFLOAT16):
         return array.copy()
     if array.dtype == np.float64:
-        return array.astype(np.float32)
+        return array.copy() if live else array.astype(np.float32)
     if array.dtype == np.bool_:
         return array.copy() if live else array.astype(np.int32)
+    if live and array.dtype in (np.int64, np.uint32):
+        return array.astype(np.int64)
+    if live and array.dtype == np.uint64:
+        raise DefinitionError(
+            f"{argument} captures the tensor {variable} of dtype uint64, and int64 does not hold all of its values",
+            help=f"capture {variable}.to(torch.int64)",
+        )
     if array.dtype.kind in "iu":
         low, high = int(array.min()), int(array.max())
         if low < _INT32.min or high > _INT32.max:
             raise DefinitionError(
                 f"{argument} captures the tensor {variable} with values from {low} to {high}: int32 does not hold them"
             )
-        return array.copy() if live and array.dtype == np.int64 else array.astype(np.int32)
+        return array.astype(np.int32)
     raise DefinitionError(
         f"{argument} captures the tensor {variable} of dtype {array.dtype}: expected floats, integers or bool"
     )
-
-
-# -- walking a function and making it anew -------------------------------------------------------------------
-
-
-def _is_array(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # a tensor of torch exists only where torch is loaded
-    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
-
-
-def _global_names(code: CodeType) -> set[str]:
-    """Globals that the code reads, those of the functions defined inside it too."""
-    found = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    return found.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
-
-
-def _globals_of(function: FunctionType) -> dict[str, Any]:
-    if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
-        return {}
-    own = function.__globals__
-    return {name: own[name] for name in sorted(_global_names(function.__code__)) if name in own}
-
-
-def _cells_of(function: FunctionType) -> dict[str, CellType]:
-    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
-
-
-def _defaults_of(function: FunctionType) -> dict[str, Any]:
-    code, given = function.__code__, function.__defaults__ or ()
-    positional = code.co_varnames[: code.co_argcount]
-    return {
-        **dict(zip(positional[len(positional) - len(given) :], given, strict=True)),
-        **(function.__kwdefaults__ or {}),
-    }
-
-
-def _arrays(mod: Any) -> list[tuple[str, Any]]:
-    """(variable, array) for every array that `mod` reaches, in the order in which it names them."""
-    found: list[tuple[str, Any]] = []
-    seen: set[int] = set()
-
-    def visit(name: str, value: Any) -> None:
-        if id(value) in seen:
-            return
-        if _is_array(value):
-            seen.add(id(value))
-            found.append((name, value))
-        elif isinstance(value, FunctionType):
-            seen.add(id(value))
-            inner = {n: _content(c) for n, c in _cells_of(value).items()}
-            for n, v in (*inner.items(), *_defaults_of(value).items(), *_globals_of(value).items()):
-                visit(n, v)
-        elif isinstance(value, partial):
-            for v in (value.func, *value.args):
-                visit(name, v)
-            for n, v in value.keywords.items():
-                visit(n, v)
-        elif type(value) in (tuple, list):
-            seen.add(id(value))
-            for v in value:
-                visit(name, v)
-        elif type(value) is dict:
-            seen.add(id(value))
-            for v in value.values():
-                visit(name, v)
-
-    visit("captured", mod)
-    return found
-
-
-class _Rebuild:
-    """Functions, partials and containers made anew with their arrays replaced; those without arrays are kept."""
-
-    def __init__(self, replaced: Callable[[str, Any], Any]) -> None:
-        self.replaced = replaced
-        self.done: dict[int, Any] = {}
-
-    def value(self, name: str, value: Any) -> Any:
-        if id(value) in self.done:
-            return self.done[id(value)]
-        if _is_array(value):
-            return self.replaced(name, value)
-        if not isinstance(value, FunctionType | partial) and type(value) not in (tuple, list, dict):
-            return value
-        if not _arrays(value):
-            return value
-        if isinstance(value, FunctionType):
-            return self.function(value)
-        if isinstance(value, partial):
-            keywords = {n: self.value(n, v) for n, v in value.keywords.items()}
-            return partial(self.value(name, value.func), *(self.value(name, v) for v in value.args), **keywords)
-        if isinstance(value, dict):
-            return {n: self.value(name, v) for n, v in value.items()}
-        return type(value)(self.value(name, v) for v in value)
-
-    def function(self, function: FunctionType) -> FunctionType:
-        cells = {name: CellType() for name in _cells_of(function)}
-        names = {**function.__globals__}
-        made = FunctionType(function.__code__, names, function.__name__, None, tuple(cells.values()) or None)
-        self.done[id(function)] = made  # before its own names are looked at: a function may name itself
-        defaults = {n: self.value(n, v) for n, v in _defaults_of(function).items()}
-        made.__kwdefaults__ = {n: defaults.pop(n) for n in function.__kwdefaults__ or {}} or None
-        made.__defaults__ = tuple(defaults.values()) or None
-        made.__module__, made.__qualname__ = function.__module__, function.__qualname__
-        names.update({n: self.value(n, v) for n, v in _globals_of(function).items()})
-        for name, cell in _cells_of(function).items():
-            cells[name].cell_contents = self.value(name, _content(cell))
-        return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -124,6 +125,44 @@ def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         f"argument {name} records gradients, and attention has no backward",
         help=f"call it under torch.no_grad(), or with {name}.detach()",
     )
+
+
+# What FlexAttention and SDPA take and `attention` does not, and what to do instead.
+_INSTEAD = {
+    "block_mask": "give the mask's function, mask_mod=block_mask.mask_mod: the kernel finds the empty tiles by itself",
+    "return_lse": "nl.operators.attention.general(..., return_lse=True) compiles a kernel with the log-sum-exp",
+    "return_aux": "nl.operators.attention.general(..., return_lse=True) compiles a kernel with the log-sum-exp",
+    "kernel_options": "leave it out: `neptune-lab tune` finds the options, and attention takes what it found",
+    "attn_mask": "mask_mod=lambda b, h, q, kv: attn_mask[b, h, q, kv], or score_mod for a bias that is added",
+    "dropout_p": "leave it out: there is no dropout",
+    "is_causal": "mask_mod=lambda b, h, q, kv: q >= kv",
+}
+
+
+def refuse_others(more: tuple[Any, ...], others: Mapping[str, Any]) -> None:
+    """LaunchError for arguments that `attention` does not take; None and False are what leaves them out."""
+    if more:
+        raise LaunchError(
+            f"attention takes q, k and v by position, and {len(more)} more came",
+            help="name the others: attention(q, k, v, score_mod=..., mask_mod=..., scale=..., enable_gqa=...)",
+        )
+    for name, value in others.items():
+        if name not in _INSTEAD:
+            raise LaunchError(
+                f"attention has no argument {name!r}", help="it takes score_mod, mask_mod, enable_gqa and scale"
+            )
+        if value is not None and value is not False and not (name == "dropout_p" and value == 0):
+            raise LaunchError(f"attention does not take {name}", help=_INSTEAD[name])
+
+
+def refuse_transforms(*tensors: torch.Tensor) -> None:
+    """LaunchError inside torch.vmap, torch.func.grad and the like, which a kernel cannot be looked into by."""
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    if any(functorch.is_functorch_wrapped_tensor(t) for t in tensors):
+        raise LaunchError(
+            "attention inside torch.vmap or a transform of torch.func: a kernel takes whole tensors",
+            help="move the mapped axis into the batch: attention(q.flatten(0, 1), ...).unflatten(0, q.shape[:2])",
+        )
 
 
 def tell_of_copies(*tensors: torch.Tensor) -> None:

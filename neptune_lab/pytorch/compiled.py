@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neptune_lab.errors import NeptuneError
+from neptune_lab.errors import DefinitionError, NeptuneError, TileError
 from neptune_lab.pytorch import stored
 from neptune_lab.pytorch.arguments import Problem
 from neptune_lab.pytorch.mods import Reading
@@ -69,8 +70,9 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
     sizes: Any = {"kv_heads": kv_heads, "v_head_dim": problem.v[3], "dtype": problem.dtype, "scale": problem.scale}
     make = partial(attention.general, batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, **sizes)
     op = make(empty_rows="zero", live=True)
-    alike = make()  # what is best for it serves the other: people tune operators as they come, presets for example
-    names = captured_by(sizes_of(op.params), score_mod, mask_mod, live=True).names
+    alike = _as_tuned(make, op)
+    captures = captured_by(sizes_of(op.params), score_mod, mask_mod, live=True)
+    names = captures.names
     places = {id(tensor): place for place, tensor in enumerate(reading.tensors)}
     by_name = {name: places[owner] for owner, name in names.items() if owner in places}
     captured = tuple(by_name[tensor.name] for tensor in op.inputs[3:])
@@ -81,7 +83,11 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
     if definition not in _by_definition:
         entry = stored.find(definition)
         if entry is None:
-            entry = stored.Entry(_spec(op, alike), captured, workloads, records)
+            try:
+                spec = _spec(op, alike)
+            except TileError as error:
+                raise _explained(error, captures.lookups(op.program)) from error
+            entry = stored.Entry(spec, captured, workloads, records)
             stored.put(definition, entry)
         _by_definition[definition] = entry, _loaded(entry)
         if len(_by_definition) > _MOST:
@@ -90,6 +96,26 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
     if key is not None:
         stored.put(key, entry)
     return found
+
+
+def _explained(error: TileError, lookups: list[str]) -> NeptuneError:
+    """The refusal of a kernel, in terms of the mod where a read of a captured tensor is what may have caused it."""
+    if not lookups:
+        return error
+    return DefinitionError(
+        f"a mod looks up {', '.join(lookups)}: kernels read a captured tensor at the positions b, h, q and kv, and "
+        f"this index cannot be made a tile ({error.reason})",
+        help="look it up once before the call, `table = bias[index]` with one element for each (q, kv) or "
+        "(b, h, q, kv), and read `table[q, kv]` in the mod",
+    )
+
+
+def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
+    """The operator as people tune it, presets for example: what is best for it serves `op`."""
+    try:
+        return make()
+    except DefinitionError:  # its captures have to fit into 32 bits
+        return op
 
 
 def _spec(op: Operator, alike: Operator) -> KernelSpec:

@@ -16,6 +16,8 @@ from neptune_lab.pytorch.arguments import (
     problem_of,
     refuse_gradients,
     refuse_options,
+    refuse_others,
+    refuse_transforms,
     tell_of_copies,
 )
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
@@ -33,11 +35,12 @@ def attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    *,
+    *more: Any,
     score_mod: Callable[..., Any] | None = None,
     mask_mod: Callable[..., Any] | None = None,
     enable_gqa: bool = False,
     scale: float | None = None,
+    **others: Any,
 ) -> torch.Tensor:
     """Attention with FlexAttention's arguments, in one kernel compiled for the shapes and mods at hand.
 
@@ -52,9 +55,10 @@ def attention(
 
     Tensors that a mod captures are read by the kernel at each call: their values may change, a new shape or dtype
     compiles anew.  They are on q's device; one without axes may be on the CPU too, which costs a copy at each call.
-    Those of integers are taken as int32, those of float64 as float32.
-    Any other value that a mod sees compiles anew where it changes.  A mod that reads attributes of an object is traced
-    at every call, since they may have changed.
+    A mod computes with int64 and float64 as PyTorch does; smaller integers are taken as int32.
+    Any other value that a mod sees (variables, attributes of functions and modules, items of containers) is compared at
+    each call and compiles anew where it changes.  A mod that reads attributes of an object, or uses getattr or an
+    import, is traced at every call, which takes milliseconds, since what it reads may have changed.
 
     Args:
         q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32.
@@ -65,9 +69,11 @@ def attention(
             that sees no key is 0.
         enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
         scale: factor of the scores; 1/sqrt(head_dim) where None.
+        more, others: arguments of FlexAttention and SDPA that this function does not take; refused, with what to do.
 
     Returns:
-        (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  Inputs that are not contiguous, such as
+        (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  If only q has a batch above 1, k and v are
+        repeated.  Inputs that are not contiguous, such as
         x.view(batch, length, heads, head_dim).transpose(1, 2), are copied at each call: kernels read a head's rows one
         after the other.  A warning says so, once for each of q, k and v.
 
@@ -76,11 +82,16 @@ def attention(
         DefinitionError: a mod that cannot be compiled; `scale` is no finite number.
         ScheduleError, TileError, EmitError: the stage of the compiler that refused.
     """
+    if more or others:
+        refuse_others(more, others)
     if torch.compiler.is_dynamo_compiling():
         return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale)
     if not isinstance(enable_gqa, bool) or not (scale is None or isinstance(scale, int | float)):
         refuse_options(enable_gqa, scale)
     device = device_of(q, k, v)
+    refuse_transforms(q, k, v)
+    if k.ndim == v.ndim == q.ndim == 4 and k.shape[0] == v.shape[0] == 1 != q.shape[0]:
+        k, v = (t.expand(q.shape[0], -1, -1, -1) for t in (k, v))  # copied below, which a warning says
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         refuse_gradients(q, k, v)
     reading = read(score_mod, mask_mod)
@@ -92,9 +103,9 @@ def attention(
         tell_of_copies(q, k, v)
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     extra = _captured(found, reading, device) if found.captured else ()
-    if type(q) is type(k) is type(v) is torch.Tensor:
+    if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
         return found.kernel.launch(q, k, v, *extra)
-    return torch_op(found.kernel)(q, k, v, *extra)  # fake tensors, and other classes that see operators only
+    return torch_op(found.kernel)(q, k, v, *extra)  # fake tensors, and modes that see operators only
 
 
 def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Reading) -> Compiled:

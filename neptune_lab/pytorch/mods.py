@@ -1,30 +1,34 @@
 """What a mod is made of: enough to know, at every call, whether a kernel that was compiled for it still fits.
 
-A mod is its code and the values that it sees (its closure, its defaults, the module's names that it reads, and so on
-through the functions that it calls).  Equal codes over equal values define the same thing, so they share a kernel.
-Tensors count by shape and dtype: their values are inputs of the kernel, read anew at each call.
+A mod is its code and the values that it sees (its closure, its defaults, its attributes, the module's names that it
+reads, and so on through the functions that it calls).  Equal codes over equal values define the same thing, so they
+share a kernel.  Tensors count by shape and dtype: their values are inputs of the kernel, read anew at each call.
 
     >>> def make(width):
     ...     return lambda b, h, q, kv: q - kv < width
     >>> read(make(3)).key == read(make(3)).key, read(make(3)).key == read(make(4)).key
     (True, False)
 
-An object that Python code can change without a trace (an instance of a class, say) leaves `exact` false: then only the
-traced definition tells whether two calls mean the same.
+What Python code can change without a trace (an instance of a class, say), and code that may read what is not seen here
+(getattr, an import, a random number), leave `exact` false: then only the definition, traced at every call, tells
+whether two calls mean the same.
 """
 
 from __future__ import annotations
 
+import builtins
 import dis
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+
+from neptune_lab.operators.reach import attributes_of, content, global_names
 
 # Libraries whose functions are known by their names alone; what a function of theirs holds in a closure still counts.
 _LIBRARIES = frozenset({"torch", "numpy", "math", "operator", "builtins", "_operator", "neptune_lab"})
@@ -32,6 +36,14 @@ _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Elli
 _ARRAYS = torch.Tensor, np.ndarray
 _TORCH_NAMES = torch.dtype, torch.device
 _NAMED = BuiltinFunctionType, np.ufunc, type(np.where), type
+
+# Code that names one of these may read anything, or another value at each call.
+_UNSEEN = frozenset(
+    {
+        *("getattr", "vars", "globals", "locals", "eval", "exec", "compile", "dir", "open", "input", "id", "hash"),
+        *("attrgetter", "methodcaller", "import_module", "random", "rand", "randn", "randint", "seed", "time"),
+    }
+)
 
 # How to come from a mod to a value in it, a step at a time: ("cell", 0), ("global", "slopes"), ("item", 2), ...
 Path: TypeAlias = tuple[tuple[str, Any], ...]
@@ -81,13 +93,14 @@ def read(*mods: Any) -> Reading:
             for place, mod in enumerate(mods)
         ]
     )
+    key = key, walk.modules()
     links = tuple(walk.tensor_links)
     return Reading(key, tuple(walk.tensors), links, tuple(walk.number_links), walk.numpy_numbers, walk.exact)
 
 
 def _closed(mod: Any) -> str | None:
     """The key of a function that sees nothing but its arguments, which is most of them."""
-    if type(mod) is FunctionType and mod.__defaults__ is None and mod.__kwdefaults__ is None:
+    if type(mod) is FunctionType and not (mod.__defaults__ or mod.__kwdefaults__ or mod.__dict__):
         found = _codes.get(id(mod.__code__))
         return found[1].digest if found is not None and found[1].closed else None
     return None
@@ -122,7 +135,10 @@ def _path(link: _Link | None) -> Path:
 class _Walk:
     """Goes through a mod's values once."""
 
-    __slots__ = ("_seen", "exact", "number_links", "numpy_numbers", "tensor_links", "tensors")
+    __slots__ = (
+        *("_given", "_modules", "_names", "_seen"),
+        *("exact", "number_links", "numpy_numbers", "tensor_links", "tensors"),
+    )
 
     def __init__(self) -> None:
         self.tensors: list[Any] = []
@@ -131,6 +147,25 @@ class _Walk:
         self.numpy_numbers = False
         self.exact = True
         self._seen: dict[int, int] = {}
+        self._names: set[str] = set()  # attributes that some code names
+        self._given: set[str] = set()  # attributes that someone gave a tensor
+        self._modules: list[tuple[ModuleType, _Link, set[str]]] = []  # with the names that were looked up
+
+    def modules(self) -> Any:
+        """The key of what the code reads of modules, which may lead to further code and modules."""
+        parts: list[Any] = []
+        waiting = True
+        while waiting:
+            waiting = False
+            for place, (module, link, done) in enumerate(self._modules):
+                for name in sorted(self._names - done):
+                    waiting = True
+                    done.add(name)
+                    found = getattr(module, name, _MISSING)
+                    if found is not _MISSING and not _belongs(module, found):
+                        parts.append((place, name, self.value(found, (link, "attribute", name))))
+        self.exact = self.exact and self._names.isdisjoint(self._given)
+        return tuple(parts)
 
     def value(self, value: Any, link: _Link) -> Any:
         """The key of one value, and of all that it reaches."""
@@ -149,18 +184,42 @@ class _Walk:
             return kind.__name__, str(value)
         if kind is partial:
             parts = [self.value(getattr(value, n), (link, "attribute", n)) for n in ("func", "args", "keywords")]
-            return "partial", *parts
+            return "partial", *parts, *[(n, self.value(v, (link, "attribute", n))) for n, v in vars(value).items()]
         if kind in (tuple, list):
             return kind.__name__, self._items(value, link, enumerate(value))
         if kind is dict:
             self.exact = self.exact and all(type(n) in _PLAIN for n in value)
             return "dict", tuple([repr(n) for n in value]), self._items(value, link, value.items())
-        if kind is ModuleType and _top(value.__name__) in _LIBRARIES:
-            return "module", value.__name__
+        if kind is ModuleType:
+            place = self._seen.get(id(value))
+            if place is None:
+                place = self._seen[id(value)] = len(self._seen)
+                self._modules.append((value, link, set()))
+            return "module", value.__name__, place
+        if kind is MethodType:
+            self.exact = False
+            own = self.value(value.__self__, (link, "attribute", "__self__"))
+            return "method", self.value(value.__func__, link), own
         if isinstance(value, _NAMED) and _top(_home(value)) in _LIBRARIES:
             return "named", _home(value), value.__name__
         self.exact = False
+        self._object(value, link)
         return "object", kind.__module__, kind.__qualname__
+
+    def _object(self, value: Any, link: _Link) -> None:
+        """Finds the tensors that an object holds; what else it holds, the traced definition tells."""
+        if id(value) in self._seen:
+            return
+        self._seen[id(value)] = len(self._seen)
+        if isinstance(value, tuple | list):
+            for n, held in enumerate(value):
+                self.value(held, (link, "item", n))
+        elif isinstance(value, dict):
+            for name, held in value.items():
+                self.value(held, (link, "item", name))
+        else:
+            for name, held in (attributes_of(value) or {}).items():
+                self.value(held, (link, "attribute", name))
 
     def _tensor(self, value: Any, link: _Link) -> Any:
         place = self._seen.get(id(value))
@@ -168,41 +227,38 @@ class _Walk:
             place = self._seen[id(value)] = len(self._seen)
             self.tensors.append(value)
             self.tensor_links.append(link)
+            self._given.update(getattr(value, "__dict__", ()))
         return "tensor", place, value.shape, value.dtype
 
     def _function(self, function: FunctionType, link: _Link) -> Any:
         code = _code(function.__code__)
-        defaults, keywords = function.__defaults__, function.__kwdefaults__
-        if code.closed and defaults is None and keywords is None:
+        if _top(function.__module__ or "") not in _LIBRARIES:
+            self._names.update(code.attribute_names)  # of whatever is given to it
+            self.exact = self.exact and code.seen
+        defaults, keywords, own = function.__defaults__, function.__kwdefaults__, function.__dict__
+        if code.closed and defaults is None and keywords is None and not own:
             return code.digest
         if id(function) in self._seen:
             return "again", self._seen[id(function)]
         self._seen[id(function)] = len(self._seen)
-        parts = [
-            self._variable(_content(cell), (link, "cell", n), code) for n, cell in enumerate(function.__closure__ or ())
-        ]
-        if code.global_names and _top(function.__module__ or "") not in _LIBRARIES:
-            own = function.__globals__
-            parts += [
-                self._variable(own[name], (link, "global", name), code) if name in own else None
-                for name in code.global_names
-            ]
+        parts = [self.value(content(cell), (link, "cell", n)) for n, cell in enumerate(function.__closure__ or ())]
+        if _top(function.__module__ or "") not in _LIBRARIES:
+            parts += [self._global(function, name, (link, "global", name)) for name in code.global_names]
         if defaults is not None:
             parts.append(("defaults", *[self.value(v, (link, "default", n)) for n, v in enumerate(defaults)]))
         if keywords is not None:
             parts.append(("keywords", *[(n, self.value(v, (link, "keyword default", n))) for n, v in keywords.items()]))
+        if own:
+            parts.append(("attributes", *[(n, self.value(v, (link, "attribute", n))) for n, v in own.items()]))
         return code.digest, *parts
 
-    def _variable(self, value: Any, link: _Link, code: _Code, outer: tuple[ModuleType, ...] = ()) -> Any:
-        """The key of a variable; of a module of the user's what the code may read of it, by the attributes it names."""
-        if type(value) is not ModuleType or _top(value.__name__) in _LIBRARIES:
-            return self.value(value, link)
-        parts = []
-        for name in code.attribute_names:
-            found = getattr(value, name, value)
-            if not any(found is module for module in (value, *outer)):  # modules may name each other
-                parts.append((name, self._variable(found, (link, "attribute", name), code, (value, *outer))))
-        return "module", *parts
+    def _global(self, function: FunctionType, name: str, link: _Link) -> Any:
+        """The key of a global, or of a builtin."""
+        own = function.__globals__
+        if name in own:
+            return self.value(own[name], link)
+        found = getattr(builtins, name, _MISSING)
+        return None if found is _MISSING or _belongs(builtins, found) else self.value(found, link)
 
     def _items(self, whole: Any, link: _Link, items: Iterable[tuple[Any, Any]]) -> Any:
         if type(whole) is not tuple:  # a list or a dict may hold itself
@@ -212,11 +268,15 @@ class _Walk:
         return tuple([self.value(v, (link, "item", n)) for n, v in items])
 
 
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
+_MISSING = object()
+
+
+def _belongs(module: ModuleType, value: Any) -> bool:
+    """Whether a library has `value` of its own: a function, a class or a dtype, which stay as they are."""
+    if _top(module.__name__) not in _LIBRARIES:
+        return False
+    known = isinstance(value, FunctionType) and _top(value.__module__ or "") in _LIBRARIES
+    return known or isinstance(value, _TORCH_NAMES) or (isinstance(value, _NAMED) and _top(_home(value)) in _LIBRARIES)
 
 
 def _home(value: Any) -> str:
@@ -240,14 +300,16 @@ class _Code:
         digest: of its instructions, constants and names, and of the codes inside it; the same in every process of one
             version of Python.
         global_names: globals that it reads, sorted.
-        attribute_names: every other name in it.
-        closed: whether a function of this code sees nothing but its arguments (and its defaults).
+        attribute_names: every name in it, which may be an attribute's.
+        closed: whether a function of this code sees nothing but its arguments (its defaults and attributes aside).
+        seen: whether all that it may read is seen here.
     """
 
     digest: str
     global_names: tuple[str, ...]
     attribute_names: tuple[str, ...]
     closed: bool
+    seen: bool
 
 
 # By the code's id, since its own hash goes through all of its constants; the code is kept, so that the id stays its.
@@ -265,13 +327,18 @@ def _code(code: CodeType) -> _Code:
 
 
 def _examined(code: CodeType) -> _Code:
-    global_names = {i.argval for c in _with_inner(code) for i in dis.get_instructions(c) if i.opname == "LOAD_GLOBAL"}
-    names = {name for c in _with_inner(code) for name in c.co_names} - global_names
+    globals_read = global_names(code)
+    every = {name for c in _with_inner(code) for name in c.co_names}
+    steps = {i.opname for c in _with_inner(code) for i in dis.get_instructions(c)}
+    hidden = steps & {"IMPORT_NAME", "STORE_GLOBAL", "STORE_ATTR", "LOAD_BUILD_CLASS"}
+    private = {name for name in every if name.startswith("__")}
+    seen = not hidden and not private and every.isdisjoint(_UNSEEN)
     return _Code(
         hashlib.sha256(repr(_described(code)).encode()).hexdigest()[:32],
-        tuple(sorted(global_names)),
-        tuple(sorted(names)),
-        not code.co_freevars and not global_names,
+        tuple(sorted(globals_read)),
+        tuple(sorted(every)),
+        not code.co_freevars and not globals_read and seen,
+        seen,
     )
 
 

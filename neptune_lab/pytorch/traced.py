@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from neptune_lab.errors import DefinitionError
+from neptune_lab.errors import DefinitionError, LaunchError
 from neptune_lab.pytorch.arguments import Shape, as_input, problem_of
 from neptune_lab.pytorch.compiled import compiled_for
 from neptune_lab.pytorch.mods import Path, follow, read
@@ -26,9 +26,12 @@ def traced(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Any, mask_mod: Any, enable_gqa: bool, scale: Any
 ) -> torch.Tensor:
     """What `attention` is inside torch.compile; arguments and result are its."""
+    recording = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if k.ndim == v.ndim == q.ndim == 4 and k.shape[0] == v.shape[0] == 1 != q.shape[0]:
+        k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
     shapes = _fixed(q), _fixed(k), _fixed(v)
     dtypes = q.dtype, k.dtype, v.dtype
-    name, captured, numbers = _prepared(shapes, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod)
+    name, captured, numbers = _prepared(shapes, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, recording)
     mods = score_mod, mask_mod
     for path, value in numbers:
         if follow(mods, path) != value:
@@ -52,8 +55,14 @@ def _prepared(
     scale: float | None,
     score_mod: Any,
     mask_mod: Any,
+    recording: bool,
 ) -> _Prepared:
     """Compiles the kernel, registers it as an op, and says what the graph has to read."""
+    if recording:
+        raise LaunchError(
+            "an argument of attention records gradients, and attention has no backward",
+            help="call the compiled function under torch.no_grad(), or with detached tensors",
+        )
     problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale)
     reading = read(score_mod, mask_mod)
     if reading.numpy_numbers or not reading.exact:

@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention.flex_attention import and_masks, or_masks
 
 import neptune_lab as nl
-from neptune_lab.errors import DefinitionError, LaunchError, TileError
+from neptune_lab.errors import DefinitionError, LaunchError
 from neptune_lab.loop_ir.run import run
 from neptune_lab.operators import attention
 from neptune_lab.operators.base import Operator
@@ -188,12 +188,10 @@ def test_kernels_read_a_bias_of_every_position(template: str) -> None:
     assert nl.compile(op, template, block_q=16, block_kv=16).error() < 1e-3
 
 
-def test_kernels_refuse_what_is_no_tile() -> None:
-    """An index of two tiled loops would gather, which HTile has no word for; the definition itself is fine."""
+def test_an_index_of_two_loops_is_read_by_a_kernel_of_its_own() -> None:
     relative = np.linspace(-1, 1, 64)
     op = attention.general(1, 1, 32, 32, 16, lambda s, b, h, q, kv: s + relative[q - kv + 31])
-    with pytest.raises(TileError, match=r"block 'score': the access relative\[.*which is not one loop with step 1"):
-        nl.compile(op, block_q=16, block_kv=16)
+    assert nl.compile(op, block_q=16, block_kv=16).error() < 1e-3
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

@@ -1,0 +1,79 @@
+"""A mod called on every position: its result checked, its mistakes told with the line that made them."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.base import name_of
+from neptune_lab.operators.math import Scalar, Unread, unread
+from neptune_lab.operators.operations import kind_of, to_tvm
+
+_OURS = Path(__file__).parents[1]
+
+
+def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
+    """The mod's value on `args` (TVM expressions, or NumPy arrays), unwrapped and of the right kind.
+
+    Args:
+        argument: "score_mod" or "mask_mod", for messages; it decides the kind, float32 (float64) or bool.
+        mod: the user's function.
+        args: what it is called with.
+    """
+    shown = f"{argument}={name_of(mod)}" if callable(mod) else f"{argument}={mod!r}"
+    signature = "(score, b, h, q, kv)" if argument == "score_mod" else "(b, h, q, kv)"
+    if not callable(mod):
+        raise DefinitionError(f"{shown}: expected a function of {signature}")
+    try:
+        inspect.signature(mod).bind(*args)
+    except ValueError:
+        pass  # a builtin without a signature: the call will tell
+    except TypeError as error:
+        raise DefinitionError(f"{shown}: expected a function of {signature}, but {error}") from error
+    try:
+        result = mod(*(Scalar(a) for a in args))
+    except DefinitionError as error:
+        where = _line_of(error.__traceback__)
+        raise DefinitionError(f"{shown}: {error.reason}{where}", help=error.help) from error
+    except IndexError as error:  # an array that stands in no variable
+        where = _line_of(error.__traceback__)
+        raise DefinitionError(
+            f"{shown}: {error}{where}", help="give the array a variable of its own and index it"
+        ) from error
+    except Exception as error:
+        where = _line_of(error.__traceback__)
+        raise DefinitionError(
+            f"{shown}: {type(error).__name__}: {error}{where}",
+            help="mods take Python's operators, torch's elementwise functions and elements of captured tensors",
+        ) from error
+    wanted = "float" if argument == "score_mod" else "bool"
+    value = result.value if isinstance(result, Scalar) else result
+    if isinstance(result, Unread):
+        raise DefinitionError(f"{shown}: {unread(result)}")
+    if not isinstance(result, Scalar | bool | int | float | np.bool_ | np.integer | np.floating):
+        raise DefinitionError(f"{shown} returned {type(result).__name__}: expected a {wanted} made from its arguments")
+    kind = kind_of(value)
+    if (kind == "bool") != (wanted == "bool"):
+        help = "compare: `q >= kv`" if wanted == "bool" else "select: `math.where(condition, score, other)`"
+        raise DefinitionError(f"{shown} returned {kind}: expected {wanted}", help=help)
+    symbolic = not isinstance(args[0], np.ndarray)
+    return to_tvm(value, "float32" if wanted == "float" else "bool") if symbolic else np.asarray(value)
+
+
+def _line_of(traceback: TracebackType | None) -> str:
+    """ ", in FILE, line N: `the line`" of the innermost call that is the user's; "" where there is none."""
+    found = ""
+    while traceback is not None:
+        path = Path(traceback.tb_frame.f_code.co_filename)
+        if not path.is_relative_to(_OURS) and not {"torch", "numpy", "tvm"} & set(path.parts):
+            line = linecache.getline(str(path), traceback.tb_lineno).strip()
+            found = f", in {path}, line {traceback.tb_lineno}" + (f": `{line}`" if line else "")
+        traceback = traceback.tb_next
+    return found

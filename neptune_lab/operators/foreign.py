@@ -1,0 +1,236 @@
+"""torch's and NumPy's functions and methods on a mod's arguments, in terms of the operations that kernels have."""
+
+from __future__ import annotations
+
+import math as _math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.operations import FLOAT_FUNCTIONS, NUMPY, ROUNDING, kind_of
+
+if TYPE_CHECKING:
+    from neptune_lab.operators.math import Scalar
+
+# Other libraries' names of the same operation.
+ALIASES = {
+    "subtract": "sub", "multiply": "mul", "true_divide": "div", "divide": "div", "floor_divide": "floordiv",
+    "remainder": "floormod", "power": "pow", "float_power": "pow", "negative": "neg", "absolute": "abs",
+    "minimum": "min", "maximum": "max", "fmin": "min", "fmax": "max", "less": "lt", "less_equal": "le",
+    "greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne", "logical_and": "and",
+    "logical_or": "or", "logical_not": "not", "where": "select", "special_expit": "sigmoid", "special_erf": "erf",
+    "special_exp2": "exp2", "rint": "round",
+}  # fmt: skip
+# Names of torch's dtypes and of the conversions that methods make.
+DTYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64",
+    **{n: n for n in ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")},
+}  # fmt: skip
+_MOST_MULTIPLIED = 64
+
+
+def _apply(name: str, *args: Any) -> Scalar:
+    from neptune_lab.operators.math import apply
+
+    return apply(name, *args)
+
+
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Scalar:
+    x = x if min is None else _apply("max", x, min)
+    return x if max is None else _apply("min", x, max)
+
+
+def _where(condition: Any, input: Any = None, other: Any = None) -> Scalar:
+    if input is None or other is None:
+        raise DefinitionError("torch.where with a condition alone gives indices, which a mod cannot use")
+    return _apply("select", condition, input, other)
+
+
+def _relu(x: Any, inplace: bool = False) -> Scalar:
+    return _apply("max", x, 0)
+
+
+def _silu(x: Any, inplace: bool = False) -> Scalar:
+    return _apply("mul", x, _apply("sigmoid", x))
+
+
+def _gelu(x: Any, approximate: str = "none") -> Scalar:
+    half = _apply("mul", x, 0.5)
+    if approximate == "tanh":
+        cubic = _apply("add", x, _apply("mul", _apply("mul", _apply("mul", x, x), x), 0.044715))
+        return _apply("mul", half, _apply("add", _apply("tanh", _apply("mul", cubic, _math.sqrt(2 / _math.pi))), 1.0))
+    return _apply("mul", half, _apply("add", _apply("erf", _apply("mul", x, _math.sqrt(0.5))), 1.0))
+
+
+def _leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Scalar:
+    return _apply("select", _apply("gt", x, 0), x, _apply("mul", x, negative_slope))
+
+
+def _trunc(x: Any) -> Scalar:
+    return _apply("select", _apply("lt", x, 0), _apply("ceil", x), _apply("floor", x))
+
+
+def _sign(x: Any) -> Scalar:
+    one = 1.0 if kind_of(x.value) == "float" else 1
+    negative = _apply("select", _apply("lt", x, 0), -one, x)
+    return _apply("select", _apply("gt", x, 0), one, negative)
+
+
+def _bitwise(name: str) -> Callable[[Any, Any], Scalar]:
+    return lambda a, b: bits(name, a, b)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "clamp": _clamp,
+    "clip": _clamp,
+    "clamp_min": lambda x, min: _clamp(x, min),
+    "clamp_max": lambda x, max: _clamp(x, None, max),
+    "where": _where,
+    "relu": _relu,
+    "silu": _silu,
+    "gelu": _gelu,
+    "leaky_relu": _leaky_relu,
+    "tan": lambda x: _apply("div", _apply("sin", x), _apply("cos", x)),
+    "square": lambda x: _apply("mul", x, x),
+    "reciprocal": lambda x: _apply("div", 1.0, x),
+    "trunc": _trunc,
+    "fix": _trunc,
+    "sign": _sign,
+    "pow": lambda x, exponent: power(x, exponent),
+    "power": lambda x, exponent: power(x, exponent),
+    "bitwise_and": _bitwise("and"),
+    "bitwise_or": _bitwise("or"),
+    "bitwise_xor": _bitwise("xor"),
+    "logical_xor": lambda a, b: _apply("ne", a, b),
+    "bitwise_left_shift": lambda a, b: shift(a, b),
+    "bitwise_right_shift": lambda a, b: shift(a, b, right=True),
+    "bitwise_not": lambda a: invert(a),
+    "invert": lambda a: invert(a),
+    "isnan": lambda x: _apply("ne", x, x),
+    "isinf": lambda x: _apply("eq", _apply("abs", x), _math.inf),
+    "rsub": lambda a, b: _apply("sub", b, a),
+}
+
+
+def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """Another library's function, called on a `Scalar`.
+
+    Raises:
+        DefinitionError: kernels have no such operation.
+    """
+    name = name.strip("_")
+    kwargs = {n: v for n, v in (kwargs or {}).items() if n != "out" or v is not None}
+    if name in FUNCTIONS:
+        try:
+            return FUNCTIONS[name](*args, **kwargs)
+        except TypeError as error:
+            raise DefinitionError(f"{library}.{name} in a mod: {error}") from error
+    ours = ALIASES.get(name, name)
+    if kwargs or ours not in NUMPY:
+        raise DefinitionError(
+            f"{library}.{name}{' with ' + ', '.join(kwargs) if kwargs else ''} is not one of the functions that a mod "
+            "can use",
+            help=f"it can use {', '.join(known_functions())}; or compute a tensor outside of the mod and read "
+            "its elements, `table[b, h, q, kv]`",
+        )
+    return _apply(ours, *args)
+
+
+def known_functions() -> list[str]:
+    """The names that a mod can call, of torch or of NumPy."""
+    hidden = {"clip", "fix", "power", "rsub", "invert", "clamp_min", "clamp_max"}
+    return sorted({*FLOAT_FUNCTIONS, *ROUNDING, "abs", "minimum", "maximum", *FUNCTIONS} - hidden)
+
+
+def power(base: Any, exponent: Any) -> Scalar:
+    """base ** exponent; whole numbers stay whole, as in PyTorch."""
+    values = [getattr(x, "value", x) for x in (base, exponent)]
+    if "float" in map(kind_of, values):
+        return _apply("pow", base, exponent)
+    whole = values[1]
+    if not isinstance(whole, int) or isinstance(whole, bool) or whole < 0:
+        raise DefinitionError(
+            "a mod raises a whole number to a power that is not a constant of 0 or more, and PyTorch's result is a "
+            "whole number again (0 for 2 ** -1)",
+            help="make the base a float, as in `2.0 ** h`",
+        )
+    if whole > _MOST_MULTIPLIED:
+        raise DefinitionError(f"a mod raises a whole number to the power of {whole}, which int32 does not hold")
+    result: Any = _apply("add", _apply("mul", base, 0), 1)
+    while whole:
+        result = _apply("mul", result, base) if whole % 2 else result
+        base, whole = _apply("mul", base, base), whole // 2
+    return result
+
+
+def invert(x: Any) -> Scalar:
+    """~x: of a condition its opposite, of a whole number -x - 1."""
+    return _apply("sub", -1, x) if kind_of(x.value) == "int" else _apply("not", x)
+
+
+def shift(x: Any, by: Any, right: bool = False) -> Scalar:
+    """x << by or x >> by for a constant `by`: a product or a floored quotient."""
+    if not isinstance(by, int) or isinstance(by, bool) or not 0 <= by < 31 or kind_of(getattr(x, "value", x)) != "int":
+        raise DefinitionError(
+            f"`{'>>' if right else '<<'}` takes a whole number and a constant from 0 to 30",
+            help="multiply, or divide with `//`, by a power of two",
+        )
+    return _apply("floordiv" if right else "mul", x, 2**by)
+
+
+def bits(name: str, a: Any, b: Any) -> Scalar:
+    """`&`, `|` or `^`: of conditions, or of a whole number and a constant."""
+    x, y = (getattr(v, "value", v) for v in (a, b))
+    kinds = kind_of(x), kind_of(y)
+    if kinds == ("bool", "bool"):
+        return _apply("ne" if name == "xor" else name, a, b)
+    if isinstance(x, int) and not isinstance(x, bool):
+        a, b, y, kinds = b, a, x, kinds[::-1]
+    if kinds != ("int", "int") or not isinstance(y, int):
+        spelled = {"and": "&", "or": "|", "xor": "^"}[name]
+        raise DefinitionError(
+            f"`{spelled}` takes two conditions, or a whole number and a constant; got {' and '.join(kinds)}",
+            help="write `(x > 0) & (y > 0)`, with brackets; for other bits, read them from a tensor made before",
+        )
+    both = _masked(a, y)
+    if name == "and":
+        return both
+    return _apply("sub", _apply("add", a, y), both if name == "or" else _apply("mul", both, 2))
+
+
+def _masked(x: Any, mask: int) -> Any:
+    """x & mask, run of ones by run: each is ((x >> low) % 2**length) << low."""
+    if mask < 0:
+        return _apply("sub", x, _masked(x, -mask - 1))  # what the mask takes away
+    total: Any = _apply("mul", x, 0)
+    low = 0
+    while mask >> low:
+        length = 0
+        while (mask >> low + length) & 1:
+            length += 1
+        if length:
+            run = _apply("floormod", _apply("floordiv", x, 2**low), 2**length)
+            total = _apply("add", total, _apply("mul", run, 2**low))
+        low += max(length, 1)
+    return total
+
+
+def dtype_named(value: Any) -> str | None:
+    """The name of a dtype of torch, NumPy or Python; None for what is no dtype, such as a device."""
+    text = getattr(value, "__name__", None) or str(value)
+    return text.removeprefix("torch.") if text.removeprefix("torch.") in _EVERY_DTYPE else None
+
+
+_EVERY_DTYPE = {*DTYPES, "int8", "int16", "uint8", "uint16", "uint32", "uint64", "complex64", "complex128"}
+
+
+def dtype_of(kind: str, wide: bool) -> Any:
+    """torch's dtype of a value, or NumPy's where torch is not loaded."""
+    name = "bool" if kind == "bool" else f"{kind}{64 if wide else 32}"
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return getattr(torch, name)
+    import numpy as np
+
+    return np.dtype(name)

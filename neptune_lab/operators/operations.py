@@ -1,0 +1,161 @@
+"""One operation on values of every position, by its name in the loop-scalar IR: in TVM for the definition, in NumPy for
+the reference.
+
+A value is an expression of TVM (int32, int64, float32, float64 or bool), a NumPy array or a plain number.
+"""
+
+from __future__ import annotations
+
+import math as _math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.errors import DefinitionError
+
+# Functions of one float; each is an operator of the loop-scalar IR of the same name.
+FLOAT_FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf")
+ROUNDING = ("floor", "ceil", "round")
+LOGIC = ("and", "or", "not")
+
+NUMBERS = bool | int | float | np.generic
+_INT32 = np.iinfo(np.int32)
+_SPELLED = {"and": "&", "or": "|", "not": "~", "select": "math.where"}
+
+NUMPY: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "floormod": np.mod,
+    "pow": np.power,
+    "neg": np.negative,
+    "abs": np.abs,
+    "min": np.minimum,
+    "max": np.maximum,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+    "select": np.where,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "erf": np.vectorize(_math.erf, otypes=[np.float64]),
+    "round": np.rint,
+    **{
+        name: getattr(np, name)
+        for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sin", "cos", "floor", "ceil")
+    },
+}
+
+
+def kind_of(value: Any) -> str:
+    """ "bool", "int" or "float" of an expression, an array or a plain number."""
+    if isinstance(value, bool | int | float):
+        dtype = type(value).__name__
+    elif isinstance(value, np.ndarray | np.generic):
+        dtype = str(value.dtype)
+    else:
+        dtype = str(value.ty.dtype)
+    return "bool" if dtype == "bool" else "int" if dtype.startswith("int") else "float"
+
+
+def is_wide(value: Any) -> bool:
+    """Whether a value is an expression of 64 bits, which captured tensors of 64 bits make, as in PyTorch."""
+    return not isinstance(value, NUMBERS | np.ndarray) and str(value.ty.dtype) in ("int64", "float64")
+
+
+def operate(name: str, values: list[Any]) -> Any:
+    """The result of the operation called `name`, an expression or an array.
+
+    Raises:
+        DefinitionError: operands of a kind that it does not take.
+    """
+    kinds = [kind_of(v) for v in values]
+    truths = kinds if name in LOGIC else kinds[:1] if name == "select" else []
+    if any(kind != "bool" for kind in truths):
+        raise DefinitionError(
+            f"`{_SPELLED[name]}` takes conditions, got {', '.join(kinds)}", help="compare first, as in `(x > 0)`"
+        )
+    if all(isinstance(v, np.ndarray | NUMBERS) for v in values):
+        return _on_numpy(name, values, kinds)
+    return _on_tvm(name, values, kinds)
+
+
+def convert(value: Any, dtype: str) -> Any:
+    """`value` as "bool", "int32", "int64", "float16", "bfloat16", "float32" or "float64".
+
+    A value of 16 bits is rounded to them and goes on in float32; in the reference every float has 64.
+    """
+    if dtype == "bool":
+        return operate("ne", [value, 0])
+    if isinstance(value, np.ndarray | NUMBERS):
+        return np.asarray(value).astype(np.int64 if dtype.startswith("int") else np.float64)
+    if dtype in ("float16", "bfloat16"):
+        return to_tvm(to_tvm(to_tvm(value, "float32"), dtype), "float32")
+    return to_tvm(value, dtype)
+
+
+def _on_numpy(name: str, values: list[Any], kinds: list[str]) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(NUMPY[name](*values))
+
+
+def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
+    from tvm import tirx
+
+    if name in LOGIC:
+        build = {"and": tirx.And, "or": tirx.Or, "not": tirx.Not}[name]
+        return build(*(to_tvm(v, "bool") for v in values))
+    head = [to_tvm(values[0], "bool")] if name == "select" else []
+    values, kinds = values[len(head) :], kinds[len(head) :]
+    floats = "float" in kinds or name in ("div", "pow", *FLOAT_FUNCTIONS)
+    if not floats and name in ROUNDING:
+        return values[0]
+    conditions = name == "select" and set(kinds) == {"bool"}
+    wide = any(is_wide(v) and kind_of(v) == ("float" if floats else "int") for v in values)
+    dtype = "bool" if conditions else f"{'float' if floats else 'int'}{64 if wide else 32}"
+    operands = head + [to_tvm(v, dtype) for v in values]
+    if floats and name in ("floordiv", "floormod"):
+        a, b = operands
+        whole = tirx.floor(a / b)
+        return whole if name == "floordiv" else a - whole * b
+    match name:
+        case "add":
+            return operands[0] + operands[1]
+        case "sub":
+            return operands[0] - operands[1]
+        case "mul":
+            return operands[0] * operands[1]
+        case "neg":
+            return tirx.const(0, dtype) - operands[0]
+        case "select":
+            return tirx.if_then_else(*operands)
+        case "round":
+            return tirx.nearbyint(*operands)
+    build = {
+        "div": tirx.Div, "floordiv": tirx.FloorDiv, "floormod": tirx.FloorMod, "min": tirx.Min, "max": tirx.Max,
+        "lt": tirx.LT, "le": tirx.LE, "gt": tirx.GT, "ge": tirx.GE, "eq": tirx.EQ, "ne": tirx.NE,
+    }.get(name) or getattr(tirx, name)  # fmt: skip
+    return build(*operands)
+
+
+def to_tvm(value: Any, dtype: str) -> Any:
+    """A number or an expression as an expression of `dtype`."""
+    from tvm import tirx
+
+    if isinstance(value, NUMBERS):
+        number = value.item() if isinstance(value, np.generic) else value
+        if dtype == "int32" and not _INT32.min <= number <= _INT32.max:
+            raise DefinitionError(
+                f"a mod combines an int32 with {number}, which int32 does not hold", help="make it a float: 1e10"
+            )
+        return tirx.const(number, dtype)
+    return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)

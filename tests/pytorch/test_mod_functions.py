@@ -1,0 +1,126 @@
+"""Functions and methods of torch in mods, and what is said of those that kernels have not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from attention_reference import DEVICE, flex, tensors
+
+import neptune_lab as nl
+from neptune_lab.errors import DefinitionError, LaunchError
+
+TABLE = torch.randn(32, 4, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+BIAS = torch.randn(80, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+PERMUTATION = torch.arange(32, device=DEVICE)
+
+
+@pytest.mark.parametrize(
+    "mask_mod",
+    [
+        lambda b, h, q, kv: (q - kv).abs() < 5,
+        lambda b, h, q, kv: (q - 3).clamp(0, 20) >= kv - torch.clamp(kv, min=4, max=9),
+        lambda b, h, q, kv: torch.minimum(q, kv) * 2 > torch.maximum(q, kv),
+        lambda b, h, q, kv: (q >= kv).to(q.device) & ((q.float() / 2).to(torch.int32) >= kv.long() // 3),
+        lambda b, h, q, kv: (q > kv) ^ (kv < 10),
+        lambda b, h, q, kv: torch.logical_xor(q > 3, kv > 4) | torch.logical_and(q > 1, kv < 2),
+        lambda b, h, q, kv: ((q & 5) >= (kv >> 2)) | ((kv << 1) > q) | ((q ^ 3) < (kv | 4)),
+        lambda b, h, q, kv: (q & -3) + ((kv - 20) & 13) >= ((kv - 20) ^ 6),
+        lambda b, h, q, kv: ~(q > kv) | (~q + kv < 0),
+        lambda b, h, q, kv: ~torch.isnan(TABLE[kv, 0]) & (q**2 >= kv),
+    ],
+)
+def test_masks(mask_mod):
+    q, k, v = tensors((1, 2, 32, 16))
+    assert (nl.attention(q, k, v, mask_mod=mask_mod) - flex(q, k, v, None, mask_mod)).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize(
+    "score_mod",
+    [
+        lambda s, *_: F.gelu(s),
+        lambda s, *_: F.gelu(s, approximate="tanh"),
+        lambda s, *_: F.relu(s) + F.silu(s) + F.leaky_relu(s, 0.1),
+        lambda s, *_: torch.tan(s * 0.3) + s.clamp(-1, 1) + s.relu(),
+        lambda s, *_: s.tanh() * s.sigmoid() + s.square() - s.abs().sqrt() + torch.reciprocal(s.abs() + 1),
+        lambda s, *_: torch.sign(s) + torch.round(s * 3) + torch.trunc(s * 2),
+        lambda s, b, h, q, kv: s.float() * (q.float() + 1).log().to(s.dtype),
+        lambda s, b, h, q, kv: torch.where(q >= kv, s, -10.0) + torch.where(kv > 4, 1.0, s),
+        lambda s, b, h, q, kv: s + torch.finfo(s.dtype).eps * q,
+        lambda s, b, h, q, kv: s + BIAS[(q - kv) + 32],
+        lambda s, b, h, q, kv: s + BIAS[q + kv],
+        lambda s, b, h, q, kv: s + BIAS[kv // 7],
+        lambda s, b, h, q, kv: s + BIAS[PERMUTATION[kv]],
+    ],
+)
+def test_scores(score_mod):
+    q, k, v = tensors((1, 2, 32, 16))
+    assert (nl.attention(q, k, v, score_mod=score_mod) - flex(q, k, v, score_mod)).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize(
+    ("score_mod", "match"),
+    [
+        (lambda s, b, h, q, kv: s + torch.dot(TABLE[q], TABLE[kv]), r"torch.dot: .* TABLE is used whole(.|\n)*help"),
+        (lambda s, b, h, q, kv: s + TABLE[q].sum(), r"\.sum of the captured tensor TABLE(.|\n)*before the call"),
+        (lambda s, b, h, q, kv: s + (TABLE[q] > 0), r"TABLE is used whole: .* needs 1 more ind"),
+        (lambda s, b, h, q, kv: s + int(q), r"for a Python number, in .*test_mod_functions.py, line \d+: `"),
+        (lambda s, b, h, q, kv: s + math.sqrt(q), "for a Python number"),
+        (lambda s, b, h, q, kv: s if q > 3 else -s, r"asks for the truth(.|\n)*math.where"),
+        (lambda s, b, h, q, kv: torch.softmax(s, 0), r"torch.softmax is not one of the functions(.|\n)*it can use abs"),
+        (lambda s, b, h, q, kv: s.item(), r"Tensor.item is not one"),
+        (lambda s, b, h, q, kv: s * 2**-h, r"whole number to a power(.|\n)*2.0 \*\* h"),
+        (lambda s, b, h, q, kv: torch.where(q > kv), "torch.where with a condition alone"),
+        (lambda s, b, h, q, kv: s + undefined, r"NameError: .* in .*line \d+"),  # noqa: F821
+        (lambda s, b, h, q, kv: s + (q & kv), "`&` takes two conditions, or a whole number and a constant"),
+        (lambda s, b, h, q, kv: s + q.to(torch.int8), "converts a value to int8"),
+        (lambda s, b, h, q, kv: s * (q < 2**40), "1099511627776, which int32 does not hold"),
+        (lambda s, b, h, q, kv: q > kv, "returned bool: expected float"),
+        (lambda *_: None, "returned NoneType"),
+    ],
+)
+def test_refusals_name_the_cause_the_line_and_a_way_out(score_mod, match):
+    q, k, v = tensors((1, 2, 32, 16))
+    with pytest.raises(DefinitionError, match=match):
+        nl.attention(q, k, v, score_mod=score_mod)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"block_mask": object()}, r"does not take block_mask\n.*mask_mod=block_mask.mask_mod"),
+        ({"return_lse": True}, r"does not take return_lse\n.*operators.attention.general"),
+        ({"kernel_options": {"BLOCK_M": 64}}, r"does not take kernel_options\n.*neptune-lab tune"),
+        ({"is_causal": True}, r"is_causal\n.*q >= kv"),
+        ({"mask": None}, r"no argument 'mask'\n.*mask_mod"),
+    ],
+)
+def test_arguments_of_others(options, match):
+    with pytest.raises(LaunchError, match=match):
+        nl.attention(*tensors(), **options)
+
+
+def test_arguments_of_others_that_are_left_out():
+    q, k, v = tensors((1, 1, 16, 16))
+    found = nl.attention(q, k, v, block_mask=None, return_lse=False, kernel_options=None, dropout_p=0.0)
+    assert torch.equal(found, nl.attention(q, k, v))
+    with pytest.raises(LaunchError, match=r"by position, and 1 more came\n.*score_mod=\.\.\."):
+        nl.attention(q, k, v, lambda s, *_: s)
+
+
+def test_one_batch_of_keys_for_all():
+    q, k, v = tensors((3, 2, 16, 16), (1, 2, 24, 16))
+    expected = flex(q, *(t.expand(3, -1, -1, -1) for t in (k, v)))
+    assert (nl.attention(q, k, v) - expected).abs().max() < 2e-5
+
+
+def test_transforms():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    q, k, v = tensors((1, 1, 16, 16))
+    with pytest.raises(LaunchError, match=r"torch.vmap(.|\n)*into the batch"):
+        torch.vmap(lambda x: nl.attention(x, k, v))(torch.stack([q, q]))
+    graph = make_fx(lambda q, k, v: nl.attention(q, k, v))(q, k, v)
+    assert torch.equal(graph(q, k, v), nl.attention(q, k, v))

@@ -1,0 +1,39 @@
+"""`nl.attention` on random calls with special values; the generator and its judge are random_calls.py."""
+
+from __future__ import annotations
+
+import pytest
+from random_calls import Case, Verdict, compare, draw, judge, run, shrunk
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_random_call(seed):
+    verdict = judge(draw(seed))
+    assert verdict.word in ("right", "refused"), f"{verdict.told}\n{draw(seed)}"
+
+
+@pytest.mark.nightly
+def test_two_thousand_random_calls():
+    words = run(2000, seed=1000)
+    assert words["wrong"] == words["crashed"] == 0
+    assert words["right"] > 1900
+
+
+def test_the_judge_sees_what_is_wrong():
+    import math
+
+    import torch
+
+    v = torch.ones(1, 1, 2, 2)
+    good = torch.tensor([[[[1.0, math.nan], [math.inf, 0.0]]]])
+    assert compare(good, good, good.double(), 1.0, v) == Verdict("right")
+    for at, value in (((0, 0), 1.01), ((0, 0), math.nan), ((0, 1), 0.0), ((1, 0), 3.0), ((1, 1), math.inf)):
+        bad = good.clone()
+        bad[(0, 0, *at)] = value
+        assert compare(bad, good, good.double(), 1.0, v).word == "wrong"
+
+
+def test_shrinking_keeps_the_verdict_and_drops_the_rest():
+    case = Case((2, 3, 1, 17, 24, 16, 8), "float32", "(s) * 2.0", "(q >= kv) & (kv < 5)", (("k", "nan", 3),), 0.5, 0)
+    small = shrunk(case, lambda c: Verdict("wrong" if "kv < 5" in c.mask else "right"))
+    assert small == Case((1, 1, 1, 1, 1, 1, 1), "float32", "", "kv < 5", (), None, 0)
