@@ -21,6 +21,7 @@ from neptune_lab.operators.base import (
 )
 from neptune_lab.operators.calling import call_mod
 from neptune_lab.operators.capture import Captures, capture
+from neptune_lab.operators.operations import product
 from neptune_lab.strict.values import check_choice, check_number, check_switch
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def define_attention(
     )
 
     def modified(b, h, i, j):
-        score = qk[b, h, i, j] * te.const(scale, "float32")
+        score = product(qk(b, h, i, j), te.const(scale, "float32"))
         if score_mod is not None:
             score = call_mod("score_mod", score_mod, score, b, h, i, j)
         if mask_mod is not None:

@@ -133,7 +133,7 @@ def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
         case "sub":
             return operands[0] - operands[1]
         case "mul":
-            return operands[0] * operands[1]
+            return product(*operands)
         case "neg":
             return tirx.const(0, dtype) - operands[0]
         case "select":
@@ -145,6 +145,21 @@ def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
         "lt": tirx.LT, "le": tirx.LE, "gt": tirx.GT, "ge": tirx.GE, "eq": tirx.EQ, "ne": tirx.NE,
     }.get(name) or getattr(tirx, name)  # fmt: skip
     return build(*operands)
+
+
+def product(a: Any, b: Any) -> Any:
+    """a * b of two expressions of one dtype.
+
+    TVM takes 0 * x for 0.  It is NaN where x is NaN or infinite, which is written out: x < inf is false for NaN.
+    """
+    from tvm import tirx
+
+    for zero, x in ((a, b), (b, a)):
+        if isinstance(zero, tirx.FloatImm) and zero.value == 0 and not isinstance(x, tirx.FloatImm):
+            dtype = str(x.ty.dtype)
+            finite = tirx.LT(tirx.abs(x), tirx.const(_math.inf, dtype))
+            return tirx.if_then_else(finite, tirx.const(0.0, dtype), tirx.const(_math.nan, dtype))
+    return a * b
 
 
 def to_tvm(value: Any, dtype: str) -> Any:
