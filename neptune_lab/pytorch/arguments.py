@@ -80,7 +80,7 @@ def problem_of(
         if shape[0] != q[0]:
             raise LaunchError(
                 f"argument {name} has batch {shape[0]}; expected {q[0]}, which q has",
-                help=f"repeat it with {name}.expand({q[0]}, -1, -1, -1)",
+                help=f"give it one of {q[0]}, or of 1, which is repeated",
             )
     if k[3] != q[3]:
         raise LaunchError(f"argument k has head_dim {k[3]}; expected {q[3]}, which q has")

@@ -26,7 +26,9 @@ def traced(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Any, mask_mod: Any, enable_gqa: bool, scale: Any
 ) -> torch.Tensor:
     """What `attention` is inside torch.compile; arguments and result are its."""
-    recording = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    recording = ""
+    if torch.is_grad_enabled():
+        recording = "q" if q.requires_grad else "k" if k.requires_grad else "v" if v.requires_grad else ""
     if k.ndim == v.ndim == q.ndim == 4 and k.shape[0] == v.shape[0] == 1 != q.shape[0]:
         k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
     shapes = _fixed(q), _fixed(k), _fixed(v)
@@ -55,13 +57,13 @@ def _prepared(
     scale: float | None,
     score_mod: Any,
     mask_mod: Any,
-    recording: bool,
+    recording: str,
 ) -> _Prepared:
     """Compiles the kernel, registers it as an op, and says what the graph has to read."""
     if recording:
         raise LaunchError(
-            "an argument of attention records gradients, and attention has no backward",
-            help="call the compiled function under torch.no_grad(), or with detached tensors",
+            f"argument {recording} records gradients, and attention has no backward",
+            help=f"call the compiled function under torch.no_grad(), or attention with {recording}.detach()",
         )
     problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale)
     reading = read(score_mod, mask_mod)

@@ -248,7 +248,7 @@ def test_live_captures_stay_as_they_are_and_get_an_axis() -> None:
         "keep": "bool[37]",
         "last": "int64[1]",
         "on": "bool[1]",
-        "factor": "float32[1]",
+        "factor": "float64[1]",
     }
     assert op.captured["last"].tolist() == [30]
 
