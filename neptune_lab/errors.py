@@ -54,10 +54,11 @@ class ScheduleError(NeptuneError):
 class RepairError(NeptuneError):
     """No repair term: `step` names the step of the algebra that failed, `expression` what it failed on.
 
-    Steps, in order: "read", "separate", "invert", "derive", "prove Eq. 3", "prove Eq. 4", "guard"; and of a vector
-    repair: "close" (no finite family), "count" (how many terms there are is not known); "time": the algebra took
-    longer than `repair.time_limit` allows, or was stopped.  `passed` has the steps of `repair.solve` that were done
-    before the one that failed, ready to show; none where something else refused.
+    Steps, in order: "read", "separate", "invert", "derive", "prove Eq. 3", "prove Eq. 4", "guard", "range" (in a
+    program: right over the reals, and not in floats); and of a vector repair: "close" (no finite family), "count" (how
+    many terms there are is not known); "time": the algebra took longer than `repair.time_limit` allows, or was stopped.
+    `passed` has the steps of `repair.solve` that were done before the one that failed, ready to show; none where
+    something else refused.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ _FEWEST = 8
 _TRIALS = 3
 _TOLERANCE = 1e-9
 
-_UFUNCS: dict[str, np.ufunc] = {
+UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add,
     "prod": np.multiply,
     "max": np.maximum,
@@ -96,7 +96,7 @@ def check_written(
     Raises:
         RepairError: step "prove Eq. 3" or "prove Eq. 4", with a point where it fails.
     """
-    f = _UFUNCS[reducer]
+    f = UFUNCS[reducer]
     rng = np.random.default_rng(_SEED)
     old, new = ([_sample(range_of(program, p.term), (_POINTS,), rng) for p in producers] for _ in range(2))
     leaves = {leaf: _draw(program, leaf, rng) for leaf in _leaves(term, {p.term for p in producers})}
@@ -188,27 +188,29 @@ def same_where_finite(program: Program, value: Expr, one: Mapping[Expr, float], 
     return bool(np.all(np.where(np.isfinite(b), a == b, ~np.isfinite(a))))
 
 
-def compute(expr: Expr, at: Mapping[Expr, Array]) -> Array:
-    """The value of a scalar expression in float64 over arrays of points; whole numbers and conditions stay such.
+def compute(expr: Expr, at: Mapping[Expr, Array], dtype: str = "float64") -> Array:
+    """The value of a scalar expression over arrays of points, in float64 or float32 (the points' own then); whole
+    numbers and conditions stay such.
 
     >>> x = Load("x", ())
     >>> compute(Op("div", (Const(1.0, "float32"), x)), {x: np.array([2.0, 0.0])}).tolist()
     [0.5, inf]
     """
     with np.errstate(all="ignore"):
-        return _compute(expr, at)
+        return _compute(expr, at, dtype)
 
 
-def _compute(expr: Expr, at: Mapping[Expr, Array]) -> Array:
+def _compute(expr: Expr, at: Mapping[Expr, Array], precision: str) -> Array:
     if expr in at:
         return at[expr]
     match expr:
         case Const(value, dtype):
-            return np.asarray(value, np.float64 if "float" in dtype else None)
+            return np.asarray(value, precision if "float" in dtype else None)
         case Cast(dtype, arg):
-            return _compute(arg, at).astype(np.float64 if "float" in dtype else dtype)
+            return _compute(arg, at, precision).astype(precision if "float" in dtype else dtype)
         case Op(name, args):
-            return _FUNCTIONS[name](*(_compute(a, at) for a in args))
+            found = _FUNCTIONS[name](*(_compute(a, at, precision) for a in args))
+            return found.astype(precision) if found.dtype.kind == "f" else found
     raise AssertionError(f"no value for {expr}")
 
 

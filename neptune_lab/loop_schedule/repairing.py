@@ -14,9 +14,19 @@ from neptune_lab.loop_ir.sympy_bridge import Reading, read_term, write
 from neptune_lab.loop_ir.unproved import unproved_notes, without_notes
 from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule.estimate import plain_reads
+from neptune_lab.loop_schedule.float_range import check_range, rolled
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.special_values import Moment, Point, ProducerReads, find_points, producer_values
-from neptune_lab.repair import Counterexample, RepairTerm, VectorRepair, WrongRepair, in_names, solve, solve_given
+from neptune_lab.repair import (
+    Counterexample,
+    RepairTerm,
+    VectorRepair,
+    WrongRepair,
+    at_most_one,
+    in_names,
+    solve,
+    solve_given,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,8 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
     try:
         term = solve(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions, constants=())
         repair = Repair(asked.reads, points_of(program, consumer, asked, term), term)
-        return replace(repair, checked=check_written(*as_written(program, consumer, asked, repair)))
+        checked = check_written(*as_written(program, consumer, asked, repair))
+        return replace(repair, term=with_ranges(program, consumer, asked, repair), checked=checked)
     except RepairError as error:
         error.node = consumer.name
         raise
@@ -187,8 +198,9 @@ def find_given_repair(
         if term.unproved is not None:
             return repair
         checked = check_written(*as_written(program, consumer, asked, repair))
+        term = with_ranges(program, consumer, asked, repair)
         derived = in_names(term, given.names(term.producers))
-        return replace(repair, checked=f"{checked}; it is {derived}")
+        return replace(repair, term=term, checked=f"{checked}; it is {derived}")
     except RepairError as error:
         error.node = consumer.name
         raise
@@ -217,6 +229,33 @@ def as_written(
     h = apply_h(consumer, carried, repair, Moment(before, now), program)
     places = [Places(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
     return program, asked.reducer, asked.term, h, carried, places
+
+
+def with_ranges(program: Program, consumer: Block, asked: Question, repair: Repair) -> RepairTerm:
+    """The term with why it is right in float32 (`float_range`); RepairError, step "range", where it is not."""
+    carried = Var("t")
+    places = {p: (Var(f"{p} before"), Var(f"{p} now")) for p in repair.reads}
+    moment = Moment(lambda p, _: places[p][0], lambda p, _: places[p][1], starts=True)
+    h = apply_h(consumer, carried, repair, moment, program)
+    if h == carried:
+        return replace(repair.term, ranges=("h changes nothing",))
+    term = match_reduction(consumer).term
+    loop = rolled(program, consumer, asked.reducer, [term], [carried], [h], places, repair.points)
+    ways = {p: way for p in repair.reads if (way := _way(program, p))}
+    why = at_most_one(repair.term, ways)
+    return replace(repair.term, ranges=(*((why,) if why else ()), check_range(loop)))
+
+
+def _way(program: Program, producer: str) -> int:
+    """1 if the producer only rises as a loop runs, -1 if it only falls, 0 if it may do both."""
+    block = writer_of(program, producer)
+    reducer = None if block is None else reducer_of(block)
+    if block is None or is_repaired(block):
+        return 0
+    if reducer == "sum":
+        found = sign.range_of(program, Load(producer, ()))
+        return 1 if found.low >= 0 else -1 if found.high <= 0 else 0
+    return {"max": 1, "min": -1}.get(str(reducer), 0)
 
 
 class RepairRefused(ScheduleError):

@@ -53,12 +53,14 @@ class Point:
         value: the point. stand_in: a regular value.
         identity: all that was accumulated at the point is the identity, which h keeps if it departs cleanly.
         shows: a producer that ends at the point must not be guarded at the end.
+        absorbing: a sum that has overflowed, which stays there; g is regular, and only h must do nothing from then on.
     """
 
     value: float
     stand_in: float
     identity: bool = True
     shows: bool = False
+    absorbing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,20 @@ def find_points(
                 raise _refusal(producer, guard.point, consumer, solved)
             shows = nothing is not None and nothing.hidden and not _shows_anyway(program, producer, point)
             points.append(Point(point, stand_in, nothing is None or nothing.identity, shows))
-        found[producer] = tuple(points)
+        found[producer] = (*points, *_absorbing(program, producer, own, solved))
     return found
+
+
+def _absorbing(program: Program, producer: str, reducer: str, solved: RepairTerm | VectorRepair) -> tuple[Point, ...]:
+    """The infinities at which a sum stays once it has overflowed, where g is finite: x / sqrt(inf) is 0."""
+    if reducer != "sum":
+        return ()
+    return tuple(
+        Point(float(guard.point), float(guard.stand_in), absorbing=True)
+        for guard in solved.guards
+        if guard.producer == producer and guard.final_repair and guard.point.is_infinite
+        if may_be_infinite(program, Load(producer, ()), 1 if float(guard.point) > 0 else -1)
+    )
 
 
 def _refusal(producer: str, point: object, consumer: Block, solved: RepairTerm | VectorRepair) -> RepairError:
@@ -209,6 +223,8 @@ def guarded(value: Expr, points: tuple[Point, ...], dtype: str, is_last: Expr | 
         is_last: whether this is the last tag, where points that show are not guarded; None where the loop ends nothing.
     """
     for point in points:
+        if point.absorbing:
+            continue
         stand_in: Expr = Const(point.stand_in, dtype)
         if point.shows and is_last is not None:
             if is_last == Const(True, "bool"):
@@ -272,7 +288,7 @@ def producer_values(
         points = repair.points[producer]
         now = guarded(moment.current(producer, index), points, dtype, moment.is_last(producer))
         before = moment.previous(producer, index)
-        empty = {point.value: point.identity for point in points}
+        empty = {point.value: point.identity for point in points if not point.absorbing}
         if moment.starts:
             source = writer_of(program, producer)
             reducer = None if source is None else reducer_of(source)
@@ -284,6 +300,11 @@ def producer_values(
             # Nothing needs a repair: with the current value for the previous one, h does nothing, nor overflows.
             if not (identity and _departs_clean(term, producer, point)):
                 before = Op("guard", (before, Const(point, dtype), now))
+        for point in points:
+            if point.absorbing:
+                there, stand_in = Const(point.value, dtype), Const(point.stand_in, dtype)
+                now = Op("select", (Op("eq", (before, there)), stand_in, now))
+                before = Op("guard", (before, there, stand_in))
         values[term.previous[producer]] = before
         values[term.current[producer]] = now
     return values

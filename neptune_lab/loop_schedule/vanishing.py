@@ -71,9 +71,10 @@ def without_maps(program: Program, expr: Expr) -> Expr:
             return e
         names = [i.name for i in source.body.indices if isinstance(i, Var)]
         assert isinstance(e, Load)
-        if len(names) != len(e.indices) or {it.name for it in source.iters} != set(names):
+        tags = {it.name: it.binding for it in source.iters if it.name not in names}
+        if len(names) != len(e.indices) or (tags and source.role != "rolled"):
             return e
-        return transform(substitute(plain_reads(source), dict(zip(names, e.indices, strict=True))), rule)
+        return transform(substitute(plain_reads(source), {**tags, **dict(zip(names, e.indices, strict=True))}), rule)
 
     return transform(expr, rule)
 

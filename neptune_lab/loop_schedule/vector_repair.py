@@ -14,7 +14,7 @@ stand.  A component that is 1 is the number of elements so far, which needs no s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -44,8 +44,8 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.sympy_bridge import write
 from neptune_lab.loop_schedule.materialize_tags import materialize, own_tag
 from neptune_lab.loop_schedule.special_values import Moment, producer_values
+from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair
-from neptune_lab.repair import VectorRepair
 
 if TYPE_CHECKING:
     from sympy import Symbol
@@ -145,50 +145,6 @@ def companions(program: Program, block: str) -> tuple[str, ...]:
 # -- the matrix ---------------------------------------------------------------------------------------------
 
 
-def reference_step(repair: FamilyRepair, values: Mapping[Symbol, Expr], dtype: str) -> Expr:
-    """u(r') - u(r), by which the matrix moves the sums; `values` says what r and r' stand for."""
-
-    def at(r: Symbol) -> Expr:
-        if repair.reference is None:
-            return write(repair.term.reference_at(r), dict(values), dtype)
-        return transform(repair.reference, lambda e: values[r] if isinstance(e, Load) else e)
-
-    return Op("sub", (at(repair.term.r_now), at(repair.term.r)))
-
-
-def moved_sum(row: int, sums: Sequence[Expr], term: VectorRepair, values: Mapping[Symbol, Expr], dtype: str) -> Expr:
-    """Row `row` of A(r, r') times the sums: the sum of one component, taken from r to r', as a scalar expression.
-
-    Args:
-        sums: the sum of every component at r, in order.
-        values: what r and r' stand for (`repairing.producer_values`), and `term.step` (`reference_step`).
-
-    A combine step needs no more than this: with a split's own sums, its own r as the previous value and the global r as
-    the current one, row 0 is the split's share of the global sum.
-    """
-    result: Expr | None = None
-    for entry, total in zip(term.entries(row), sums, strict=True):
-        if entry == 0:
-            continue
-        minus = result is not None and entry.could_extract_minus_sign()
-        factor = -entry if minus else entry
-        product = total if factor == 1 else Op("mul", (write(factor, dict(values), dtype), total))
-        result = product if result is None else Op("sub" if minus else "add", (result, product))
-    assert result is not None  # A is invertible
-    return transform(result, _power_as_product)
-
-
-def _power_as_product(e: Expr) -> Expr:
-    """x ** 5 as products: a power function has no value at negative x on some targets."""
-    match e:
-        case Op("pow", (base, Const(exponent))) if float(exponent).is_integer() and exponent > 0:
-            result = base
-            for _ in range(int(exponent) - 1):
-                result = Op("mul", (result, base))
-            return result
-    return e
-
-
 def apply_family(
     program: Program,
     members: Sequence[Member],
@@ -216,7 +172,7 @@ def apply_family(
     step: Load | None = None
     if term.by_difference and any(term.step in entry.free_symbols for entry in term.by_step.flat()):
         first = tree.find_block(program, members[0].whole or "")[1]
-        moved = reference_step(repair, values_in(first), program.buffer(first.writes).dtype)
+        moved = reference_step(term, repair.reference, values_in(first), program.buffer(first.writes).dtype)
         program, step = _with_step(program, members, var, moved)
     for row, member in enumerate(members):
         if member.whole is None:

@@ -10,7 +10,8 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, Var, loads, substitute, walk
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.sympy_bridge import read_term, write
-from neptune_lab.loop_schedule.estimate import Progress, plain_reads, progress_of
+from neptune_lab.loop_schedule.estimate import Progress, is_plain_sum, plain_reads, progress_of
+from neptune_lab.loop_schedule.float_range import check_range, rolled
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.repairing import (
@@ -23,7 +24,8 @@ from neptune_lab.loop_schedule.repairing import (
     read_consumer,
     solve_repair,
 )
-from neptune_lab.loop_schedule.special_values import ProducerReads
+from neptune_lab.loop_schedule.special_values import Moment, ProducerReads, producer_values
+from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.repair import VectorRepair, solve_vector, text
 
 if TYPE_CHECKING:
@@ -82,7 +84,26 @@ def find_family_repair(
         values[term.u] = stage
     else:
         values[term.u] = write(term.reference, values, dtype) if reference is None else reference
-    return FamilyRepair(asked.reads, points, term, values, reference, progress_of(program, consumer.name, var))
+    progress = progress_of(program, consumer.name, var)
+    repair = FamilyRepair(asked.reads, points, term, values, reference, progress)
+    return replace(repair, term=replace(term, ranges=(_in_range(program, consumer, repair),)))
+
+
+def _in_range(program: Program, consumer: Block, repair: FamilyRepair) -> str:
+    """What was compared in float32 (`float_range`); RepairError, step "range", where the repair is wrong there."""
+    term, dtype = repair.term, program.buffer(consumer.writes).dtype
+    (producer,) = repair.reads
+    before, now = Var(f"{producer} before"), Var(f"{producer} now")
+    values = producer_values(term, repair, Moment(lambda *_: before, lambda *_: now, starts=True), program, dtype=dtype)
+    if term.by_difference:
+        values[term.step] = reference_step(term, repair.reference, values, dtype)
+    carried = [Var(f"t{row}") for row in range(term.size)]
+    terms = [match_reduction(consumer).term]
+    terms += [write(term.companion(k), repair.values, dtype) for k in range(1, term.size)]
+    moved = [moved_sum(row, carried, term, values, dtype) for row in range(term.size)]
+    estimates = [producer] if is_plain_sum(program, producer) else []
+    loop = rolled(program, consumer, "sum", terms, carried, moved, {producer: (before, now)}, repair.points, estimates)
+    return check_range(loop)
 
 
 def _is_reference(expr: Expr, named: dict[Expr, str], term: VectorRepair) -> bool:

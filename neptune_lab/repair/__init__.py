@@ -12,6 +12,7 @@ from neptune_lab.repair.guard import Guard
 from neptune_lab.repair.invert import Inverse
 from neptune_lab.repair.limit import time_limit
 from neptune_lab.repair.prove import Proof
+from neptune_lab.repair.ranges import at_most_one
 from neptune_lab.repair.render import Line, Step, latex, mathml, text
 from neptune_lab.repair.separate import Separation
 from neptune_lab.repair.solve import solve
@@ -33,6 +34,7 @@ __all__ = [
     "Unproved",
     "VectorRepair",
     "WrongRepair",
+    "at_most_one",
     "in_names",
     "latex",
     "mathml",

@@ -34,6 +34,11 @@ def read_step(reducer: str, assumptions: tuple[tuple[str, tuple[str, ...]], ...]
     return Step("Read: reducer and term", (Line(f"f(x, y) = {_REDUCER_TEXT[reducer]}"), *assumed))
 
 
+def range_steps(reasons: tuple[str, ...]) -> tuple[Step, ...]:
+    """The last step, where there is one: why a repair is right in floats."""
+    return (Step("Range: in float32", tuple(Line(reason) for reason in reasons)),) if reasons else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Unproved:
     """Why a given h is not proved.
@@ -62,6 +67,7 @@ class RepairTerm:
         checks: what was compared by numbers.
         inverse: None where h was given, and nothing inverted.
         unproved: why a given h is not proved.
+        ranges: why it is right in float32 too, sentences that whoever knows the program adds.
         pairs: (caller's symbol, internal symbol); `starts` and `regular` hold what `initial_stand_in` answers.
     """
 
@@ -78,6 +84,7 @@ class RepairTerm:
     regular: tuple[Expr, ...]
     starts: tuple[tuple[str, str, Expr | None], ...]
     unproved: Unproved | None = None
+    ranges: tuple[str, ...] = ()
 
     @property
     def g(self) -> Expr:
@@ -218,6 +225,7 @@ class RepairTerm:
             *proofs,
             *checks,
             Step("Guard: where a producer is singular", tuple(guards)),
+            *range_steps(self.ranges),
         )
 
     @property

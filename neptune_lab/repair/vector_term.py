@@ -14,6 +14,7 @@ from neptune_lab.repair.numeric import Array, compute_all
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Line, Step, equation, latex, text
+from neptune_lab.repair.term import range_steps
 from neptune_lab.repair.vector_check import applied
 
 
@@ -35,6 +36,7 @@ class VectorRepair:
         proofs, checks, guards: as in `RepairTerm`.
         pairs: (caller's symbol, internal symbol).
         starts: for each reducer of the producer, what its previous value must start as, or None.
+        ranges: as in `RepairTerm`.
     """
 
     components: tuple[Expr, ...]
@@ -56,6 +58,7 @@ class VectorRepair:
     pairs: tuple[tuple[Symbol, Symbol], ...]
     assumptions: tuple[tuple[str, tuple[str, ...]], ...]
     starts: tuple[tuple[str, Expr | None], ...]
+    ranges: tuple[str, ...] = ()
 
     reducer = "sum"
 
@@ -234,6 +237,7 @@ class VectorRepair:
             *(Step(proof.title, proof.lines) for proof in self.proofs),
             Step("Check by numbers", tuple(Line(check) for check in self.checks)),
             Step("Guard: where the producer is singular", tuple(guards or [Line("none: A is regular everywhere")])),
+            *range_steps(self.ranges),
         )
 
     def _slopes(self, names: list[Dummy]) -> Iterator[Expr]:

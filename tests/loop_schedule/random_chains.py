@@ -208,6 +208,17 @@ def _terms(producers: list[str]) -> st.SearchStrategy[Term]:
     return st.one_of(apart, apart, apart, masked, anything)
 
 
+def _kept_in_range(first: Stage) -> st.SearchStrategy[Term]:
+    """Terms whose repair is right in floats too: they shrink as the first stage's result moves, which is folded of
+    the same values."""
+    c, weight = first.term, st.sampled_from(["y", "x", 1.0, ("tanh", "x")])
+    scaled = st.builds(lambda w: ("div", w, ("add", ("abs", "r0"), 1.0)), weight)
+    if first.reducer not in ("max", "min"):
+        return scaled
+    power = ("sub", c, "r0") if first.reducer == "max" else ("sub", "r0", c)
+    return st.one_of(scaled, st.builds(lambda w: ("mul", ("exp", power), w), weight), st.just(("exp", power)))
+
+
 @st.composite
 def chains(draw: Any, most: int = 5) -> Chain:
     """Two to `most` stages: the first folds inputs, each later one a term of inputs and of any stages before it."""
@@ -216,7 +227,7 @@ def chains(draw: Any, most: int = 5) -> Chain:
     count = draw(st.integers(2, most))
     while len(stages) < count:
         producers = [f"r{n}" for n in range(len(stages))]
-        term = draw(_terms(producers))
+        term = draw(st.one_of(_terms(producers), _kept_in_range(stages[0])))
         kinds = ["sum", "sum", "sum", "max", "min", "prod"]
         if len(stages) == count - 1:
             kinds += ["any", "all"]

@@ -57,7 +57,7 @@ CHAINS = {
             (
                 Stage("max", "x"),
                 Stage("max", ("add", "x", "r0")),
-                Stage("sum", ("exp", ("sub", "x", ("add", "r0", "r1")))),
+                Stage("sum", ("div", ("exp", ("sub", "x", "r0")), ("exp", ("tanh", "r1")))),
             ),
             m=2,
             tile=1,
@@ -75,11 +75,17 @@ def test_known_chain(name, update):
     assert check_chain(Chain(chain.stages, update=update)) == outcome
 
 
-def test_a_masked_product_is_carried_with_companions():
-    """Not repaired alone, as r0 may end at 0: the mask is one more input of the sums that it carries."""
-    stages = (Stage("sum", "x"), Stage("sum", ("select", ("above", "y", 0.0), ("mul", "x", "r0"), 0.0)))
+def test_a_masked_difference_is_carried_with_companions():
+    """Not repaired alone: the mask is one more input of the sums that it carries."""
+    stages = (Stage("max", "x"), Stage("sum", ("select", ("above", "y", 0.0), ("sub", "x", "r0"), 0.0)))
     assert check_chain(Chain(stages)) == "fused"
     assert check_chain(Chain(stages, update="split_k_update")) == "refused"
+
+
+def test_a_masked_product_loses_its_digits():
+    """x * r0 with r0 the sum of x: what was accumulated with a large r0 is nothing that a small one can be made of."""
+    stages = (Stage("sum", "x"), Stage("sum", ("select", ("above", "y", 0.0), ("mul", "x", "r0"), 0.0)))
+    assert check_chain(Chain(stages)) == "refused"
 
 
 def outcomes(examples: int, *, derandomize: bool) -> Counter[str]:

@@ -24,7 +24,7 @@ DEFINITIONS: dict[str, Callable[[], small.Definition]] = {
     "map first": small.scaled_first,
     "masked": lambda: small.pair(lambda c, r: te.if_then_else(c > 0.0, te.exp(c - r), te.const(0.0, "float32"))),
     "shifted maximum": lambda: small.pair(lambda c, r: c - r, "max"),
-    "sigmoid": lambda: small.pair(lambda c, r: c * te.sigmoid(r)),
+    "sigmoid": lambda: small.pair(lambda c, r: c * te.sigmoid(te.tanh(r))),
     "third power": lambda: small.pair(lambda c, r: (c / r) * (c / r) * (c / r), of=te.abs),
 }
 

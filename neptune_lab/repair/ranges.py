@@ -1,0 +1,45 @@
+"""Why a repair's factor is at most 1: how each producer moves, and how the factor moves with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from sympy import Dummy, Expr
+
+from neptune_lab.repair.prove import direction
+from neptune_lab.repair.render import text
+from neptune_lab.repair.term import RepairTerm
+
+
+def at_most_one(term: RepairTerm, ways: Mapping[str, int]) -> str | None:
+    """The reason, as a sentence, that a(r, r') in h = a*t never exceeds 1 on the way; None: it is not shown.
+
+    a(r, r) = 1, as h(t, r, r) = t; so it is enough that a does not grow as r' moves away from r.
+
+    Args:
+        ways: producer -> 1 if it only rises as a loop runs (a maximum, a sum of what is not negative), -1 if it only
+            falls (a minimum); others are left out.
+
+    >>> from neptune_lab.repair import solve
+    >>> at_most_one(solve("sum", "exp(c - r)", ["r"]), {"r": 1})
+    "the factor exp(r - r') is at most 1: r only rises, and the factor falls with it"
+    >>> at_most_one(solve("sum", "exp(c + r)", ["r"]), {"r": 1}) is None
+    True
+    """
+    if term.factor is None or set(ways) != set(term.producers):
+        return None
+    # A guard keeps the points at which a sign is lost.
+    kept = {
+        symbol: Dummy(symbol.name, positive=True)
+        for symbol in (*term.previous.values(), *term.current.values())
+        if symbol.is_nonnegative
+    }
+    factor = cast(Expr, term.factor.xreplace(kept))
+    for name, way in ways.items():
+        current = term.current[name]
+        if direction(factor, kept.get(current, current)) not in (0, -way):
+            return None
+    moves = " and ".join(f"{name} only {'rises' if way > 0 else 'falls'}" for name, way in ways.items())
+    falls = "falls with it" if all(way > 0 for way in ways.values()) else "falls on the way"
+    return f"the factor {text(term.factor)} is at most 1: {moves}, and the factor {falls}"

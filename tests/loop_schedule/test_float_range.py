@@ -1,0 +1,75 @@
+"""Repairs that are right over the reals: those that are right in float32 too are taken, and the others are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import small_operators as small
+from tvm import te
+
+from neptune_lab.loop_schedule.repairing import RepairRefused
+from neptune_lab.repair import RepairTerm
+
+
+def fused(definition: small.Definition, update: str):
+    sch = small.schedule(definition)
+    sch.split("r.j", (None, 2))
+    getattr(sch, update)("o", "r.j0")
+    return sch
+
+
+def of_other_values() -> small.Definition:
+    """exp(x - max of y): while y is small, what x makes overflows, and it counts for nothing in the end."""
+    x, y = small.matrix(), small.matrix("y")
+    r = small.fold("max", "r", 3, 5, lambda i, j: te.tanh(y[i, j]) * 300.0)
+    return [x, y], [small.fold("sum", "o", 3, 5, lambda i, j: te.exp(x[i, j] - r[i]) * y[i, j])]
+
+
+REFUSED = {
+    "grows with the maximum": lambda: small.pair(lambda c, r: te.exp(c + r)),
+    "of other values": of_other_values,
+    "of the mean": lambda: small.pair(lambda c, r: te.exp(c - r / 5), first="sum"),
+    "of twice the maximum": lambda: small.pair(lambda c, r: te.exp(c - r * 2.0)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_what_loses_its_digits_is_refused(name: str, update: str):
+    with pytest.raises(RepairRefused, match="step 'range' failed") as caught:
+        fused(REFUSED[name](), update)
+    assert caught.value.failed_step == "range"
+    assert caught.value.help
+    assert "tile by tile" in caught.value.reason
+
+
+TAKEN = {
+    "softmax": (lambda: small.pair(lambda c, r: te.exp(c - r)), "the factor exp(r - r') is at most 1: r only rises"),
+    "root mean square": (small.rms_max, "is at most 1: r only rises"),
+    "magnitude": (small.l2_norm, "is at most 1: r only rises"),
+    "shifted": (lambda: small.pair(lambda c, r: te.exp(r - c), first="min"), "is at most 1: r only falls"),
+    "bounded": (lambda: small.pair(lambda c, r: c * te.exp(te.tanh(r))), None),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_the_derivation_says_why_it_is_right_in_floats(name: str, update: str):
+    make, why = TAKEN[name]
+    sch = fused(make(), update)
+    term = next(p.derivation for p in sch.phases if p.derivation is not None)
+    assert isinstance(term, RepairTerm)
+    last = term.steps[-1]
+    assert last.title == "Range: in float32"
+    assert "rolled and split in float32" in last.text
+    if why is not None:
+        shown = last.text.replace("_local", "")
+        assert why in shown, shown
+
+
+def test_a_sum_that_overflows_stays_what_it_is():
+    """x / sqrt(inf) is 0 in the definition, and inf / inf must not make NaN of it."""
+    sch = fused(small.rms_max(), "rolling_update")
+    x = np.array([[1e30, 1, 2, 3, 4], [1, 2, 1e30, 3, -1e30], [1, 2, 3, 4, 5]], np.float32)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(sch.run(x=x)["o"], small.schedule(small.rms_max()).run(x=x)["o"], rtol=1e-5)
