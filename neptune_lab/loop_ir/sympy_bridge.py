@@ -189,6 +189,11 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
             result = Op(op, (result, term))
         return result
 
+    def paired(plus: list[sympy.Expr], minus: list[sympy.Expr]) -> list[tuple[sympy.Expr, sympy.Expr]]:
+        """Summands that differ in the moment of a producer alone, r in one and r' in the other."""
+        found = [(a, b) for a in plus for b in minus if str(a).replace("'", "") == str(b).replace("'", "")]
+        return found if len({id(a) for a, _ in found}) == len({id(b) for _, b in found}) == len(found) else []
+
     def truth(e: sympy.Basic) -> Expr:
         for name, kind in _COMPARISONS.items():
             if isinstance(e, kind):
@@ -206,6 +211,16 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
         if isinstance(e, sympy.Add):
             plus = [a for a in e.args if not a.could_extract_minus_sign()]
             minus = [-a for a in e.args if a.could_extract_minus_sign()]
+            moves = paired(plus, minus)
+            if len(moves) > 1:
+                # (r - r') + (s - s'): summed first, r and s would lose the digits of the smaller one.
+                differences = [Op("sub", (convert(a), convert(b))) for a, b in moves]
+                plus = [p for p in plus if all(p is not a for a, _ in moves)]
+                minus = [m for m in minus if all(m is not b for _, b in moves)]
+                result = chain("add", [*(convert(p) for p in plus), *differences])
+                for m in minus:
+                    result = Op("sub", (result, convert(m)))
+                return result
             if not plus:
                 return Op("neg", (chain("add", [convert(m) for m in minus]),))
             result = chain("add", [convert(p) for p in plus])

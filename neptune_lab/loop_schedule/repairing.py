@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir import sign, tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
-from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction, reducer_of
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
+from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.sympy_bridge import Reading, read_term, write
 from neptune_lab.loop_ir.unproved import unproved_notes, without_notes
@@ -342,7 +342,13 @@ def apply_h(block: Block, carried: Expr, repair: Repair, moment: Moment, program
     if term.factor is not None:
         if term.factor == 1:
             return carried
-        return Op("mul", (write(term.factor, values, dtype), carried))
+        moved: Expr = Op("mul", (write(term.factor, values, dtype), carried))
+        overflows = any(point.absorbing for points in repair.points.values() for point in points)
+        if overflows and term.reducer in ("max", "min"):
+            # The factor can be 0, and 0 times the identity is no number: what holds nothing is not moved.
+            nothing = Const(float(IDENTITIES[term.reducer]), dtype)
+            return Op("select", (Op("eq", (carried, nothing)), nothing, moved))
+        return moved
     return write(term.h, values, dtype)
 
 
