@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 
 from neptune_lab.htile.nodes import (
     Access,
@@ -19,11 +21,22 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import accesses, stores
+from neptune_lab.htile.walk import accesses, children, evaluate, names_of_index, stores, subexpressions
 
 _INF = math.inf
 _LARGEST: Mapping[str, float] = {"float16": 65504.0, "bool": 1.0, "int8": 128.0, "uint8": 255.0, "int16": 32768.0}
 _WHOLE = 2.0**63
+_TRIED = 4096
+_SCALARS: Mapping[str, Callable[..., float]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "div_rn": operator.truediv,
+    "neg": lambda x: -x,
+    "exp": math.exp,
+    "exp2": lambda x: 2.0**x,
+}
 _BOUNDED = frozenset({"tanh", "sigmoid", "sin", "cos", "erf"})
 
 
@@ -47,6 +60,10 @@ class Magnitudes:
             for store in stores(kernel.body):
                 self.written.setdefault(store.target.tensor, []).append(store.value)
         self.known: dict[str, float] = {}
+        self.grid: dict[str, int] = {}
+        for kernel in program.kernels:
+            for axis in kernel.grid:
+                self.grid[axis.var] = max(axis.extent, self.grid.get(axis.var, 0))
         self.open: set[str] = set()
 
     def __call__(self, expr: TileExpr) -> float:
@@ -82,9 +99,22 @@ class Magnitudes:
         if op == "mul":
             a, b = (self(arg) for arg in args)
             return self._growing(0.0 if a == 0 or b == 0 else a * b, expr)
+        if op in ("exp", "exp2"):
+            return self._of_grid(expr)
         if op in ("div", "div_rn") and isinstance(args[1], Literal) and args[1].value:
             return self._growing(self(args[0]) / abs(float(args[1].value)), expr)
         return _INF
+
+    def _of_grid(self, expr: TileExpr) -> float:
+        """The largest value of an expression of grid variables alone (a head's slope), by trying them all."""
+        leaves = [e for e in subexpressions(expr) if not children(e)]
+        if not all(isinstance(e, Scalar | Literal) for e in leaves):
+            return _INF
+        names = sorted(set().union(*(names_of_index(e.value) for e in leaves if isinstance(e, Scalar))))
+        if not set(names) <= set(self.grid) or math.prod(self.grid[name] for name in names) > _TRIED:
+            return _INF
+        points = itertools.product(*(range(self.grid[name]) for name in names))
+        return max(_value(expr, dict(zip(names, point, strict=True))) for point in points)
 
     def _growing(self, value: float, expr: TileExpr) -> float:
         """The value of an operator that can grow from one iteration to the next: unknown where it reads itself."""
@@ -108,6 +138,23 @@ class Magnitudes:
         if not self.open:  # else it may rest on a tile that is still being looked at
             self.known[name] = found
         return found
+
+
+def _value(expr: TileExpr, at: Mapping[str, int]) -> float:
+    """An expression of scalars at one point of the grid; infinite where it has no rule here."""
+    match expr:
+        case Literal(value=value):
+            return float(value)
+        case Scalar(value=index):
+            return float(evaluate(index, at))
+        case Cast(arg=arg, dtype=dtype) if dtype.startswith("float"):
+            return _value(arg, at)
+        case Elementwise(op=op, args=args) if op in _SCALARS:
+            try:
+                return _SCALARS[op](*(_value(arg, at) for arg in args))
+            except (ArithmeticError, ValueError):
+                return _INF
+    return _INF
 
 
 def _largest(dtype: str) -> float:
