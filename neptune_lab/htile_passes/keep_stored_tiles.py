@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import Access, For, Kernel, Program, Stmt, Store, Tensor, TileExpr
-from neptune_lab.htile.walk import names_of_access, reads, rewrite, same_region, stores
+from neptune_lab.htile.nodes import Access, For, Iota, Kernel, Program, Scalar, Stmt, Store, Tensor, TileExpr
+from neptune_lab.htile.walk import names_of_access, reads, rewrite, same_region, stores, subexpressions
 
 
 def keep_stored_tiles(program: Program) -> Program:
@@ -93,6 +93,12 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
         out = replace(stmt, value=chip)
         if names_of_access(stmt.target) & set(loops):
             return (kept, out)
+        if stmt.mask is not None and (moved := _names(stmt.mask) & set(loops)):
+            raise TileError(
+                f"{stmt.node_id}: a bound moves with loop {min(moved)!r}, and the kernel reads back what it stores",
+                node=stmt.node_id,
+                help="choose tiles that divide the dimension that the bound is on",
+            )
         late[stmt.target.tensor] = out  # the last one counts
         return (kept,)
 
@@ -103,6 +109,20 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
         for tensor in [t for t in late if t not in rest]:
             body.append(late.pop(tensor))
     return replace(kernel, body=tuple(body))
+
+
+def _names(expr: TileExpr) -> set[str]:
+    """Every loop variable that an expression uses."""
+    found: set[str] = set()
+    for part in subexpressions(expr):
+        match part:
+            case Access() | Iota():
+                found |= names_of_access(Access("", part.index))
+            case Scalar(value=value):
+                found |= names_of_access(Access("", (value,)))
+            case _:
+                pass
+    return found
 
 
 def _read_first(kernel: Kernel, names: Iterable[str]) -> list[str]:
