@@ -210,3 +210,18 @@ def late_weight(n: int = 3, m: int = 5) -> Definition:
     w = compute((n, m), lambda i, j: y[i, j] * y[i, j], name="w")
     e = compute((n, m), lambda i, j: te.exp(x[i, j] - r[i]) * w[i, j], name="e")
     return [x, y], [fold("sum", "o", n, m, lambda i, j: e[i, j])]
+
+
+def prefix(n: int = 3, m: int = 5, part: int = 3) -> Definition:
+    """The sum folds the whole row, the two maxima only its first and its last `part` elements; two outputs."""
+    x = matrix(n=n, m=m)
+    r = fold("max", "r", n, part, lambda i, j: x[i, j])
+    q = fold("max", "q", n, part, lambda i, j: x[i, j + m - part])
+    return [x], [q, fold("sum", "o", n, m, lambda i, j: te.exp(x[i, j] - r[i] - q[i]))]
+
+
+def permuted(n: int = 4) -> Definition:
+    """One square tensor that is read by rows and by columns."""
+    x = matrix(n=n, m=n)
+    r = fold("max", "r", n, n, lambda i, j: x[j, i])
+    return [x], [fold("sum", "o", n, n, lambda i, j: te.exp(x[i, j] - r[i]) * x[j, i])]

@@ -24,6 +24,8 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "weighted": lambda: small.operator(small.weighted()),
     "two sums": lambda: small.operator(small.two_sums()),
     "map first": lambda: small.operator(small.scaled_first()),
+    "prefix": lambda: small.operator(small.prefix()),
+    "permuted": lambda: small.operator(small.permuted()),
     "attention": lambda: attention.causal(1, 1, q_len=3, kv_len=4, head_dim=2),
 }
 
@@ -31,6 +33,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 WEIGHTS = {
     "rolling_update": 8, "split_k_update": 5, "retire_tags": 2, "materialize_tags": 1, "privatize_reduction": 1,
     "split": 2, "tile": 1, "reorder": 1, "fuse": 1, "bind": 1, "annotate": 1, "compute_at": 1, "reverse_compute_at": 2,
+    "fuse_under": 3, "tile_outermost": 2,
     "inline": 1, "cache_read": 1, "cache_write": 1, "set_scope": 1, "decompose_reduction": 1,
 }  # fmt: skip
 
@@ -59,6 +62,8 @@ def draw_step(rng: random.Random, sch: Schedule) -> Callable[[], object]:
         "annotate": lambda: sch.annotate(loop, "num_warps", 4),
         "compute_at": lambda: sch.compute_at(other, loop),
         "reverse_compute_at": lambda: sch.reverse_compute_at(other, loop),
+        "fuse_under": lambda: sch.fuse_under(other, loop),
+        "tile_outermost": lambda: sch.tile_outermost(loop, size),
         "inline": lambda: sch.inline(block),
         "cache_read": lambda: sch.cache_read(block, rng.choice(read)),
         "cache_write": lambda: sch.cache_write(block),
