@@ -67,6 +67,8 @@ def wrong(
         scale = np.max(np.abs(double), where=np.isfinite(double), initial=0.0)
         noise = np.where(np.isfinite(want.noise), want.noise, np.inf)
         slack = _SAFETY * (noise + np.abs(single - double)) + _SAFETY * unit * (np.abs(double) + 1e-3 * scale) + 1e-30
+        if unit > 2.0**-20:  # values are rounded to half precision on the way: an error of the size of the largest
+            slack = slack + 8 * unit * scale
         # A sum of numbers this large may overflow on the way, in another order.
         near = finite & (np.abs(double) < 1e37)
         bad = near & ~(np.abs(found - double) <= slack) & np.isfinite(slack)
