@@ -15,7 +15,7 @@ import torch
 import neptune_lab as nl
 from neptune_lab import records
 from neptune_lab.cli import main
-from neptune_lab.errors import EmitError, ScheduleError, TileError
+from neptune_lab.errors import EmitError, MeasureError, ScheduleError, TileError
 from neptune_lab.htile.nodes import For, Literal, Program, Store
 from neptune_lab.htile_to_gluon import GluonOptions
 from neptune_lab.htile_to_triton import EmitOptions, Target, emit
@@ -61,7 +61,8 @@ OPTIONS = (
 
 
 def record_of(op, **options) -> Record:
-    return Record(
+    """A record whose choice is set behind the back of the reader, which would refuse it."""
+    made = Record(
         workload=workload_key(op),
         operator=op.name,
         params=op.params,
@@ -70,10 +71,22 @@ def record_of(op, **options) -> Record:
         torch=device_facts().torch,
         triton=device_facts().triton,
         source="aaaa",
-        candidate={"template": "rolling_update", "options": {**TILES, **options}},
+        candidate={"template": "rolling_update", "options": TILES},
         cold=False,
         us=1.0,
     )
+    object.__setattr__(made, "candidate", {"template": "rolling_update", "options": {**TILES, **options}})
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_with_code_cannot_be_read(canary, kind):
+    text = payloads(canary)[kind]
+    made = record_of(attention.causal(**SIZES))
+    for options in ({"loop_stages": text}, {text: 1}, {"splits": [text]}):
+        with pytest.raises(MeasureError, match=r"record\.candidate\.options"):
+            Record.from_json({**made.to_json(), "candidate": {"template": "rolling_update", "options": options}})
+    assert not canary.exists()
 
 
 @pytest.mark.parametrize("option", OPTIONS)
