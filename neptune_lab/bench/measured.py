@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
 from neptune_lab.runtime.timing import Resources
 from neptune_lab.strict.files import read_text, shown_path
 from neptune_lab.strict.json_text import MOST_BYTES, parse
-from neptune_lab.strict.typed import Count, Extent, Line, Number, Time, Words, unpack
+from neptune_lab.strict.typed import Count, Extent, Line, Number, OneOf, Time, Words, unpack
 
 SCHEMA = 1
 
@@ -37,9 +37,9 @@ SAMPLED = 64
 
 # What a contestant is.  Compilers and libraries as Neptune's section 7 tells them apart: a compiler is told the
 # operator, a library brings it.
-Kind: TypeAlias = Literal["ours", "ablation", "compiler", "library"]
+Kind: TypeAlias = Annotated[str, OneOf(frozenset({"ours", "ablation", "compiler", "library"}))]
 # "same": an ablation whose kernel is ours without it, word for word.
-Status: TypeAlias = Literal["ok", "wrong", "failed", "skipped", "same"]
+Status: TypeAlias = Annotated[str, OneOf(frozenset({"ok", "wrong", "failed", "skipped", "same"}))]
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
-from neptune_lab.strict.typed import Extent, Line, Name, Words
+from neptune_lab.strict.typed import Extent, Line, Name, OneOf, Words
 
-DType: TypeAlias = Literal[
-    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
-    "uint64", "bool",
-]  # fmt: skip
+# What torch spells after its dot.
+DTYPES = frozenset(
+    {"float16", "bfloat16", "float32", "float64", "bool"} | {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)}
+)
+DType: TypeAlias = Annotated[str, OneOf(DTYPES)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,17 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of a few words."""
+
+    words: frozenset[str]
+
+    def wrong(self, value: Any) -> str | None:
+        """What was expected; None if `value` is within the limit."""
+        return None if value in self.words else f"expected one of {', '.join(map(repr, sorted(self.words)))}"
+
+
+@dataclass(frozen=True, slots=True)
 class Identifier:
     """A Python identifier."""
 
