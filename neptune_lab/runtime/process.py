@@ -102,8 +102,9 @@ class ChildProcess:
     def kill(self) -> None:
         """Ends the process from any thread; a call that waits for it there raises MeasureError."""
         self._ended_here = True
-        if self._process is not None:
-            self._process.kill()
+        process = self._process  # `close` may forget it meanwhile, in another thread
+        if process is not None:
+            process.kill()
 
     def close(self) -> None:
         """Ends the process, at once and whatever it does; from the thread that calls, or when none does."""

@@ -1,0 +1,26 @@
+"""Random programs through every stage of the compiler: the first 300 cases of a seed. `make fuzz` tries others."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.report import FAILURES
+from fuzz.workers import run_one
+
+SEED = "0"
+CASES = 300
+CHUNK = 30
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("first", range(0, CASES, CHUNK))
+def test_no_random_program_is_wrong(first: int):
+    """Each case is accepted and right, or refused by one of our errors with a help."""
+    records = [run_one(n, SEED) for n in range(first, first + CHUNK)]
+    failed = [
+        f"python -m fuzz 0 --seed {SEED} --only {record['n']}: {record['verdict']}: {record['detail']}"
+        for record in records
+        if record["verdict"] in FAILURES
+    ]
+    assert not failed, "\n".join(failed)
+    assert sum(record["verdict"] == "accepted" for record in records) >= CHUNK // 2
