@@ -171,6 +171,14 @@ def stands_still(
     return Still(bool(np.all(vanished | ~finite)), not bool(np.all(ended == found)))
 
 
+def is_never_a_number(program: Program, term: Expr, known: Mapping[Expr, float | bool]) -> bool:
+    """Whether the term is NaN where the nodes `known` have these values, at random values of all else."""
+    rng = np.random.default_rng(_SEED)
+    given = {node: np.full((2, _POINTS), value) for node, value in known.items()}
+    leaves = {leaf: _draw(program, leaf, rng) for leaf in _leaves(term, {*given})}
+    return bool(np.isnan(compute(term, {**leaves, **given})).all())
+
+
 def same_where_finite(program: Program, value: Expr, one: Mapping[Expr, float], other: Mapping[Expr, float]) -> bool:
     """Whether an expression is the same number, or not finite both times, with the nodes `one` and `other` at their
     values, and random ones elsewhere; in `other` guards are left out."""

@@ -38,7 +38,7 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.sign import may_be_infinite
 from neptune_lab.loop_ir.written import same_where_finite
-from neptune_lab.loop_schedule.vanishing import carries_nothing
+from neptune_lab.loop_schedule.vanishing import carries_nothing, spoils
 from neptune_lab.repair import RepairTerm, VectorRepair, text
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class Point:
         value: the point. stand_in: a regular value.
         identity: all that was accumulated at the point is the identity, which h keeps if it departs cleanly.
         shows: a producer that ends at the point must not be guarded at the end.
-        absorbing: a sum that has overflowed, which stays there; g is regular, and only h must do nothing from then on.
+        absorbing: an infinity at which the producer stays (a sum that has overflowed); g is regular, and only h must do
+            nothing from then on.
     """
 
     value: float
@@ -109,20 +110,39 @@ def find_points(
                 raise _refusal(producer, guard.point, consumer, solved)
             shows = nothing is not None and nothing.hidden and not _shows_anyway(program, producer, point)
             points.append(Point(point, stand_in, nothing is None or nothing.identity, shows))
-        found[producer] = (*points, *_absorbing(program, producer, own, solved))
+        found[producer] = (*points, *_absorbing(program, consumer, term, named, producer, own, solved))
     return found
 
 
-def _absorbing(program: Program, producer: str, reducer: str, solved: RepairTerm | VectorRepair) -> tuple[Point, ...]:
-    """The infinities at which a sum stays once it has overflowed, where g is finite: x / sqrt(inf) is 0."""
-    if reducer != "sum":
-        return ()
-    return tuple(
-        Point(float(guard.point), float(guard.stand_in), absorbing=True)
-        for guard in solved.guards
-        if guard.producer == producer and guard.final_repair and guard.point.is_infinite
-        if may_be_infinite(program, Load(producer, ()), 1 if float(guard.point) > 0 else -1)
-    )
+# Where each reducer stays once it is there, among the infinities that are not its identity.
+_STAYS: Mapping[str, tuple[float, ...]] = {"sum": (np.inf, -np.inf), "max": (np.inf,), "min": (-np.inf,)}
+
+
+def _absorbing(
+    program: Program,
+    consumer: Block,
+    term: Expr,
+    named: Mapping[Expr, str],
+    producer: str,
+    reducer: str,
+    solved: RepairTerm | VectorRepair,
+) -> tuple[Point, ...]:
+    """The infinities at which a producer stays, where g is finite: x / sqrt(inf) is 0, and so is exp(x - max |x|).
+
+    An extremum is infinite only if one of its elements is; where that makes NaN of the term anyway (exp(inf - inf)),
+    there is nothing to keep.
+    """
+    reads = [read for read, buffer in named.items() if buffer == producer]
+    found = []
+    for guard in solved.guards:
+        point = float(guard.point) if guard.point.is_infinite else 0.0
+        if guard.producer != producer or not guard.final_repair or point not in _STAYS.get(reducer, ()):
+            continue
+        if not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
+            continue
+        if reducer == "sum" or not spoils(program, consumer, term, producer, point, reads):
+            found.append(Point(point, float(guard.stand_in), absorbing=True))
+    return tuple(found)
 
 
 def _refusal(producer: str, point: object, consumer: Block, solved: RepairTerm | VectorRepair) -> RepairError:

@@ -8,7 +8,7 @@ the definition gives an infinity (x / 0) a stand-in would hide it.  In most prog
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
@@ -16,7 +16,7 @@ from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Progra
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.sign import is_nonnegative
 from neptune_lab.loop_ir.simplify import simplify
-from neptune_lab.loop_ir.written import Still, stands_still
+from neptune_lab.loop_ir.written import Still, is_never_a_number, stands_still
 from neptune_lab.loop_schedule.estimate import plain_reads
 
 # What must hold, all of it, for an element to be at a point: values of some nodes, conditions as truth values.
@@ -60,6 +60,26 @@ def carries_nothing(
             return None
         identity, hidden = identity and found.identity, hidden or found.hidden
     return Still(identity, hidden)
+
+
+def spoils(program: Program, consumer: Block, term: Expr, producer: str, point: float, reads: Iterable[Expr]) -> bool:
+    """Whether an element that takes the producer to `point` makes NaN of the consumer's term: exp(inf - inf).
+
+    Formal statement: the element stands in the consumer's term, at the same elements; in each case in which it is at
+    the point, the term with the producer there too is NaN, whatever all else is.
+    """
+    folded = folded_element(program, producer)
+    if folded is None:
+        return False
+    block, _, element = folded
+    term = without_maps(program, term)
+    placed = {node: in_loops(program, consumer, node) for node in walk(term) if not isinstance(node, Const)}
+    element = in_loops(program, block, without_maps(program, element))
+    at_point = dict.fromkeys(reads, point)
+    return all(
+        is_never_a_number(program, term, {node: cause[at] for node, at in placed.items() if at in cause} | at_point)
+        for cause in _causes(element, point)
+    )
 
 
 def without_maps(program: Program, expr: Expr) -> Expr:
@@ -109,6 +129,8 @@ def _causes(element: Expr, point: float) -> list[_Cause]:
             return [{}] if value == point else []
         case Op("abs", (x,)) if point == 0:
             return _with(element, point, _causes(x, 0.0))
+        case Op("abs", (x,)) if point == float("inf"):
+            return _with(element, point, [*_causes(x, point), *_causes(x, -point)])
         case Op("mul", (x, y)) if point == 0 and x == y:
             return _with(element, point, _causes(x, 0.0))
         case Op("select", (condition, yes, no)):
@@ -138,4 +160,4 @@ def in_loops(program: Program, block: Block, expr: Expr) -> Expr:
     return transform(substitute(expr, env), rule)
 
 
-__all__ = ["carries_nothing", "folded_element", "in_loops", "without_maps"]
+__all__ = ["carries_nothing", "folded_element", "in_loops", "spoils", "without_maps"]

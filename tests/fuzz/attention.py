@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fuzz import judge, special
+from fuzz.definitions import unless_large
 
 _SCORES = [
     "s", "s", "s * 0.5", "s + bias[q, kv]", "s + bias[q, kv]", "s + slopes[h] * (kv - q)", "s - 0.25 * (q - kv)",
@@ -90,7 +91,9 @@ def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.nda
     shape = (sizes["batch"], sizes["heads"], sizes["q_len"], sizes["kv_len"])
     with np.errstate(all="ignore"):
         scale = kind.type(np.float32(sizes["head_dim"] ** -0.5))
-        score = (q @ np.swapaxes(k, 2, 3)).astype(kind) * scale
+        turned = np.swapaxes(k, 2, 3)
+        size = np.abs(q.astype(np.float64)) @ np.abs(turned.astype(np.float64))
+        score = unless_large((q @ turned).astype(kind), size) * scale
         if score_mod is not None:
             score = np.broadcast_to(np.asarray(score_mod(score, *grid)), shape).astype(kind)
         if mask_mod is not None:

@@ -29,6 +29,9 @@ _NUMPY: dict[str, Any] = {
 
 # -- NumPy ----------------------------------------------------------------------------------------------------
 
+# "Near the largest float" in docs/concepts/numbers.md.
+LARGE = 1e35
+
 
 def evaluate(definition: Data, inputs: Mapping[str, np.ndarray], dtype: str) -> Arrays:
     """Every stage in turn, as its definition says, in float `dtype`; all tensors by name.
@@ -54,8 +57,20 @@ def _stage(stage: Data, tensors: Arrays, kind: np.dtype[Any], moved: float) -> n
     value = np.broadcast_to(_term(stage["term"], env, tensors, kind), shape)
     if stage["fold"]:
         folded = tuple(range(len(stage["space"]), len(axes)))
-        value = _REDUCE[stage["reducer"]](value, axis=folded)
+        total = _REDUCE[stage["reducer"]](value, axis=folded)
+        if stage["reducer"] == "sum":
+            total = unless_large(np.asarray(total, kind), np.abs(value.astype(np.float64)).sum(axis=folded))
+        value = total
     return np.asarray(value, kind)
+
+
+def unless_large(total: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Sums in float32, NaN where the order of the terms decides whether they overflow, and to what.
+
+    Args:
+        size: the sums of the terms' absolute values in float64; infinite terms say what they are in every order.
+    """
+    return np.where(np.isfinite(size) & (size > LARGE), np.nan, total) if total.dtype == np.float32 else total
 
 
 def _term(term: Any, env: Mapping[str, Any], tensors: Arrays, kind: np.dtype[Any]) -> Any:

@@ -99,3 +99,28 @@ def test_a_worker_that_dies_is_one_recorded_crash_and_a_run_goes_on_from_its_fil
     again = Report("0")
     workers.run_cases(5, "0", 1, state, 60.0, again)
     assert again.verdicts == {"accepted": 4, "crashed": 1}
+
+
+def test_sums_that_the_order_decides_say_nothing():
+    """3e38 + 3e38 - 3e38 is finite or not, as the order has it; an infinite term says the same in every order."""
+    definition = {
+        "inputs": {"x": [3, 3]},
+        "dtype": "float32",
+        "stages": [
+            {
+                "name": "o",
+                "space": [["i", 3]],
+                "fold": [["j", 3]],
+                "reducer": "sum",
+                "term": ["at", "x", "i", "j"],
+            }
+        ],
+        "outputs": ["o"],
+    }
+    x = np.float32([[3e38, -3e38, 3e38], [-np.inf, 1, 2], [1, 2, 3]])
+    want = judge.expectations(lambda given, dtype: evaluate(definition, given, dtype), {"x": x}, ["o"])["o"]
+    assert np.isnan(want.single[0])
+    for first in (np.inf, np.nan, 3e38):
+        assert judge.wrong(np.array([first, -np.inf, 6.0]), want, masks=False, inputs_finite=False) is None
+    assert judge.wrong(np.array([0.0, 0.0, 6.0]), want, masks=False, inputs_finite=False) == (1,)
+    assert judge.wrong(np.array([0.0, np.nan, np.nan]), want, masks=False, inputs_finite=False) == (2,)

@@ -151,3 +151,34 @@ def test_a_choice_of_the_definition_is_no_guard():
     names = {e.name for e in walk(tree.find_block(sch.program, "o")[1].body.value) if isinstance(e, Op)}
     assert "select" in names
     assert "guard" not in names
+
+
+INFINITE = {
+    "largest magnitude": (te.abs, lambda c, r: te.exp(c - r), "sum"),
+    "largest square": (lambda c: c * c, lambda c, r: te.exp(c - r), "sum"),
+    "largest of the largest magnitude": (te.abs, lambda c, r: te.exp(c - r), "max"),
+    "smallest of the largest magnitude": (te.abs, lambda c, r: te.exp(c - r), "min"),
+}
+
+
+@pytest.mark.parametrize("name", INFINITE)
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_an_extremum_that_is_infinite_stays_so(name: str, update: str):
+    """exp(x - inf) is 0, and exp(inf - inf) of h must not make NaN of it."""
+    of, g, reducer = INFINITE[name]
+    sch = small.schedule(small.pair(g, reducer, of=of, n=4, m=6))
+    low = np.finfo(np.float32).min
+    x = np.array(
+        [[-INF, 1, 2, 3, 4, 5], [1, 2, -INF, 3, -INF, 4], [low, low, low, low, 1, 2], [1, 2, 0, 3, 4, -1]], np.float32
+    )
+    want = sch.run(x=x)["o"]
+    assert np.isfinite(want).all()
+    sch.split("r.j", (None, 2))
+    getattr(sch, update)("o", "r.j0")
+    np.testing.assert_allclose(sch.run(x=x)["o"], want, rtol=1e-5)
+
+
+def test_what_is_no_number_anyway_needs_no_guard():
+    """The score that takes the maximum to +inf makes NaN of its own weight: h has nothing to keep."""
+    assert all(e.args[1].value < 1 for e in guards(small.pair(lambda c, r: te.exp(c - r))))
+    assert all(e.args[1].value < 1 for e in guards(small.l2_norm()))
