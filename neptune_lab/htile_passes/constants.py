@@ -38,9 +38,16 @@ def split_factor(expr: TileExpr) -> tuple[TileExpr, float]:
     return expr, 1.0
 
 
+def _normal(value: float) -> bool:
+    """Whether float32 has the value with all of its digits."""
+    return 1.2e-38 < abs(value) < 3.4e38
+
+
 def times(expr: TileExpr, factor: float) -> TileExpr:
-    """`expr * factor` for a float32 tile, with constant factors multiplied out."""
+    """`expr * factor` for a float32 tile, with constant factors multiplied out if float32 has their product."""
     rest, own = split_factor(expr)
+    if own != 1.0 and number(rest) is None and not _normal(factor * own):
+        rest, own = expr, 1.0
     factor *= own
     if (value := number(rest)) is not None:
         return float32(value * factor)

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.htile.nodes import Elementwise, Literal, Program, TileExpr
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile_passes.constants import split_factor, times
+from neptune_lab.htile_passes.constants import float32, split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.rewrite import rewrite_expressions
 
 LOG2_E = math.log2(math.e)
-# Values up to this stay finite times log2(e), and so does their sum with one more of its kind.
-SAFE = 1e38
-_SMALLER = 1 / 16
+# Summands that cannot pass this keep the constant: what the pass may round wrong is then common to a row, in a sum.
+SAFE = 1e12
+# Rows above this get a smaller factor: the roundings of the two products, six at most, stay below 2 ** 7 together.
+_LARGE = 2.0**27
+_LEAST = 2.0**-101
 
 
 def exponentials_to_base_two(program: Program) -> Program:
@@ -29,12 +31,12 @@ def exponentials_to_base_two(program: Program) -> Program:
     differences into factors that are there already, or to a row's value, so an element costs one fused multiply-add
     and the exponential.
 
-    Two summands that both overflow times log2(e) would make NaN of a finite difference: x = m = finfo.min, a mask that
-    programs write in place of -inf.  Where their dtypes do not rule that out, rows with |m| > 1e38 get a smaller factor
-    (there x - m is 0, or so large that its exponential is 0 or infinite with either factor):
+    The two products are rounded by |m| * 1e-7, which passes any exponent where |m| > 1e9, and both overflow where
+    x = m = finfo.min, a mask that programs write in place of -inf.  So where two summands may be that large, rows with
+    |m| > 2 ** 27 get a smaller factor (there x - m is a few roundings of x, or its exponential is 0 with either):
 
-        p[...] = exp2(x[...] * f[..., NewAxis] - m[..., NewAxis] * f[..., NewAxis])
-        with f = where(abs(m) > 1e38, 0.09, 1.442695)
+        p[...] = exp2(x[...] * (f[..., NewAxis] * 1.442695) - m[..., NewAxis] * (f[..., NewAxis] * 1.442695))
+        with f = max(2 ** 27 / max(abs(m), 2 ** 27), 2 ** -101)
 
     Where no summand belongs to a row, the difference is multiplied instead.
 
@@ -104,6 +106,8 @@ def _times(expr: TileExpr, row: TileExpr | None) -> TileExpr:
     if row is None or (isinstance(expr, Literal) and math.isinf(expr.value)):
         return times(expr, LOG2_E)
     rest, own = split_factor(expr)
-    large = Elementwise("gt", (Elementwise("abs", (row,), "float32"), Literal(SAFE, "float32")), "bool")
-    factors = tuple(Literal(own * LOG2_E * by, "float32") for by in (_SMALLER, 1.0))
-    return Elementwise("mul", (rest, Elementwise("where", (large, *factors), "float32")), "float32")
+    if not 1e-37 < abs(own * LOG2_E) < 1e38:
+        rest, own = expr, 1.0
+    large = Elementwise("max", (Elementwise("abs", (row,), "float32"), float32(_LARGE)), "float32")
+    smaller = Elementwise("max", (Elementwise("div", (float32(_LARGE), large), "float32"), float32(_LEAST)), "float32")
+    return Elementwise("mul", (rest, Elementwise("mul", (smaller, float32(own * LOG2_E)), "float32")), "float32")

@@ -8,6 +8,10 @@ from dataclasses import replace
 from neptune_lab.htile.nodes import Access, Elementwise, Iota, Kernel, Literal, Program, Reduce, Store, TileExpr
 from neptune_lab.htile.walk import map_stores, reads, rewrite_store, stores, subexpressions
 from neptune_lab.htile_passes.constants import split_factor, times
+from neptune_lab.htile_passes.magnitudes import Magnitudes
+
+# Products of tile and scalar up to this stay finite where they are divided by the factor.
+_SAFE = 1e37
 
 
 def scale_after_maximum(program: Program) -> Program:
@@ -34,6 +38,7 @@ def scale_after_maximum(program: Program) -> Program:
 
 
 def _kernel(kernel: Kernel, program: Program) -> Kernel:
+    largest = Magnitudes(program)
     written: dict[str, list[Store]] = {}
     for store in stores(kernel.body):
         written.setdefault(store.target.tensor, []).append(store)
@@ -42,7 +47,7 @@ def _kernel(kernel: Kernel, program: Program) -> Kernel:
         tensor = program.tensor(name)
         if tensor.space != "chip" or tensor.dtype != "float32" or name not in _under_extremum(kernel):
             continue
-        found = {_unscaled(store.value)[1] for store in writes}
+        found = {_unscaled(store.value, largest)[1] for store in writes}
         factor = found.pop() if len(found) == 1 else 1.0
         # A store that reads its own tile would be scaled once an iteration.
         again = any(access.tensor == name for store in writes for access in reads(store))
@@ -63,7 +68,7 @@ def _kernel(kernel: Kernel, program: Program) -> Kernel:
 
     def scaled(store: Store) -> Store:
         if store.target.tensor in factors:
-            store = replace(store, value=_unscaled(store.value)[0])
+            store = replace(store, value=_unscaled(store.value, largest)[0])
         return rewrite_store(store, visit)
 
     return replace(kernel, body=map_stores(kernel.body, scaled))
@@ -78,18 +83,20 @@ def _under_extremum(kernel: Kernel) -> frozenset[str]:
     )
 
 
-def _unscaled(value: TileExpr) -> tuple[TileExpr, float]:
+def _unscaled(value: TileExpr, largest: Magnitudes) -> tuple[TileExpr, float]:
     """`value` as (rest, factor), also where a mask puts an infinity in place of some elements."""
     match value:
         case Elementwise(op="where", args=(condition, kept, Literal(value=other) as infinity)) if math.isinf(other):
-            rest, factor = _unscaled(kept)
+            rest, factor = _unscaled(kept, largest)
             if factor <= 0 or factor == 1.0:
                 return value, 1.0
             return replace(value, args=(condition, rest, infinity)), factor
-        case Elementwise(op="add" | "sub", args=(a, Elementwise(op="mul", args=(x, y), dtype="float32"))):
+        case Elementwise(op="add" | "sub", args=(a, Elementwise(op="mul", args=(x, y), dtype="float32") as b)):
             # c a + s b = c (a + (s / c) b), where s has one value for the whole tile
             rest, factor = split_factor(a)
             if factor <= 0 or rest is a or not (_is_scalar(x) or _is_scalar(y)):
+                return value, 1.0
+            if max(largest(x if _is_scalar(x) else y), largest(b)) / factor > _SAFE:
                 return value, 1.0
             scaled = (times(x, 1 / factor), y) if _is_scalar(x) else (x, times(y, 1 / factor))
             return replace(value, args=(rest, Elementwise("mul", scaled, "float32"))), factor

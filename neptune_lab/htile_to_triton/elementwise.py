@@ -7,6 +7,7 @@ import math
 from neptune_lab.htile.layout import Doc, call, seq
 from neptune_lab.htile.nodes import Elementwise, Iota, Literal, Scalar, Slice, TileExpr
 from neptune_lab.htile.shapes import COMPARISONS, FLOATS, LOGICAL
+from neptune_lab.htile.walk import subexpressions
 from neptune_lab.htile_to_triton.context import ADD, AND, ATOM, COMPARE, MUL, NEGATE, OR, Context
 from neptune_lab.htile_to_triton.pieces import Piece, cast, full, strong
 
@@ -56,6 +57,8 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
         return _floored(op, expr, pieces, ctx)
     if op == "pow":
         return _power(ctx, pieces, expr.args[1], dtype)
+    if op in LOGICAL:
+        return _infix(op, [_condition(ctx, arg, expr, p) for arg, p in zip(expr.args, pieces, strict=True)], dtype)
     if op in _INFIX:
         return _infix(op, pieces, dtype)
     if op == "neg":
@@ -77,6 +80,19 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
     if op == "where":
         args[0] = pieces[0].doc
     return Piece(call(function, *args))
+
+
+def _condition(ctx: Context, arg: TileExpr, whole: Elementwise, piece: Piece) -> Piece:
+    """An operand of & or |.  Triton's interpreter spreads a comparison of two floats over a tile as floats, which have
+    neither, so one without axes goes through int32."""
+    if piece.python or ctx.shape(arg) or not ctx.shape(whole) or not _compares_floats(ctx, arg):
+        return piece
+    return Piece(seq(cast(piece, "int32").doc, " != 0"), COMPARE)
+
+
+def _compares_floats(ctx: Context, expr: TileExpr) -> bool:
+    found = (e for e in subexpressions(expr) if isinstance(e, Elementwise) and e.op in COMPARISONS)
+    return any(ctx.dtype(arg) in FLOATS for e in found for arg in e.args)
 
 
 def _infix(op: str, pieces: list[Piece], dtype: str) -> Piece:

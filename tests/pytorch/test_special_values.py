@@ -115,3 +115,37 @@ def test_nan_goes_through_functions_as_in_torch(mod):
     q, k, v = tensors((1, 1, 16, 16))
     q[0, 0, 3], q[0, 0, 5, 0] = math.nan, math.inf
     same(nl.attention(q, k, v, score_mod=mod), flex(q, k, v, mod))
+
+
+@pytest.mark.parametrize(
+    "score_mod",
+    [
+        lambda s, b, h, q, kv: s**33 * 1e-3,
+        lambda s, b, h, q, kv: s * 7e37 * 0.25,
+        lambda s, b, h, q, kv: s / 1e-20 / 1e-17,
+        lambda s, b, h, q, kv: torch.tanh(s * 1e20) * 3e38,
+        lambda s, b, h, q, kv: torch.where(q >= kv, s * 1e16, -3e38) * 1e-3,
+        lambda s, b, h, q, kv: s - (q.float() - 7) * 5e36,
+        lambda s, b, h, q, kv: s + kv * 5e36,
+    ],
+)
+def test_scores_up_to_the_largest_float_stay_finite(score_mod):
+    q, k, v = tensors((1, 1, 16, 16), (1, 1, 40, 16))
+    expected = flex(q, k, v, score_mod)
+    assert expected.isfinite().all()
+    same(nl.attention(q, k, v, score_mod=score_mod), expected)
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (2, 1), (1, 5), (5, 1), (5, 7)])
+@pytest.mark.parametrize(
+    "mask_mod",
+    [
+        lambda b, h, q, kv: (kv / 16 == kv // 16) & (q.float() * 0.7 > kv - 3),
+        lambda b, h, q, kv: ((q // 7 == kv // 7) & (kv < q + 3)) & ~(kv / 3 == kv // 3 + 1),
+        lambda b, h, q, kv: (q / 3 < 2.5) | (kv / 2 < 1.5),
+        lambda b, h, q, kv: (h / 3 < 2.5) & (b / 2 < 1.5) & (kv / 2 < 7.0),
+    ],
+)
+def test_conditions_of_floats_with_and_without_axes_combine(mask_mod, q_len, kv_len):
+    q, k, v = tensors((1, 1, q_len, 16), (1, 1, kv_len, 16))
+    same(nl.attention(q, k, v, mask_mod=mask_mod), flex(q, k, v, None, mask_mod))
