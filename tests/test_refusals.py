@@ -265,19 +265,6 @@ CASES: dict[str, Refused] = {
     "nothing to undo": Refused(figure1, lambda s: s.undo(), "no step to undo", "apply a step"),
     "nothing to redo": Refused(figure1, lambda s: s.redo(), "no step to redo", "follows undo"),
     # Tiles.
-    "an index used twice": Refused(
-        stage((4, 4), lambda x, i: x[i, i]),
-        nl.compile,
-        r"'o': the access x\[i, i\] uses .*'i' twice",
-        "a diagonal",
-        TileError,
-    ),
-    "an index with a step": Refused(
-        stage((8,), lambda x, i: x[i * 2]), nl.compile, r"'o': the access x\[i \* 2\]", "split or fuse", TileError
-    ),
-    "an index that is not linear": Refused(
-        stage((16,), lambda x, i: x[i * i]), nl.compile, r"'o': the access x\[i \* i\]", "split or fuse", TileError
-    ),
     "a tile of too many elements": Refused(
         lambda: Schedule(softmax.figure1(2048, 2048)),
         nl.compile,

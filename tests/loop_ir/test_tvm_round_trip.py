@@ -49,7 +49,7 @@ def test_every_program_on_the_way(template: str, op):
         small.two_producers,
         small.l2_norm,
         small.rms_max,
-        lambda: small.pair(lambda c, r: te.exp(-c - r)),
+        lambda: small.pair(lambda c, r: te.exp(c - r)),
     ],
 )
 def test_chains(definition: Callable[[], small.Definition]):

@@ -119,5 +119,5 @@ def test_it_is_recorded_where_it_says_something() -> None:
 
 
 def test_other_values_are_refused() -> None:
-    with pytest.raises(DefinitionError, match=r"empty_rows=0: expected one of nan, zero"):
+    with pytest.raises(DefinitionError, match=r"empty_rows=0: expected one of 'nan', 'zero'"):
         attention.causal(seq=4, empty_rows=0)  # type: ignore[arg-type]

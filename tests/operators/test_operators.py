@@ -153,7 +153,7 @@ def functions(score, b, h, q, kv):
     return (
         math.exp(-x) + math.exp2(-x) + math.log(x) + math.log2(x) + math.sqrt(x) + math.rsqrt(x)
         + math.sigmoid(x) + math.minimum(x, 2) + math.maximum(x, q) + torch.erf(x) + np.sin(x) + torch.cos(x)
-        + torch.floor(x) + np.ceil(x) + 2**kv + 1 / x + True * x
+        + torch.floor(x) + np.ceil(x) + 2.0**kv + 1 / x + True * x
     )  # fmt: skip
 
 

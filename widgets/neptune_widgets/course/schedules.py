@@ -309,7 +309,7 @@ def mended(function: Callable[[Schedule], object]) -> str:
     kernel = _compiled(sch)
     _whole(sch, "qk.j")
     now = costs(sch.program, "qk.j")
-    return f"{len(sch.steps)} steps, {kernel.source.count('@triton.jit')} kernel, {now}; {sch.check()}"
+    return f"{len(sch.steps)} steps, {len(kernel.triton.kernels)} kernel, {now}; {sch.check()}"
 
 
 _MOVES = (
@@ -477,4 +477,4 @@ def chain(function: Callable[[Schedule], object]) -> str:
         raise NotYet(f"one kernel, but a program holds {kib(held)}: more than 64 KiB; smaller tiles hold less")
     repaired = sum(phase.derivation is not None for done in sch.history for phase in done.outcome.phases)
     needed = f"{repaired} repair{'s' if repaired != 1 else ''} needed" if repaired else "no repair was needed"
-    return f"{kernel.source.count('@triton.jit')} kernel, {kib(held)} held by a program, {needed}; {sch.check()}"
+    return f"{len(kernel.triton.kernels)} kernel, {kib(held)} held by a program, {needed}; {sch.check()}"
