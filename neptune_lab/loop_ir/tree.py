@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.names import loop_names, unique
@@ -23,10 +24,26 @@ def blocks(program: Program) -> tuple[Block, ...]:
     return tuple(stmt for _, stmt, _ in statements(program) if isinstance(stmt, Block))
 
 
-def statements(program: Program) -> Iterator[tuple[Path, Stmt, tuple[Loop, ...]]]:
-    """Every statement with its path and the loops around it, outermost first, in program order."""
+Place: TypeAlias = tuple[Path, Stmt, tuple[Loop, ...]]
 
-    def visit(body: tuple[Stmt, ...], path: Path, loops: tuple[Loop, ...]):
+
+# By identity: to hash a program is to walk all of it. An entry keeps its program, so that no other takes its id.
+_statements: dict[int, tuple[Program, tuple[Place, ...]]] = {}
+_MOST_PROGRAMS = 32
+
+
+def statements(program: Program) -> tuple[Place, ...]:
+    """Every statement with its path and the loops around it, outermost first, in program order."""
+    known = _statements.get(id(program))
+    if known is None or known[0] is not program:
+        if len(_statements) >= _MOST_PROGRAMS:
+            _statements.clear()
+        known = _statements[id(program)] = program, tuple(_walked(program))
+    return known[1]
+
+
+def _walked(program: Program) -> Iterator[Place]:
+    def visit(body: tuple[Stmt, ...], path: Path, loops: tuple[Loop, ...]) -> Iterator[Place]:
         for n, stmt in enumerate(body):
             here = (*path, n)
             yield here, stmt, loops

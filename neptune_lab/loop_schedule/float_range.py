@@ -117,6 +117,15 @@ class _Run:
 
     loop: Rolled
     leaves: dict[Expr, Array] = field(default_factory=dict)
+    _rounded: dict[str, dict[Expr, Array]] = field(default_factory=dict)
+
+    def at(self, dtype: str) -> dict[Expr, Array]:
+        """The leaves, with floats in `dtype`; converted once, since every tag of every fold reads them."""
+        if dtype not in self._rounded:
+            self._rounded[dtype] = {
+                leaf: value.astype(dtype) if value.dtype.kind == "f" else value for leaf, value in self.leaves.items()
+            }
+        return self._rounded[dtype]
 
     def nearby(self, rng: np.random.Generator) -> _Run:
         """The same run with every number off by about a rounding."""
@@ -131,22 +140,20 @@ class _Run:
         terms = self.values(self.loop.terms[0], self.folded(0, TAGS - 1, "float64"), "float64")
         return UFUNCS[self.loop.reducer].reduce(terms.reshape(SEQUENCES, -1), axis=1)
 
-    def values(self, expr: Expr, r: Mapping[str, Array], dtype: str) -> Array:
-        """`expr` at every element, with the reductions at `r`, which broadcast."""
-        at: dict[Expr, Array] = {
-            leaf: value.astype(dtype) if value.dtype.kind == "f" else value for leaf, value in self.leaves.items()
-        }
+    def values(self, expr: Expr, r: Mapping[str, Array], dtype: str, first: int = 0, last: int = TAGS - 1) -> Array:
+        """`expr` at every element of tags `first` to `last`, with the reductions at `r`, which broadcast."""
+        at = {leaf: value[:, first : last + 1] for leaf, value in self.at(dtype).items()}
         for node in walk(expr):
             if isinstance(node, Load | Previous) and node.buffer in r:
                 at[node] = r[node.buffer].astype(dtype)
         found = compute(expr, at, dtype)
-        return np.broadcast_to(found, (SEQUENCES, TAGS, EACH)).astype(dtype)
+        return np.broadcast_to(found, (SEQUENCES, last + 1 - first, EACH)).astype(dtype, copy=False)
 
     def folded(self, first: int, last: int, dtype: str) -> dict[str, Array]:
         """The reductions over tags `first` to `last`, (SEQUENCES, 1, 1)."""
         r: dict[str, Array] = {}
         for buffer, (reducer, element) in self.loop.folds.items():
-            values = self.values(element, r, dtype)[:, first : last + 1]
+            values = self.values(element, r, dtype, first, last)
             with np.errstate(all="ignore"):
                 total = UFUNCS[reducer].reduce(values.reshape(SEQUENCES, -1), axis=1, dtype=dtype)
             r[buffer] = total.reshape(SEQUENCES, 1, 1)
@@ -160,7 +167,7 @@ class _Run:
 
     def tile(self, tag: int, r: Mapping[str, Array], dtype: str) -> list[Array]:
         """f over the terms of one tag."""
-        values = [self.values(term, r, dtype)[:, tag] for term in self.loop.terms]
+        values = [self.values(term, r, dtype, tag, tag)[:, 0] for term in self.loop.terms]
         with np.errstate(all="ignore"):
             return [UFUNCS[self.loop.reducer].reduce(terms, axis=1, dtype=dtype) for terms in values]
 
