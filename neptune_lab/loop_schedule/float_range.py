@@ -14,7 +14,7 @@ producer folded from the same values that the term reads; their results are held
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +87,7 @@ def rolled(
     """The loop of `consumer` (its local block), in whose iterations the terms are given."""
     folds: dict[str, tuple[str, Expr]] = {}
     for producer in places:
-        _add_fold(program, producer, folds)
+        _add_fold(program, producer, folds, places)
     inner = frozenset(bound_loops(it for it in consumer.iters if it.kind == "reduce"))
     placed = tuple(in_loops(program, consumer, without_maps(program, term)) for term in terms)
     return Rolled(
@@ -95,7 +95,10 @@ def rolled(
     )
 
 
-def _add_fold(program: Program, buffer: str, folds: dict[str, tuple[str, Expr]]) -> None:
+def _add_fold(
+    program: Program, buffer: str, folds: dict[str, tuple[str, Expr]], producers: Container[str]
+) -> None:
+    """Adds the fold of `buffer`, after the folds that its element reads."""
     found = folded_element(program, buffer)
     if buffer in folds or found is None:
         return
@@ -106,8 +109,10 @@ def _add_fold(program: Program, buffer: str, folds: dict[str, tuple[str, Expr]])
     repaired_by = str(notes.get("repair_by", "")).split(",")
     for read in walk(element):
         source = writer_of(program, read.buffer) if isinstance(read, Load) else None
-        if source is not None and isinstance(read, Load) and source.origin in repaired_by:
-            _add_fold(program, read.buffer, folds)
+        if source is None or not isinstance(read, Load) or read.buffer == buffer:
+            continue
+        if source.origin in repaired_by or read.buffer in producers:
+            _add_fold(program, read.buffer, folds, producers)
     folds[buffer] = (reducer, element)
 
 

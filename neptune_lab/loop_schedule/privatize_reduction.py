@@ -26,6 +26,7 @@ from neptune_lab.loop_ir.nodes import (
     with_buffers,
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
+from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_schedule.fusion import linear, loop_ref
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
@@ -53,7 +54,10 @@ def rolled_iter(block: Block, loop: str) -> tuple[Iter, int, Expr]:
     split = linear(along[0].binding, loop)
     if split is None or split[0] < 1:
         raise ScheduleError(
-            f"block {block.name!r} runs along loop {loop!r} in a way that is not linear", node=block.name
+            f"block {block.name!r} runs along loop {loop!r} by {expression(along[0].binding)}, which is not a multiple "
+            f"of {loop!r} plus a rest",
+            node=block.name,
+            help=f"name a loop that runs along one dimension only: take this step before loops are fused into {loop!r}",
         )
     return along[0], *split
 

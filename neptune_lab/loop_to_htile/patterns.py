@@ -185,13 +185,14 @@ def fold(
     reduced: tuple[str, ...],
     dtype: str,
 ) -> TileExpr:
-    """`term` folded over `reduced`: a dot where it is one, a reduce otherwise, the term where nothing is folded."""
-    if not reduced:
-        return convert.tile(term, spatial)
+    """`term` folded over `reduced`: a dot where it is one, a reduce otherwise, the term where nothing is folded.
+
+    A tile of one element is masked too: past the end it holds the identity, whether or not a loop folds along it.
+    """
     dot = match_dot(convert, term, masks, spatial, reduced) if reducer == "sum" else None
     if dot is not None:
         return dot
-    axes = _order_of_reads(term, convert.nest, spatial, reduced)
+    axes = _order_of_reads(term, convert.nest, spatial, reduced) if reduced else spatial
     tile = convert.tile(term, axes)
     start = identity(reducer, dtype)
     for mask in masks:

@@ -182,6 +182,21 @@ def test_base_two_overflows_no_finite_difference(masked: float):
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-30)
 
 
+@pytest.mark.parametrize("hidden", [-3.4028234663852886e38, 3.4028234663852886e38])
+def test_base_two_sees_what_a_mask_writes_into_bounded_values(hidden: float):
+    """tanh bounds the elements, but not the literal of the mask: rows of finfo.min alone, and beside -inf."""
+    kept = op("gt", X, lit(0.0), dtype="bool")
+    x = np.full((32, 16), -1.0, np.float32)
+    x[::2] = np.random.default_rng(0).standard_normal((16, 16))
+    row = store("s0", M, Reduce("max", op("where", kept, op("tanh", X), lit(hidden)), 1))
+    for masked in (hidden, -math.inf):
+        element = op("where", kept, op("tanh", X), lit(masked))
+        before = program(row, store("s1", Y, op("exp", op("sub", element, at("m", I, NEW)))))
+        with np.errstate(all="ignore"):
+            want, found = (interpret(p, {"x": x})["y"] for p in (before, exponentials_to_base_two(before)))
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-30)
+
+
 def softmax_sum() -> tuple[Stmt, ...]:
     """m = the sum of exp(x - the maximum of the row), as softmax's denominator."""
     highest = store("s0", M, Reduce("max", X, 1))
