@@ -42,6 +42,12 @@ def figure1() -> Schedule:
     return Schedule(softmax.figure1(rows=4, cols=8))
 
 
+def fused_loops() -> Schedule:
+    sch = figure1()
+    sch.fuse("s_max", "i", "j")
+    return sch
+
+
 def split(definition: small.Definition, loop: str = "r.j") -> Schedule:
     sch = small.schedule(definition)
     sch.split(loop, (None, 2))
@@ -264,6 +270,12 @@ CASES: dict[str, Refused] = {
     "an output on chip": Refused(figure1, lambda s: s.set_scope("s_sum", "local"), "'xsum', an output", "cache_write"),
     "nothing to undo": Refused(figure1, lambda s: s.undo(), "no step to undo", "apply a step"),
     "nothing to redo": Refused(figure1, lambda s: s.redo(), "no step to redo", "follows undo"),
+    "a loop that was fused of two dimensions": Refused(
+        fused_loops,
+        lambda s: s.privatize_reduction("s_max.ij"),
+        r"'s_max' runs along loop 'ij' by ij % 8, which is not a multiple",
+        "before loops are fused into 'ij'",
+    ),
     # Tiles.
     "a tile of too many elements": Refused(
         lambda: Schedule(softmax.figure1(2048, 2048)),

@@ -14,6 +14,7 @@ producer folded from the same values that the term reads; their results are held
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +23,22 @@ import numpy as np
 import numpy.typing as npt
 
 from neptune_lab.errors import RepairError
+from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Previous, Program, Var, bound_loops, variables, walk
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Previous,
+    Program,
+    Var,
+    bound_loops,
+    loads,
+    variables,
+    walk,
+)
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.sign import range_of
@@ -59,6 +74,7 @@ class Rolled:
         folds: for each incomplete reduction, its reducer and the element that it folds, as `term`, in an order in which
             none reads a later one.
         inner: the loops that the reductions fold over.
+        limits: a mask writes an infinity into what is folded, and another stage reads the result: x / inf is 0.
     """
 
     program: Program
@@ -71,6 +87,7 @@ class Rolled:
     estimates: frozenset[str]
     folds: Mapping[str, tuple[str, Expr]]
     inner: frozenset[str]
+    limits: bool
 
 
 def rolled(
@@ -90,14 +107,35 @@ def rolled(
         _add_fold(program, producer, folds, places)
     inner = frozenset(bound_loops(it for it in consumer.iters if it.kind == "reduce"))
     placed = tuple(in_loops(program, consumer, without_maps(program, term)) for term in terms)
+    limits = _read_on(program, consumer) and any(
+        isinstance(e, Const) and math.isinf(e.value)
+        for expr in (*placed, *(element for _, element in folds.values()))
+        for e in walk(expr)
+    )
     return Rolled(
-        program, reducer, placed, tuple(carried), tuple(moved), places, points, frozenset(estimates), folds, inner
+        program,
+        reducer,
+        placed,
+        tuple(carried),
+        tuple(moved),
+        places,
+        points,
+        frozenset(estimates),
+        folds,
+        inner,
+        limits,
     )
 
 
-def _add_fold(
-    program: Program, buffer: str, folds: dict[str, tuple[str, Expr]], producers: Container[str]
-) -> None:
+def _read_on(program: Program, consumer: Block) -> bool:
+    """Whether a stage reads what the consumer's stage makes."""
+    own = {b.writes for b in tree.blocks(program) if b.origin == consumer.origin}
+    return any(
+        read.buffer in own for b in tree.blocks(program) if b.origin != consumer.origin for read in loads(b.body.value)
+    )
+
+
+def _add_fold(program: Program, buffer: str, folds: dict[str, tuple[str, Expr]], producers: Container[str]) -> None:
     """Adds the fold of `buffer`, after the folds that its element reads."""
     found = folded_element(program, buffer)
     if buffer in folds or found is None:
@@ -220,6 +258,7 @@ def check_range(loop: Rolled) -> str:
     Formal statement, over seeded sequences of `TAGS` tags with `EACH` elements, their magnitudes from 1e-18 to 1e18 and
     0: where the definition in float32 is finite, the rolled and the split loop are, and differ from it by no more than
     rounding of the terms, or than the definition itself differs from float64 or moves with a rounding of its inputs.
+    Where a mask makes it infinite and another stage reads it, they are the same infinity: that stage may be finite.
 
     Raises:
         RepairError: step "range", with values at which it fails.
@@ -244,6 +283,8 @@ def check_range(loop: Rolled) -> str:
             runs.append(("split", run.split()))
         for name, found in runs:
             wrong = inside & ~(np.abs(found.astype(np.float64) - expected) <= allowed)
+            if loop.limits:
+                wrong |= np.isinf(expected) & (exact == expected) & (found != expected)
             if wrong.any():
                 _refuse(run, name, found, expected, wrong)
     how = "rolled" if len(loop.terms) > 1 else "rolled and split"

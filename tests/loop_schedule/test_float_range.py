@@ -7,7 +7,9 @@ import pytest
 import small_operators as small
 from tvm import te
 
+from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule.repairing import RepairRefused
+from neptune_lab.pipeline import schedule
 from neptune_lab.repair import RepairTerm
 
 
@@ -73,3 +75,33 @@ def test_a_sum_that_overflows_stays_what_it_is():
     x = np.array([[1e30, 1, 2, 3, 4], [1, 2, 1e30, 3, -1e30], [1, 2, 3, 4, 5]], np.float32)
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(sch.run(x=x)["o"], small.schedule(small.rms_max()).run(x=x)["o"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_an_infinity_that_another_stage_divides_by_is_kept(update: str):
+    """x / (|-inf| + 1) is 0, so a loop that makes NaN of a masked sum is refused, and the stages stay apart."""
+    x, y = small.matrix(), small.matrix("y")
+    r = small.fold("max", "r", 3, 5, lambda i, j: y[i, j])
+    low = te.const(float("-inf"), "float32")
+    o = small.fold("sum", "o", 3, 5, lambda i, j: te.if_then_else(j > 0, x[i, j], low) / te.sqrt(r[i] * r[i] + 0.5))
+    z = small.compute((3,), lambda i: 1.0 / (te.abs(o[i]) + 1.0), name="z")
+    sch = custom_schedule(([x, y], [z]), update)
+    rng = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        found = run_in_python(sch.program, {n: rng.standard_normal((3, 5)).astype("float32") for n in ("x", "y")})
+    np.testing.assert_array_equal(found["z"], np.zeros(3))
+
+
+def test_a_fold_that_reads_another_producer_comes_after_it():
+    """Three reductions in turn, split: the second producer's element reads the first one."""
+    x, y = small.matrix(n=2, m=5), small.matrix("y", n=2, m=5)
+    r = small.fold("max", "r", 2, 5, lambda i, j: te.max(x[i, j], 0.0))
+    s = small.fold("sum", "s", 2, 5, lambda i, j: x[i, j] * y[i, j] / te.sqrt(r[i] * r[i] + 0.5))
+    o = small.fold("sum", "o", 2, 5, lambda i, j: te.exp(y[i, j] - s[i]) / (te.abs(r[i]) + 1.0) * x[i, j])
+    sch = custom_schedule(([x, y], [o]), "split_k_update")
+    assert sch.check()
+
+
+def custom_schedule(definition: small.Definition, template: str):
+    """The definition through a template; stages that are refused stay apart."""
+    return schedule(small.operator(definition), template, block_kv=2)
