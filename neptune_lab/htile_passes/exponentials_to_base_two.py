@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from neptune_lab.htile.nodes import Elementwise, Literal, Program, TileExpr
@@ -60,33 +59,34 @@ class _BaseTwo:
 
     def scaled(self, arg: TileExpr) -> TileExpr:
         """`arg * log2(e)`, the factor as deep inside as it cannot overflow."""
-        if sum(self.largest(leaf) > SAFE for leaf in _summands(arg)) < 2:
+        if self.overflows(arg) < 2:
             return _push(arg, None)
         match arg:
             case Elementwise(op="add" | "sub", args=(a, b)):
                 for row, rest in ((b, a), (a, b)):
-                    if self.is_row(row, arg) and sum(self.largest(x) > SAFE for x in _summands(rest)) < 2:
+                    if self.is_row(row, arg) and self.overflows(rest) < 2:
                         return replace(arg, args=(_push(a, row), _push(b, row)))
             case _:
                 pass
         return times(arg, LOG2_E)
+
+    def overflows(self, expr: TileExpr) -> int:
+        """How many summands of one value may be finite and too large; a mask's literal stands in for its element."""
+        match expr:
+            case Elementwise(op="add" | "sub", args=(a, b)):
+                return self.overflows(a) + self.overflows(b)
+            case Elementwise(op="neg", args=(a,)):
+                return self.overflows(a)
+            case Elementwise(op="where", args=(_, a, Literal(value))):
+                return max(self.overflows(a), int(abs(value) > SAFE))
+            case _:
+                return int(self.largest(expr) > SAFE)
 
     def is_row(self, part: TileExpr, whole: TileExpr) -> bool:
         """Whether `part` has one value for many of `whole`, or `whole` is a row of values itself."""
         shape = shape_of(whole, self.program)
         small = math.prod(shape_of(part, self.program)) < math.prod(shape)
         return small or math.prod(shape) == max(shape, default=1)
-
-
-def _summands(expr: TileExpr) -> Iterator[TileExpr]:
-    match expr:
-        case Elementwise(op="add" | "sub", args=(a, b)):
-            yield from _summands(a)
-            yield from _summands(b)
-        case Elementwise(op="neg", args=(a,)) | Elementwise(op="where", args=(_, a, Literal())):
-            yield from _summands(a)
-        case _:
-            yield expr
 
 
 def _push(expr: TileExpr, row: TileExpr | None) -> TileExpr:
