@@ -129,6 +129,9 @@ def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 
 # What FlexAttention and SDPA take and `attention` does not, and what to do instead.
 _INSTEAD = {
+    "query": "its name is q here: attention(q, k, v)",
+    "key": "its name is k here: attention(q, k, v)",
+    "value": "its name is v here: attention(q, k, v)",
     "block_mask": "give the mask's function, mask_mod=block_mask.mask_mod: the kernel finds the empty tiles by itself",
     "return_lse": "nl.operators.attention.general(..., return_lse=True) compiles a kernel with the log-sum-exp",
     "return_aux": "nl.operators.attention.general(..., return_lse=True) compiles a kernel with the log-sum-exp",

@@ -29,12 +29,13 @@ from neptune_lab.runtime.torch_op import torch_op
 # By everything that a kernel depends on; the oldest go first.
 _kernels: OrderedDict[Any, Compiled] = OrderedDict()
 _MOST = 1024
+_MISSING: Any = None  # a tensor that was left out, perhaps given under another name
 
 
 def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    q: torch.Tensor = _MISSING,
+    k: torch.Tensor = _MISSING,
+    v: torch.Tensor = _MISSING,
     *more: Any,
     score_mod: Callable[..., Any] | None = None,
     mask_mod: Callable[..., Any] | None = None,
@@ -84,6 +85,8 @@ def attention(
     """
     if more or others:
         refuse_others(more, others)
+    if q is None or k is None or v is None:
+        raise LaunchError("attention takes three tensors, and one is missing or None", help="attention(q, k, v)")
     if torch.compiler.is_dynamo_compiling():
         return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale)
     if not isinstance(enable_gqa, bool) or not (scale is None or isinstance(scale, int | float)):

@@ -394,3 +394,18 @@ def test_numpy_arrays_may_be_captured_on_the_cpu():
         out = attend(q, k, v, score_mod=lambda score, b, h, q, kv: score * table[h])
         slopes = torch.from_numpy(table)
         assert (out - reference(q, k, v, lambda score, b, h, q, kv: score * slopes[h])).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_names_of_flex_attention_are_refused_with_ours(name):
+    q, k, v = tensors()
+    given = {"q": q, "k": k, "v": v}
+    given |= {name: given.pop(name[0])}
+    with pytest.raises(LaunchError, match=f"does not take {name}"):
+        nl.attention(**given)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_missing_tensor_is_refused():
+    q, k, _ = tensors()
+    with pytest.raises(LaunchError, match="three tensors"):
+        nl.attention(q, k)
