@@ -68,16 +68,6 @@ def two_readers() -> Schedule:
     return sch
 
 
-def stage(shape: tuple[int, ...], index: Callable[[Any, Any], Any]) -> Callable[[], Schedule]:
-    """o[i] = index(x, i)."""
-
-    def make() -> Schedule:
-        x = te.placeholder(shape, "float32", name="x")
-        return small.schedule(([x], [small.compute((4,), lambda i: index(x, i), name="o")]))
-
-    return make
-
-
 def template(name: str, **options: Any) -> Callable[[Schedule], object]:
     return lambda sch: nl.compile(sch.operator, name, **options)
 
