@@ -42,9 +42,9 @@ def time_limit(seconds: float, stop: threading.Event | None = None) -> Iterator[
     Raises:
         RepairError: `seconds` is no number, or negative.
 
-    >>> from neptune_lab.repair import solve
+    >>> from neptune_lab.repair import solve, text
     >>> with time_limit(60):
-    ...     print(solve("sum", "exp(c - r)", ["r"]).h)
+    ...     print(text(solve("sum", "exp(c - r)", ["r"]).h))
     t*exp(r - r')
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:

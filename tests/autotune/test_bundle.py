@@ -123,7 +123,8 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path, small, with_warps):
     assert process.returncode == 130
     assert "interrupted; what was measured is in" in said
     _, found = read_results(folder / "results.json")
-    assert [m.us for m in found.values()] == [10.0]
+    # On a slow machine the kernel that hangs may have been given up before the signal comes: then it has no time.
+    assert [m.us for m in found.values() if m.us is not None] == [10.0]
 
 
 def test_what_is_in_it(written, small, biased):

@@ -82,7 +82,7 @@ def test_nothing_is_begun_after_the_budget(tmp_path):
 def test_results_of_another_device_are_not_mixed_in(tmp_path):
     out = tmp_path / "bench.json"
     found = run(plan(tmp_path, "g1"), timer=CountingClock())
-    write(out, replace(found, device={"name": "another"}))
+    write(out, replace(found, device={**found.device, "name": "another"}))
     with pytest.raises(MeasureError, match=r"holds results of another; this is .*\n.*another file"):
         run(plan(tmp_path, "g1"), timer=CountingClock())
 
