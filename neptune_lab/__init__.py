@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from neptune_lab.strict.parser import mend_parser as _mend_parser
+
 if TYPE_CHECKING:
     from neptune_widgets import course
     from neptune_widgets.explorer import explore
@@ -60,6 +62,8 @@ _HOMES = {
     "trace": "neptune_lab.trace",
     "tune": "neptune_lab.autotune.tune:tune",
 }
+
+_mend_parser()
 
 
 def __getattr__(name: str) -> object:
