@@ -14,7 +14,7 @@ _SCORES = [
     "s", "s", "s * 0.5", "s + bias[q, kv]", "s + bias[q, kv]", "s + slopes[h] * (kv - q)", "s - 0.25 * (q - kv)",
     "2.0 * m.tanh(s / 2.0)", "m.where(q >= kv, s, -3.4028234663852886e38)", "m.where(kv < {a}, s, s + 1.0)",
     "m.where((q - kv) % 2 == 0, s, s - 1.0)", "s + m.where(kv == 0, sink[h], 0.0)", "s * s * s", "m.maximum(s, -1.0)",
-    "s + bias[q, kv] * slopes[h]", "s + rel[q - kv + {kv}]",
+    "s + bias[q, kv] * slopes[h]", "s + rel[q - kv + {kv}]", "m.where((q - kv) / 3.0 <= 1.0, s, s - 0.5)",
 ]  # fmt: skip
 _MASKS = [
     "", "", "", "q >= kv", "q >= kv", "q + {off} >= kv", "(q >= kv) & (q - kv <= {a})", "(kv < {a}) | (q >= kv)",
@@ -40,6 +40,9 @@ def draw_attention(rng: random.Random) -> dict[str, Any]:
     fill = {"a": rng.randint(0, kv), "off": rng.randint(0, 3), "kv": kv}
     made = options(rng)
     made["options"].pop("interleave", None)
+    if rng.random() < 0.04:  # rows enough for two halves of matrix products
+        sizes |= {"heads": 1, "kv_heads": 1, "q_len": (kv := rng.randint(33, 48)), "kv_len": kv, "head_dim": 16}
+        made = {"template": "rolling_update", "options": {"block_q": 32, "block_kv": 16, "interleave": 2}}
     return {
         **made,
         "sizes": sizes,

@@ -9,16 +9,18 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from fuzz.forms import known
+
 Data = dict[str, Any]
 LOWEST = -3.4028234663852886e38
 
 
 def definition(rng: random.Random) -> Data:
     """One random definition."""
-    return rng.choices([_rows, _product], [7, 3])[0](rng)
+    return rng.choices([_rows, _product, known], [4, 3, 4])[0](Maker(rng))
 
 
-class _Maker:
+class Maker:
     """Collects inputs and stages; `i` is the row, `j` the column of `m` elements, `d` a feature."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -32,6 +34,8 @@ class _Maker:
         self.batch = rng.choice([0, 0, 0, 0, 2])
         self.inputs: dict[str, list[int]] = {}
         self.stages: list[Data] = []
+        # What a reduction folds: its term, its extent and its offset.
+        self.folded: dict[str, tuple[Any, int, int]] = {}
 
     @property
     def space(self) -> list[list[Any]]:
@@ -113,6 +117,7 @@ class _Maker:
                 ["index<", j, rng.randint(1, self.m)],
                 ["index<=", ["-", "i", j], rng.randint(0, 3)],
                 ["gt", ["at", self.input("y", [*shape, self.m]), *self.row, j], 0.0],
+                ["le", ["div", ["at", self.input("y", [*shape, self.m]), *self.row, j], 3.0], 0.25],
             ]
         )
 
@@ -158,16 +163,27 @@ def _read(stages: list[Data]) -> set[str]:
     return found
 
 
-def _consumer(make: _Maker, producers: list[str], offset: int) -> Any:
-    """A term that reads producers' results in a form that can, mostly, be taken apart."""
+def _consumer(make: Maker, producers: list[str]) -> tuple[Any, int]:
+    """(term, extent): a term that reads producers' results in a form that can, mostly, be taken apart, often over the
+    elements that the producer folds."""
     rng = make.rng
-    c, w = make.element(offset), make.element(offset)
-    r = make.at_row(rng.choice(producers))
+    producer = rng.choice(producers)
+    extent, offset = make.extent()
+    c = make.element(offset)
+    if producer in make.folded and rng.random() < 0.75:
+        c, extent, offset = make.folded[producer]
+    return _consuming(make, c, make.element(offset), producer, producers, offset), extent
+
+
+def _consuming(make: Maker, c: Any, w: Any, producer: str, producers: list[str], offset: int) -> Any:
+    rng = make.rng
+    r = make.at_row(producer)
+    is_sum = next(s["reducer"] for s in make.stages if s["name"] == producer) == "sum"
     other = make.at_row(rng.choice(producers))
     positive = ["add", ["abs", r], 1.0]
     form = rng.choices(
         ["exp", "expw", "ratio", "square", "product", "masked", "normalised", "plain", "wild"],
-        [8, 6, 4, 2, 3, 3, 2, 2, 1],
+        [1, 1, 6, 4, 1, 1, 1, 1, 1] if is_sum else [8, 6, 2, 2, 1, 3, 2, 1, 1],
     )[0]
     match form:
         case "exp":
@@ -189,19 +205,21 @@ def _consumer(make: _Maker, producers: list[str], offset: int) -> Any:
     return rng.choice([["tanh", ["mul", c, r]], ["abs", ["sub", c, r]], ["max", c, r], ["power", ["abs", c], 3.0]])
 
 
-def _rows(rng: random.Random) -> Data:
+def _rows(make: Maker) -> Data:
     """Reductions along rows, one behind the other."""
-    make = _Maker(rng)
+    rng = make.rng
     extent, offset = make.extent()
-    producers = [make.fold(rng.choices(["max", "sum", "min"], [6, 2, 1])[0], make.element(offset), extent)]
+    first = make.element(offset)
+    producers = [make.fold(rng.choices(["max", "sum", "min"], [6, 2, 1])[0], first, extent)]
+    make.folded[producers[0]] = first, extent, offset
     shared = None
     if rng.random() < 0.2:  # a map between the reductions, that several read
         term = ["exp", ["sub", make.element(), make.at_row(producers[0])]]
         shared = make.map(term, [*make.space, ["j", make.m]])
     for _ in range(rng.randint(1, 3)):
-        extent, offset = make.extent()
-        term = _consumer(make, producers, offset)
+        term, extent = _consumer(make, producers)
         if shared is not None and rng.random() < 0.6:
+            extent, offset = make.extent()
             read = ["at", shared, *make.row, make.column(offset)]
             term = rng.choice([read, ["mul", read, make.element(offset)]])
         producers.append(make.fold(rng.choices(["sum", "max", "min"], [8, 1, 1])[0], term, extent))
@@ -221,9 +239,9 @@ def _rows(rng: random.Random) -> Data:
     return make.done(outputs)
 
 
-def _product(rng: random.Random) -> Data:
+def _product(make: Maker) -> Data:
     """A matrix product, a softmax or a norm of its rows, and a second product: attention and its relatives."""
-    make = _Maker(rng)
+    rng = make.rng
     d = rng.choice([1, 2, 4])
     row, keys = [e for _, e in make.space], [make.batch] if make.batch else []
     q = ["at", make.input("q", [*row, d]), *make.row, "d"]
@@ -266,9 +284,9 @@ def _product(rng: random.Random) -> Data:
 
 def options(rng: random.Random, rows: int = 6) -> Data:
     """A template and its options."""
-    template = rng.choices([None, "rolling_update", "split_k_update"], [2, 6, 3])[0]
+    template = rng.choices([None, "rolling_update", "split_k_update"], [2, 7, 3])[0]
     made: Data = {}
-    if rng.random() < 0.85:
+    if rng.random() < 0.9:
         made["block_kv"] = rng.choice([1, 2, 2, 3, 4, 4, 5, 8])
     if rng.random() < 0.6:
         made["block_q"] = rng.choice([1, 2, 2, 3, 4])

@@ -9,6 +9,9 @@ from typing import Any
 
 FAILURES = ("wrong", "foreign", "crashed", "late", "unclear")
 
+# A run of 20,000 cases meets every primitive and every pass so often.
+OFTEN = 50
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -59,7 +62,18 @@ class Report:
             found = {k.removeprefix(f"{what} "): n for k, n in self.met.items() if k.startswith(f"{what} ")}
             names = ", ".join(f"{k} {n}" for k, n in sorted(found.items()))
             lines.append(f"{'refused steps' if what == 'refused' else f'{what} met'}: {names}")
+        if rare := _rare(self.met):
+            lines.append(f"met less than {OFTEN} times: {rare}")
         lines += [f"{f.verdict} {f.seed}: {f.detail.splitlines()[0][:300]}" for f in self.failures[:40]]
         if len(self.failures) > 40:
             lines.append(f"and {len(self.failures) - 40} more failures")
         return "\n".join(lines)
+
+
+def _rare(met: Counter[str]) -> str:
+    """The primitives and passes that were met less than `OFTEN` times, with how often."""
+    from neptune_lab.htile_passes import PASSES
+    from neptune_lab.loop_schedule import PRIMITIVES
+
+    names = [f"primitive {name}" for name in PRIMITIVES] + [f"pass {name}" for name in (*PASSES, "interleave_rows")]
+    return ", ".join(f"{name} {met[name]}" for name in names if met[name] < OFTEN)

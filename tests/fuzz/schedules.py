@@ -11,17 +11,36 @@ from fuzz.outcome import Wrong
 # How often each primitive is drawn.
 WEIGHTS = {
     "rolling_update": 8, "split_k_update": 5, "retire_tags": 3, "materialize_tags": 2, "privatize_reduction": 2,
-    "fuse_under": 3, "tile_outermost": 2, "split": 3, "tile": 2, "reorder": 2, "fuse": 2, "bind": 1, "annotate": 1,
-    "compute_at": 2, "reverse_compute_at": 3, "inline": 2, "cache_read": 1, "cache_write": 1, "set_scope": 1,
-    "decompose_reduction": 2,
+    "fuse_under": 3, "tile_outermost": 3, "split": 3, "tile": 2, "reorder": 2, "fuse": 2, "bind": 1, "annotate": 1,
+    "compute_at": 2, "reverse_compute_at": 3, "inline": 3, "cache_read": 2, "cache_write": 2, "set_scope": 1,
+    "decompose_reduction": 2, "cut": 3,
 }  # fmt: skip
+
+FUSING = ("rolling_update", "split_k_update")
 
 
 def draw_steps(rng: random.Random) -> dict[str, Any]:
     """Seeds of steps, and the template they follow, where they follow one."""
-    made = draw.options(rng) if rng.random() < 0.3 else {"template": "", "options": {}}
+    made = draw.options(rng) if rng.random() < 0.5 else {"template": "", "options": {}}
     made["options"].pop("interleave", None)
     return {**made, "steps": [rng.randrange(1 << 30) for _ in range(rng.randint(2, 9))]}
+
+
+def _fusible(sch: Any) -> list[tuple[str, str]]:
+    """(reduction, loop) of each reduction that reads another one's result, and the loops that the other one folds."""
+    from neptune_lab.loop_ir.nodes import loads, variables
+    from neptune_lab.loop_ir.tree import blocks
+
+    found = []
+    reductions = [b for b in blocks(sch.program) if b.is_reduction]
+    for block in reductions:
+        read = {load.buffer for load in loads(block.body.value)} - {block.writes}
+        for producer in reductions:
+            folded = {v for it in producer.iters if it.kind == "reduce" for v in variables(it.binding)}
+            if producer.writes in read and producer.name != block.name:
+                names = [ref for ref in sch.loops(producer.name) if ref.split(".")[1] in folded]
+                found += [(block.name, ref) for ref in names]
+    return found
 
 
 def step(rng: random.Random, sch: Any) -> Any:
@@ -36,6 +55,8 @@ def step(rng: random.Random, sch: Any) -> Any:
     if not loops:
         return Step.of("inline", block=block)
     loop, names = rng.choice(loops), [ref.split(".")[1] for ref in loops]
+    if name in ("rolling_update", "split_k_update", "fuse_under") and rng.random() < 0.8:
+        other, loop = rng.choice(_fusible(sch) or [(other, loop)])
     first = rng.randrange(len(names))
     read = [r.buffer for r in loads(find_block(sch.program, block)[1].body.value)] or ["nothing"]
     maps = rng.choice(["auto", "auto", "keep", "inline"])
@@ -61,6 +82,7 @@ def step(rng: random.Random, sch: Any) -> Any:
         "cache_write": lambda: Step.of("cache_write", block=block, scope="local"),
         "set_scope": lambda: Step.of("set_scope", block=block, scope=rng.choice(["local", "shared", "global"])),
         "decompose_reduction": lambda: Step.of("decompose_reduction", block=block, loop=loop),
+        "cut": lambda: Step.of("cut", block=other),
     }[name]()
 
 
@@ -80,6 +102,7 @@ def run_schedule(case: dict[str, Any], outcome: Any) -> None:
     drawn = {kind: special.draw(kind, shapes, dtype, case["seed"]) for kind in ("ordinary", "leading -inf")}
     wanted = {kind: judge.expectations(reference, inputs, outputs) for kind, inputs in drawn.items()}
     refused: NeptuneError | None = None
+    outcome.fused = any(step.primitive in FUSING for step in sch.steps)
     for seed in case["steps"]:
         before = sch.program
         drawn_step = step(random.Random(seed), sch)
@@ -92,7 +115,7 @@ def run_schedule(case: dict[str, Any], outcome: Any) -> None:
             refused = error
             continue
         outcome.met[f"primitive {drawn_step.primitive}"] += 1
-        outcome.fused |= drawn_step.primitive in ("rolling_update", "split_k_update")
+        outcome.fused |= drawn_step.primitive in FUSING
         for kind, inputs in drawn.items():
             try:
                 found = run_in_python(sch.program, inputs)
