@@ -194,6 +194,14 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
         found = [(a, b) for a in plus for b in minus if str(a).replace("'", "") == str(b).replace("'", "")]
         return found if len({id(a) for a, _ in found}) == len({id(b) for _, b in found}) == len(found) else []
 
+    def difference(a: sympy.Expr, b: sympy.Expr) -> Expr:
+        """2 * (r - r'), not 2 * r - 2 * r', which is inf - inf for a large r."""
+        factor, read = a.as_coeff_Mul()
+        same, other = b.as_coeff_Mul()
+        if factor == 1 or factor != same:
+            return Op("sub", (convert(a), convert(b)))
+        return Op("mul", (number(factor), Op("sub", (convert(read), convert(other)))))
+
     def truth(e: sympy.Basic) -> Expr:
         for name, kind in _COMPARISONS.items():
             if isinstance(e, kind):
@@ -212,9 +220,11 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
             plus = [a for a in e.args if not a.could_extract_minus_sign()]
             minus = [-a for a in e.args if a.could_extract_minus_sign()]
             moves = paired(plus, minus)
-            if len(moves) > 1:
+            if len(moves) > 1 or any(a.as_coeff_Mul()[0] != 1 for a, _ in moves):
                 # (r - r') + (s - s'): summed first, r and s would lose the digits of the smaller one.
-                differences = [Op("sub", (convert(a), convert(b))) for a, b in moves]
+                differences = [difference(a, b) for a, b in moves]
+                if len(moves) == len(plus) == len(minus) == 1:
+                    return differences[0]
                 plus = [p for p in plus if all(p is not a for a, _ in moves)]
                 minus = [m for m in minus if all(m is not b for _, b in moves)]
                 result = chain("add", [*(convert(p) for p in plus), *differences])

@@ -41,9 +41,9 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.sign import range_of
+from neptune_lab.loop_ir.sign import may_be_infinite, range_of
 from neptune_lab.loop_ir.written import UFUNCS, compute
-from neptune_lab.loop_schedule.special_values import Point
+from neptune_lab.loop_schedule.special_values import Point, tells_infinity
 from neptune_lab.loop_schedule.vanishing import folded_element, in_loops, without_maps
 
 Array = npt.NDArray[Any]
@@ -57,6 +57,9 @@ _SIZES = (0.0, 1e-18, 1e-6, 1.0, 30.0, 90.0, 120.0, 300.0, 1e4, 1e10, 1e18)
 _CLOSE = 2e-4
 _TINY = 1e-33
 _LARGE = 1e35
+# How many sequences have an extreme number in one input, and which: fills of masks, and what overflows when squared.
+_EXTREME = 0.2
+_EXTREMES = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max), -1e30, 1e30)
 # What rounding a denormal can be off by: times a value of 1e18 that is more than `_TINY`.
 _UNDERFLOW = 2.0**-149
 _ROUNDING = 2.0**-22
@@ -76,7 +79,7 @@ class Rolled:
         folds: for each incomplete reduction, its reducer and the element that it folds, as `term`, in an order in which
             none reads a later one.
         inner: the loops that the reductions fold over.
-        limits: a mask writes an infinity into what is folded, and another stage reads the result: x / inf is 0.
+        told: an output tells which of NaN and the infinities the result is: x / inf is 0 (`tells_infinity`).
     """
 
     program: Program
@@ -89,7 +92,7 @@ class Rolled:
     estimates: frozenset[str]
     folds: Mapping[str, tuple[str, Expr]]
     inner: frozenset[str]
-    limits: bool
+    told: bool
 
 
 def rolled(
@@ -109,11 +112,6 @@ def rolled(
         _add_fold(program, producer, folds, places)
     inner = frozenset(bound_loops(it for it in consumer.iters if it.kind == "reduce"))
     placed = tuple(in_loops(program, consumer, without_maps(program, term)) for term in terms)
-    limits = _read_on(program, consumer) and any(
-        isinstance(e, Const) and math.isinf(e.value)
-        for expr in (*placed, *(element for _, element in folds.values()))
-        for e in walk(expr)
-    )
     return Rolled(
         program,
         reducer,
@@ -125,15 +123,7 @@ def rolled(
         frozenset(estimates),
         folds,
         inner,
-        limits,
-    )
-
-
-def _read_on(program: Program, consumer: Block) -> bool:
-    """Whether a stage reads what the consumer's stage makes."""
-    own = {b.writes for b in tree.blocks(program) if b.origin == consumer.origin}
-    return any(
-        read.buffer in own for b in tree.blocks(program) if b.origin != consumer.origin for read in loads(b.body.value)
+        tells_infinity(program, consumer),
     )
 
 
@@ -258,9 +248,11 @@ def check_range(loop: Rolled) -> str:
     """Refuse a repair that is wrong in float32; else say what was compared.
 
     Formal statement, over seeded sequences of `TAGS` tags with `EACH` elements, their magnitudes from 1e-18 to 1e18 and
-    0: where the definition in float32 is finite, the rolled and the split loop are, and differ from it by no more than
-    rounding of the terms, or than the definition itself differs from float64 or moves with a rounding of its inputs.
-    Where a mask makes it infinite and another stage reads it, they are the same infinity: that stage may be finite.
+    0, some with infinities or numbers near the largest float among what the producers fold: where the definition in
+    float32 is finite, the rolled and the split loop are, and differ from it by no more than rounding of the terms, or
+    than the definition itself differs from float64 or moves with a rounding of its inputs.  Where it is not finite, nor
+    are they; and where an output can tell, they are the same infinity or NaN.  (What a guard does where a producer ends
+    at its point, `special_values` has shown.)
 
     Raises:
         RepairError: step "range", with values at which it fails.
@@ -271,7 +263,8 @@ def check_range(loop: Rolled) -> str:
         run.leaves[leaf] = _draw(loop, leaf, rng)
     f = UFUNCS[loop.reducer]
     with np.errstate(all="ignore"):
-        narrow = run.values(loop.terms[0], run.folded(0, TAGS - 1, "float32"), "float32").reshape(SEQUENCES, -1)
+        r = run.folded(0, TAGS - 1, "float32")
+        narrow = run.values(loop.terms[0], r, "float32").reshape(SEQUENCES, -1)
         expected, exact = f.reduce(narrow, axis=1), run.exact()
         size = np.abs(narrow.astype(np.float64)).sum(axis=1) if loop.reducer == "sum" else np.abs(exact)
         doubt = np.abs(expected.astype(np.float64) - exact)
@@ -280,22 +273,38 @@ def check_range(loop: Rolled) -> str:
         allowed = _CLOSE * size + 8 * doubt + _TINY + 8 * _UNDERFLOW * _largest(run)
         # Near the largest float it is a matter of a rounding whether a sum overflows.
         inside = np.isfinite(exact) & (size < _LARGE) & (np.abs(expected) < _LARGE) & np.isfinite(allowed)
+        outside = ~np.isfinite(exact) & ~np.isfinite(expected) & ~_ends_guarded(run, r)
+        same = outside & loop.told & ((exact == expected) | (np.isnan(exact) & np.isnan(expected)))
         runs = [("rolling", run.rolling())]
         if len(loop.terms) == 1:  # a vector repair has no combine step
             runs.append(("split", run.split()))
         for name, found in runs:
             wrong = inside & ~(np.abs(found.astype(np.float64) - expected) <= allowed)
-            if loop.limits:
-                wrong |= np.isinf(expected) & (exact == expected) & (found != expected)
+            wrong |= outside & np.isfinite(found)
+            wrong |= same & (found != expected) & ~(np.isnan(found) & np.isnan(expected))
             if wrong.any():
                 _refuse(run, name, found, expected, wrong)
     how = "rolled" if len(loop.terms) > 1 else "rolled and split"
-    return f"{how} in float32, it gives what the definition does on {SEQUENCES} sequences of values from 1e-18 to 1e18"
+    return (
+        f"{how} in float32, it gives what the definition does on {SEQUENCES} sequences of values from 1e-18 to 1e18 "
+        "and infinities"
+    )
+
+
+def _ends_guarded(run: _Run, r: Mapping[str, Array]) -> Array:
+    """Whether a producer ends at a point that is guarded."""
+    ends = np.zeros(SEQUENCES, bool)
+    for buffer, points in run.loop.points.items():
+        for point in points:
+            if not point.absorbing:
+                ends |= r[buffer].reshape(-1) == point.value
+    return ends
 
 
 def _largest(run: _Run) -> Array:
-    """The largest magnitude among the values of each sequence."""
-    return np.max([np.abs(values).reshape(SEQUENCES, -1).max(axis=1) for values in _numbers(run)], axis=0)
+    """The largest magnitude among the finite values of each sequence."""
+    finite = (np.where(np.isfinite(values), np.abs(values), 0.0) for values in _numbers(run))
+    return np.max([values.reshape(SEQUENCES, -1).max(axis=1) for values in finite], axis=0)
 
 
 def _refuse(run: _Run, name: str, found: Array, expected: Array, wrong: Array) -> None:
@@ -373,10 +382,32 @@ def _draw(loop: Rolled, leaf: Expr, rng: np.random.Generator) -> Array:
         values = np.abs(values)
     if within.high <= 0:
         values = -np.abs(values)
+    values = _with_extremes(loop, leaf, np.broadcast_to(values, (SEQUENCES, TAGS, EACH)), varies, rng)
     values = np.clip(values, within.low, within.high)
     if dtype == "float16":
-        values = np.clip(values, -65504, 65504).astype(np.float16)
-    return np.broadcast_to(values.astype(np.float32).astype(np.float64), (SEQUENCES, TAGS, EACH))
+        values = np.where(np.isinf(values), values, np.clip(values, -65504, 65504)).astype(np.float16)
+    return values.astype(np.float32).astype(np.float64)
+
+
+def _with_extremes(loop: Rolled, leaf: Expr, values: Array, varies: bool, rng: np.random.Generator) -> Array:
+    """Some sequences with an extreme number in place of the first elements, or of some of them.
+
+    Finite ones only in what the producers fold: another factor that large overflows by itself (`_LARGE`).
+    """
+    assert isinstance(leaf, Load | Previous)
+    extremes = [x for x in (-math.inf, math.inf) if may_be_infinite(loop.program, leaf, 1 if x > 0 else -1)]
+    if any(leaf == e for _, element in loop.folds.values() for e in walk(element)):
+        extremes += _EXTREMES
+    if not extremes:
+        return values
+    # Negative ones more often: masks write them.
+    weights = np.array([3.0 if x < 0 else 1.0 for x in extremes])
+    chosen = rng.choice(extremes, (SEQUENCES, 1, 1), p=weights / weights.sum())
+    place = np.arange(TAGS * EACH).reshape(1, TAGS, EACH)
+    first = place < rng.integers(1, TAGS * EACH + 1, (SEQUENCES, 1, 1))
+    some = rng.random((SEQUENCES, TAGS, EACH)) < 0.4
+    where = np.where(rng.random((SEQUENCES, 1, 1)) < 0.5, first, some) if varies else True
+    return np.where((rng.random((SEQUENCES, 1, 1)) < _EXTREME) & where, chosen, values)
 
 
 __all__ = ["Rolled", "check_range", "rolled"]

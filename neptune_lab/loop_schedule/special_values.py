@@ -169,6 +169,12 @@ def _shows_anyway(program: Program, producer: str, point: float) -> bool:
     return all(known.same(output, point) for output in program.outputs)
 
 
+def tells_infinity(program: Program, consumer: Block) -> bool:
+    """Whether an output tells an infinite result of `consumer` from NaN, as tanh(r) does, and r / y does not."""
+    known = _Dependents(program, consumer.origin)
+    return any(not known.same(output, infinity, np.nan) for output in program.outputs for infinity in (np.inf, -np.inf))
+
+
 class _Dependents:
     """Which reductions of a program depend on one stage of the definition."""
 
@@ -190,13 +196,17 @@ class _Dependents:
             self.known[buffer] = any(self.depends(read.buffer) for read in loads(block.body.value))
         return self.known[buffer]
 
-    def same(self, output: str, point: float) -> bool:
-        """Whether the output is the same number, or not finite, with identities and with NaN."""
+    def same(self, output: str, point: float, other: float | None = None) -> bool:
+        """Whether the output is the same number, or not finite, with identities and with NaN.
+
+        Args:
+            point, other: what the stage itself is, with identities and with NaN; `point` both times if there is none.
+        """
         block = self.blocks.get(output)
         if block is None or not self.depends(output):
             return True
         if reducer_of(block) is not None:
-            return False
+            return other is not None and block.origin == self.origin
         value = self.inlined(block.body.value)
         if value is None:
             return False
@@ -209,7 +219,7 @@ class _Dependents:
             reducer = reducer_of(source)
             at_point = source.origin == self.origin
             identities[read] = point if at_point or reducer is None else float(IDENTITIES[reducer])
-            spoilt[read] = point if at_point else np.nan
+            spoilt[read] = (point if other is None else other) if at_point else np.nan
         return same_where_finite(self.program, value, identities, spoilt)
 
     def inlined(self, value: Expr) -> Expr | None:

@@ -66,8 +66,8 @@ def schedule(definition: Definition, draw: Draw = normal) -> Schedule:
     return Schedule(operator(definition, draw))
 
 
-def matrix(name: str = "x", n: int = 3, m: int = 5) -> Any:
-    return te.placeholder((n, m), "float32", name=name)
+def matrix(name: str = "x", n: int = 3, m: int = 5, dtype: str = "float32") -> Any:
+    return te.placeholder((n, m), dtype, name=name)
 
 
 def fold(reducer: str, name: str, n: int, m: int, term: Callable[[Any, Any], Any]) -> Any:
@@ -84,11 +84,12 @@ def pair(
     of: Callable[[Any], Any] = lambda c: c,
     n: int = 3,
     m: int = 5,
+    dtype: str = "float32",
 ) -> Definition:
-    """r[i] = first(of(x[i, j])); o[i] = reducer(g(x[i, j], r[i]))."""
-    x = matrix(n=n, m=m)
-    r = fold(first, "r", n, m, lambda i, j: of(x[i, j]))
-    o = fold(reducer, "o", n, m, lambda i, j: g(x[i, j], r[i]))
+    """r[i] = first(of(x[i, j])); o[i] = reducer(g(x[i, j], r[i])), in float32; x may be of float16, and bounded so."""
+    x = matrix(n=n, m=m, dtype=dtype)
+    r = fold(first, "r", n, m, lambda i, j: of(x[i, j].astype("float32")))
+    o = fold(reducer, "o", n, m, lambda i, j: g(x[i, j].astype("float32"), r[i]))
     return [x], [o]
 
 

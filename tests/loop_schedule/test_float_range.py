@@ -105,3 +105,17 @@ def test_a_fold_that_reads_another_producer_comes_after_it():
 def custom_schedule(definition: small.Definition, template: str):
     """The definition through a template; stages that are refused stay apart."""
     return schedule(small.operator(definition), template, block_kv=2)
+
+
+def square_of_tanh(after) -> small.Definition:
+    """The sum of exp(x * x - max x) is infinite at 300, and after(it) is an output."""
+    inputs, (total,) = small.pair(lambda c, r: te.exp(c * c - r))
+    return inputs, [te.compute((3,), lambda i: after(total[i]), name="e")]
+
+
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_an_infinity_that_an_output_tells_from_nan_is_kept_or_refused(update: str):
+    """inf * exp(r - r') is NaN where the factor is 0; tanh makes a 1 of the definition's infinity."""
+    with pytest.raises(RepairRefused, match="step 'range' failed"):
+        fused(square_of_tanh(te.tanh), update)
+    fused(square_of_tanh(lambda r: r * 2.0), update)

@@ -187,7 +187,7 @@ CHAINS: dict[str, tuple[Callable[[], small.Definition], tuple[str, ...]]] = {
     "normalised before use": (small.weighted, ("s", "o")),
     "two producers": (small.two_producers, ("s", "o")),
     "the map is an output": (small.exponential_output, ("s",)),
-    "c - 2 r with max": (lambda: small.pair(lambda c, r: c - r * 2.0, "max"), ("o",)),
+    "c - 2 r with max": (lambda: small.pair(lambda c, r: c - r * 2.0, "max", dtype="float16"), ("o",)),
     "c + r with min": (lambda: small.pair(lambda c, r: c + r, "min"), ("o",)),
     "c / r, r a sum of squares": (lambda: small.pair(lambda c, r: c / r, first="sum", of=lambda c: c * c), ("o",)),
 }

@@ -86,7 +86,11 @@ CHAINS: dict[str, tuple[Callable[[], small.Definition], str, tuple[str, ...]]] =
         "r",
         ("o",),
     ),
-    "(c / r - 1)**2": (lambda: pair(lambda c, r: (c / r - 1.0) * (c / r - 1.0), of=te.abs), "r", ("o",)),
+    "(c / r - 1)**2": (
+        lambda: pair(lambda c, r: (c / r - 1.0) * (c / r - 1.0), of=te.abs, dtype="float16"),
+        "r",
+        ("o",),
+    ),
     "sines": (turning, "r", ("s",)),
 }
 
