@@ -6,11 +6,24 @@ reads back what it wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import Access, For, Iota, Kernel, Program, Scalar, Stmt, Store, Tensor, TileExpr
+from neptune_lab.htile.nodes import (
+    Access,
+    Elementwise,
+    For,
+    Iota,
+    Kernel,
+    Program,
+    Scalar,
+    Stmt,
+    Store,
+    Tensor,
+    TileExpr,
+)
 from neptune_lab.htile.walk import names_of_access, reads, rewrite, same_region, stores, subexpressions
 
 
@@ -22,7 +35,8 @@ def keep_stored_tiles(program: Program) -> Program:
                                       y[...] = x_chip[i0*8:i0*8+8]
 
     A tile that is read before this kernel stores it holds what an earlier kernel stored: it is loaded first.  The store
-    to `x` leaves the loops that its region does not depend on: an output that a loop carries is stored once.
+    to `x` leaves the loops that its region does not depend on: an output that a loop carries is stored once.  A bound
+    that moves with such a loop drops a whole iteration, after which the tile is what it was.
 
     Raises:
         TileError: a kernel reads another region of such a tensor than the one it stored.
@@ -41,6 +55,8 @@ def keep_stored_tiles(program: Program) -> Program:
             if tensor in read:
                 names[tensor] = _fresh(f"{tensor}_chip", set(tensors) | {t.name for t in added})
                 added.append(replace(tensors[tensor], name=names[tensor], space="chip"))
+        if names:
+            kernel = replace(kernel, body=tuple(_without_moving_bounds(s, names, tensors, ()) for s in kernel.body))
         kernels.append(_keep(kernel, names, stored) if names else kernel)
     if not added:
         return program
@@ -52,6 +68,38 @@ def _fresh(name: str, taken: set[str]) -> str:
     while unique in taken:
         unique, n = f"{name}{n}", n + 1
     return unique
+
+
+def _without_moving_bounds(
+    stmt: Stmt, names: Iterable[str], tensors: Mapping[str, Tensor], loops: tuple[str, ...]
+) -> Stmt:
+    """`x = e if moving and rest` => `x = where(moving, e, x) if rest`, of every store to one of `names`."""
+    if isinstance(stmt, For):
+        body = tuple(_without_moving_bounds(s, names, tensors, (*loops, stmt.var)) for s in stmt.body)
+        return stmt if body == stmt.body else replace(stmt, body=body)
+    if stmt.mask is None or stmt.target.tensor not in names:
+        return stmt
+    others = set(loops) - set(names_of_access(stmt.target))
+    moving = [bound for bound in _conjuncts(stmt.mask) if _names(bound) & others]
+    if not moving:
+        return stmt
+    rest = [bound for bound in _conjuncts(stmt.mask) if bound not in moving]
+    dtype = tensors[stmt.target.tensor].dtype
+    return replace(
+        stmt,
+        value=Elementwise("where", (_all(moving), stmt.value, stmt.target), dtype),
+        mask=_all(rest) if rest else None,
+    )
+
+
+def _conjuncts(mask: TileExpr) -> tuple[TileExpr, ...]:
+    if isinstance(mask, Elementwise) and mask.op == "and":
+        return tuple(bound for arg in mask.args for bound in _conjuncts(arg))
+    return (mask,)
+
+
+def _all(bounds: Sequence[TileExpr]) -> TileExpr:
+    return reduce(lambda a, b: Elementwise("and", (a, b), "bool"), bounds)
 
 
 def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> Kernel:
@@ -93,12 +141,6 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
         out = replace(stmt, value=chip)
         if names_of_access(stmt.target) & set(loops):
             return (kept, out)
-        if stmt.mask is not None and (moved := _names(stmt.mask) & set(loops)):
-            raise TileError(
-                f"{stmt.node_id}: a bound moves with loop {min(moved)!r}, and the kernel reads back what it stores",
-                node=stmt.node_id,
-                help="choose tiles that divide the dimension that the bound is on",
-            )
         late[stmt.target.tensor] = out  # the last one counts
         return (kept,)
 

@@ -133,11 +133,13 @@ class Still:
     """A term that does not move with a producer.
 
     Args:
-        identity: it is the identity of its reducer, or not finite. hidden: at the singular point itself it is another.
+        identity: it is the identity of its reducer, or not finite. hidden: at the singular point itself it is another;
+            plainly: whatever all else is.
     """
 
     identity: bool
     hidden: bool
+    plainly: bool = True
 
 
 def stands_still(
@@ -168,7 +170,7 @@ def stands_still(
         if not np.all((found == other) | ~(vanished | finite | np.isfinite(other))):
             return None
     ended = at({node: np.full((2, _POINTS), point) for node in reads})
-    return Still(bool(np.all(vanished | ~finite)), not bool(np.all(ended == found)))
+    return Still(bool(np.all(vanished | ~finite)), not bool(np.all(ended == found)), not bool(np.any(ended == found)))
 
 
 def is_never_a_number(program: Program, term: Expr, known: Mapping[Expr, float | bool]) -> bool:

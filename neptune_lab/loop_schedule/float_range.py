@@ -23,11 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from neptune_lab.errors import RepairError
-from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import (
     Block,
-    Const,
     Expr,
     Load,
     Op,
@@ -35,7 +33,6 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Var,
     bound_loops,
-    loads,
     variables,
     walk,
 )

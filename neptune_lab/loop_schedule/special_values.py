@@ -109,6 +109,8 @@ def find_points(
             if nothing is None and not (isinstance(solved, RepairTerm) and solved.unproved):
                 raise _refusal(producer, guard.point, consumer, solved)
             shows = nothing is not None and nothing.hidden and not _shows_anyway(program, producer, point)
+            if shows and nothing is not None and not nothing.plainly:
+                raise _unclear_end(producer, guard.point, consumer, solved)
             points.append(Point(point, stand_in, nothing is None or nothing.identity, shows))
         found[producer] = (*points, *_absorbing(program, consumer, term, named, producer, own, solved))
     return found
@@ -154,6 +156,18 @@ def _refusal(producer: str, point: object, consumer: Block, solved: RepairTerm |
         expression=text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g),
         help=f"keep {producer!r} away from {at} in the definition, for example with a small constant, or fold terms "
         f"that vanish as long as {producer!r} is {at}",
+    )
+
+
+def _unclear_end(producer: str, point: object, consumer: Block, solved: RepairTerm | VectorRepair) -> RepairError:
+    at = text(point)  # type: ignore[arg-type]
+    return RepairError(
+        f"where {producer!r} ends at {at}, some terms of {consumer.name!r} are not numbers, and others are, as masked "
+        "ones; a loop that passes over the tiles once cannot tell which there were, and an output can",
+        step="guard",
+        expression=text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g),
+        help=f"keep {producer!r} away from {at} in the definition, or mask its elements and those of {consumer.name!r} "
+        "alike, with a mask that leaves each row its first element or its last",
     )
 
 

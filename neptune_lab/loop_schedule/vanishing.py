@@ -12,10 +12,24 @@ from collections.abc import Iterable, Mapping
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var, substitute, transform, walk
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Program,
+    Var,
+    bound_loops,
+    substitute,
+    transform,
+    variables,
+    walk,
+)
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.sign import is_nonnegative
-from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.loop_ir.written import Still, is_never_a_number, stands_still
 from neptune_lab.loop_schedule.estimate import plain_reads
 
@@ -52,14 +66,68 @@ def carries_nothing(
     term = without_maps(program, term)
     placed = {node: in_loops(program, consumer, node) for node in walk(term) if not isinstance(node, Const)}
     element = in_loops(program, block, without_maps(program, element))
-    identity, hidden = True, False
-    for cause in _causes(element, point):
-        known: dict[Expr, float | bool] = {node: cause[at] for node, at in placed.items() if at in cause}
-        found = stands_still(program, reducer, term, known, stand_ins, point)
-        if found is None:
-            return None
-        identity, hidden = identity and found.identity, hidden or found.hidden
-    return Still(identity, hidden)
+
+    def cases(facts: _Cause) -> list[Still | None]:
+        """What the term is in each case in which the element is at the point, and `facts` hold."""
+        possible = [
+            cause for cause in _causes(element, point) if not any(facts.get(at, x) != x for at, x in cause.items())
+        ]
+        known = [
+            {node: (cause | facts)[at] for node, at in placed.items() if at in {**cause, **facts}} for cause in possible
+        ]
+        return [stands_still(program, reducer, term, values, stand_ins, point) for values in known]
+
+    found = cases({})
+    still = [case for case in found if case is not None]
+    if len(still) < len(found):
+        return None
+    hidden = any(case.hidden for case in still)
+    return Still(
+        all(case.identity for case in still),
+        hidden,
+        not hidden
+        or any(_plain(cases(facts)) for facts in _at_the_ends(program, consumer, [*placed.values(), element])),
+    )
+
+
+def _plain(cases: list[Still | None]) -> bool:
+    return all(case is not None and case.plainly for case in cases)
+
+
+def _at_the_ends(program: Program, consumer: Block, exprs: Iterable[Expr]) -> list[_Cause]:
+    """Which conditions among `exprs` the loops decide, at the first element of the reduction and at its last: a causal
+    mask lets every row have its first."""
+    own = [b for b in tree.blocks(program) if b.origin == consumer.origin]
+    inner = {it.name: it for b in own for it in b.iters if it.kind == "reduce"}
+    loops = bound_loops(inner.values())
+    extents = {loop.var: loop.extent for b in own for loop in tree.find_block(program, b.name)[2]}
+    conditions = {e for expr in exprs for e in walk(expr) if isinstance(e, Op) and e.name in _COMPARED}
+    found = []
+    for last in (False, True):
+        at = {var: Const(extents[var] - 1 if last else 0) for var in loops}
+        exists = [substitute(p, at) for p in consumer.predicates if variables(p) & loops]
+        if not all(isinstance(p, Op) and p.name in _COMPARED and _truth(p, extents) for p in exists):
+            continue
+        facts = {e: truth for e in conditions if (truth := _truth(substitute(e, at), extents)) is not None}
+        found.append(facts)
+    return found
+
+
+_COMPARED = ("lt", "le", "gt", "ge")
+
+
+def _truth(condition: Expr, extents: Mapping[str, int]) -> bool | None:
+    """A comparison of indices, where the loops decide it."""
+    assert isinstance(condition, Op)
+    a, b = condition.args
+    found = bounds(Op("sub", (a, b)), extents)
+    if found is None:
+        return None
+    low, high = found
+    always, never = {
+        "lt": (high < 0, low >= 0), "le": (high <= 0, low > 0), "gt": (low > 0, high <= 0), "ge": (low >= 0, high < 0),
+    }[condition.name]  # fmt: skip
+    return True if always else False if never else None
 
 
 def spoils(program: Program, consumer: Block, term: Expr, producer: str, point: float, reads: Iterable[Expr]) -> bool:

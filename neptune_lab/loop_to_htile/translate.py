@@ -20,6 +20,7 @@ from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_to_htile.capacity import check_fits
 from neptune_lab.loop_to_htile.patterns import Converter, always, store_value
 from neptune_lab.loop_to_htile.regions import Nest, region
+from neptune_lab.loop_to_htile.skipped import unless_skipped, with_first_values
 
 GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 SEQUENTIAL = "sequential"  # a note on a loop that is no dimension of a tile
@@ -109,6 +110,7 @@ def _kernel(program: Program, nest: Stmt, name: str) -> Kernel:
         missing = GRID[axes.index(None)]
         raise TileError(f"kernel {name} leaves {missing} free below a used grid axis", help=f"bind a loop to {missing}")
     stmts = tuple(s for inner in body for s in _statement(program, inner, extents, ()))
+    stmts = with_first_values(stmts, {b.name: b.dtype for b in program.buffers})
     return Kernel(
         f"kernel:{name}",
         name,
@@ -213,8 +215,16 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
             help="split its loops and move the outer parts out, or bind them to the grid",
         )
     check_fits(program, block.name, value, inner)
+    target = Access(block.writes, target_region)
     mask = _store_mask(program, block, nest, indices, spatial, tuple(folded))
-    return Store(f"tile:{block.name}", Access(block.writes, target_region), value, block.name, mask)
+    # A fold of what is masked by the identity keeps its value by itself; with a repair it may not.
+    if program.buffer(block.writes).scope != "global" and (not outer_fold or ("repair", 1) in block.annotations):
+        moved_by = {v for v in outer if not any(v in variables(i) for i in indices)}
+        for predicate in _bounds(program, block, nest, indices, tuple(folded)):
+            if variables(predicate) & moved_by:  # it skips whole iterations, which leave the tile as it was
+                test = Converter(program, nest).tile(predicate, spatial)
+                value = unless_skipped(target, value, test, program.buffer(block.writes).dtype)
+    return Store(f"tile:{block.name}", target, value, block.name, mask)
 
 
 def _is_dot(value: TileExpr) -> bool:
@@ -229,18 +239,27 @@ def _store_mask(
     spatial: tuple[str, ...],
     folded: tuple[str, ...],
 ) -> TileExpr | None:
-    """Bounds that the target's own shape does not imply; on chip, lanes past a bound are unspecified and need none."""
+    """Bounds of a store to global memory; on chip, lanes past a bound are unspecified and need none."""
+    mask: TileExpr | None = None
+    if program.buffer(block.writes).scope == "global":
+        for predicate in _bounds(program, block, nest, indices, folded):
+            test = Converter(program, nest).tile(predicate, spatial)
+            mask = test if mask is None else Elementwise("and", (mask, test), "bool")
+    return mask
+
+
+def _bounds(
+    program: Program, block: Block, nest: Nest, indices: tuple[Expr, ...], folded: tuple[str, ...]
+) -> list[Expr]:
+    """The block's predicates that neither the target's own shape implies nor its fold masks."""
     shape = program.buffer(block.writes).shape
     implied = {(simplify(i, nest.extents), size) for i, size in zip(indices, shape, strict=True)}
-    mask: TileExpr | None = None
+    found = []
     for predicate in block.predicates:
         if always(predicate, nest) or variables(predicate) & set(folded):
             continue
         match predicate:
             case Op("lt", (a, Const(limit))) if (simplify(a, nest.extents), limit) in implied:
                 continue
-        if program.buffer(block.writes).scope != "global":
-            continue
-        test = Converter(program, nest).tile(predicate, spatial)
-        mask = test if mask is None else Elementwise("and", (mask, test), "bool")
-    return mask
+        found.append(predicate)
+    return found

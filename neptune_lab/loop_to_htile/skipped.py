@@ -1,0 +1,55 @@
+"""Iterations that a bound skips as a whole: the tiles on chip that they would store stay as they were.
+
+A loop of 3 iterations that is split into 1 x 4 has a fourth one, in which no block runs.  A tile whose region does not
+move with that loop must not be stored then: what a running maximum would be made of is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from neptune_lab.htile.nodes import Access, Elementwise, For, Literal, Stmt, Store, TileExpr
+from neptune_lab.htile.walk import names_of_access, stores
+
+
+def unless_skipped(target: Access, value: TileExpr, runs: TileExpr, dtype: str) -> TileExpr:
+    """`where(runs, value, target)`."""
+    return Elementwise("where", (runs, value, target), dtype)
+
+
+def with_first_values(
+    body: tuple[Stmt, ...], dtypes: Mapping[str, str], held: frozenset[str] = frozenset()
+) -> tuple[Stmt, ...]:
+    """The statements, with a store of 0 before each loop whose first iteration might skip a tile's first store.
+
+    A loop skips its last iterations, so nobody sees the value; but a tile that a loop carries must have one before.
+
+    Args:
+        dtypes: of each tensor. held: tensors that are stored before.
+    """
+    result: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, For):
+            seen = set(held)
+            for store in stores(stmt.body):
+                tensor = store.target.tensor
+                moves = stmt.var in names_of_access(store.target)
+                if tensor not in seen and _may_be_skipped(store) and not moves:
+                    first = Literal(0.0 if "float" in dtypes[tensor] else 0, dtypes[tensor])
+                    result.append(Store(f"tile:{tensor}/first", store.target, first, store.origin))
+                    held |= {tensor}
+                seen.add(tensor)
+            result.append(replace(stmt, body=with_first_values(stmt.body, dtypes, held)))
+        else:
+            result.append(stmt)
+        held |= {store.target.tensor for store in stores((stmt,))}
+    return tuple(result)
+
+
+def _may_be_skipped(store: Store) -> bool:
+    value = store.value
+    return isinstance(value, Elementwise) and value.op == "where" and value.args[2] == store.target
+
+
+__all__ = ["unless_skipped", "with_first_values"]
