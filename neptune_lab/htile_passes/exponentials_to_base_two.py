@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from neptune_lab.htile.nodes import Elementwise, Literal, Program, TileExpr
+import numpy as np
+
+from neptune_lab.htile.nodes import Access, Elementwise, Literal, Program, TileExpr
 from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.walk import children
 from neptune_lab.htile_passes.constants import float32, split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.rewrite import rewrite_expressions
@@ -17,6 +21,7 @@ SAFE = 1e12
 # Rows above this get a smaller factor: the roundings of the two products, six at most, stay below 2 ** 7 together.
 _LARGE = 2.0**27
 _LEAST = 2.0**-101
+_FINITE = float(np.finfo(np.float32).max)
 
 
 def exponentials_to_base_two(program: Program) -> Program:
@@ -59,7 +64,7 @@ class _BaseTwo:
 
     def scaled(self, arg: TileExpr) -> TileExpr:
         """`arg * log2(e)`, the factor as deep inside as it cannot overflow."""
-        if self.overflows(arg) < 2:
+        if self.overflows(arg) < 2 and not self.meets_infinity(arg):
             return _push(arg, None)
         match arg:
             case Elementwise(op="add" | "sub", args=(a, b)):
@@ -82,11 +87,43 @@ class _BaseTwo:
             case _:
                 return int(self.largest(expr) > SAFE)
 
+    def meets_infinity(self, arg: TileExpr) -> bool:
+        """Whether a finite summand may overflow beside an infinite one: x - -inf is inf, and -inf - -inf is not."""
+        parts = list(_summands(arg))
+        return any(
+            self.largest(part) > SAFE and any(other is not part and _may_be_infinite(other) for other in parts)
+            for part in parts
+        )
+
     def is_row(self, part: TileExpr, whole: TileExpr) -> bool:
         """Whether `part` has one value for many of `whole`, or `whole` is a row of values itself."""
         shape = shape_of(whole, self.program)
         small = math.prod(shape_of(part, self.program)) < math.prod(shape)
         return small or math.prod(shape) == max(shape, default=1)
+
+
+def _summands(expr: TileExpr) -> Iterator[TileExpr]:
+    """What `_push` multiplies, but for literals, which do not overflow."""
+    match expr:
+        case Elementwise(op="add" | "sub", args=(a, b)):
+            yield from _summands(a)
+            yield from _summands(b)
+        case Elementwise(op="neg", args=(a,)) | Elementwise(op="where", args=(_, a, Literal())):
+            yield from _summands(a)
+        case Literal():
+            pass
+        case _:
+            yield expr
+
+
+def _may_be_infinite(expr: TileExpr) -> bool:
+    match expr:
+        case Elementwise(op="tanh" | "sigmoid"):
+            return False
+        case Access():
+            return True
+        case _:
+            return any(_may_be_infinite(child) for child in children(expr))
 
 
 def _push(expr: TileExpr, row: TileExpr | None) -> TileExpr:
@@ -103,7 +140,11 @@ def _push(expr: TileExpr, row: TileExpr | None) -> TileExpr:
 
 
 def _times(expr: TileExpr, row: TileExpr | None) -> TileExpr:
-    if row is None or (isinstance(expr, Literal) and math.isinf(expr.value)):
+    if isinstance(expr, Literal) and (row is None or math.isinf(expr.value)):
+        # finfo.min stays finite: beside -inf it is another number than -inf.
+        finite = math.copysign(min(abs(expr.value) * LOG2_E, _FINITE), expr.value)
+        return float32(expr.value if math.isinf(expr.value) else finite)
+    if row is None:
         return times(expr, LOG2_E)
     rest, own = split_factor(expr)
     if not 1e-37 < abs(own * LOG2_E) < 1e38:

@@ -134,7 +134,7 @@ class Still:
 
     Args:
         identity: it is the identity of its reducer, or not finite. hidden: at the singular point itself it is another;
-            plainly: whatever all else is.
+            plainly: and so it is whatever all else is, with no guard in it.
     """
 
     identity: bool
@@ -163,14 +163,19 @@ def stands_still(
     def at(values: Mapping[Expr, Array]) -> Array:
         return np.broadcast_to(compute(term, {**leaves, **given, **values}), (2, _POINTS)).astype(np.float64)
 
+    def at_unguarded(values: Mapping[Expr, Array]) -> Array:
+        every = {transform(node, _unguarded): value for node, value in {**leaves, **given, **values}.items()}
+        return np.broadcast_to(compute(transform(term, _unguarded), every), (2, _POINTS)).astype(np.float64)
+
     found = at({node: np.full((2, _POINTS), stand_ins[node]) for node in reads})
     vanished, finite = found == IDENTITIES[reducer], np.isfinite(found)
     for _ in range(_TRIALS):
         other = at({node: _draw(program, node, rng) for node in reads})
         if not np.all((found == other) | ~(vanished | finite | np.isfinite(other))):
             return None
-    ended = at({node: np.full((2, _POINTS), point) for node in reads})
-    return Still(bool(np.all(vanished | ~finite)), not bool(np.all(ended == found)), not bool(np.any(ended == found)))
+    end = {node: np.full((2, _POINTS), point) for node in reads}
+    hidden, plainly = at(end) != found, at_unguarded(end) != found
+    return Still(bool(np.all(vanished | ~finite)), bool(np.any(hidden)), bool(np.all(plainly)))
 
 
 def is_never_a_number(program: Program, term: Expr, known: Mapping[Expr, float | bool]) -> bool:
@@ -191,11 +196,12 @@ def same_where_finite(program: Program, value: Expr, one: Mapping[Expr, float], 
         given = {node: np.full((2, _POINTS), x) for node, x in values.items()}
         return np.broadcast_to(compute(expr, {**leaves, **given}), (2, _POINTS)).astype(np.float64)
 
-    def unguarded(e: Expr) -> Expr:
-        return e.args[0] if isinstance(e, Op) and e.name == "guard" else e
-
-    a, b = at(value, one), at(transform(value, unguarded), other)
+    a, b = at(value, one), at(transform(value, _unguarded), other)
     return bool(np.all(np.where(np.isfinite(b), a == b, ~np.isfinite(a))))
+
+
+def _unguarded(e: Expr) -> Expr:
+    return e.args[0] if isinstance(e, Op) and e.name == "guard" else e
 
 
 def compute(expr: Expr, at: Mapping[Expr, Array], dtype: str = "float64") -> Array:
