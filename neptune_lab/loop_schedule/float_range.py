@@ -33,6 +33,7 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Var,
     bound_loops,
+    loads,
     variables,
     walk,
 )
@@ -41,7 +42,7 @@ from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.sign import may_be_infinite, range_of
 from neptune_lab.loop_ir.written import UFUNCS, compute
 from neptune_lab.loop_schedule.special_values import Point, tells_infinity
-from neptune_lab.loop_schedule.vanishing import folded_element, in_loops, without_maps
+from neptune_lab.loop_schedule.vanishing import COMPARED, folded_element, in_loops, without_maps
 
 Array = npt.NDArray[Any]
 
@@ -181,11 +182,16 @@ class _Run:
         found = compute(expr, at, dtype)
         return np.broadcast_to(found, (SEQUENCES, last + 1 - first, EACH)).astype(dtype, copy=False)
 
-    def folded(self, first: int, last: int, dtype: str) -> dict[str, Array]:
-        """The reductions over tags `first` to `last`, (SEQUENCES, 1, 1)."""
+    def folded(self, first: int, last: int, dtype: str, guard: bool = False) -> dict[str, Array]:
+        """The reductions over tags `first` to `last`, (SEQUENCES, 1, 1).
+
+        Args:
+            guard: whether they read one another behind their guards, as in a loop.
+        """
         r: dict[str, Array] = {}
         for buffer, (reducer, element) in self.loop.folds.items():
-            values = self.values(element, r, dtype, first, last)
+            read = {b: self.guarded(b, value) for b, value in r.items()} if guard else r
+            values = self.values(element, read, dtype, first, last)
             with np.errstate(all="ignore"):
                 total = UFUNCS[reducer].reduce(values.reshape(SEQUENCES, -1), axis=1, dtype=dtype)
             r[buffer] = total.reshape(SEQUENCES, 1, 1)
@@ -222,7 +228,7 @@ class _Run:
             for buffer in self.loop.places
         }
         for tag in range(TAGS):
-            now = self.expected(self.folded(0, tag, "float32"), tag + 1)
+            now = self.expected(self.folded(0, tag, "float32", guard=True), tag + 1)
             guarded = {b: self.guarded(b, value) for b, value in now.items()}
             with np.errstate(all="ignore"):
                 moved, tile = self.moved(t, before, now), self.tile(tag, guarded, "float32")
@@ -231,10 +237,10 @@ class _Run:
         return t[0]
 
     def split(self) -> Array:
-        f, whole = UFUNCS[self.loop.reducer], self.folded(0, TAGS - 1, "float32")
+        f, whole = UFUNCS[self.loop.reducer], self.folded(0, TAGS - 1, "float32", guard=True)
         t = np.full(SEQUENCES, IDENTITIES[self.loop.reducer], np.float32)
         for tag in range(TAGS):
-            own = self.folded(tag, tag, "float32")
+            own = self.folded(tag, tag, "float32", guard=True)
             guarded = {b: self.guarded(b, value) for b, value in own.items()}
             with np.errstate(all="ignore"):
                 t = f(t, self.moved(self.tile(tag, guarded, "float32"), own, whole)[0])
@@ -329,7 +335,7 @@ def _numbers(run: _Run) -> list[Array]:
 
 
 def _leaves(loop: Rolled) -> list[Expr]:
-    """Reads of complete values and loop variables, outermost only."""
+    """Reads of complete values, loop variables, and conditions on these alone, outermost only."""
     found: dict[Expr, None] = {}
 
     def visit(expr: Expr) -> None:
@@ -338,6 +344,8 @@ def _leaves(loop: Rolled) -> list[Expr]:
                 if buffer not in loop.folds:
                     found[expr] = None
             case Var():
+                found[expr] = None
+            case Op(name, args) if name in COMPARED and not loads(expr):
                 found[expr] = None
             case Op(_, args):
                 for arg in args:
@@ -355,6 +363,9 @@ def _draw(loop: Rolled, leaf: Expr, rng: np.random.Generator) -> Array:
     """Values of one leaf: an offset and a spread, which stay for a whole sequence or change from tag to tag."""
     varies = bool(variables(leaf) & loop.inner)
     shape = (SEQUENCES, TAGS, EACH) if varies else (SEQUENCES, 1, 1)
+    if isinstance(leaf, Op):  # a mask: often true everywhere, or nearly so
+        allowed = rng.random((SEQUENCES, TAGS, EACH)) < rng.choice([0.3, 0.7, 0.9, 1.0], (SEQUENCES, 1, 1))
+        return allowed if variables(leaf) else np.broadcast_to(compute(leaf, {}), allowed.shape)
     if isinstance(leaf, Var):
         return np.broadcast_to(rng.integers(0, 8, shape), (SEQUENCES, TAGS, EACH))
     assert isinstance(leaf, Load | Previous)

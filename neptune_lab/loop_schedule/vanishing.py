@@ -101,19 +101,19 @@ def _at_the_ends(program: Program, consumer: Block, exprs: Iterable[Expr]) -> li
     inner = {it.name: it for b in own for it in b.iters if it.kind == "reduce"}
     loops = bound_loops(inner.values())
     extents = {loop.var: loop.extent for b in own for loop in tree.find_block(program, b.name)[2]}
-    conditions = {e for expr in exprs for e in walk(expr) if isinstance(e, Op) and e.name in _COMPARED}
+    conditions = {e for expr in exprs for e in walk(expr) if isinstance(e, Op) and e.name in COMPARED}
     found = []
     for last in (False, True):
         at = {var: Const(extents[var] - 1 if last else 0) for var in loops}
         exists = [substitute(p, at) for p in consumer.predicates if variables(p) & loops]
-        if not all(isinstance(p, Op) and p.name in _COMPARED and _truth(p, extents) for p in exists):
+        if not all(isinstance(p, Op) and p.name in COMPARED and _truth(p, extents) for p in exists):
             continue
         facts = {e: truth for e in conditions if (truth := _truth(substitute(e, at), extents)) is not None}
         found.append(facts)
     return found
 
 
-_COMPARED = ("lt", "le", "gt", "ge")
+COMPARED = ("lt", "le", "gt", "ge")
 
 
 def _truth(condition: Expr, extents: Mapping[str, int]) -> bool | None:
@@ -228,4 +228,4 @@ def in_loops(program: Program, block: Block, expr: Expr) -> Expr:
     return transform(substitute(expr, env), rule)
 
 
-__all__ = ["carries_nothing", "folded_element", "in_loops", "spoils", "without_maps"]
+__all__ = ["COMPARED", "carries_nothing", "folded_element", "in_loops", "spoils", "without_maps"]

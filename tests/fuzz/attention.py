@@ -82,7 +82,7 @@ def operator(case: dict[str, Any], tensors: dict[str, np.ndarray]) -> Any:
 
 def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.ndarray]:
     """Attention stage by stage in NumPy, with the mods' text read by NumPy."""
-    sizes, kind = case["sizes"], np.dtype(dtype.removesuffix("+"))
+    sizes, kind = case["sizes"], np.dtype(dtype.rstrip("+-"))
     names = ("bias", "slopes", "sink", "rel", "doc", "doc2")
     values = {n: np.asarray(inputs[n]) for n in names if n in inputs}
     values = {n: a.astype(kind) if a.dtype.kind == "f" else a.astype(np.int64) for n, a in values.items()}
@@ -95,8 +95,7 @@ def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.nda
     with np.errstate(all="ignore"):
         scale = kind.type(np.float32(sizes["head_dim"] ** -0.5))
         turned = np.swapaxes(k, 2, 3)
-        size = np.abs(q.astype(np.float64)) @ np.abs(turned.astype(np.float64))
-        score = unless_large((q @ turned).astype(kind), size) * scale
+        score = unless_large((q @ turned).astype(kind), q[:, :, :, None] * k[:, :, None], (4,)) * scale
         if score_mod is not None:
             score = np.broadcast_to(np.asarray(score_mod(score, *grid)), shape).astype(kind)
         if mask_mod is not None:
@@ -104,7 +103,7 @@ def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.nda
         top = score.max(axis=3)
         weights = np.exp(score - top[..., None])
         total = weights.sum(axis=3)
-        out = (weights @ v) / total[..., None]
+        out = unless_large(weights @ v, np.broadcast_to(v[:, :, None], (*shape, v.shape[3])), (3,)) / total[..., None]
         lse = np.where(np.isneginf(top), -np.inf, top + np.log(total))
         if sizes["empty_rows"] == "zero":
             out = np.where(np.isneginf(top)[..., None], 0.0, out)

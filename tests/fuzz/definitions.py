@@ -38,18 +38,22 @@ def evaluate(definition: Data, inputs: Mapping[str, np.ndarray], dtype: str) -> 
 
     Args:
         inputs: an array per input, in the input's own dtype.
-        dtype: "float32" or "float64"; "float64+" for float64 with tanh and sigmoid moved by 2**-22, the absolute error
-            that they may have.
+        dtype: "float32" or "float64"; "float64+" and "float64-" for float64 with tanh and sigmoid moved by 2**-22, the
+            absolute error that they may have.
     """
-    kind = np.dtype(dtype.removesuffix("+"))
+    kind = np.dtype(dtype.rstrip("+-"))
     tensors = {name: np.asarray(inputs[name]).astype(kind) for name in definition["inputs"]}
     with np.errstate(all="ignore"):
+        of: dict[str, set[str]] = {name: {name} for name in definition["inputs"]}
         for stage in definition["stages"]:
-            tensors[stage["name"]] = _stage(stage, tensors, kind, 2.0**-22 * dtype.endswith("+"))
+            tensors[stage["name"]] = _stage(
+                stage, tensors, kind, 2.0**-22 * (dtype.endswith("+") - dtype.endswith("-")), of
+            )
+            of[stage["name"]] = _inputs_of(stage["term"], of)
     return tensors
 
 
-def _stage(stage: Data, tensors: Arrays, kind: np.dtype[Any], moved: float) -> np.ndarray:
+def _stage(stage: Data, tensors: Arrays, kind: np.dtype[Any], moved: float, of: Mapping[str, set[str]]) -> np.ndarray:
     axes = [*stage["space"], *stage["fold"]]
     grid = np.ogrid[tuple(slice(0, extent) for _, extent in axes)] if axes else []
     env = {"": moved, **{var: index for (var, _), index in zip(axes, grid, strict=True)}}
@@ -59,18 +63,47 @@ def _stage(stage: Data, tensors: Arrays, kind: np.dtype[Any], moved: float) -> n
         folded = tuple(range(len(stage["space"]), len(axes)))
         total = _REDUCE[stage["reducer"]](value, axis=folded)
         if stage["reducer"] == "sum":
-            total = unless_large(np.asarray(total, kind), np.abs(value.astype(np.float64)).sum(axis=folded))
+            total = unless_large(np.asarray(total, kind), value, folded)
+            for factor in _weighted(stage["term"], of):
+                weighted = np.broadcast_to(_term(factor, env, tensors, kind), shape)
+                total = unless_large(total, weighted, folded)
         value = total
     return np.asarray(value, kind)
 
 
-def unless_large(total: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Sums in float32, NaN where the order of the terms decides whether they overflow, and to what.
+def unless_large(total: np.ndarray, terms: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Sums in float32, NaN where the order of the terms decides whether they overflow, and to what."""
+    if total.dtype != np.float32:
+        return total
+    size = np.where(np.isfinite(terms), np.abs(terms.astype(np.float64)), 0.0).sum(axis=axes)
+    return np.where(size > LARGE, np.nan, total).astype(np.float32)
 
-    Args:
-        size: the sums of the terms' absolute values in float64; infinite terms say what they are in every order.
-    """
-    return np.where(np.isfinite(size) & (size > LARGE), np.nan, total) if total.dtype == np.float32 else total
+
+def _weighted(term: Any, of: Mapping[str, set[str]]) -> list[Any]:
+    """Factors of a sum's term that read what nothing else in it depends on, as the v of sum p * v: near the largest
+    float, a partial sum of them may overflow ("Near the largest float" in docs/concepts/numbers.md)."""
+    factors = _factors(term)
+    found = []
+    for n, factor in enumerate(factors):
+        rest: set[str] = set().union(*(_inputs_of(f, of) for m, f in enumerate(factors) if m != n))
+        if len(factors) > 1 and not _inputs_of(factor, of) & rest:
+            found.append(factor)
+    return found
+
+
+def _factors(term: Any) -> list[Any]:
+    if isinstance(term, list) and term[0] in ("mul", "div"):
+        return _factors(term[1]) + (_factors(term[2]) if term[0] == "mul" else [["div", 1.0, term[2]]])
+    return [term]
+
+
+def _inputs_of(term: Any, of: Mapping[str, set[str]]) -> set[str]:
+    """The inputs that a term depends on."""
+    if not isinstance(term, list | tuple):
+        return set()
+    if term[0] == "at":
+        return of[term[1]]
+    return set().union(*(_inputs_of(arg, of) for arg in term[1:]))
 
 
 def _term(term: Any, env: Mapping[str, Any], tensors: Arrays, kind: np.dtype[Any]) -> Any:

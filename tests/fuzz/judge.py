@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
-# An evaluation of the definition: inputs and a dtype ("float32", "float64", "float64+") to all tensors by name.
+# An evaluation of the definition: inputs and a dtype ("float32", "float64", "float64+", "float64-") to all tensors.
 Evaluate = Callable[[Mapping[str, np.ndarray], str], Arrays]
 
 # One perturbation of an input: some units in the last place of float32, as rounding on the way would cause.
@@ -23,11 +23,13 @@ class Expected:
     Args:
         single, double: the definition evaluated in float32 and in float64.
         noise: how far float64 results move where inputs move by rounding errors.
+        never: they are infinite or NaN all the time.
     """
 
     single: np.ndarray
     double: np.ndarray
     noise: np.ndarray
+    never: np.ndarray
 
 
 def expectations(evaluate: Evaluate, inputs: Mapping[str, np.ndarray], outputs: list[str]) -> dict[str, Expected]:
@@ -35,7 +37,8 @@ def expectations(evaluate: Evaluate, inputs: Mapping[str, np.ndarray], outputs: 
     single, double = evaluate(inputs, "float32"), evaluate(inputs, "float64")
     rng = np.random.default_rng(1)
     noise = {name: np.zeros(np.shape(double[name])) for name in outputs}
-    for _ in range(3):
+    never = {name: ~np.isfinite(double[name]) for name in outputs}
+    for sign in "+-+":
         moved = {
             n: np.asarray(a, "float64") * (1 + _UNIT * rng.choice([-1.0, 1.0], np.shape(a)))
             if a.dtype.kind == "f"
@@ -43,10 +46,11 @@ def expectations(evaluate: Evaluate, inputs: Mapping[str, np.ndarray], outputs: 
             for n, a in inputs.items()
         }
         with np.errstate(all="ignore"):
-            other = evaluate(moved, "float64+")
+            other = evaluate(moved, f"float64{sign}")
             for name in outputs:
+                never[name] = never[name] & ~np.isfinite(other[name])
                 noise[name] = np.fmax(noise[name], np.abs(other[name] - double[name]))
-    return {name: Expected(single[name], double[name], noise[name]) for name in outputs}
+    return {name: Expected(single[name], double[name], noise[name], never[name]) for name in outputs}
 
 
 def wrong(
@@ -63,7 +67,7 @@ def wrong(
     single, double = np.asarray(want.single, "float64"), want.double
     with np.errstate(all="ignore"):
         finite = np.isfinite(single) & np.isfinite(double)
-        nothing = ~np.isfinite(single) & ~np.isfinite(double)
+        nothing = ~np.isfinite(single) & want.never
         scale = np.max(np.abs(double), where=np.isfinite(double), initial=0.0)
         noise = np.where(np.isfinite(want.noise), want.noise, np.inf)
         slack = _SAFETY * (noise + np.abs(single - double)) + _SAFETY * unit * (np.abs(double) + 1e-3 * scale) + 1e-30
