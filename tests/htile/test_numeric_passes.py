@@ -197,6 +197,22 @@ def test_base_two_sees_what_a_mask_writes_into_bounded_values(hidden: float):
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-30)
 
 
+@pytest.mark.parametrize("literal", [True, False])
+def test_base_two_keeps_finfo_min_apart_from_an_infinity(literal: bool):
+    """finfo.min - -inf is inf; were finfo.min multiplied by log2(e), it would be -inf too, and the difference NaN."""
+    kept = op("gt", X, lit(0.0), dtype="bool")
+    narrow = Cast(Cast(X, F16), F32)
+    row = store("s0", M, Reduce("max", op("where", kept, narrow, lit(-math.inf)), 1))
+    element = op("where", kept, op("tanh", X), lit(-3.4028234663852886e38)) if literal else X
+    before = program(row, store("s1", Y, op("exp", op("sub", element, at("m", I, NEW)))))
+    x = np.full((32, 16), -3.4e38, np.float32)
+    x[::2, 3] = 2.0
+    with np.errstate(all="ignore"):
+        want, found = (interpret(p, {"x": x})["y"] for p in (before, exponentials_to_base_two(before)))
+    assert np.isposinf(want[1]).all()
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-30)
+
+
 def softmax_sum() -> tuple[Stmt, ...]:
     """m = the sum of exp(x - the maximum of the row), as softmax's denominator."""
     highest = store("s0", M, Reduce("max", X, 1))

@@ -185,3 +185,50 @@ def test_what_is_no_number_anyway_needs_no_guard():
     """The score that takes the maximum to +inf makes NaN of its own weight: h has nothing to keep."""
     assert all(e.args[1].value < 1 for e in guards(small.pair(lambda c, r: te.exp(c - r))))
     assert all(e.args[1].value < 1 for e in guards(small.l2_norm()))
+
+
+def masked_sum(mask):
+    """The sum of masked exponentials: 0 on a row that the mask empties, NaN on one whose elements are all -inf."""
+    x, y = small.matrix(m=6), small.matrix("y", m=6)
+    r = small.fold("max", "r", 3, 6, lambda i, j: mask(x[i, j], y, i, j, -INF))
+    return [x, y], [small.fold("sum", "o", 3, 6, lambda i, j: mask(te.exp(x[i, j] - r[i]), y, i, j, 0.0))]
+
+
+def by_value(value, y, i, j, otherwise):
+    return te.if_then_else(y[i, j] > 0.0, value, te.const(otherwise, "float32"))
+
+
+def by_place(keeps):
+    return lambda value, y, i, j, otherwise: te.if_then_else(keeps(i, j), value, te.const(otherwise, "float32"))
+
+
+EMPTIES = {"a mask of values": by_value, "a band that leaves out rows": by_place(lambda i, j: i + j <= 1)}
+NEVER_EMPTY = {
+    "causal": by_place(lambda i, j: j <= i),
+    "all but the first": by_place(lambda i, j: j >= 1),
+    "from the row on": by_place(lambda i, j: j >= i),
+}
+
+
+@pytest.mark.parametrize("name", EMPTIES)
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_a_row_that_a_mask_may_empty_is_not_guarded_at_the_end(name: str, update: str):
+    """At r = -inf an output tells 0 from NaN, and one pass over the tiles cannot."""
+    sch = small.schedule(masked_sum(EMPTIES[name]))
+    sch.split("r.j", (None, 2))
+    with pytest.raises(ScheduleError, match=r"step 'guard' failed: where 'r(_local)?' ends at"):
+        getattr(sch, update)("o", "r.j0")
+
+
+@pytest.mark.parametrize("name", NEVER_EMPTY)
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_a_row_that_keeps_an_element_shows_what_it_is(name: str, update: str):
+    sch = small.schedule(masked_sum(NEVER_EMPTY[name]))
+    x = np.stack([np.full(6, -INF), np.arange(6), np.where(np.arange(6) < 3, -INF, 1)]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        expected = sch.run(x=x, y=x)["o"]
+    sch.split("r.j", (None, 2))
+    getattr(sch, update)("o", "r.j0")
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(sch.run(x=x, y=x)["o"], expected, rtol=1e-6)
+    assert np.isnan(expected[0])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small_operators as small  # pyright: ignore[reportMissingImports]
+from tvm import te
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile.interpret import interpret
@@ -16,6 +17,7 @@ from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.printer import to_text
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores, subexpressions
+from neptune_lab.htile_passes import keep_stored_tiles
 from neptune_lab.loop_ir.run import as_float64, run
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_schedule import Schedule
@@ -45,6 +47,35 @@ def assert_right(sch: Schedule, *seeds: int) -> TileProgram:
         for name in sch.definition.outputs:
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12)
     return tiles
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+@EACH
+@pytest.mark.parametrize("factors", [(None, 4), (2, None)])
+def test_iterations_past_the_end_of_a_rolling_loop_change_nothing(
+    template: str, factors: tuple[int | None, int | None]
+):
+    """Three tiles in a loop of 1 x 4 or 2 x 2: the fourth has no element, and no maximum."""
+    sch = scheduled("rolling_update", softmax.figure1(4, 6))
+    loop = next(name for block in sch.blocks for name in sch.loops(block) if name.endswith(".j0"))
+    sch.split(loop, factors)
+    assert_right(sch, 0, 1)
+
+
+@pytest.mark.parametrize("factors", [(3, None), (None, 2), (None, 4)])
+def test_a_reduction_through_tags_skips_what_is_past_its_end(factors: tuple[int | None, int | None]):
+    """Rows of negative numbers: a 0 in place of the missing elements would be their maximum."""
+    definition = small.pair(lambda c, r: te.exp(te.max(c, 0.0) - r))
+    sch = small.schedule(definition, lambda rng, shape: -1 - rng.random(shape))
+    sch.fuse_under("r", "o.i")
+    sch.materialize_tags("r")
+    sch.retire_tags("r")
+    sch.split("r.j", factors)
+    inputs = sch.operator.random_inputs(0)
+    found = interpret(keep_stored_tiles(assert_right(sch)), inputs, dtype="float64")
+    np.testing.assert_allclose(found["o"], run(as_float64(sch.definition), inputs)["o"], rtol=1e-9)
 
 
 # -- text ------------------------------------------------------------------------------------------
