@@ -69,13 +69,14 @@ def carries_nothing(
 
     def cases(facts: _Cause) -> list[Still | None]:
         """What the term is in each case in which the element is at the point, and `facts` hold."""
-        possible = [
-            cause for cause in _causes(element, point) if not any(facts.get(at, x) != x for at, x in cause.items())
-        ]
-        known = [
-            {node: (cause | facts)[at] for node, at in placed.items() if at in {**cause, **facts}} for cause in possible
-        ]
-        return [stands_still(program, reducer, term, values, stand_ins, point) for values in known]
+        found: list[Still | None] = []
+        for cause in _causes(element, point):
+            if any(facts.get(at, x) != x for at, x in cause.items()):
+                continue  # the facts rule it out
+            given = {**cause, **facts}
+            known: dict[Expr, float | bool] = {node: given[at] for node, at in placed.items() if at in given}
+            found.append(stands_still(program, reducer, term, known, stand_ins, point))
+        return found
 
     found = cases({})
     still = [case for case in found if case is not None]
