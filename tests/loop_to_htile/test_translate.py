@@ -57,8 +57,8 @@ def assert_right(sch: Schedule, *seeds: int) -> TileProgram:
 def test_iterations_past_the_end_of_a_rolling_loop_change_nothing(
     template: str, factors: tuple[int | None, int | None]
 ):
-    """Three tiles in a loop of 1 x 4 or 2 x 2: the fourth has no element, and no maximum."""
-    sch = scheduled("rolling_update", softmax.figure1(4, 6))
+    """Three tiles in a loop of 1 x 4 or 2 x 2: the fourth has no element, and no maximum, which is read at the end."""
+    sch = scheduled("rolling_update", small.operator(small.late_reader(4, 6)))
     loop = next(name for block in sch.blocks for name in sch.loops(block) if name.endswith(".j0"))
     sch.split(loop, factors)
     assert_right(sch, 0, 1)
