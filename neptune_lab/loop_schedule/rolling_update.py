@@ -213,6 +213,16 @@ def reference_values(
     return found
 
 
+def _are_combined(program: Program, wholes: Sequence[str]) -> bool:
+    """Whether these reductions are a split's: what the loop makes of them goes to the combine step, and ends nothing."""
+    made = [tree.find_block(program, whole)[1] for whole in wholes]
+    return any(
+        b.origin == block.origin and b.role == "global" and b.name not in wholes and reads(b, block.writes)
+        for block in made
+        for b in tree.blocks(program)
+    )
+
+
 def apply_repair(
     program: Program,
     members: Sequence[Member],
@@ -229,8 +239,7 @@ def apply_repair(
         references: producers that are read through running estimates.
     """
     starts: dict[str, Const] = {}
-    # A split ends nothing: its value goes to the combine step.
-    ends = all(m.whole is None or tree.find_block(program, m.whole)[1].role != "local" for m in members)
+    ends = not _are_combined(program, [m.whole for m in members if m.whole is not None])
     for producer in producers:
         program = materialize(program, producer)
         _, scan, _ = tree.find_block(program, producer)

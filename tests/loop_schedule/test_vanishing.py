@@ -10,7 +10,9 @@ from tvm import te
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, Previous, walk
+from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule import Schedule
+from neptune_lab.pipeline import schedule
 
 
 def guards(definition: small.Definition) -> list[Op]:
@@ -232,3 +234,20 @@ def test_a_row_that_keeps_an_element_shows_what_it_is(name: str, update: str):
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(sch.run(x=x, y=x)["o"], expected, rtol=1e-6)
     assert np.isnan(expected[0])
+
+
+def test_a_split_that_a_mask_empties_ends_nothing():
+    """Split and rolled: the second split of a causal row is all -inf, and the row is not."""
+    x = small.matrix(n=2, m=12)
+    r = small.fold("max", "r", 2, 12, lambda i, j: causal(x[i, j], i, j))
+    o = small.fold(
+        "max", "o", 2, 12, lambda i, j: te.exp(causal(x[i, j], i, j) - r[i]) / (te.abs(r[i]) + 1.0) * x[i, j]
+    )
+    sch = schedule(small.operator(([x], [o])), "split_k_update", block_kv=2, splits=2)
+    assert "rolling_update" in [step.primitive for step in sch.steps]
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 12)).astype(np.float32)}
+    with np.errstate(all="ignore"):
+        # In NumPy: TVM's own code takes the number of max(number, NaN).
+        expected, found = (run_in_python(p, inputs)["o"] for p in (sch.definition, sch.program))
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
