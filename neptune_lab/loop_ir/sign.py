@@ -92,14 +92,18 @@ def assumptions(program: Program, reads: Iterable[tuple[object, Expr]]) -> dict[
     return {name: words for name, words in told.items() if words}
 
 
-def range_of(program: Program, expr: Expr) -> Range:
+def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset()) -> Range:
     """Where the value can lie for all inputs, as far as its form shows.
 
     A reduction is taken as it stands after one element at least, or at its identity where a tile may be empty.
+
+    Args:
+        around: buffers whose own range is being computed; of what depends on itself (a value and its copy from the
+            tag before) nothing is known.
     """
 
     def of(inner: Expr) -> Range:
-        return range_of(program, inner)
+        return range_of(program, inner, around)
 
     match expr:
         case Const(value):
@@ -123,15 +127,15 @@ def range_of(program: Program, expr: Expr) -> Range:
         case Op(name, args) if name in _RULES:
             return _RULES[name](*(of(a) for a in args))
         case Load(buffer, _) | Previous(buffer, _, _):
-            return _of_buffer(program, buffer)
+            return _of_buffer(program, buffer, around)
     return _ANY
 
 
-def _of_buffer(program: Program, buffer: str) -> Range:
+def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> Range:
     reducer, term = _folded(program, buffer)
-    if term is None:
+    if term is None or buffer in around:
         return _within(_ANY, program.buffer(buffer).dtype)
-    each = range_of(program, term)
+    each = range_of(program, term, around | {buffer})
     block = writer_of(program, buffer)
     assert block is not None
     if reducer in ("sum", "prod"):
