@@ -230,7 +230,7 @@ def test_masks_keep_their_boundaries_at_small_sizes():
 
 
 def test_special_rows_hold_what_floats_go_wrong_on():
-    definition = softmax_sum(12, 8).program
+    definition = softmax_sum(14, 8).program
     sets = dict(data.data_sets(definition, {}, 9))
     assert set(sets) == {data.ORDINARY, "special rows in x", "special rows in y"}
     x = sets["special rows in x"]["x"]
@@ -240,6 +240,27 @@ def test_special_rows_hold_what_floats_go_wrong_on():
     assert (x < -250).all(axis=1).any()
     assert any(row[0] < -100 and row[-1] > -20 for row in x)
     assert any(len(set(row)) == 1 and np.isfinite(row[0]) for row in x)
+
+
+def test_an_input_of_few_rows_has_special_rows_of_every_kind():
+    """Three rows hold three kinds, and the sets that other inputs do not need hold the next ones."""
+    definition = softmax_sum(3, 8).program
+    sets = dict(data.data_sets(definition, {}, 12))
+    x = np.concatenate([inputs["x"] for kind, inputs in sets.items() if kind.startswith("special rows in x")])
+    assert (x == np.finfo(np.float32).min).any()
+    assert any((np.maximum.accumulate(row) == 0).any() and row.max() > 0 and row.min() < 0 for row in x)
+    assert any(row[0] == -row[1] != 0 for row in x)
+    assert len(data.data_sets(definition, {}, 4)) == 4
+
+
+def test_the_other_factors_of_a_product_are_not_negative():
+    """Rows of q that are far below 0 make scores far below 0, where a lane past the end would show."""
+    definition = attention.global_(1, 1, 8, head_dim=4).program
+    sets = dict(data.data_sets(definition, {}, 4))
+    assert (sets["special rows in q"]["k"] >= 0).all()
+    scores = np.einsum("bhid,bhjd->bhij", *(sets["special rows in q"][n].astype("float64") for n in "qk"))
+    assert (scores < -250).all(axis=3).any()
+    assert (sets[data.ORDINARY]["k"] < 0).any()
 
 
 def test_a_large_program_that_cannot_be_made_small_says_so(monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,14 +26,20 @@ def data_sets(definition: Program, captured: Mapping[str, np.ndarray], most: int
     sets = [(ORDINARY, base)]
     floats = [name for name in definition.inputs if base[name].dtype.kind == "f"]
     # Inputs that take part as they are come first: a matrix product of infinities is NaN whatever is done to it.
-    floats.sort(key=lambda name: _in_product(definition, name))
-    for name in floats:
-        special = {
-            **base,
-            name: _special(base[name], _column(definition, name), infinite=not _in_product(definition, name)),
-        }
-        sets.append((f"special rows in {name}", special))
-    return sets[:most]
+    factors = {name for name in floats if _in_product(definition, name)}
+    floats.sort(key=lambda name: name in factors)
+    columns = {name: _column(definition, name) for name in floats}
+    # The other factors of a product are not negative, so that rows far below 0 make rows of products far below 0.
+    positive = {name: np.abs(base[name]) for name in factors}
+    # An input of few rows takes several sets to have rows of every kind.
+    for turn, name in itertools.product(range(most), floats):
+        kinds = _FINITE_KINDS if name in factors else _KINDS
+        first = turn * _rows(base[name], columns[name])
+        if first < len(kinds) and base[name].ndim and len(sets) < most:
+            others = {**base, **positive} if name in factors else base
+            special = _special(base[name], columns[name], kinds[first:] + kinds[:first])
+            sets.append((f"special rows in {name}" + f", set {turn + 1}" * (turn > 0), {**others, name: special}))
+    return sets
 
 
 def _ordinary(definition: Program, name: str, captured: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
@@ -86,17 +93,24 @@ def _column(definition: Program, name: str) -> int:
 _LOW = float(np.finfo(np.float32).min)
 
 
-def _special(ordinary: np.ndarray, column: int, *, infinite: bool) -> np.ndarray:
-    """Rows of every kind in turn, a row running along axis `column`: a jump from far below and back, large numbers,
-    equal ones, zeros, and where `infinite`, -inf and the least finite number in part of a row and in all of it."""
-    wide = np.moveaxis(np.array(ordinary, np.float64), column, -1) if ordinary.ndim else np.array(ordinary, np.float64)
-    if not ordinary.ndim:
-        return ordinary
+# The kinds of rows that `_special` makes: all of them, and those for a factor of a matrix product.
+_KINDS = tuple(range(14))
+_FINITE_KINDS = (0, 3, 4, 5, 6, 7)
+
+
+def _rows(array: np.ndarray, column: int) -> int:
+    return max(1, array.size // array.shape[column]) if array.ndim else 1
+
+
+def _special(ordinary: np.ndarray, column: int, kinds: Sequence[int]) -> np.ndarray:
+    """Rows of `kinds` in turn, a row running along axis `column`: a jump from far below and back, large numbers, equal
+    ones, zeros, a running maximum or sum that is 0 on the way, and -inf and the least finite number in part of a row
+    and in all of it."""
+    wide = np.moveaxis(np.array(ordinary, np.float64), column, -1)
     shape = wide.shape
     rows = wide.reshape(-1, shape[-1])
     n = shape[-1]
     first = max(1, n // 2)
-    kinds: Sequence[int] = range(12) if infinite else (0, 3, 4, 5, 6, 7)
     for r, row in enumerate(rows):
         match kinds[r % len(kinds)]:
             case 0:
@@ -123,6 +137,12 @@ def _special(ordinary: np.ndarray, column: int, *, infinite: bool) -> np.ndarray
                 row[::2] = -np.inf
             case 11:
                 row += 80.0
+            case 12:
+                row[:first] = -np.abs(row[:first])
+                row[first - 1] = 0.0
+                row[first:] = np.abs(row[first:])
+            case 13:
+                row[1::2] = -row[: n - n % 2 : 2]
     made = np.moveaxis(rows.reshape(shape), -1, column)
     if ordinary.dtype == np.float16:
         largest = float(np.finfo(np.float16).max)
