@@ -69,16 +69,20 @@ _UNIT = Range(0.0, 1.0)
 
 
 def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
+    """The reducer of the block that folds into `buffer`, and what it folds in; no reducer, and the whole value, if the
+    block does not read what it writes: a map, or a scan whose previous values are in another buffer."""
     block = writer_of(program, buffer)
     if block is None:
         return None, None
     reducer = reducer_of(block)
-    if reducer is None:
-        return None, block.body.value
     value = block.body.value
+    if reducer is None:
+        return None, value
     assert isinstance(value, Op)
-    left, right = value.args
-    return reducer, right if any(r.buffer == buffer for r in loads(left)) else left
+    own = [any(r.buffer == buffer for r in loads(side)) for side in value.args]
+    if own.count(True) != 1:
+        return None, value
+    return reducer, value.args[own.index(False)]
 
 
 def is_nonnegative(program: Program, expr: Expr) -> bool:
@@ -125,10 +129,16 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
         case Op("guard", (a, _, stand_in)):
             return of(a).hull(of(stand_in))
         case Op(name, args) if name in _RULES:
-            return _RULES[name](*(of(a) for a in args))
+            return _known(_RULES[name](*(of(a) for a in args)))
         case Load(buffer, _) | Previous(buffer, _, _):
             return _of_buffer(program, buffer, around)
     return _ANY
+
+
+def _known(found: Range) -> Range:
+    """The range without ends that are NaN, as those of -inf - (-inf) are."""
+    low, high = found.low, found.high
+    return Range(-_INF if math.isnan(low) else low, _INF if math.isnan(high) else high)
 
 
 def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> Range:
@@ -138,6 +148,10 @@ def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> Range:
     each = range_of(program, term, around | {buffer})
     block = writer_of(program, buffer)
     assert block is not None
+    if reducer is None:  # its start value may be read too: a previous value before the first iteration has no other
+        for other in tree.blocks(program):
+            if other.writes == buffer and other is not block:
+                each = each.hull(range_of(program, other.body.value, around | {buffer}))
     if reducer in ("sum", "prod"):
         each = (_sum if reducer == "sum" else _product)(each, _count(block))
     if reducer is not None and may_be_empty(program, block):

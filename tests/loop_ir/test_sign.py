@@ -10,7 +10,7 @@ import pytest
 import small_operators as small
 from tvm import te, tirx
 
-from neptune_lab.loop_ir.nodes import Load, Var, loads
+from neptune_lab.loop_ir.nodes import Const, Load, Op, Var, loads
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.sign import Range, assumptions, is_nonnegative, may_be_empty, may_be_infinite, range_of
 from neptune_lab.loop_ir.sympy_bridge import read_term
@@ -136,3 +136,23 @@ def test_of_a_value_that_depends_on_itself_nothing_is_known():
     assert {b.writes for b in blocks(sch.program)} >= {"xmax_local_0", "xmax_local_1"}
     for name in ("xmax_local_0", "xmax_local_1", "xmax"):
         assert range_of(sch.program, Load(name, (Var("i"), Var("j0")))) == Range()
+
+
+def test_retired_tags_read_each_other_and_have_a_range():
+    """r_1 is max(r_0, tile), and r_0 is the r_1 of the iteration before: nothing is assumed of what is being worked
+    out, and the start value of r_0 counts."""
+    sch = small.schedule(small.l2_norm())
+    sch.split("r.j", (None, 2))
+    sch.rolling_update("o", "r.j0")
+    sch.retire_tags("r")
+    previous, current = (range_of(sch.program, Load(name, (Var("i"),))) for name in ("r_0", "r_1"))
+    assert current == Range(0.0)
+    assert previous == Range()
+    assert may_be_infinite(sch.program, Load("r_0", (Var("i"),)), -1)
+
+
+def test_ends_that_are_no_number_are_none():
+    program = from_te("t", *small.l2_norm())
+    nothing = Const(-INF, "float32")
+    assert range_of(program, Op("sub", (nothing, nothing))) == Range()
+    assert may_be_infinite(program, Op("add", (nothing, Op("neg", (nothing,)))), -1)

@@ -106,6 +106,15 @@ def test_a_tile_of_one_element_past_the_end_holds_the_identity():
     assert_right(sch)
 
 
+def test_iterations_past_the_end_of_a_buffer_on_chip_are_refused():
+    """Four iterations of a rolling loop of one: the maximum would go on with tiles that are nowhere."""
+    sch = TEMPLATES["rolling_update"](Schedule(softmax.figure1(2, 3)), block_q=1)
+    sch.split("s_sum.j0", (4, None))
+    with pytest.raises(TileError, match=r"reads 'xmax_tile' at .*, which reaches 3, past its end at 1") as refused:
+        translate(sch.program)
+    assert refused.value.node == "s_max" and "factors that divide" in str(refused.value.help)
+
+
 @EACH
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "block_q", "block_kv"),
