@@ -120,7 +120,9 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
         free = {v for e in (*store.indices, store.value) for v in variables(e)} - names
         if free:
             raise ScheduleError(
-                f"block {block.name!r} uses {min(free)!r}, which is none of its iterations", node=block.name
+                f"block {block.name!r} uses {min(free)!r}, which is none of its iterations",
+                node=block.name,
+                help="undo the step: it leaves a read behind whose loop is gone",
             )
         _check_access(block, Load(store.buffer, store.indices), (), by_name, found, loops)
         for read, conditions in dict.fromkeys(guarded_reads(store.value)):

@@ -45,6 +45,9 @@ def as_float64(program: Program) -> Program:
     return replace(map_blocks(program, block), buffers=buffers)
 
 
+EACH_INPUT = "give an array for each input; operator.random_inputs(0) has names, shapes and dtypes"
+
+
 def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Runs the program natively.
 
@@ -60,10 +63,12 @@ def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray
     for buffer in program.buffers:
         if buffer.name in program.inputs:
             if buffer.name not in inputs:
-                raise ScheduleError(f"no array was given for input {buffer.name!r} of {program.name}")
+                raise ScheduleError(f"no array was given for input {buffer.name!r} of {program.name}", help=EACH_INPUT)
             array = as_array(inputs[buffer.name], buffer)
             if array.shape != buffer.shape:
-                raise ScheduleError(f"input {buffer.name!r} has shape {array.shape}, expected {buffer.shape}")
+                raise ScheduleError(
+                    f"input {buffer.name!r} has shape {array.shape}, expected {buffer.shape}", help=EACH_INPUT
+                )
             arrays[buffer.name] = array
         else:
             arrays[buffer.name] = np.full(buffer.shape, np.nan if "float" in buffer.dtype else 0, buffer.dtype)
@@ -76,7 +81,8 @@ def as_array(value: object, buffer: Buffer) -> np.ndarray:
         return np.array(value, dtype=buffer.dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise ScheduleError(
-            f"input {buffer.name!r} is {shown(value)}, expected an array of {buffer.dtype} of shape {buffer.shape}"
+            f"input {buffer.name!r} is {shown(value)}, expected an array of {buffer.dtype} of shape {buffer.shape}",
+            help=EACH_INPUT,
         ) from error
 
 

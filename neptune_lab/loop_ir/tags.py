@@ -37,6 +37,7 @@ from neptune_lab.loop_ir.nodes import (
     Var,
     loads,
 )
+from neptune_lab.loop_ir.run import EACH_INPUT
 from neptune_lab.loop_ir.tag_events import Index, Number, Read, RepairValue, Tag, Write, classify, origin
 from neptune_lab.loop_ir.tree import blocks
 
@@ -152,7 +153,9 @@ def _number(value: Any, dtype: str) -> Any:
     try:
         return np.dtype(dtype).type(value)
     except TypeError as error:
-        raise ScheduleError(f"the tag recorder does not know the dtype {dtype!r}") from error
+        raise ScheduleError(
+            f"the tag recorder does not know the dtype {dtype!r}", help="record tags of the operator in float32"
+        ) from error
 
 
 def _array(buffer: Buffer, given: dict[str, np.ndarray] | None) -> np.ndarray:
@@ -160,10 +163,10 @@ def _array(buffer: Buffer, given: dict[str, np.ndarray] | None) -> np.ndarray:
     if given is None:
         return np.full(buffer.shape, np.nan if "float" in buffer.dtype else 0, buffer.dtype)
     if buffer.name not in given:
-        raise ScheduleError(f"no array was given for input {buffer.name!r}")
+        raise ScheduleError(f"no array was given for input {buffer.name!r}", help=EACH_INPUT)
     array = np.array(given[buffer.name], dtype=buffer.dtype)
     if array.shape != buffer.shape:
-        raise ScheduleError(f"input {buffer.name!r} has shape {array.shape}, expected {buffer.shape}")
+        raise ScheduleError(f"input {buffer.name!r} has shape {array.shape}, expected {buffer.shape}", help=EACH_INPUT)
     return array
 
 
@@ -241,7 +244,10 @@ class _Machine:
             index = (index[0] - back, *index[1:])
         shape = self.arrays[buffer].shape
         if len(index) != len(shape) or not all(0 <= i < n for i, n in zip(index, shape, strict=True)):
-            raise ScheduleError(f"{buffer}{list(index)} is outside {buffer}, whose shape is {list(shape)}")
+            raise ScheduleError(
+                f"{buffer}{list(index)} is outside {buffer}, whose shape is {list(shape)}",
+                help="an index that is read from an input must name an element of the tensor: check the input's values",
+            )
         return index
 
     def expr(self, expr: Expr, env: dict[str, int]) -> Any:

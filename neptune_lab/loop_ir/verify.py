@@ -167,6 +167,7 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
             f"block {start.name!r} does not write the start value of all of {buffer!r} that {block.name!r} folds into: "
             f"{missing}",
             node=start.name,
+            help="undo the steps behind decompose_reduction, and decompose after them",
         )
 
 
@@ -297,6 +298,7 @@ def _check_own_read(places: _Places, reader: Block, read: Load | Previous) -> No
     raise ScheduleError(
         f"block {reader.name!r} reads {expression(read)} of its own, and writes {expression(Load(reader.writes, own))}",
         node=reader.name,
+        help="undo the step: a fold carries the element that it writes, and no other",
     )
 
 

@@ -28,6 +28,7 @@ _POINTS = 64
 _FEWEST = 8
 _TRIALS = 3
 _TOLERANCE = 1e-9
+_WRITTEN = "leave repair= out, and h is derived; a derived h that fails here is a mistake of the compiler"
 
 UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add,
@@ -124,6 +125,7 @@ def check_written(
             f"h as written does not keep {identity}, which {reducer} starts from: it becomes {found}",
             step="prove Eq. 4",
             expression=expression(h),
+            help=_WRITTEN,
         )
     return f"as written, h satisfies Eq. 3, Eq. 4 and keeps the identity at {_POINTS} random points"
 
@@ -280,6 +282,7 @@ def _agree(
             f"{what} could not be checked on h as written: the term is finite at too few points",
             step=step,
             expression=expression(h),
+            help="bound the argument of the root, logarithm or quotient in the definition, so that the term is finite",
         )
     with np.errstate(all="ignore"):
         right = np.abs(found - expected) <= _TOLERANCE * np.maximum(scale, 1.0)
@@ -291,4 +294,5 @@ def _agree(
             f"{what} fails for h as written: found {found[at]:.6g}, expected {expected[at]:.6g}, at {where}",
             step=step,
             expression=expression(h),
+            help=_WRITTEN,
         )

@@ -104,7 +104,9 @@ def check_size(name: str, value: Any) -> None:
     """Raise ScheduleError where `value` is no value of the template's option `name`, a hint or a positive integer."""
     check_hint(name, value, "template")
     if not is_count(value):
-        raise ScheduleError(f"{name}={shown(value)}, expected a positive integer")
+        raise ScheduleError(
+            f"{name}={shown(value)}, expected a positive integer", help="leave it out, and it is chosen by shape"
+        )
 
 
 def check_note(key: str, value: Any, where: str) -> None:

@@ -108,6 +108,7 @@ def inline(program: Program, source: Block, consumer: str) -> Program:
         raise ScheduleError(
             f"block {source.name!r} cannot be inlined: it does not store at its own iteration variables",
             node=source.name,
+            help='maps="keep" computes it as a stage of its own',
         )
 
     _, block, _ = tree.find_block(program, consumer)

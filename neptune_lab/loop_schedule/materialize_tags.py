@@ -142,7 +142,9 @@ def materialize(program: Program, name: str) -> Program:
             tag = tag_of(b, loop)
             if tag is None:
                 raise ScheduleError(
-                    f"block {b.name!r} reads {block.writes!r} but does not run along {loop!r}", node=b.name
+                    f"block {b.name!r} reads {block.writes!r} but does not run along {loop!r}",
+                    node=b.name,
+                    help=f"move {b.name!r} out of the loop first, or tile it along {loop!r} as {block.name!r} is",
                 )
         else:
             tag = Const(last)

@@ -53,12 +53,19 @@ class Nest:
 SMALLEST_ROWS = 16
 
 
-def plan(program: Program, only: Collection[str] | None = None, *, pad_rows: bool = False) -> tuple[Nest, ...]:
+def plan(
+    program: Program,
+    only: Collection[str] | None = None,
+    *,
+    placed: Collection[str] = (),
+    pad_rows: bool = False,
+) -> tuple[Nest, ...]:
     """The nests of a definition, in order; blocks that no reduction needs or feeds stay outside.
 
     Args:
         program: the definition, before any step.
         only: reductions to plan for, where others have their place already; None: all.
+        placed: blocks that another nest has: no nest takes them again, it reads what they write.
         pad_rows: a nest with a single row gets 16 of them, the others past the end.
     """
     dims = dimensions(program)
@@ -70,7 +77,8 @@ def plan(program: Program, only: Collection[str] | None = None, *, pad_rows: boo
     wanted = [b for b in reductions if b.name in home and (only is None or b.name in only)]
     if only is None:
         wanted = [b for b in wanted if not _epilogue(program, flow, b, home)]
-    nests = [_nest(dims, flow, blocks, above, home, chain) for chain in _chains(dims, flow, wanted, above, home)]
+    free = {name: b for name, b in blocks.items() if name not in placed}
+    nests = [_nest(dims, flow, free, above, home, chain) for chain in _chains(dims, flow, wanted, above, home)]
     order = {name: n for n, name in enumerate(blocks)}
     if pad_rows:
         nests = [_padded(blocks, nest) for nest in nests]
@@ -144,7 +152,11 @@ def _nest(
     home: dict[str, Dimension],
     chain: list[Block],
 ) -> Nest:
-    """The nest of one chain: its first block is the first one along the column that the first reduction needs."""
+    """The nest of one chain: its first block is the first one along the column that the first reduction needs.
+
+    Args:
+        blocks: those that no other nest has.
+    """
     column = home[chain[0].name]
     late = {b.name for b in chain}
     feeding = late.union(*(_own_sources(flow, b.name, home) for b in chain))

@@ -67,6 +67,7 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
                         f"block {block!r} is read before its first tag with two start values, {start.value} and "
                         f"{initial.value}",
                         node=block,
+                        help="undo the step that changed one of them: a previous value starts from one number",
                     )
                 return Load(previous, tuple(rest))
         return e

@@ -317,7 +317,10 @@ class Schedule:
                 for written in found
             ]
         if not isinstance(steps, Iterable):
-            raise ScheduleError(f"steps={shown(steps)}: expected Steps, or the JSON of Schedule.to_json")
+            raise ScheduleError(
+                f"steps={shown(steps)}: expected Steps, or the JSON of Schedule.to_json",
+                help="pass other.steps, or the text that other.to_json() gives",
+            )
         for step in steps:
             schedule.apply(step)
         return schedule
@@ -382,7 +385,10 @@ class Schedule:
             program = found[phase]
         arrays = self.operator.random_inputs(0) if inputs is None else inputs
         if not isinstance(arrays, Mapping):
-            raise ScheduleError(f"inputs={shown(inputs)}: expected arrays by the names of the inputs")
+            raise ScheduleError(
+                f"inputs={shown(inputs)}: expected arrays by the names of the inputs",
+                help="operator.random_inputs(0) has the form",
+            )
         reference = record(self.definition, arrays)
         return table(record(program, arrays), reference, rolling=rolling, where=where)
 

@@ -139,7 +139,11 @@ def store_value(
     value = substitute(block.body.value, env)
     if not block.is_reduction or not isinstance(value, Op) or value.name not in REDUCERS:
         if reduced:
-            raise TileError(f"block {block.name!r} folds over {', '.join(reduced)} in no known way", node=block.name)
+            raise TileError(
+                f"block {block.name!r} folds over {', '.join(reduced)} in no known way",
+                node=block.name,
+                help="write the stage with te.sum, te.max, te.min or a te.comm_reducer (product, or, and)",
+            )
         return convert.tile(value, spatial)
     reducer = REDUCERS[value.name]
     carried, term = value.args
@@ -152,7 +156,11 @@ def store_value(
                 help=f"decompose_reduction({block.name!r}, loop) writes the start value before the loop",
             )
         if carried != Load(block.writes, tuple(substitute(i, env) for i in block.body.indices)):
-            raise TileError(f"block {block.name!r} repairs a value that it starts itself", node=block.name)
+            raise TileError(
+                f"block {block.name!r} repairs a value that it starts itself",
+                node=block.name,
+                help=f"decompose_reduction({block.name!r}, loop) writes the start value before the rolling loop",
+            )
         return folded
     left = convert.tile(carried, spatial)
     return Elementwise(value.name, (left, folded), dtype_of(value, program))

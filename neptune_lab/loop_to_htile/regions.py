@@ -39,7 +39,10 @@ def index_expr(expr: Expr) -> IndexExpr:
             return Name(name)
         case Op(name, (a, b)) if name in _ARITH:
             return Arith(_ARITH[name], index_expr(a), index_expr(b))  # type: ignore[arg-type]
-    raise TileError(f"the index {expression(expr)} is not integer arithmetic")
+    raise TileError(
+        f"the index {expression(expr)} is not integer arithmetic",
+        help="write indices with +, -, *, // and %, or read the tensor in a stage that no other is fused with",
+    )
 
 
 def split_inner(expr: Expr, nest: Nest) -> tuple[Expr, tuple[str, ...]] | None:

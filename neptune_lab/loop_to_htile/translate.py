@@ -196,6 +196,13 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
     indices = tuple(simplify(substitute(i, env), nest.extents) for i in block.body.indices)
     target_region = region(indices, f"{block.writes}[{', '.join(expression(i) for i in indices)}]", nest)
     spatial = tuple(s.axis for s in target_region if isinstance(s, Slice))
+    both = [v for v in spatial if v in folded]
+    if both:
+        raise TileError(
+            f"block {block.name!r} folds along {', '.join(both)}, which is also a dimension of what it stores",
+            node=block.name,
+            help="undo the step that fused a loop of what is kept with one of what is folded",
+        )
     idle = [v for v in inner if v not in spatial and v not in folded]
     if any(inner[v] > 1 for v in idle):
         raise TileError(
@@ -246,8 +253,8 @@ def _check_reads_on_chip(program: Program, block: Block, nest: Nest) -> None:
             reach = bounds(index, nest.extents)
             if not variables(index) & set(nest.inner) and reach is not None and reach[1] >= size:
                 raise TileError(
-                    f"block {block.name!r} reads {read.buffer!r} at {expression(index)}, which reaches {reach[1]}, past "
-                    f"its end at {size}: on chip there is nothing to read",
+                    f"block {block.name!r} reads {read.buffer!r} at {expression(index)}, which reaches {reach[1]}, "
+                    f"past its end at {size}: on chip there is nothing to read",
                     node=block.name,
                     help=f"split the loop by factors that divide it, so that {expression(index)} stays below {size}",
                 )

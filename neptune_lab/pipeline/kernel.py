@@ -15,7 +15,9 @@ from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile_to_triton import TritonSource
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.pipeline import record
+from neptune_lab.pipeline.exceptions import exceptions_met
 from neptune_lab.trace import Trace
 
 if TYPE_CHECKING:
@@ -78,10 +80,14 @@ class Kernel:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Why the schedule is as it is: which template was chosen, and what could not be fused; and what could not be
-        validated."""
+        """Why the schedule is as it is: which template was chosen, which exceptions of docs/concepts/numbers.md the
+        program meets, what could not be fused, and what could not be validated."""
         steps = (step.as_record() for step in self.schedule.steps)
         said = [str(step["arguments"]["text"]) for step in steps if step["primitive"] == "remark"]
+        met = exceptions_met(self.schedule, self.translated, self.passes)
+        if met:
+            chosen = said[:1] if said and said[0].partition(":")[0] in TEMPLATES else []
+            said = [*chosen, f"Numbers, with these exceptions: {'; '.join(met)}.", *said[len(chosen) :]]
         if self.validated is not None and self.validated.note:
             said.append(f"{self.validated}.")
         return tuple(said)

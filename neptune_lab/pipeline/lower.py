@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from neptune_lab import htile_passes, htile_to_gluon, htile_to_triton
-from neptune_lab.errors import ScheduleError
+from neptune_lab.errors import ScheduleError, TileError
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.verify import verify
 from neptune_lab.loop_ir.tree import blocks
@@ -46,10 +46,21 @@ def passed(tiles: TileProgram, code: CodeOptions) -> tuple[Applied, ...]:
     return tuple(passes)
 
 
+# What a schedule can do about a program of tiles that the verifier refuses.
+_HELP = "take steps back with Schedule.undo() until it compiles: the last one makes tiles that do not fit"
+
+
 def translated_and_verified(scheduled: Schedule) -> TileProgram:
     """The HTile program of a schedule whose repairs are all proved."""
     check_proved(scheduled)
-    return verify_and_return(translate(scheduled.program))
+    try:
+        return verify_and_return(translate(scheduled.program))
+    except TileError as error:
+        if error.help is not None and error.node is not None:
+            raise
+        # The verifier sees tiles, and the user has written steps.
+        node = error.node or blocks(scheduled.program)[-1].name
+        raise TileError(error.reason, node=node, help=error.help or _HELP) from error
 
 
 def check_proved(scheduled: Schedule) -> None:

@@ -62,7 +62,10 @@ class CodeOptions:
         check_choice("interleave", self.interleave, (1, 2), ScheduleError)
         check_choice("code", self.code, CODES, ScheduleError)
         if not isinstance(self.without, tuple):
-            raise ScheduleError(f"without={shown(self.without)}: expected a tuple of names of passes")
+            raise ScheduleError(
+                f"without={shown(self.without)}: expected a tuple of names of passes",
+                help='for example without=("longest_first",)',
+            )
         for name in self.without:
             if not isinstance(name, str) or name not in PASSES:
                 raise ScheduleError(

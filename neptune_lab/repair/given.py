@@ -189,7 +189,12 @@ def _as_derivation(expr: Expr, names: GivenNames, posed: Posed) -> Derivation:
     try:
         return given(cast(Expr, expr.xreplace(symbols)), posed.t, moves)
     except (ValueError, TypeError) as error:  # max and min refuse to compare what is not real
-        raise RepairError(f"h = {text(expr)} is not real: {error}", step="read", expression=text(expr)) from error
+        raise RepairError(
+            f"h = {text(expr)} is not real: {error}",
+            step="read",
+            expression=text(expr),
+            help="write max and min over real values only",
+        ) from error
 
 
 def _holds(expr: Expr, names: GivenNames, question: Question) -> bool:

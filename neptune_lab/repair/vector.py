@@ -194,7 +194,12 @@ def _closed_in(g: Expr, reference: Expr, domain: Domain, inputs: tuple[Symbol, .
         factor, core = reference.as_independent(r, as_Add=False)
         over = domain.narrow(g).xreplace({core: u / factor})
     if r in over.free_symbols:
-        raise RepairError(f"g is no function of {text(reference)} alone", step="close", expression=text(g))
+        raise RepairError(
+            f"g is no function of {text(reference)} alone",
+            step="close",
+            expression=text(g),
+            help=f"read {text(r)} in one form only, for example {text(reference)} everywhere",
+        )
     return find_family(cast(Expr, over), u, inputs), reference
 
 

@@ -24,6 +24,7 @@ from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.loop_to_htile import translate
 from neptune_lab.operators import attention, softmax
+from neptune_lab.pipeline.lower import translated_and_verified
 
 EACH = pytest.mark.parametrize("template", TEMPLATES)
 
@@ -112,7 +113,32 @@ def test_iterations_past_the_end_of_a_buffer_on_chip_are_refused():
     sch.split("s_sum.j0", (4, None))
     with pytest.raises(TileError, match=r"reads 'xmax_tile' at .*, which reaches 3, past its end at 1") as refused:
         translate(sch.program)
-    assert refused.value.node == "s_max" and "factors that divide" in str(refused.value.help)
+    assert refused.value.node == "s_max"
+    assert "factors that divide" in str(refused.value.help)
+
+
+def test_a_loop_that_is_folded_and_kept_is_refused():
+    """Row and column made one loop, then tiled: what is stored and what is folded run along the same loop."""
+    sch = Schedule(softmax.figure1(3, 3))
+    sch.fuse("s_max", "i", "j")
+    sch.tile("s_max", ij=3)
+    with pytest.raises(TileError, match="folds along ij0, which is also a dimension of what it stores") as refused:
+        translate(sch.program)
+    assert refused.value.node == "s_max"
+    assert "undo the step that fused" in str(refused.value.help)
+
+
+def test_a_refusal_of_the_verifier_says_which_steps_to_look_at(monkeypatch: pytest.MonkeyPatch):
+    """The verifier sees tiles, not steps."""
+
+    def refuse(_: TileProgram) -> None:
+        raise TileError("tile:s_sum: operands do not broadcast")
+
+    monkeypatch.setattr("neptune_lab.pipeline.lower.verify", refuse)
+    with pytest.raises(TileError, match="operands do not broadcast") as refused:
+        translated_and_verified(scheduled("rolling_update", softmax.figure1(4, 6)))
+    assert refused.value.node is not None
+    assert "Schedule.undo()" in str(refused.value.help)
 
 
 @EACH

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from neptune_lab.operators import attention, norms, rows
 from neptune_lab.pipeline.fallback import schedule_apart
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.runtime import call_on_arrays
+from neptune_lab.trace import links
 from tests.pipeline.odd import ODD, operator
 
 INF = np.inf
@@ -135,6 +138,24 @@ def test_a_template_that_is_asked_for_is_taken_or_refused():
         nl.compile(operator("elementwise"), "rolling_update")
     with pytest.raises(TileError, match="read before any store"):
         nl.compile(operator("boolmask"), block_q=2)
+
+
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+@pytest.mark.parametrize("sizes", [{}, {"block_q": 2, "block_kv": 3}])
+def test_a_template_plans_again_behind_a_refusal(template: str, sizes: dict[str, int]):
+    """Two nests, each with a term that no repair fits: what is left of a nest leaves out what has been tiled."""
+    options: dict[str, Any] = {"validate": "none", **sizes}
+    kernel = nl.compile(operator("features_with_eps"), template, **options)
+    assert any("starts a loop of its own" in remark for remark in kernel.remarks)
+    assert_same(kernel, kernel.operator.random_inputs(0))
+
+
+def test_a_loop_that_starts_anew_has_the_phases_of_the_refusal():
+    """As after a cut: the step that was refused is in the record up to where the algebra refused."""
+    kernel = nl.compile(operator("features_with_eps"), "rolling_update", validate="none")
+    started = [s for s in kernel.trace.steps if "starts a loop of its own" in str(s.arguments)]
+    assert ["dataflow", "naive", "repair", "remark"] in [[phase.key for phase in step.phases] for step in started]
+    links(kernel.trace)
 
 
 def test_a_stage_that_is_no_kernel_is_named_with_its_line():

@@ -89,7 +89,10 @@ class _In:
             if name in CALLS:
                 return Op(name, tuple(self.expr(a, env) for a in e.args))
             raise DefinitionError(f"the call {e} is not one the compiler takes", help=f"it takes {', '.join(CALLS)}")
-        raise DefinitionError(f"the expression {e} ({kind}) is not one the compiler takes")
+        raise DefinitionError(
+            f"the expression {e} ({kind}) is not one the compiler takes",
+            help="write it with arithmetic, comparisons, casts, te.if_then_else, and functions such as te.exp",
+        )
 
     def select(self, cond: Any, yes: Any, no: Any, env: dict[Any, Expr], eager: bool = False) -> Expr:
         """A choice; `eager` where TVM evaluates both sides, which is how `outward` writes a guard of ours."""
@@ -113,7 +116,10 @@ class _In:
         b = realize.block
         name = str(b.name_hint)
         if type(b.body).__name__ != "BufferStore":
-            raise DefinitionError(f"block {name} holds more than one store; every stage needs to be one expression")
+            raise DefinitionError(
+                f"block {name} holds more than one store; every stage needs to be one expression",
+                help="give a reducer of several values a stage for each of them",
+            )
         inner: dict[Any, Expr] = {}
         iters = []
         taken: set[str] = set()
@@ -155,7 +161,10 @@ class _In:
             body = self.stmt(s.body, {**env, s.loop_var: Var(name)}, taken | {name})
             loop = Loop(name, extent, body, _kind(s), _notes(s))
             return (loop,)
-        raise DefinitionError(f"the statement {kind} is not one the compiler takes")
+        raise DefinitionError(
+            f"the statement {kind} is not one the compiler takes",
+            help="write each stage as one te.compute, elementwise or a reduction",
+        )
 
 
 def _is_guarded(x: Expr) -> bool:
@@ -206,11 +215,14 @@ def from_tvm(func: Any, *, name: str, outputs: tuple[str, ...], like: Program | 
 def from_te(name: str, inputs: list[Any], outputs: list[Any]) -> Program:
     """Tensor expressions as a loop-scalar program: every stage a block, its own origin."""
     if not outputs:
-        raise DefinitionError(f"operator {name} has no output")
+        raise DefinitionError(f"operator {name} has no output", help="name one tensor at least that it computes")
     try:
         func = te.create_prim_func([*inputs, *outputs])
     except (RuntimeError, TypeError, ValueError) as error:
-        raise DefinitionError(f"TVM does not take the definition of {name}: {first_line(error)}") from error
+        raise DefinitionError(
+            f"TVM does not take the definition of {name}: {first_line(error)}",
+            help="each stage is one te.compute over placeholders and earlier stages, with names of its own",
+        ) from error
     program = from_tvm(func, name=name, outputs=tuple(str(t.op.name) for t in outputs))
 
     def own(stmt: Stmt) -> Stmt:

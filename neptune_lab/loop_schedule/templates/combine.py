@@ -14,7 +14,7 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.common import bind_grid, extent_of, free_axis, tile_loops
+from neptune_lab.loop_schedule.templates.common import bind_grid, extent_of, free_axis, note_refusal, tile_loops
 from neptune_lab.loop_schedule.templates.fusing import fuse_after, own_loops, spread_again, walk_again
 from neptune_lab.loop_schedule.templates.knobs import Knobs
 
@@ -63,7 +63,7 @@ def combine(
             try:
                 sch.fuse_under(name, grid)
             except ScheduleError as error:
-                sch.remark(f"{name} is combined in a kernel of its own: {error.reason}")
+                note_refusal(sch, f"{name} is combined in a kernel of its own: {error.reason}", error)
     again = fuse_after(sch, nest, anchor, grid, later)
     return anchor, partial(_share_out, sch, anchor, again, wide, others[widest], sizes[widest], knobs.block_kv)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
-from neptune_lab.errors import ScheduleError
+from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program, bound_loops, reads, variables
 from neptune_lab.loop_schedule.fusion import loop_ref
@@ -35,6 +35,24 @@ def all_or_nothing(
             raise
 
     return applied
+
+
+def note_refusal(sch: Schedule, text: str, refusal: NeptuneError) -> None:
+    """A remark on a step that was refused, with the phases that the step had reached."""
+    sch.remark(text)
+    sch.preface(tuple(getattr(refusal, "phases", ())))
+
+
+def placed(sch: Schedule) -> frozenset[str]:
+    """Blocks of the definition that are not as they were there: fused, tiled or written into their readers."""
+
+    def around(program: Program) -> dict[str, tuple[tuple[str, int, str], ...]]:
+        alone = [stmt for stmt in program.body if len(tree.blocks_under(stmt)) == 1]
+        names = [tree.blocks_under(stmt)[0].name for stmt in alone]
+        return {n: tuple((x.var, x.extent, x.kind) for x in tree.find_block(program, n)[2]) for n in names}
+
+    now, before = around(sch.program), around(sch.definition)
+    return frozenset(name for name, loops in before.items() if now.get(name) != loops)
 
 
 def extent_of(sch: Schedule, block: str, var: str) -> int:
@@ -240,7 +258,9 @@ __all__ = [
     "extent_of",
     "finish",
     "free_axis",
+    "note_refusal",
     "outer_first",
+    "placed",
     "put_outermost",
     "retire_all",
     "row_tile",

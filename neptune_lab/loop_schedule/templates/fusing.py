@@ -33,20 +33,28 @@ def _ways_in(sch: Schedule, nest: Nest) -> list[Callable[[str, str], None]]:
     return ways[::-1] if nest.padded else ways
 
 
-def fuse_before(sch: Schedule, nest: Nest, grid: str | None, rolling: Collection[str] = ()) -> None:
+def fuse_before(
+    sch: Schedule, nest: Nest, grid: str | None, rolling: Collection[str] = (), *, whole: bool = False
+) -> None:
     """What only this nest reads, and needs before its loop, moves into its kernel; where TVM refuses, it stays.
 
     Args:
         rolling: blocks that have a rolling loop already: moved, each program would need their whole row in one tile.
+        whole: the column is one tile; otherwise what runs along it stays, since the loop reads it tile by tile.
     """
     if grid is None:
         return
+    dims = dimensions(sch.definition)
+    column = dims.of(tree.find_block(sch.definition, nest.first)[1], nest.column)
+    along = {b.name for b in tree.blocks(sch.definition) if column in dims.all_of(b, "spatial")}
     at = tree.find_block(sch.program, nest.first)[0][0]
     while at > 0:
         candidates = tree.blocks_under(sch.program.body[at - 1])
         here = {b.name for b in tree.blocks_under(sch.program.body[at])}
         at -= 1
         if len(candidates) != 1 or candidates[0].name in rolling:
+            continue
+        if not whole and candidates[0].name in along:
             continue
         if _readers(sch.program, candidates[0]) <= here:
             _first_that_works(sch.compute_at, sch.fuse_under)(candidates[0].name, grid)

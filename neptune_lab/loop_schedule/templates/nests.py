@@ -27,7 +27,9 @@ from neptune_lab.loop_schedule.templates.common import (
     extent_of,
     finish,
     free_axis,
+    note_refusal,
     outer_first,
+    placed,
     retire_all,
     row_tile,
     start_contraction,
@@ -70,6 +72,18 @@ class Work:
         rest = replace(self.knobs[n], block_out=None)
         self.knobs = (*self.knobs[: n + 1], *(rest for _ in nests), *self.knobs[n + 1 :])
 
+    def renew(self, n: int, sch: Schedule) -> None:
+        """Nest number `n` planned again if another nest has taken a block of it, as after a refusal; there may be none
+        left, or several."""
+        nest, knobs, taken = self.nests[n], self.knobs[n], placed(sch)
+        if taken & {nest.first, *nest.before, *nest.apart, *nest.beside, *nest.chain}:
+            left = {nest.first, *nest.chain} - taken
+            nests = plan(sch.definition, left, placed=taken)
+            self.nests = (*self.nests[:n], *nests, *self.nests[n + 1 :])
+            self.knobs = (*self.knobs[:n], *(knobs for _ in nests), *self.knobs[n + 1 :])
+            if not nests and n < len(self.nests):
+                self.renew(n, sch)
+
 
 def schedule_nests(sch: Schedule, options: Options, *, split: bool) -> None:
     """The whole of a template: every nest of the plan, then what can only be done once all stand where they will.
@@ -84,6 +98,9 @@ def schedule_nests(sch: Schedule, options: Options, *, split: bool) -> None:
     work = Work(nests, knobs_of(sch.program, nests, options))
     n = 0
     while n < len(work.nests):
+        work.renew(n, sch)
+        if n == len(work.nests):
+            break
         if work.knobs[n].hold and _has_grid(sch, work.nests[n], work.knobs[n]):
             hold_nest(sch, work, n)
         elif split:
@@ -120,8 +137,8 @@ def roll_nest(sch: Schedule, work: Work, n: int) -> None:
         try:
             sch.rolling_update(block, loop)
         except ScheduleError as error:
-            sch.remark(f"{block} starts a loop of its own: {error.reason}")
-            work.insert(n, plan(sch.definition, nest.chain[done:]))
+            note_refusal(sch, f"{block} starts a loop of its own: {error.reason}", error)
+            work.insert(n, plan(sch.definition, nest.chain[done:], placed=placed(sch)))
             break
     fuse_before(sch, nest, grid, _rolling(work))
     again = fuse_after(sch, nest, nest.first, grid, planned_later(sch, work, n))
@@ -167,14 +184,14 @@ def hold_nest(sch: Schedule, work: Work, n: int) -> None:
     contraction = tile_contraction(sch, nest, loop_ref(grid)[1])
     join(sch, nest, grid)
     again = fuse_after(sch, nest, nest.first, grid, planned_later(sch, work, n), nest.chain)
-    fuse_before(sch, nest, grid)
+    fuse_before(sch, nest, grid, whole=True)
     for name in again:
         walk_again(sch, name, knobs.block_kv)
     kernel = tree.find_block(sch.program, nest.first)[0][0]
     left = tuple(b for b in nest.chain if tree.find_block(sch.program, b)[0][0] != kernel)
     if left:
         sch.remark(f"{', '.join(left)} could not follow {nest.first} into its kernel.")
-        work.insert(n, plan(sch.definition, left))
+        work.insert(n, plan(sch.definition, left, placed=placed(sch)))
     work.spreads.append(partial(spread_output, sch, nest, knobs))
     work.contractions += [contraction] if contraction else []
     work.hints[nest.first] = (knobs.num_warps, knobs.num_stages)
@@ -197,7 +214,7 @@ def split_or_roll(sch: Schedule, work: Work, n: int, multiprocessors: int) -> No
         _split(sch, work, n, multiprocessors)
     except ScheduleError as error:
         sch.back_to(before)
-        sch.remark(f"{nest.first} and what follows it roll instead: {error.reason}")
+        note_refusal(sch, f"{nest.first} and what follows it roll instead: {error.reason}", error)
         roll_nest(sch, work, n)
 
 

@@ -312,3 +312,40 @@ def scan_like():
     l = rx(7, "l")
     c = C((3, 7), lambda i, j: te.sum(tirx.if_then_else(k <= j, x[i, k], 0.0), axis=k), name="c")
     return [x], [C((3, 7), lambda i, j: te.max(tirx.if_then_else(l <= j, c[i, l], -1e30), axis=l), name="o")]
+
+
+@odd
+def features_with_eps():
+    """Linear attention with features exp(…) + eps, which no repair term fits: keys and queries have a nest each."""
+    seq, width, features = 5, 3, 7
+    q, k, v = X((2, seq, width), "q"), X((2, seq, width), "k"), X((2, seq, width), "v")
+    proj = X((features, width), "proj")
+    c, i, m = rx(width, "c"), rx(seq, "i"), rx(features, "m")
+
+    def feature_map(x, name, over):
+        square = C((2, seq), lambda b, i: te.sum(x[b, i, c] * x[b, i, c], axis=c), name=f"{name}_square")
+        half = C((2, seq), lambda b, i: 0.5 * square[b, i], name=f"{name}_half")
+        dot = C((2, seq, features), lambda b, i, m: te.sum(x[b, i, c] * proj[m, c], axis=c), name=f"{name}_dot")
+        most = over(dot)
+        exps = C(
+            (2, seq, features),
+            lambda b, i, m: te.exp(dot[b, i, m] - half[b, i] - most(b, i)) + te.const(1e-3, "float32"),
+            name=f"{name}_exp",
+        )
+        return exps
+
+    def over_all(dot):
+        most = C((2,), lambda b: te.max(dot[b, i, m], axis=[i, m]), name="k_max")
+        return lambda b, i: most[b]
+
+    def over_row(dot):
+        most = C((2, seq), lambda b, i: te.max(dot[b, i, m], axis=m), name="q_max")
+        return lambda b, i: most[b, i]
+
+    keys = feature_map(k, "k", over_all)
+    total = C((2, features), lambda b, m: te.sum(keys[b, i, m], axis=i), name="k_sum")
+    kv = C((2, features, width), lambda b, m, d: te.sum(keys[b, i, m] * v[b, i, d], axis=i), name="kv")
+    queries = feature_map(q, "q", over_row)
+    den = C((2, seq), lambda b, i: te.sum(queries[b, i, m] * total[b, m], axis=m), name="den")
+    num = C((2, seq, width), lambda b, i, d: te.sum(queries[b, i, m] * kv[b, m, d], axis=m), name="num")
+    return [q, k, v, proj], [C((2, seq, width), lambda b, i, d: num[b, i, d] / den[b, i], name="out")]

@@ -1,0 +1,61 @@
+"""Which exceptions of docs/concepts/numbers.md a compiled program meets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neptune_lab.htile.nodes import Elementwise, TileExpr
+from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile.walk import stores, subexpressions
+from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.pipeline.record import Applied
+from neptune_lab.repair import VectorRepair
+
+
+def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequence[Applied]) -> tuple[str, ...]:
+    """Titles of the exceptions, in the order of the page.
+
+    Args:
+        scheduled: the schedule, with the derivations of its steps.
+        translated: the HTile program before the passes.
+        passes: each pass with the program after it and its proof.
+    """
+    program = scheduled.definition
+    repairs = [
+        phase.derivation
+        for applied in scheduled.history
+        for phase in applied.outcome.phases
+        if phase.derivation is not None and phase.refusal is None
+    ]
+    sums = [b for b in blocks(program) if reducer_of(b) == "sum" and "float" in program.buffer(b.writes).dtype]
+    # What the partition assumes is that a masked element adds nothing: 0 · v is 0 if v is finite.
+    assumed = any(note.strip().startswith("assumed:") for applied in passes for note in applied.notes)
+    last = passes[-1].program if passes else translated
+    base_two = any(
+        _is_offset_exponential(expr)
+        for kernel in last.kernels
+        for store in stores(kernel.body)
+        for expr in subexpressions(store.value)
+    )
+    met = {
+        "near the largest float": bool(sums),
+        "beyond 1e-18 to 1e18": bool(repairs),
+        "vector repairs": any(isinstance(repair, VectorRepair) for repair in repairs),
+        "masked tiles are not visited": assumed,
+        "large common offsets": base_two,
+        "float16 outputs": any(spec.dtype == "float16" for spec in scheduled.operator.outputs),
+    }
+    return tuple(title for title, holds in met.items() if holds)
+
+
+def _is_offset_exponential(expr: TileExpr) -> bool:
+    """Whether it is exp2(x · c − m · c), whose products are rounded apart."""
+    match expr:
+        case Elementwise(op="exp2", args=(Elementwise(op="sub"),)):
+            return True
+    return False
+
+
+__all__ = ["exceptions_met"]

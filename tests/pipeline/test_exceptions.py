@@ -1,0 +1,53 @@
+"""kernel.remarks names the exceptions of docs/concepts/numbers.md that a program meets, and no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.operators import attention, norms, rows
+from tests.pipeline.odd import operator
+
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "numbers.md"
+SUMS, REPAIRS, VECTOR = "near the largest float", "beyond 1e-18 to 1e18", "vector repairs"
+MASKS, OFFSETS, HALVES = "masked tiles are not visited", "large common offsets", "float16 outputs"
+
+OPERATORS = {
+    "causal": (
+        lambda: attention.causal(batch=1, heads=1, seq=8, head_dim=4),
+        {"block_q": 4, "block_kv": 4},
+        (SUMS, REPAIRS, MASKS, OFFSETS, HALVES),
+    ),
+    "softmax": (lambda: rows.softmax(rows=4, cols=8), {"block_kv": 4}, (SUMS, REPAIRS, OFFSETS)),
+    "held": (lambda: rows.softmax(rows=4, cols=8), {"block_kv": 8}, (SUMS, OFFSETS)),
+    "layer_norm": (
+        lambda: norms.layer_norm(rows=4, cols=8, dtype="float32"),
+        {"block_kv": 4},
+        (SUMS, REPAIRS, VECTOR),
+    ),
+    "elementwise": (lambda: operator("elementwise"), {}, ()),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_remarks_name_what_the_program_meets(name: str):
+    build, options, expected = OPERATORS[name]
+    kernel = nl.compile(build(), "rolling_update" if options else None, validate="none", **options)
+    said = [remark for remark in kernel.remarks if remark.startswith("Numbers")]
+    assert said == ([f"Numbers, with these exceptions: {'; '.join(expected)}."] if expected else [])
+
+
+def test_the_choice_of_a_template_comes_first():
+    kernel = nl.compile(rows.softmax(rows=4, cols=8), validate="none")
+    assert [remark.partition(":")[0] for remark in kernel.remarks] == [
+        "rolling_update",
+        "Numbers, with these exceptions",
+    ]
+
+
+def test_every_exception_of_the_page_has_a_name():
+    listed = re.findall(r"^- \*\*(.+?)[.:]?\*\*", PAGE.read_text().partition("## Exceptions")[2], re.MULTILINE)
+    assert [title.lower() for title in listed] == [SUMS, REPAIRS, VECTOR, MASKS, OFFSETS, HALVES]
