@@ -14,7 +14,7 @@ from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.nodes import Stmt as TileStmt
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stmt, loads, substitute, variables
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks_under
 from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_to_htile.capacity import check_fits
@@ -213,7 +213,6 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
     size = 1
     for v in (*spatial, *folded):
         size *= inner[v]
-    _check_reads_on_chip(program, block, nest)
     value = store_value(program, block, nest, spatial, tuple(folded), outer_fold)
     if size > MAX_TILE and not _is_dot(value):
         raise TileError(
@@ -233,31 +232,6 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
                 test = Converter(program, nest).tile(predicate, spatial)
                 value = unless_skipped(target, value, test, program.buffer(block.writes).dtype)
     return Store(f"tile:{block.name}", target, value, block.name, mask)
-
-
-def _check_reads_on_chip(program: Program, block: Block, nest: Nest) -> None:
-    """Formal statement: no iteration reads a whole tile past the end of a buffer on chip.
-
-    Memory past the end reads as 0; on chip there is nothing. A fold masks what it folds in and its own element past the
-    end is no element; everything else is computed in all iterations.
-    """
-    env = {it.name: it.binding for it in block.iters}
-    value = block.body.value
-    folds = block.is_reduction and isinstance(value, Op)
-    for read in loads(value.args[0] if folds and isinstance(value, Op) else value):
-        buffer = program.buffer(read.buffer)
-        if buffer.scope == "global" or read.buffer == block.writes:
-            continue
-        for index, size in zip(read.indices, buffer.shape, strict=True):
-            index = simplify(substitute(index, env), nest.extents)
-            reach = bounds(index, nest.extents)
-            if not variables(index) & set(nest.inner) and reach is not None and reach[1] >= size:
-                raise TileError(
-                    f"block {block.name!r} reads {read.buffer!r} at {expression(index)}, which reaches {reach[1]}, "
-                    f"past its end at {size}: on chip there is nothing to read",
-                    node=block.name,
-                    help=f"split the loop by factors that divide it, so that {expression(index)} stays below {size}",
-                )
 
 
 def _is_dot(value: TileExpr) -> bool:

@@ -33,18 +33,16 @@ def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequenc
     # What the partition assumes is that a masked element adds nothing: 0 · v is 0 if v is finite.
     assumed = any(note.strip().startswith("assumed:") for applied in passes for note in applied.notes)
     last = passes[-1].program if passes else translated
-    base_two = any(
-        _is_offset_exponential(expr)
-        for kernel in last.kernels
-        for store in stores(kernel.body)
-        for expr in subexpressions(store.value)
-    )
+    computed = [
+        expr for kernel in last.kernels for store in stores(kernel.body) for expr in subexpressions(store.value)
+    ]
     met = {
         "near the largest float": bool(sums),
         "beyond 1e-18 to 1e18": bool(repairs),
+        "tanh and sigmoid": any(isinstance(e, Elementwise) and e.op in ("tanh", "sigmoid") for e in computed),
         "vector repairs": any(isinstance(repair, VectorRepair) for repair in repairs),
         "masked tiles are not visited": assumed,
-        "large common offsets": base_two,
+        "large common offsets": any(map(_is_offset_exponential, computed)),
         "float16 outputs": any(spec.dtype == "float16" for spec in scheduled.operator.outputs),
     }
     return tuple(title for title, holds in met.items() if holds)

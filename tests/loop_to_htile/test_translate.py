@@ -107,16 +107,6 @@ def test_a_tile_of_one_element_past_the_end_holds_the_identity():
     assert_right(sch)
 
 
-def test_iterations_past_the_end_of_a_buffer_on_chip_are_refused():
-    """Four iterations of a rolling loop of one: the maximum would go on with tiles that are nowhere."""
-    sch = TEMPLATES["rolling_update"](Schedule(softmax.figure1(2, 3)), block_q=1)
-    sch.split("s_sum.j0", (4, None))
-    with pytest.raises(TileError, match=r"reads 'xmax_tile' at .*, which reaches 3, past its end at 1") as refused:
-        translate(sch.program)
-    assert refused.value.node == "s_max"
-    assert "factors that divide" in str(refused.value.help)
-
-
 def test_a_loop_that_is_folded_and_kept_is_refused():
     """Row and column made one loop, then tiled: what is stored and what is folded run along the same loop."""
     sch = Schedule(softmax.figure1(3, 3))

@@ -13,6 +13,7 @@ from tests.pipeline.odd import operator
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "numbers.md"
 SUMS, REPAIRS, VECTOR = "near the largest float", "beyond 1e-18 to 1e18", "vector repairs"
+TANH = "tanh and sigmoid"
 MASKS, OFFSETS, HALVES = "masked tiles are not visited", "large common offsets", "float16 outputs"
 
 OPERATORS = {
@@ -20,6 +21,11 @@ OPERATORS = {
         lambda: attention.causal(batch=1, heads=1, seq=8, head_dim=4),
         {"block_q": 4, "block_kv": 4},
         (SUMS, REPAIRS, MASKS, OFFSETS, HALVES),
+    ),
+    "softcap": (
+        lambda: attention.softcap(batch=1, heads=1, seq=8, head_dim=4),
+        {"block_q": 4, "block_kv": 4},
+        (SUMS, REPAIRS, TANH, MASKS, OFFSETS, HALVES),
     ),
     "softmax": (lambda: rows.softmax(rows=4, cols=8), {"block_kv": 4}, (SUMS, REPAIRS, OFFSETS)),
     "held": (lambda: rows.softmax(rows=4, cols=8), {"block_kv": 8}, (SUMS, OFFSETS)),
@@ -50,4 +56,4 @@ def test_the_choice_of_a_template_comes_first():
 
 def test_every_exception_of_the_page_has_a_name():
     listed = re.findall(r"^- \*\*(.+?)[.:]?\*\*", PAGE.read_text().partition("## Exceptions")[2], re.MULTILINE)
-    assert [title.lower() for title in listed] == [SUMS, REPAIRS, VECTOR, MASKS, OFFSETS, HALVES]
+    assert [title.lower() for title in listed] == [SUMS, REPAIRS, TANH, VECTOR, MASKS, OFFSETS, HALVES]
