@@ -67,7 +67,6 @@ APART = {
     "column_sum_then_product": ("d", "all of i of 'd' would be the work of one program"),
     "column_scale_then_row_sum": ("r", "all of i of 'r' would be the work of one program"),
     "qk_norm": ("s", "s and what follows it are computed apart from kn, which is kept in global memory."),
-    "sums_that_wait_for_each_other": ("s", "s and what follows it are computed apart from r"),
     "scores_without_q_and_k": ("m", "m and what follows it are computed apart from s"),
     "embedding_rms": ("s", "s and what follows it are computed apart from e"),
     "chunk_max": ("o", "o is computed apart from m, which is kept in global memory."),
@@ -148,6 +147,14 @@ def test_a_template_plans_again_behind_a_refusal(template: str, sizes: dict[str,
     kernel = nl.compile(operator("features_with_eps"), template, **options)
     assert any("starts a loop of its own" in remark for remark in kernel.remarks)
     assert_same(kernel, kernel.operator.random_inputs(0))
+
+
+def test_a_template_that_plans_again_needs_no_cut():
+    """The last sum reads the one before: it starts a loop, and the two share a kernel."""
+    kernel = nl.compile(operator("sums_that_wait_for_each_other"))
+    assert cuts(kernel) == []
+    assert any(remark.startswith("o starts a loop of its own") for remark in kernel.remarks)
+    assert len(kernel.triton.kernels) == 2
 
 
 def test_a_loop_that_starts_anew_has_the_phases_of_the_refusal():
