@@ -14,8 +14,7 @@ producer folded from the same values that the term reads; their results are held
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,125 +22,28 @@ import numpy as np
 import numpy.typing as npt
 
 from neptune_lab.errors import RepairError
-from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import (
-    Block,
     Expr,
     Load,
-    Op,
     Previous,
-    Program,
-    Var,
-    bound_loops,
-    loads,
-    variables,
     walk,
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.sign import may_be_infinite, range_of
 from neptune_lab.loop_ir.written import UFUNCS, compute
-from neptune_lab.loop_schedule.special_values import Point, tells_infinity
-from neptune_lab.loop_schedule.vanishing import COMPARED, folded_element, in_loops, without_maps
+from neptune_lab.loop_schedule.range_samples import EACH, SEQUENCES, TAGS, draw, leaves_of
+from neptune_lab.loop_schedule.rolled_loop import Rolled
 
 Array = npt.NDArray[Any]
 
-SEQUENCES = 3000
-TAGS = 3
-EACH = 3
 _SEED = 4711
-# Offsets and spreads: where exponentials under- and overflow in float32 (88, 104), and powers of any input in use.
-_SIZES = (0.0, 1e-18, 1e-6, 1.0, 30.0, 90.0, 120.0, 300.0, 1e4, 1e10, 1e18)
 _CLOSE = 2e-4
 _TINY = 1e-33
 _LARGE = 1e35
-# How many sequences have an extreme number in one input, and which: fills of masks, and what overflows when squared.
-_EXTREME = 0.2
-_EXTREMES = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max), -1e30, 1e30)
 # What rounding a denormal can be off by: times a value of 1e18 that is more than `_TINY`.
 _UNDERFLOW = 2.0**-149
 _ROUNDING = 2.0**-22
 _NEARBY = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Rolled:
-    """A consumer's loop in scalar expressions.
-
-    Args:
-        reducer: f.
-        terms: g with every map written out, over loop variables, and the companions of a vector repair behind it.
-        carried: what stands for the partial result of each term. moved: h of each, over `carried`, and (before, now) of
-            each producer's buffer.
-        points: the producers' guards. estimates: producers that are read through running estimates (`estimate`).
-        folds: for each incomplete reduction, its reducer and the element that it folds, as `term`, in an order in which
-            none reads a later one.
-        inner: the loops that the reductions fold over.
-        told: an output tells which of NaN and the infinities the result is: x / inf is 0 (`tells_infinity`).
-    """
-
-    program: Program
-    reducer: str
-    terms: tuple[Expr, ...]
-    carried: tuple[Expr, ...]
-    moved: tuple[Expr, ...]
-    places: Mapping[str, tuple[Expr, Expr]]
-    points: Mapping[str, tuple[Point, ...]]
-    estimates: frozenset[str]
-    folds: Mapping[str, tuple[str, Expr]]
-    inner: frozenset[str]
-    told: bool
-
-
-def rolled(
-    program: Program,
-    consumer: Block,
-    reducer: str,
-    terms: Sequence[Expr],
-    carried: Sequence[Expr],
-    moved: Sequence[Expr],
-    places: Mapping[str, tuple[Expr, Expr]],
-    points: Mapping[str, tuple[Point, ...]],
-    estimates: Iterable[str] = (),
-) -> Rolled:
-    """The loop of `consumer` (its local block), in whose iterations the terms are given."""
-    folds: dict[str, tuple[str, Expr]] = {}
-    for producer in places:
-        _add_fold(program, producer, folds, places)
-    inner = frozenset(bound_loops(it for it in consumer.iters if it.kind == "reduce"))
-    placed = tuple(in_loops(program, consumer, without_maps(program, term)) for term in terms)
-    return Rolled(
-        program,
-        reducer,
-        placed,
-        tuple(carried),
-        tuple(moved),
-        places,
-        points,
-        frozenset(estimates),
-        folds,
-        inner,
-        tells_infinity(program, consumer),
-    )
-
-
-def _add_fold(program: Program, buffer: str, folds: dict[str, tuple[str, Expr]], producers: Container[str]) -> None:
-    """Adds the fold of `buffer`, after the folds that its element reads."""
-    found = folded_element(program, buffer)
-    if buffer in folds or found is None:
-        return
-    block, reducer, element = found
-    element = in_loops(program, block, without_maps(program, element))
-    whole = writer_of(program, buffer)
-    notes = dict((whole or block).annotations) | dict(block.annotations)
-    repaired_by = str(notes.get("repair_by", "")).split(",")
-    for read in walk(element):
-        source = writer_of(program, read.buffer) if isinstance(read, Load) else None
-        if source is None or not isinstance(read, Load) or read.buffer == buffer:
-            continue
-        if source.origin in repaired_by or read.buffer in producers:
-            _add_fold(program, read.buffer, folds, producers)
-    folds[buffer] = (reducer, element)
 
 
 @dataclass(slots=True)
@@ -262,8 +164,8 @@ def check_range(loop: Rolled) -> str:
     """
     run = _Run(loop)
     rng = np.random.default_rng(_SEED)
-    for leaf in _leaves(loop):
-        run.leaves[leaf] = _draw(loop, leaf, rng)
+    for leaf in leaves_of(loop):
+        run.leaves[leaf] = draw(loop, leaf, rng)
     f = UFUNCS[loop.reducer]
     with np.errstate(all="ignore"):
         r = run.folded(0, TAGS - 1, "float32")
@@ -334,88 +236,4 @@ def _numbers(run: _Run) -> list[Array]:
     return [value for value in run.leaves.values() if value.dtype.kind == "f"] or [np.zeros((SEQUENCES, 1, 1))]
 
 
-def _leaves(loop: Rolled) -> list[Expr]:
-    """Reads of complete values, loop variables, and conditions on these alone, outermost only."""
-    found: dict[Expr, None] = {}
-
-    def visit(expr: Expr) -> None:
-        match expr:
-            case Load(buffer, _) | Previous(buffer, _, _):
-                if buffer not in loop.folds:
-                    found[expr] = None
-            case Var():
-                found[expr] = None
-            case Op(name, args) if name in COMPARED and not loads(expr):
-                found[expr] = None
-            case Op(_, args):
-                for arg in args:
-                    visit(arg)
-            case _:
-                if hasattr(expr, "arg"):
-                    visit(expr.arg)  # type: ignore[union-attr]
-
-    for expr in (*loop.terms, *(element for _, element in loop.folds.values())):
-        visit(expr)
-    return list(found)
-
-
-def _draw(loop: Rolled, leaf: Expr, rng: np.random.Generator) -> Array:
-    """Values of one leaf: an offset and a spread, which stay for a whole sequence or change from tag to tag."""
-    varies = bool(variables(leaf) & loop.inner)
-    shape = (SEQUENCES, TAGS, EACH) if varies else (SEQUENCES, 1, 1)
-    if isinstance(leaf, Op):  # a mask: often true everywhere, or nearly so
-        allowed = rng.random((SEQUENCES, TAGS, EACH)) < rng.choice([0.3, 0.7, 0.9, 1.0], (SEQUENCES, 1, 1))
-        return allowed if variables(leaf) else np.broadcast_to(compute(leaf, {}), allowed.shape)
-    if isinstance(leaf, Var):
-        return np.broadcast_to(rng.integers(0, 8, shape), (SEQUENCES, TAGS, EACH))
-    assert isinstance(leaf, Load | Previous)
-    dtype = loop.program.buffer(leaf.buffer).dtype
-    if dtype == "bool":
-        return np.broadcast_to(rng.integers(0, 2, shape).astype(bool), (SEQUENCES, TAGS, EACH))
-    if dtype.startswith(("int", "uint")):
-        return np.broadcast_to(rng.integers(0, 8, shape).astype(dtype), (SEQUENCES, TAGS, EACH))
-    tags = (SEQUENCES, shape[1], 1)
-
-    def sizes() -> Array:
-        drawn = rng.choice(_SIZES, tags)
-        kept = rng.random((SEQUENCES, 1, 1)) < 0.4
-        return np.where(kept, drawn[:, :1], drawn)
-
-    spread, offset = sizes(), sizes() * rng.choice([-1.0, 1.0], tags)
-    spread = np.where(rng.random((SEQUENCES, 1, 1)) < 0.4, np.where(rng.random(tags) < 0.5, 1.0, 0.0), spread)
-    offset = np.where(rng.random((SEQUENCES, 1, 1)) < 0.3, 0.0, offset)
-    values = offset + spread * rng.standard_normal(shape)
-    within = range_of(loop.program, leaf)
-    if within.low >= 0:
-        values = np.abs(values)
-    if within.high <= 0:
-        values = -np.abs(values)
-    values = _with_extremes(loop, leaf, np.broadcast_to(values, (SEQUENCES, TAGS, EACH)), varies, rng)
-    values = np.clip(values, within.low, within.high)
-    if dtype == "float16":
-        values = np.where(np.isinf(values), values, np.clip(values, -65504, 65504)).astype(np.float16)
-    return values.astype(np.float32).astype(np.float64)
-
-
-def _with_extremes(loop: Rolled, leaf: Expr, values: Array, varies: bool, rng: np.random.Generator) -> Array:
-    """Some sequences with an extreme number in place of the first elements, or of some of them.
-
-    Finite ones only in what the producers fold: another factor that large overflows by itself (`_LARGE`).
-    """
-    assert isinstance(leaf, Load | Previous)
-    extremes = [x for x in (-math.inf, math.inf) if may_be_infinite(loop.program, leaf, 1 if x > 0 else -1)]
-    if any(leaf == e for _, element in loop.folds.values() for e in walk(element)):
-        extremes += _EXTREMES
-    if not extremes:
-        return values
-    # Negative ones more often: masks write them.
-    weights = np.array([3.0 if x < 0 else 1.0 for x in extremes])
-    chosen = rng.choice(extremes, (SEQUENCES, 1, 1), p=weights / weights.sum())
-    place = np.arange(TAGS * EACH).reshape(1, TAGS, EACH)
-    first = place < rng.integers(1, TAGS * EACH + 1, (SEQUENCES, 1, 1))
-    some = rng.random((SEQUENCES, TAGS, EACH)) < 0.4
-    where = np.where(rng.random((SEQUENCES, 1, 1)) < 0.5, first, some) if varies else True
-    return np.where((rng.random((SEQUENCES, 1, 1)) < _EXTREME) & where, chosen, values)
-
-
-__all__ = ["Rolled", "check_range", "rolled"]
+__all__ = ["check_range"]

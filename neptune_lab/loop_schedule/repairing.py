@@ -14,8 +14,9 @@ from neptune_lab.loop_ir.sympy_bridge import Reading, read_term, write
 from neptune_lab.loop_ir.unproved import unproved_notes, without_notes
 from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule.estimate import plain_reads
-from neptune_lab.loop_schedule.float_range import check_range, rolled
+from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.outcome import Phase
+from neptune_lab.loop_schedule.rolled_loop import rolled
 from neptune_lab.loop_schedule.special_values import Moment, Point, ProducerReads, find_points, producer_values
 from neptune_lab.repair import (
     Counterexample,

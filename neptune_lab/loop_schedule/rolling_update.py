@@ -214,7 +214,7 @@ def reference_values(
 
 
 def _are_combined(program: Program, wholes: Sequence[str]) -> bool:
-    """Whether these reductions are a split's: what the loop makes of them goes to the combine step, and ends nothing."""
+    """Whether these are a split's reductions: their values go to the combine step, and the loop ends nothing."""
     made = [tree.find_block(program, whole)[1] for whole in wholes]
     return any(
         b.origin == block.origin and b.role == "global" and b.name not in wholes and reads(b, block.writes)

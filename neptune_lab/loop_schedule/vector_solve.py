@@ -11,7 +11,7 @@ from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, Var, loa
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.sympy_bridge import read_term, write
 from neptune_lab.loop_schedule.estimate import Progress, is_plain_sum, plain_reads, progress_of
-from neptune_lab.loop_schedule.float_range import check_range, rolled
+from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.repairing import (
@@ -24,6 +24,7 @@ from neptune_lab.loop_schedule.repairing import (
     read_consumer,
     solve_repair,
 )
+from neptune_lab.loop_schedule.rolled_loop import rolled
 from neptune_lab.loop_schedule.special_values import Moment, ProducerReads, producer_values
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.repair import VectorRepair, solve_vector, text
