@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from neptune_lab.htile.nodes import Elementwise, Literal, TileExpr
+
+_LARGEST = 3.4e38
+# A denormal is off by 2 ** -150 at most, which this factor leaves below the smallest normal number, 2 ** -126.
+_AMPLIFIED = 2.0**23
 
 
 def number(expr: TileExpr) -> float | None:
@@ -38,15 +43,36 @@ def split_factor(expr: TileExpr) -> tuple[TileExpr, float]:
     return expr, 1.0
 
 
-def _normal(value: float) -> bool:
+def normal(value: float) -> bool:
     """Whether float32 has the value with all of its digits."""
-    return 1.2e-38 < abs(value) < 3.4e38
+    return 1.2e-38 < abs(value) < _LARGEST
+
+
+def may_merge(largest: Callable[[], float], inner: float, outer: float) -> bool:
+    """Whether `x * inner * outer` may be computed as `x * (inner * outer)`, in float32, for every x.
+
+    Formal statement: x * inner is infinite only if x * inner * outer is, and what x * inner loses below the smallest
+    normal number is below that number after the factor `outer` too.
+
+    Args:
+        largest: gives the largest |x| that is finite; called only if the factors alone do not tell.
+
+    >>> may_merge(lambda: math.inf, 0.125, 0.02), may_merge(lambda: math.inf, 1e30, 1e-30)
+    (True, False)
+    >>> may_merge(lambda: 65504.0, 1e30, 1e-30), may_merge(lambda: 1.0, 1e-30, 1e30)
+    (True, False)
+    """
+    if not (normal(inner) and normal(outer) and normal(inner * outer)):
+        return False
+    if abs(inner) < 1 and abs(outer) > _AMPLIFIED:
+        return False
+    return abs(inner) <= 1 or abs(outer) >= 1 or largest() * abs(inner) < _LARGEST
 
 
 def times(expr: TileExpr, factor: float) -> TileExpr:
     """`expr * factor` for a float32 tile, with constant factors multiplied out if float32 has their product."""
     rest, own = split_factor(expr)
-    if own != 1.0 and number(rest) is None and not _normal(factor * own):
+    if own != 1.0 and number(rest) is None and not normal(factor * own):
         rest, own = expr, 1.0
     factor *= own
     if (value := number(rest)) is not None:

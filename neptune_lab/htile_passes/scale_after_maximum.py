@@ -12,6 +12,8 @@ from neptune_lab.htile_passes.magnitudes import Magnitudes
 
 # Products of tile and scalar up to this stay finite where they are divided by the factor.
 _SAFE = 1e37
+# Scalars divided by a factor up to this keep their digits.
+_SAFE_FACTOR = 2.0**20
 
 
 def scale_after_maximum(program: Program) -> Program:
@@ -94,7 +96,7 @@ def _unscaled(value: TileExpr, largest: Magnitudes) -> tuple[TileExpr, float]:
         case Elementwise(op="add" | "sub", args=(a, Elementwise(op="mul", args=(x, y), dtype="float32") as b)):
             # c a + s b = c (a + (s / c) b), where s has one value for the whole tile
             rest, factor = split_factor(a)
-            if factor <= 0 or rest is a or not (_is_scalar(x) or _is_scalar(y)):
+            if not 0 < factor < _SAFE_FACTOR or rest is a or not (_is_scalar(x) or _is_scalar(y)):
                 return value, 1.0
             if max(largest(x if _is_scalar(x) else y), largest(b)) / factor > _SAFE:
                 return value, 1.0

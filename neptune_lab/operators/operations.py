@@ -20,7 +20,7 @@ ROUNDING = ("floor", "ceil", "round")
 LOGIC = ("and", "or", "not")
 
 NUMBERS = bool | int | float | np.generic
-_INT32 = np.iinfo(np.int32)
+_FLOAT32 = np.finfo(np.float32)
 _SPELLED = {"and": "&", "or": "|", "not": "~", "select": "math.where"}
 
 NUMPY: dict[str, Callable[..., Any]] = {
@@ -168,9 +168,20 @@ def to_tvm(value: Any, dtype: str) -> Any:
 
     if isinstance(value, NUMBERS):
         number = value.item() if isinstance(value, np.generic) else value
-        if dtype == "int32" and not _INT32.min <= number <= _INT32.max:
+        if dtype in ("int32", "int64") and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
             raise DefinitionError(
-                f"a mod combines an int32 with {number}, which int32 does not hold", help="make it a float: 1e10"
+                f"a mod combines an {dtype} with {number}, which {dtype} does not hold", help="make it a float: 1e10"
             )
-        return tirx.const(number, dtype)
+        return tirx.const(_rounded(number) if dtype == "float32" else number, dtype)
     return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
+
+
+def _rounded(number: float) -> float:
+    """A constant of float32: infinite or a denormal where float32 has no closer number, else as it was written."""
+    try:
+        value = float(number)
+    except OverflowError:
+        raise DefinitionError("a mod combines a float with a whole number beyond every float") from None
+    ordinary = _FLOAT32.tiny <= abs(value) <= _FLOAT32.max or value == 0
+    with np.errstate(over="ignore"):
+        return value if ordinary else float(np.float32(value))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._dynamo.comptime import comptime
 
 from neptune_lab.errors import DefinitionError, LaunchError
 from neptune_lab.pytorch.arguments import Shape, as_input, problem_of
@@ -31,6 +32,7 @@ def traced(
         recording = "q" if q.requires_grad else "k" if k.requires_grad else "v" if v.requires_grad else ""
     if k.ndim == v.ndim == q.ndim == 4 and k.shape[0] == v.shape[0] == 1 != q.shape[0]:
         k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
+    comptime(_break_at_captures)
     shapes = _fixed(q), _fixed(k), _fixed(v)
     dtypes = q.dtype, k.dtype, v.dtype
     name, captured, numbers = _prepared(shapes, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, recording)
@@ -41,6 +43,29 @@ def traced(
     extra = [as_input(follow(mods, path), q.device, dtype) for path, dtype in captured]
     op = getattr(getattr(torch.ops, NAMESPACE), name)
     return op.default(q.contiguous(), k.contiguous(), v.contiguous(), *extra)
+
+
+def _break_at_captures(context: Any) -> None:
+    """Leaves the graph where a mod holds a tensor of the function that is compiled: Dynamo has no values of these yet.
+
+    Outside of the graph the call runs as always.  Where a break is not allowed, it is an error.
+    """
+    for name in ("score_mod", "mask_mod"):
+        mod = context.get_local(name)._i_will_not_complain_if_bc_breaks_VariableTracker()
+        try:
+            mod.as_python_constant()
+        except Exception as error:  # noqa: BLE001  # Dynamo's own kinds, which differ between versions
+            if type(error).__name__ != "ClosureConversionError":
+                return
+            refusal = DefinitionError(
+                f"{name} captures a tensor that the compiled function takes or makes",
+                help=f"make {name} outside of the compiled function, over a tensor that stays (its values may change), "
+                "or compile without fullgraph=True, which leaves the graph for this call",
+            )
+            translator = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+            if getattr(translator, "one_graph", False) or getattr(translator, "error_on_graph_break", False):
+                raise refusal from None
+            context.graph_break()
 
 
 def _fixed(tensor: torch.Tensor) -> tuple[int, ...]:

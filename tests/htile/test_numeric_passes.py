@@ -109,6 +109,45 @@ def test_a_factor_that_float32_cannot_hold_stays_in_two():
     assert fold_constant_factors(before) is before
 
 
+@pytest.mark.parametrize(
+    ("name", "other", "inner", "outer", "merged"),
+    [
+        ("mul", "mul", 0.125, 3.0, True),
+        ("mul", "div", 0.125, 50.0, True),
+        ("mul", "mul", 2.0, 1e30, True),  # the product is infinite where either is
+        ("mul", "mul", 1e25, 1e-25, False),
+        ("mul", "div", 1e25, 1e25, False),
+        ("div", "div", 1e-30, 1e30, False),
+        ("div", "mul", 1e30, 1e30, False),  # x / 1e30 vanishes
+        ("mul", "mul", 1e-20, 1e-30, False),  # the product is no number of float32
+        ("mul", "mul", 1e-45, 1e30, False),  # nor is the first factor
+    ],
+)
+def test_factors_are_merged_only_where_no_product_between_them_overflows_or_vanishes(name, other, inner, outer, merged):
+    before = program(store("s1", Y, op(other, op(name, X, lit(inner)), lit(outer))))
+    after = fold_constant_factors(before)
+    products = [e for e in subexpressions(value_of(after, "s1")) if getattr(e, "op", "") in ("mul", "div")]
+    assert len(products) == (1 if merged else 2)
+    x = np.array([1e-44, 1e-30, 1e-9, 1.0, 1e9, 1e20, 3e38, np.inf], np.float32)
+    x = np.tile(np.concatenate([x, -x]), (32, 1))
+    with np.errstate(all="ignore"):
+        found, expected = (interpret(p, {"x": x})["y"] for p in (after, before))
+    assert np.allclose(found, expected, rtol=1e-6, atol=2e-38)
+
+
+def test_factors_are_merged_where_the_operand_is_known_to_be_small():
+    small = op("tanh", X)
+    before = program(store("s1", Y, op("mul", op("mul", small, lit(1e30)), lit(1e-30))))
+    assert value_of(fold_constant_factors(before), "s1") == op("mul", small, lit(1.0))
+
+
+def test_a_difference_that_may_be_exact_keeps_the_constant_of_base_two():
+    before = program(store("s1", Y, op("exp", op("sub", op("add", X, lit(1e5)), lit(1e5)))))
+    x = np.linspace(-3, 3, 512, dtype=np.float32).reshape(32, 16)
+    found, expected = (interpret(p, {"x": x})["y"] for p in (exponentials_to_base_two(before), before))
+    assert np.allclose(found, expected, rtol=1e-6)
+
+
 # -- scale after maximum ----------------------------------------------------------------------------------------
 
 

@@ -149,3 +149,26 @@ def test_scores_up_to_the_largest_float_stay_finite(score_mod):
 def test_conditions_of_floats_with_and_without_axes_combine(mask_mod, q_len, kv_len):
     q, k, v = tensors((1, 1, q_len, 16), (1, 1, kv_len, 16))
     same(nl.attention(q, k, v, mask_mod=mask_mod), flex(q, k, v, None, mask_mod))
+
+
+@pytest.mark.parametrize(
+    "score_mod",
+    [
+        lambda s, b, h, q, kv: (s * 1e25 * 1e25 * 1e-25).clamp(-3e38, 3e38),
+        lambda s, b, h, q, kv: s / 1e-30 / 1e30,
+        lambda s, b, h, q, kv: s * 1e-40 * 1e40,  # the one rounds to a denormal, the other to infinity
+        lambda s, b, h, q, kv: (s + 1e30) - 1e30,
+        lambda s, b, h, q, kv: torch.exp((s + 1e6) - 1e6),
+        lambda s, b, h, q, kv: s - s,
+        lambda s, b, h, q, kv: torch.where(torch.isnan(s), 1.0, s),
+        lambda s, b, h, q, kv: torch.where(~(s < 1), s, -torch.inf),
+        lambda s, b, h, q, kv: torch.where(s == s, s * 1e-30, 0.0),
+        lambda s, b, h, q, kv: 0 / s,
+    ],
+)
+def test_scores_are_computed_operation_by_operation(score_mod):
+    """Each of these is another function over the reals."""
+    q, k, v = tensors((1, 1, 9, 16))
+    for row, size in enumerate((1e-25, 1e-12, 1e12, 1e25, 1e38, 0.0, math.inf, math.nan)):
+        q[:, :, row] *= size
+    same(nl.attention(q, k, v, score_mod=score_mod), flex(q, k, v, score_mod))

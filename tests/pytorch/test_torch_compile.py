@@ -142,6 +142,23 @@ def test_attention_in_a_graph_follows_a_position_without_axes(compile_whole, pre
     assert len(preparations) == 1
 
 
+def test_a_mod_over_a_tensor_of_the_compiled_function_leaves_the_graph(compile_whole):
+    inputs = tensors((1, 1, 16, 16))
+    bias = torch.randn(16, 16, device=DEVICE)
+
+    def function(q, k, v, bias):
+        twice = bias * 2
+        return attend(q + 0, k, v, score_mod=lambda s, b, h, i, j: s + twice[i, j]) + 1
+
+    expected = reference(*inputs, lambda s, b, h, i, j: s + 2 * bias[i, j]) + 1
+    assert (torch.compile(function, backend="aot_eager")(*inputs, bias) - expected).abs().max() < 1e-5
+    torch._dynamo.reset()
+    with pytest.raises(
+        Exception, match=r"score_mod captures a tensor that the compiled function takes or makes\n.*help"
+    ):
+        compile_whole(function)(*inputs, bias)
+
+
 def test_attention_in_a_graph_for_every_shape(compile_whole, preparations):
     function = compile_whole(lambda q, k, v: attend(q + 0, k, v, mask_mod=causal), dynamic=True)
     for length in (32, 48, 32):

@@ -33,6 +33,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.tvm_compat.as_written import hidden, operator_of
 from neptune_lab.loop_ir.tvm_compat.words import BINARY_NAMES, CALL_ALIASES, CALLS, first_line
 
 
@@ -62,10 +63,8 @@ class _In:
 
     def expr(self, e: Any, env: dict[Any, Expr]) -> Expr:
         kind = type(e).__name__
-        if kind == "Mul" and type(e.b).__name__ == "FloatImm" and float(e.b.value) == -1:
-            return Op("neg", (self.expr(e.a, env),))
         if kind in BINARY_NAMES:
-            return Op(BINARY_NAMES[kind], (self.expr(e.a, env), self.expr(e.b, env)))
+            return _operator(BINARY_NAMES[kind], self.expr(e.a, env), self.expr(e.b, env))
         if kind == "IntImm":
             dtype = str(e.ty.dtype)
             return Const(bool(e.value) if dtype == "bool" else int(e.value), dtype)
@@ -82,6 +81,8 @@ class _In:
         if kind == "Select":
             return self.select(e.condition, e.true_value, e.false_value, env, eager=True)
         if kind == "Call":
+            if (written := operator_of(e)) is not None:
+                return _operator(written, *(self.expr(a, env) for a in e.args[1:]))
             name = str(e.op.name).rsplit(".", 1)[-1]
             name = CALL_ALIASES.get(name, name)
             if name == "select":
@@ -167,6 +168,14 @@ class _In:
         )
 
 
+def _operator(name: str, *args: Expr) -> Expr:
+    """An operator's expression; TVM writes the negative of a float as a product with -1."""
+    match name, args:
+        case "mul", (x, Const(-1, dtype)) if "float" in dtype:
+            return Op("neg", (x,))
+    return Op(name, args)
+
+
 def _is_guarded(x: Expr) -> bool:
     return isinstance(x, Load | Previous) or (isinstance(x, Op) and x.name == "guard")
 
@@ -217,7 +226,7 @@ def from_te(name: str, inputs: list[Any], outputs: list[Any]) -> Program:
     if not outputs:
         raise DefinitionError(f"operator {name} has no output", help="name one tensor at least that it computes")
     try:
-        func = te.create_prim_func([*inputs, *outputs])
+        func = te.create_prim_func([*inputs, *hidden(inputs, outputs)])
     except (RuntimeError, TypeError, ValueError) as error:
         raise DefinitionError(
             f"TVM does not take the definition of {name}: {first_line(error)}",
