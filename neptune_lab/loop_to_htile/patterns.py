@@ -255,15 +255,40 @@ def match_dot(
 
 
 def _operand(convert: Converter, expr: Expr, axes: tuple[str, str], k: str, masks: tuple[Expr, ...]) -> TileExpr:
-    """A dot's operand; positions past the end count as 0, which a global read gives by itself."""
+    """A dot's operand; positions past the end of the fold count as 0, which a global read gives past its tensor's end."""
     tile = convert.tile(expr, axes)
     base = tile.arg if isinstance(tile, Permute) else tile
-    if isinstance(base, Access) and convert.program.buffer(base.tensor).scope == "global":
-        return tile
     dtype = dtype_of(expr, convert.program)
     for mask in masks:
-        tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(0.0, dtype)), dtype)
+        if not (isinstance(base, Access) and isinstance(expr, Load) and _ends_with(convert, expr, mask)):
+            tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(0.0, dtype)), dtype)
     return tile
+
+
+def _ends_with(convert: Converter, read: Load, mask: Expr) -> bool:
+    """Whether `read` is past the end of a global tensor, where it gives 0, for every position that `mask` excludes.
+
+    Formal statement: the mask is i < n, an axis of the tensor is read at i, and has at most n elements; or the mask is
+    t < n for tiles t of c elements, the axis is read at c * t + (0 .. c - 1), and has at most c * n elements.  What
+    lies between the end of a fold over a prefix and the end of its tensor may be NaN, and 0 * NaN is NaN.
+    """
+    buffer, nest = convert.program.buffer(read.buffer), convert.nest
+    match mask:
+        case Op("lt", (place, Const(limit))) if buffer.scope == "global":
+            place = simplify(place, nest.extents)
+        case _:
+            return False
+    for index, size in zip(read.indices, buffer.shape, strict=True):
+        index = simplify(index, nest.extents)
+        if index == place and size <= limit:
+            return True
+        parts = split_inner(index, nest)
+        if parts is not None and len(parts[1]) == 1:
+            step = nest.inner[parts[1][0]]
+            start = simplify(parts[0], nest.extents)
+            if start == simplify(Op("mul", (place, Const(step))), nest.extents) and size <= limit * step:
+                return True
+    return False
 
 
 def _narrow(expr: Expr, program: Program) -> Expr:

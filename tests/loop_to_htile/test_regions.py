@@ -150,13 +150,31 @@ def test_what_is_no_dot(term: Expr, spatial: tuple[str, ...], reduced: tuple[str
 
 def test_lanes_past_the_end_count_as_nothing_in_a_dot():
     """A global read gives 0 there by itself; an on-chip tile is masked."""
-    mask = Op("lt", (K, Const(11)))
+    mask = Op("lt", (K, Const(12)))
     found = match_dot(CONVERT, Op("mul", (Load("c", (Var("m"), K)), wide(B))), (mask,), ("m", "n"), ("k",))
     assert isinstance(found, Dot)
     assert found.b == Access("b", (K_, N_))
     assert isinstance(found.a, Elementwise)
     assert found.a.op == "where"
     assert found.a.args[1:] == (Access("c", (M_, K_)), Literal(0.0, "float32"))
+
+
+def test_lanes_between_a_prefix_and_the_end_of_its_tensor_count_as_nothing_in_a_dot():
+    """What is there may be NaN, and 0 * NaN is NaN."""
+    mask = Op("lt", (K, Const(11)))
+    found = match_dot(CONVERT, Op("mul", (Load("c", (Var("m"), K)), wide(B))), (mask,), ("m", "n"), ("k",))
+    assert isinstance(found, Dot)
+    for operand, read in ((found.a, Access("c", (M_, K_))), (found.b, Access("b", (K_, N_)))):
+        assert isinstance(operand, Elementwise)
+        assert (operand.op, operand.args[1]) == ("where", read)
+
+
+def test_whole_tiles_past_the_end_of_a_tensor_need_no_mask():
+    for limit, masked in ((6, False), (5, True)):
+        mask = Op("lt", (Var("k0"), Const(limit)))
+        found = match_dot(CONVERT, Op("mul", (wide(A), wide(B))), (mask,), ("m", "n"), ("k",))
+        assert isinstance(found, Dot)
+        assert isinstance(found.b, Elementwise) == masked
 
 
 def test_lanes_past_the_end_count_as_the_identity_in_a_reduce():

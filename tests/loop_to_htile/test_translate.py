@@ -331,3 +331,23 @@ def test_a_tile_that_is_too_large():
     y = small.compute((2048, 1024), lambda i, j: x[i, j] + 1.0, name="y")
     with pytest.raises(TileError, match="'y' would compute a tile of 2097152 elements"):
         translate(small.operator(([x], [y])).program)
+
+
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+def test_what_follows_a_prefix_stays_outside_of_a_dot(template: str):
+    """The fold ends at 6 of 11 rows, inside of a tile of 4; NaN behind it reaches nothing."""
+    q, k, v = small.matrix("q", 4, 8), small.matrix("k", 11, 8), small.matrix("v", 11, 6)
+    d, j, j2 = te.reduce_axis((0, 5), "d"), te.reduce_axis((0, 6), "j"), te.reduce_axis((0, 6), "j")
+    s = te.compute((4, 6), lambda i, n: te.sum(q[i, d] * k[n, d], axis=d), name="s")
+    m = te.compute((4,), lambda i: te.max(s[i, j], axis=j), name="m")
+    p = te.compute((4, 6), lambda i, n: te.exp(s[i, n] - m[i]), name="p")
+    o = te.compute((4, 6), lambda i, c: te.sum(p[i, j2] * v[j2, c], axis=j2), name="o")
+    op = small.operator(([q, k, v], [o]))
+    arrays = op.random_inputs(0)
+    program = translate(TEMPLATES[template](Schedule(op), block_kv=4).program)
+    expected = interpret(program, arrays)["o"]
+    for name, place in (("q", np.s_[:, 5:]), ("k", np.s_[:, 5:]), ("k", np.s_[6:]), ("v", np.s_[6:])):
+        arrays[name] = arrays[name].copy()
+        arrays[name][place] = np.nan
+    assert np.isfinite(expected).all()
+    assert np.array_equal(interpret(program, arrays)["o"], expected)
