@@ -255,7 +255,7 @@ def match_dot(
 
 
 def _operand(convert: Converter, expr: Expr, axes: tuple[str, str], k: str, masks: tuple[Expr, ...]) -> TileExpr:
-    """A dot's operand; positions past the end of the fold count as 0, which a global read gives past its tensor's end."""
+    """A dot's operand; positions past the fold's end count as 0, which a global read gives past its tensor's end."""
     tile = convert.tile(expr, axes)
     base = tile.arg if isinstance(tile, Permute) else tile
     dtype = dtype_of(expr, convert.program)
