@@ -44,7 +44,8 @@ def _compiled(program: Program) -> Any:
     started = explicit_start_values(unbound)
     verify_bounds(started)  # what runs natively stays in its buffers
     module = tvm.IRModule({"main": to_tvm(started, expose=True)})
-    return tvm.compile(module, target=tvm.target.Target("llvm"))["main"]
+    # Most programs run once or twice, and small: LLVM's second level takes longer than it saves.
+    return tvm.compile(module, target=tvm.target.Target({"kind": "llvm", "opt-level": 1}))["main"]
 
 
 def _unbind(stmt: Stmt) -> Stmt:
