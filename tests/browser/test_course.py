@@ -57,10 +57,12 @@ def test_a_notebook_runs_whole_and_its_widgets_are_drawn(page, lab, name, widget
     assert live, "no widget in the notebook"
     cell = scrolled_to(page, "".join(live[0]["source"]).splitlines()[-1])
     expect(cell.locator(widgets).first).to_be_visible()
+    if name == "00_tour":
+        an_exercise_wrongly_then_rightly(page)
 
 
-def test_an_exercise_wrongly_then_rightly(page, lab):
-    run_whole(page, lab, "00_tour")
+def an_exercise_wrongly_then_rightly(page: Page) -> None:
+    """In the tour, which has run."""
     cell = scrolled_to(page, "exercises.lucky_row(numbers)")
     expect(cell.locator(".neptune-verdict")).to_contain_text("○ Not answered yet")
 
