@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,8 +40,27 @@ if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
-# Folders of few, long tests, which go first: one that a worker begins last would keep all others waiting.
-LONG_FIRST = ("tests/browser/", "tests/notebooks/", "tests/autotune/", "tests/docs/", "tests/bench/")
+# Files that take long go first: a worker takes whole files, and one that it begins last would keep all others waiting.
+LONG_FIRST = (
+    "tests/browser/",
+    "tests/operators/test_table.py",
+    "tests/fuzz/test_cases.py",
+    "tests/widgets/test_every_operator.py",
+    "tests/notebooks/",
+    "tests/autotune/",
+    "tests/docs/",
+    "tests/pipeline/",
+    "tests/pytorch/",
+    "tests/triton/test_options.py",
+    "tests/bench/",
+    "tests/strict/test_no_code.py",
+    "tests/validate/",
+)
+
+
+def _turn(item: pytest.Item) -> int:
+    """The place of a test's file among those of LONG_FIRST; all others come after them."""
+    return next((n for n, start in enumerate(LONG_FIRST) if item.nodeid.startswith(start)), len(LONG_FIRST))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,13 +68,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FIRST))
+    items.sort(key=_turn)
     if HAS_GPU:
         return
     no_gpu = pytest.mark.skip(reason="no CUDA GPU here")
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(no_gpu)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the collector need not look at it again, nor so often at what tests make."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True)
