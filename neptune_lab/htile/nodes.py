@@ -23,18 +23,22 @@ from dataclasses import dataclass
 from typing import Literal as Lit
 from typing import TypeAlias
 
+from neptune_lab.hashed import Hashed, hash_once, same_constant
+
 # -- integer index expressions ------------------------------------------------------------------------------
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Int:
+class Int(Hashed):
     """An integer constant."""
 
     value: int
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Name:
+class Name(Hashed):
     """A grid variable or the variable of an enclosing `For`."""
 
     name: str
@@ -43,8 +47,9 @@ class Name:
 IndexOp = Lit["+", "-", "*", "//", "%", "min", "max"]
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Arith:
+class Arith(Hashed):
     """`a op b` on integers; `//` and `%` floor, as in Python."""
 
     op: IndexOp
@@ -55,8 +60,9 @@ class Arith:
 IndexExpr: TypeAlias = Int | Name | Arith
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Hashed):
     """`start : start + extent`, walked by the inner loop called `axis`."""
 
     start: IndexExpr
@@ -64,8 +70,9 @@ class Slice:
     axis: str
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class NewAxis:
+class NewAxis(Hashed):
     """A new dimension of extent 1 (the paper's dimension unsqueezing)."""
 
 
@@ -74,16 +81,18 @@ Index: TypeAlias = IndexExpr | Slice | NewAxis
 # -- tile expressions ---------------------------------------------------------------------------------------
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Access:
+class Access(Hashed):
     """`tensor[index...]`: scalar indices are squeezed, slices stay, `NewAxis` unsqueezes."""
 
     tensor: str
     index: tuple[Index, ...]
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Hashed):
     """`tensor[indices...]`, element by element: an access that is no tile (a stride, a diagonal, a window, a table).
 
     Each index is an int32 tile; they broadcast to the result's shape.  An element outside of the tensor reads as 0.
@@ -94,31 +103,37 @@ class Gather:
     indices: tuple[TileExpr, ...]
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Iota:
+class Iota(Hashed):
     """The integer positions `start, start + 1, ...` of exactly one slice, as an int32 tile; `index` holds that slice
     and any `NewAxis` around it."""
 
     index: tuple[Slice | NewAxis, ...]
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Hashed):
     """The value of an index expression, as an int32 of rank 0."""
 
     value: IndexExpr
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(Hashed):
     """A constant of rank 0; infinities are floats."""
 
     value: float | int | bool
     dtype: str
 
+    __eq__ = same_constant
 
+
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Elementwise:
+class Elementwise(Hashed):
     """An elementwise operator on broadcast operands; the result's dtype is stated, never inferred.
 
     Operators: add sub mul div floordiv floormod max min pow neg abs exp exp2 log log2 sqrt rsqrt tanh sigmoid
@@ -131,16 +146,18 @@ class Elementwise:
     dtype: str
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Hashed):
     """Conversion of every element to `dtype`."""
 
     arg: TileExpr
     dtype: str
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Permute:
+class Permute(Hashed):
     """Dimensions reordered: result dimension n is dimension `order[n]` of `arg`."""
 
     arg: TileExpr
@@ -150,8 +167,9 @@ class Permute:
 Reducer = Lit["sum", "max", "min", "prod"]
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Hashed):
     """`arg` folded over dimension `dim`, which is dropped."""
 
     op: Reducer
@@ -159,8 +177,9 @@ class Reduce:
     dim: int
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(Hashed):
     """Matrix product of [m, k] and [k, n], accumulated in float32, added to `acc` when there is one."""
 
     a: TileExpr
@@ -175,8 +194,9 @@ TileExpr: TypeAlias = Access | Gather | Iota | Scalar | Literal | Elementwise | 
 Space = Lit["input", "output", "global", "chip"]
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Hashed):
     """A tensor and where it lives.
 
     Args:
@@ -193,8 +213,9 @@ class Tensor:
     space: Space
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(Hashed):
     """`target = value`: a tile store. `mask`, where given, drops elements whose mask is false."""
 
     node_id: str
@@ -207,8 +228,9 @@ class Store:
 Part = Lit["", "left edge", "interior", "right edge", "visited"]
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class For:
+class For(Hashed):
     """A serial loop of a kernel: `for var in range(start, stop)`; `origin` names the block whose loop it was.
 
     `part` says which part of a partitioned loop this is; a part is not partitioned again.
@@ -226,16 +248,18 @@ class For:
 Stmt: TypeAlias = Store | For
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class GridAxis:
+class GridAxis(Hashed):
     """One dimension of the launch grid: program_id(n) is called `var` and runs over `extent`."""
 
     var: str
     extent: int
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Hashed):
     """One launch: at most three grid axes (x, y, z in this order), and a body.
 
     num_warps and num_stages are hints for the emitter's launcher (None: Triton's defaults).
@@ -249,8 +273,9 @@ class Kernel:
     num_stages: int | None = None
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Program:
+class Program(Hashed):
     """Kernels in launch order over shared tensors; `inputs` and `outputs` fix the calling order."""
 
     name: str

@@ -15,34 +15,42 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from neptune_lab.hashed import Hashed, hash_once, same_constant
+
 # -- expressions --------------------------------------------------------------------------------------------
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Const:
+class Const(Hashed):
     """A constant; infinities are floats."""
 
     value: float | int | bool
     dtype: str = "int32"
 
+    __eq__ = same_constant
 
+
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Var:
+class Var(Hashed):
     """A loop variable (in bindings and predicates) or an iteration variable (inside a block)."""
 
     name: str
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(Hashed):
     """`buffer[indices]`."""
 
     buffer: str
     indices: tuple[Expr, ...]
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Previous:
+class Previous(Hashed):
     """A scan buffer's value at the tag before: `buffer[indices[0] - 1, indices[1:]]`, and `initial` at the first tag.
 
     `indices[0]` is the *current* tag.  Only a scan buffer (`Buffer.tagged`) can be read so.
@@ -53,8 +61,9 @@ class Previous:
     initial: Const
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Op:
+class Op(Hashed):
     """An operator on scalars: add sub mul div floordiv floormod max min pow lt le gt ge eq ne and or not neg select
     and the functions exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf abs floor ceil round (ties to even); and
     guard(x, point, stand_in), which is x, and stand_in where x sits at the singular point (`repair.guard` says why
@@ -64,8 +73,9 @@ class Op:
     args: tuple[Expr, ...]
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Hashed):
     """Conversion to `dtype`."""
 
     dtype: str
@@ -77,8 +87,9 @@ Expr: TypeAlias = Const | Var | Load | Previous | Op | Cast
 # -- statements ---------------------------------------------------------------------------------------------
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Hashed):
     """A tensor: its full, static shape; `scope` is "global", "shared" or "local".
 
     `tagged` marks a scan buffer, whose first axis is the tag: `X[t, i]` is X[i] as it stood after tag t.
@@ -91,8 +102,9 @@ class Buffer:
     tagged: bool = False
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Iter:
+class Iter(Hashed):
     """An iteration variable over `range(extent)`; `kind` is "spatial" or "reduce"; `binding` is over loop variables."""
 
     name: str
@@ -101,8 +113,9 @@ class Iter:
     binding: Expr
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(Hashed):
     """`buffer[indices] = value`."""
 
     buffer: str
@@ -110,8 +123,9 @@ class Store:
     value: Expr
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Block:
+class Block(Hashed):
     """One store, executed for every value of the loops around it for which all of `predicates` hold.
 
     `init`, where given, runs before `body` at the first value of the reduce iterations.  `origin` is the name of
@@ -146,8 +160,9 @@ class Block:
         raise KeyError(name)
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Hashed):
     """`for var in range(extent)`; `kind` is "serial", "parallel" or a thread axis such as "blockIdx.x"."""
 
     var: str
@@ -160,8 +175,9 @@ class Loop:
 Stmt: TypeAlias = Loop | Block
 
 
+@hash_once
 @dataclass(frozen=True, slots=True)
-class Program:
+class Program(Hashed):
     """A function: parameters (inputs, then outputs) and internal buffers, and a body of loops and blocks.
 
     `masked` names the inputs whose elements may be -inf, which stands for an element that is absent; all others are
@@ -248,9 +264,15 @@ def rebuild(expr: Expr, args: tuple[Expr, ...]) -> Expr:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """Every node of an expression, operands first."""
+    found: list[Expr] = []
+    _collect(expr, found)  # one list: a generator per node would pass each node through all those above it
+    return iter(found)
+
+
+def _collect(expr: Expr, found: list[Expr]) -> None:
     for child in children(expr):
-        yield from walk(child)
-    yield expr
+        _collect(child, found)
+    found.append(expr)
 
 
 def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:

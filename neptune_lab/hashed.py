@@ -1,0 +1,58 @@
+"""Nodes that compute their hash once: caches are keyed by whole programs, and a hash walks all of a tree."""
+
+from __future__ import annotations
+
+from math import copysign
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Hashed:
+    """Room for the hash of a node. It is no field: it is not compared, printed, copied by `replace` or pickled
+    (another process hashes strings differently)."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
+def hash_once(cls: type[T]) -> type[T]:
+    """A frozen dataclass that inherits `Hashed`, with its generated hash remembered.
+
+    >>> from neptune_lab.loop_ir.nodes import Op, Var
+    >>> hash(Op("neg", (Var("i"),))) == hash(Op("neg", (Var("i"),)))
+    True
+    """
+    computed = cls.__hash__
+
+    def __hash__(self: T) -> int:
+        try:
+            return self._hash  # type: ignore[attr-defined]
+        except AttributeError:
+            found = computed(self)
+            object.__setattr__(self, "_hash", found)
+            return found
+
+    cls.__hash__ = __hash__  # type: ignore[assignment]
+    return cls
+
+
+def same_constant(one: Any, other: object) -> bool:
+    """The equality of constant nodes, with `value` and `dtype`: 0.0 and -0.0 are two constants, since 1/x is not the
+    same for them, and what is cached for one may not be taken for the other.
+
+    >>> from neptune_lab.loop_ir.nodes import Const
+    >>> Const(0.0, "float32") == Const(-0.0, "float32"), Const(1.0, "float32") == Const(1, "float32")
+    (False, True)
+    """
+    if other.__class__ is not one.__class__:
+        return NotImplemented
+    theirs: Any = other
+    if one.value is not theirs.value and (
+        one.value != theirs.value or (one.value == 0 and copysign(1, one.value) != copysign(1, theirs.value))
+    ):
+        return False
+    return one.dtype == theirs.dtype
+
+
+__all__ = ["Hashed", "hash_once", "same_constant"]
