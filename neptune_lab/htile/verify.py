@@ -1,8 +1,13 @@
-"""What makes an HTile program legal; run between stages.  Every refusal names the node, what was found and expected."""
+"""What makes an HTile program legal; run between stages.  Every refusal names the node, what was found and expected.
+
+What depends on one store alone (its shapes and dtypes, its indices under the variables around it) is cached by the
+store, so a pass pays for what it changed; what depends on the order of stores is checked each time.
+"""
 
 from __future__ import annotations
 
-from typing import assert_never
+from functools import lru_cache
+from typing import TypeAlias, assert_never
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile.bounds import Env, Interval, grid_env, interval, loop_interval
@@ -19,6 +24,7 @@ from neptune_lab.htile.nodes import (
     Slice,
     Stmt,
     Store,
+    Tensor,
     TileExpr,
 )
 from neptune_lab.htile.printer import flat_access
@@ -31,6 +37,11 @@ MAX_GRID_AXES = 3
 
 def verify(program: Program) -> None:
     """Raise TileError where `program` is not valid HTile IR; see nodes.py for the meaning of each rule."""
+    _verified(program)
+
+
+@lru_cache(maxsize=256)
+def _verified(program: Program) -> None:
     _check_tensors(program)
     _check_ids(program)
     _check_chip_tiles_stay_in_their_kernel(program)
@@ -103,6 +114,73 @@ def _check_chip_tiles_stay_in_their_kernel(program: Program) -> None:
                     )
 
 
+EnvItems: TypeAlias = tuple[tuple[str, Interval], ...]
+
+
+@lru_cache(maxsize=4096)
+def _checked_reads(store: Store, tensors: tuple[Tensor, ...]) -> tuple[Access | Gather, ...]:
+    """What the store reads, in order, its shapes and dtypes checked."""
+    program = Program("", tensors, (), (), ())
+    found: list[Access | Gather] = []
+    for root in (store.value, store.mask):
+        if root is not None:
+            shape_of(root, program)
+            dtype_of(root, program)
+            found += [expr for expr in subexpressions(root) if isinstance(expr, Access | Gather)]
+    target = store.target
+    tensor = find_tensor(program, target.tensor)
+    if any(isinstance(index, NewAxis) for index in target.index):
+        raise TileError(f"{flat_access(target)} is stored to with NewAxis; expected indices and slices only")
+    if tensor.space == "input":
+        raise TileError(f"input {tensor.name} is stored to; expected an output, a global or an on-chip tensor")
+    _fits("value", store.value, target, tensor.dtype, program)
+    if store.mask is not None:
+        _fits("mask", store.mask, target, "bool", program)
+    return tuple(found)
+
+
+def _fits(what: str, expr: TileExpr, target: Access, dtype: str, program: Program) -> None:
+    shape, found = shape_of(target, program), shape_of(expr, program)
+    try:
+        fits = broadcast(shape, found) == shape
+    except TileError:
+        fits = False
+    if not fits:
+        raise TileError(f"{what} of shape {found} stored to {flat_access(target)}; expected shape {shape}")
+    if dtype_of(expr, program) != dtype:
+        raise TileError(
+            f"{what} of dtype {dtype_of(expr, program)} stored to {flat_access(target)}; expected {dtype}",
+            help="make the conversion a Cast",
+        )
+
+
+@lru_cache(maxsize=4096)
+def _check_indices(store: Store, env: EnvItems) -> None:
+    """Every index of a store is bounded under the variables around it."""
+    around: Env = dict(env)
+    for root in (store.value, store.mask):
+        for expr in () if root is None else subexpressions(root):
+            match expr:
+                case Access(index=index) | Iota(index=index):
+                    _check_index(index, around)
+                case Scalar(value=value):
+                    interval(value, around)
+                case _:
+                    pass
+    _check_index(store.target.index, around)
+
+
+def _check_index(indices: tuple[Index, ...], env: Env) -> None:
+    for index in indices:
+        match index:
+            case NewAxis():
+                pass
+            case Slice(start=start):
+                interval(start, env)
+            case _:
+                interval(index, env)
+
+
 class _Kernel:
     """Walks one kernel in execution order; `tiles` holds, for each on-chip tensor, the region it now stands for."""
 
@@ -128,9 +206,9 @@ class _Kernel:
                 raise TileError(
                     f"grid axis {axis.var} has extent {axis.extent}; expected 1 or more", node=self.kernel.node_id
                 )
-        self._body(self.kernel.body, grid_env(self.kernel))
+        self._body(self.kernel.body, tuple(grid_env(self.kernel).items()))
 
-    def _body(self, body: tuple[Stmt, ...], env: Env) -> None:
+    def _body(self, body: tuple[Stmt, ...], env: EnvItems) -> None:
         for stmt in body:
             try:
                 match stmt:
@@ -145,10 +223,11 @@ class _Kernel:
                     raise
                 raise TileError(f"{stmt.node_id}: {error.reason}", node=stmt.node_id, help=error.help) from error
 
-    def _loop(self, loop: For, env: Env) -> None:
-        if loop.var in env:
+    def _loop(self, loop: For, env: EnvItems) -> None:
+        around = dict(env)
+        if loop.var in around:
             raise TileError(f"loop variable {loop.var} is bound already; expected a new name")
-        inner: dict[str, Interval] = {**env, loop.var: loop_interval(loop, env)}
+        inner = (*env, (loop.var, loop_interval(loop, around)))
         before = dict(self.tiles)
         # Twice: the second time each tile holds what the iteration before left.
         for _ in range(2):
@@ -158,63 +237,16 @@ class _Kernel:
         # The loop may not run: a tile that holds one region before it and another after it holds neither.
         self.tiles = {name: at for name, at in self.tiles.items() if same_region(before.get(name, at), at)}
 
-    def _store(self, store: Store, env: Env) -> None:
-        for root in (store.value, store.mask):
-            if root is not None:
-                self._expr(root, env)
-        target = store.target
-        self._indices(target.index, env)
-        tensor = find_tensor(self.program, target.tensor)
-        if any(isinstance(index, NewAxis) for index in target.index):
-            raise TileError(f"{flat_access(target)} is stored to with NewAxis; expected indices and slices only")
-        if tensor.space == "input":
-            raise TileError(f"input {tensor.name} is stored to; expected an output, a global or an on-chip tensor")
-        self._fits("value", store.value, target, tensor.dtype)
-        if store.mask is not None:
-            self._fits("mask", store.mask, target, "bool")
-        if tensor.space == "chip":
-            self.tiles[tensor.name] = target
-
-    def _fits(self, what: str, expr: TileExpr, target: Access, dtype: str) -> None:
-        shape, found = shape_of(target, self.program), shape_of(expr, self.program)
-        try:
-            fits = broadcast(shape, found) == shape
-        except TileError:
-            fits = False
-        if not fits:
-            raise TileError(f"{what} of shape {found} stored to {flat_access(target)}; expected shape {shape}")
-        if dtype_of(expr, self.program) != dtype:
-            raise TileError(
-                f"{what} of dtype {dtype_of(expr, self.program)} stored to {flat_access(target)}; expected {dtype}",
-                help="make the conversion a Cast",
-            )
-
-    def _expr(self, root: TileExpr, env: Env) -> None:
-        shape_of(root, self.program)
-        dtype_of(root, self.program)
-        for expr in subexpressions(root):
-            match expr:
-                case Access():
-                    self._indices(expr.index, env)
-                    self._read(expr)
-                case Gather():
-                    self._gather(expr)
-                case Iota(index=index):
-                    self._indices(index, env)
-                case Scalar(value=value):
-                    interval(value, env)
-                case _:
-                    pass
-
-    def _indices(self, indices: tuple[Index, ...], env: Env) -> None:
-        for index in indices:
-            match index:
-                case NewAxis():
-                    pass
-                case Slice(start=start):
-                    interval(start, env)
-                case _:
-                    interval(index, env)
+    def _store(self, store: Store, env: EnvItems) -> None:
+        reads = _checked_reads(store, self.program.tensors)
+        _check_indices(store, env)
+        for read in reads:
+            if isinstance(read, Gather):
+                self._gather(read)
+            else:
+                self._read(read)
+        if find_tensor(self.program, store.target.tensor).space == "chip":
+            self.tiles[store.target.tensor] = store.target
 
     def _gather(self, gather: Gather) -> None:
         tensor = find_tensor(self.program, gather.tensor)

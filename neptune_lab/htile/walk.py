@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import assert_never
 
 from neptune_lab.htile.nodes import (
@@ -135,6 +136,7 @@ def names_of_index(index: IndexExpr | Index) -> frozenset[str]:
             assert_never(index)
 
 
+@lru_cache(maxsize=4096)
 def names_of_access(access: Access) -> frozenset[str]:
     """Grid and loop variables used in the index of `access`."""
     return frozenset().union(*(names_of_index(index) for index in access.index))
@@ -154,6 +156,7 @@ def same_index(a: IndexExpr | Slice, b: IndexExpr | Slice) -> bool:
     return simplify(a) == simplify(b)
 
 
+@lru_cache(maxsize=4096)
 def same_region(a: Access, b: Access) -> bool:
     """Whether two accesses of one tensor select the same tile (apart from the `NewAxis`es around it)."""
     ra, rb = region(a), region(b)

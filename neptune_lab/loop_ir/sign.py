@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -141,6 +142,7 @@ def _known(found: Range) -> Range:
     return Range(-_INF if math.isnan(low) else low, _INF if math.isnan(high) else high)
 
 
+@lru_cache(maxsize=1024)
 def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> Range:
     reducer, term = _folded(program, buffer)
     if term is None or buffer in around:

@@ -9,6 +9,7 @@ the definition gives an infinity (x / 0) a stand-in would hide it.  In most prog
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
@@ -215,6 +216,7 @@ def _with(element: Expr, point: float, cases: list[_Cause]) -> list[_Cause]:
     return [{element: point, **case} for case in cases]
 
 
+@lru_cache(maxsize=4096)
 def in_loops(program: Program, block: Block, expr: Expr) -> Expr:
     """The expression over loop variables, indices made short; casts between floats and guards left out."""
     _, _, loops = tree.find_block(program, block.name)
