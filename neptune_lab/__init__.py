@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from neptune_lab.collector import uncollected as _uncollected
 from neptune_lab.strict.parser import mend_parser as _mend_parser
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     module, _, attribute = _HOMES[name].partition(":")
     try:
-        value = import_module(module)
+        value = _uncollected(import_module)(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
         if missing.partition(".")[0] == __name__:

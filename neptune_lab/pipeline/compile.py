@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from neptune_lab.collector import uncollected
 from neptune_lab.errors import EmitError, NeptuneError, ScheduleError, ValidationError
 from neptune_lab.htile_to_triton import ANY
 from neptune_lab.htile_to_triton.target import check_target
@@ -71,6 +72,7 @@ def by_template(operator: Operator, template: str | None, options: dict[str, Any
     return TEMPLATES[name](started, **options)
 
 
+@uncollected
 def compile(
     what: Operator | Schedule,
     template: str | None = None,
