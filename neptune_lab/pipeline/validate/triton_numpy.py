@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from functools import lru_cache
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,9 +78,13 @@ class _Pointer:
 
 def _load(pointer: Any, mask: Any = None, other: Any = None, **_: Any) -> Tile:
     memory, offsets = pointer.memory, np.asarray(pointer.offsets)
-    keep = np.asarray(True if mask is None else mask)
-    keep = np.broadcast_to(keep, np.broadcast_shapes(keep.shape, offsets.shape))
-    offsets = np.broadcast_to(offsets, keep.shape)
+    if mask is None:
+        _check(offsets, memory, "load")
+        return _tile(memory.flat[offsets])
+    keep = np.asarray(mask)
+    if keep.shape != offsets.shape:
+        keep = np.broadcast_to(keep, np.broadcast_shapes(keep.shape, offsets.shape))
+        offsets = np.broadcast_to(offsets, keep.shape)
     _check(offsets[keep], memory, "load")
     values = memory.flat[np.where(keep, offsets, 0)] if memory.flat.size else np.zeros(keep.shape)
     kind = memory.flat.dtype
@@ -90,6 +95,10 @@ def _load(pointer: Any, mask: Any = None, other: Any = None, **_: Any) -> Tile:
 
 def _store(pointer: Any, value: Any, mask: Any = None, **_: Any) -> None:
     memory, offsets = pointer.memory, np.asarray(pointer.offsets)
+    if mask is None and np.shape(value) == offsets.shape:
+        _check(offsets, memory, "store")
+        memory.flat[offsets] = memory.dtype.convert(value)
+        return
     keep = np.asarray(True if mask is None else mask)
     shape = np.broadcast_shapes(keep.shape, offsets.shape, np.shape(value) if offsets.ndim else ())
     keep = np.broadcast_to(keep, shape)
@@ -99,7 +108,8 @@ def _store(pointer: Any, value: Any, mask: Any = None, **_: Any) -> None:
 
 
 def _check(offsets: np.ndarray, memory: _Memory, what: str) -> None:
-    if offsets.size and (offsets.min() < 0 or offsets.max() >= memory.flat.size):
+    low, high = np.minimum.reduce, np.maximum.reduce  # `min` and `max` of arrays go through several layers of Python
+    if offsets.size and (low(offsets, axis=None) < 0 or high(offsets, axis=None) >= memory.flat.size):
         raise IndexError(f"a {what} reaches element {int(offsets.max())} of {memory.flat.size}")
 
 
@@ -229,6 +239,13 @@ class _Function:
         return launch
 
 
+@lru_cache(maxsize=8)
+def _code(text: str, name: str) -> CodeType:
+    """A module without its imports, compiled once for all kinds of data."""
+    lines = ("" if line.startswith(("import ", "from ")) else line for line in text.splitlines())
+    return compile("\n".join(lines), name, "exec")
+
+
 def run(
     source: TritonSource, inputs: Mapping[str, np.ndarray], dtypes: Mapping[str, str], order: tuple[str, ...]
 ) -> Any:
@@ -263,9 +280,7 @@ def run(
         "tl": language,
         "pow": np.power,
     }
-    lines = source.text.splitlines()
-    text = "\n".join("" if line.startswith(("import ", "from ")) else line for line in lines)
-    exec(compile(text, f"<{source.name}>", "exec"), scope)  # the emitter's own text
+    exec(_code(source.text, f"<{source.name}>"), scope)  # the emitter's own text
     memories = []
     for name in order:
         dtype = kinds[dtypes[name]]
