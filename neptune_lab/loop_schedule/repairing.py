@@ -16,6 +16,7 @@ from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.outcome import Phase
+from neptune_lab.loop_schedule.remembered import resized
 from neptune_lab.loop_schedule.rolled_loop import rolled
 from neptune_lab.loop_schedule.special_values import Moment, Point, ProducerReads, find_points, producer_values
 from neptune_lab.repair import (
@@ -119,6 +120,8 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
     try:
         term = solve(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions, constants=())
         repair = Repair(asked.reads, points_of(program, consumer, asked, term), term)
+        if resized():
+            return repair
         checked = check_written(*as_written(program, consumer, asked, repair))
         return replace(repair, term=with_ranges(program, consumer, asked, repair), checked=checked)
     except RepairError as error:
@@ -196,7 +199,7 @@ def find_given_repair(
             unproved=not given.proved,
         )
         repair = Repair(asked.reads, points_of(program, consumer, asked, term), term, given=given.h.strip())
-        if term.unproved is not None:
+        if term.unproved is not None or resized():
             return repair
         checked = check_written(*as_written(program, consumer, asked, repair))
         term = with_ranges(program, consumer, asked, repair)

@@ -21,6 +21,7 @@ from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule.cut import extract, part_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives import get
+from neptune_lab.loop_schedule.remembered import outcome_of, resized
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB
 from neptune_lab.strict.json_text import parse
@@ -236,9 +237,9 @@ class Schedule:
         primitive = get(step.primitive, arguments)
         part = part_of(self.program, self.parts, _blocks_named(arguments))
         try:
-            outcome = primitive.apply(self.program if part is None else part.program, **arguments)
+            outcome = outcome_of(primitive, self.program if part is None else part.program, arguments)
             outcome = outcome if part is None else part.put_back(outcome)
-            if outcome.program is not self.program:
+            if outcome.program is not self.program and not resized():
                 verify(outcome.program, self.definition)
         except NeptuneError as error:
             error.step = step  # type: ignore[attr-defined]

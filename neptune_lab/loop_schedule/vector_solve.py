@@ -14,6 +14,7 @@ from neptune_lab.loop_schedule.estimate import Progress, is_plain_sum, plain_rea
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.outcome import Phase
+from neptune_lab.loop_schedule.remembered import resized
 from neptune_lab.loop_schedule.repairing import (
     Given,
     Question,
@@ -87,6 +88,8 @@ def find_family_repair(
         values[term.u] = write(term.reference, values, dtype) if reference is None else reference
     progress = progress_of(program, consumer.name, var)
     repair = FamilyRepair(asked.reads, points, term, values, reference, progress)
+    if resized():
+        return repair
     return replace(repair, term=replace(term, ranges=(_in_range(program, consumer, repair),)))
 
 

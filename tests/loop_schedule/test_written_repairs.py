@@ -12,6 +12,7 @@ from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
 from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule import repairing
+from neptune_lab.loop_schedule.remembered import forget_outcomes
 from neptune_lab.loop_schedule.repairing import Repair, as_written, read_consumer
 
 DEFINITIONS: dict[str, Callable[[], small.Definition]] = {
@@ -41,6 +42,7 @@ def repairs_of(definition: small.Definition, update: str, monkeypatch: pytest.Mo
         return repair
 
     monkeypatch.setattr(repairing, "find_repair", watched)
+    forget_outcomes()
     sch = small.schedule(definition)
     sch.split("r.j", (None, 2))
     for block in ("s", "q", "o"):

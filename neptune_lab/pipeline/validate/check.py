@@ -18,6 +18,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Program, Stmt
 from neptune_lab.loop_ir.render import to_text
 from neptune_lab.loop_ir.run_in_python import run_in_python
+from neptune_lab.loop_schedule.remembered import forget_outcomes
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower
@@ -81,8 +82,9 @@ def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str
 
 
 def forget() -> None:
-    """Every structure is validated again: for tests that change the compiler."""
+    """Every structure is validated again, and every step applied again: for tests that change the compiler."""
     _seen.clear()
+    forget_outcomes()
 
 
 def structure(kernel: Kernel) -> str:

@@ -31,6 +31,8 @@ from neptune_lab.loop_ir.nodes import (
     rebuild,
     variables,
 )  # fmt: skip
+from neptune_lab.loop_ir.verify import verify
+from neptune_lab.loop_schedule.remembered import at_other_sizes
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.operators import Operator, TensorSpec
 
@@ -98,9 +100,11 @@ def small_schedule(scheduled: Schedule, planned: Plan) -> Schedule:
         ScheduleError: a step does not apply at small sizes.
     """
     made = Schedule(_operator(scheduled.operator, planned.definition))
-    for applied in scheduled.history:
-        if not _silent(applied.step):
-            made.apply(_step(applied.step, applied.before, made.program, planned.sizes))
+    with at_other_sizes():
+        for applied in scheduled.history:
+            if not _silent(applied.step):
+                made.apply(_step(applied.step, applied.before, made.program, planned.sizes))
+    verify(made.program, made.definition)
     return made
 
 
