@@ -1,11 +1,14 @@
 """Interactive latency on this machine: `python scripts/latency.py` prints a table, medians in milliseconds.
 
 Compiling and editing run in this process; step changes run in Chromium, on a page that `export_html` wrote.
+`python scripts/latency.py compile` prints CPU time alone, of a cold compile and of edits, and what validation takes of
+it: CPU time says the same on a busy machine, as far as any number does.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -38,8 +41,58 @@ def process(code: str) -> float:
     return median(lambda: subprocess.run([sys.executable, "-c", code], check=True, capture_output=True), 3)
 
 
+# Tiles (block_q, block_kv) of causal attention whose small forms, which are validated, are all different.
+STRUCTURES = ((64, 128), (128, 128), (64, 16), (128, 16), (32, 128), (32, 16))
+
+
+def cpu(code: str) -> float:
+    """Milliseconds of CPU time of a fresh Python process that runs `code`, the median of three."""
+    took = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
+    return statistics.median(took)
+
+
+def edits(validate: str) -> str:
+    """Python that compiles causal attention, and prints the median CPU time of compiles with other tiles."""
+    return f"""
+import statistics, time
+import neptune_lab as nl
+op = nl.operators.attention.causal(heads=32, seq=2048, head_dim=128)
+nl.compile(op, validate={validate!r})
+took = []
+for q, kv in {STRUCTURES!r}:
+    start = time.process_time()
+    nl.compile(op, block_q=q, block_kv=kv, validate={validate!r})
+    took.append(1e3 * (time.process_time() - start))
+print(statistics.median(took))
+"""
+
+
+def compile_rows() -> dict[str, float]:
+    """CPU time of compiles, with validation and without."""
+    rows = {}
+    for validate in ("quick", "none"):
+        op = "nl.operators.attention.causal(heads=32, seq=2048, head_dim=128)"
+        rows[f'causal attention, fresh process, validate="{validate}"'] = cpu(
+            f"import neptune_lab as nl; nl.compile({op}, validate={validate!r})"
+        )
+        found = subprocess.run([sys.executable, "-c", edits(validate)], check=True, capture_output=True, text=True)
+        rows[f'the same with other tiles, a structure not seen before, warm, validate="{validate}"'] = float(
+            found.stdout
+        )
+    return rows
+
+
 def main() -> None:
     """Measures and prints."""
+    if sys.argv[1:] == ["compile"]:
+        for name, value in compile_rows().items():
+            print(f"{value:9.1f} ms CPU  {name}")
+        return
     causal = lambda: nl.operators.attention.causal(batch=1, heads=32, seq=2048, head_dim=128)  # noqa: E731
     bare = process("pass")
     rows = {"import neptune_lab (fresh process, Python's own start taken off)": process("import neptune_lab") - bare}
