@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from neptune_lab.hashed import Hashed, hash_once, same_constant
@@ -289,12 +290,22 @@ def transform(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
 
 def variables(expr: Expr) -> set[str]:
     """Names of the variables that occur."""
-    return {node.name for node in walk(expr) if isinstance(node, Var)}
+    return set(_variables(expr))
 
 
 def loads(expr: Expr) -> list[Load | Previous]:
     """Every read, in evaluation order."""
-    return [node for node in walk(expr) if isinstance(node, Load | Previous)]
+    return list(_loads(expr))
+
+
+@lru_cache(maxsize=16384)
+def _variables(expr: Expr) -> frozenset[str]:
+    return frozenset(node.name for node in walk(expr) if isinstance(node, Var))
+
+
+@lru_cache(maxsize=16384)
+def _loads(expr: Expr) -> tuple[Load | Previous, ...]:
+    return tuple(node for node in walk(expr) if isinstance(node, Load | Previous))
 
 
 def reads(block: Block, buffer: str) -> bool:

@@ -42,6 +42,8 @@ def _tvm(
     """TVM's primitive applied; `absent` names the blocks that its refusal would know by numbers of its own."""
     try:
         result = tree.rename_loops(restore_unit_loops(apply(program, action)), loop_names(*program.body))
+        known = {b: b for b in tree.blocks(program)}  # a block that stays is the same object: caches compare it at once
+        result = tree.map_blocks(result, lambda b: known.get(b, b))
     except TvmRefusal as error:
         twice = _written_twice(program)
         if "not a stage pipeline" in error.reason and twice:

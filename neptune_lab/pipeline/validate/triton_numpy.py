@@ -122,7 +122,7 @@ def _fold(function: Callable[..., Any]) -> Callable[..., Tile]:
     def call(value: Any, axis: int | None = None, **_: Any) -> Tile:
         array = np.asarray(value)
         kind = np.int32 if array.dtype == bool else array.dtype
-        return _tile(np.asarray(function(array.astype(kind), axis=axis)).astype(kind))
+        return _tile(np.asarray(function(array.astype(kind, copy=False), axis=axis)).astype(kind, copy=False))
 
     return call
 
@@ -139,7 +139,7 @@ def _where(condition: Any, a: Any, b: Any) -> Tile:
     kinds = [np.asarray(v).dtype for v in (a, b) if isinstance(v, np.ndarray | np.generic)]
     found = np.where(np.asarray(condition), np.asarray(a), np.asarray(b))
     return _tile(
-        found.astype(np.result_type(*kinds))
+        found.astype(np.result_type(*kinds), copy=False)
         if kinds
         else found.astype(np.float32)
         if found.dtype == np.float64
