@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from types import CodeType
 from typing import Any
 
 from fuzz.battery import fuzzed, validation
+from neptune_lab.pipeline.validate import forget
 
 FOLDER = Path(__file__).parent / "mutations"
 ROOT = Path(__file__).parents[2]
@@ -111,7 +113,10 @@ def plant(mutation: Mutation) -> None:
     target: Any = importlib.import_module(mutation.module)
     for part in mutation.qualified.split("."):
         target = getattr(target, part)
-    target.__code__ = code
+    inspect.unwrap(target).__code__ = code  # the function behind a cache
+    if hasattr(target, "cache_clear"):
+        target.cache_clear()
+    forget()  # what was compiled before says nothing about a compiler with a bug
 
 
 def _code_of(module: CodeType, qualified: str) -> CodeType:
