@@ -12,7 +12,6 @@ CASES = 300
 CHUNK = 30
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))
 def test_no_random_program_is_wrong(first: int):
     """Each case is accepted and right, or refused by one of our errors with a help."""
