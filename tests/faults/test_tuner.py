@@ -258,7 +258,7 @@ def test_a_file_locked_in_the_middle_costs_no_measurement(small, candidates, tmp
     workers = Bench(at_1=lambda _: held.append(lock(path)))
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        result = run(small, Store(path), candidates, workers, seconds=20.0)
+        result = run(small, Store(path), candidates, workers, seconds=LONG)
     held[0].close()
     assert any("locked" in str(w.message) and "another process" in str(w.message) for w in heard)
     assert [r.us for r in result.records] == [10.0, 11.0, 12.0, 13.0]

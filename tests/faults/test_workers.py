@@ -12,6 +12,7 @@ from pathlib import Path
 
 import fake_runner
 import pytest
+from waiting import wait_until
 
 from neptune_lab.autotune import dask_workers
 from neptune_lab.autotune.candidate import Candidate
@@ -71,18 +72,28 @@ def test_or_said_where_it_held_something(child):
     assert child.call("os:getpid", restart=False)
 
 
-def test_a_process_killed_during_a_call_is_told_from_one_that_crashed(child):
+def when_it_sleeps(begun: Path, act) -> str:
+    """Does something when `fake_runner:sleep`, called with what is returned, has begun."""
+
+    def run():
+        wait_until(begun.exists)
+        act()
+
+    threading.Thread(target=run).start()
+    return str(begun)
+
+
+def test_a_process_killed_during_a_call_is_told_from_one_that_crashed(child, tmp_path):
     pid = child.call("os:getpid")
-    threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
+    begun = when_it_sleeps(tmp_path / "first", lambda: os.kill(pid, signal.SIGKILL))
     with pytest.raises(ProcessKilled, match="status -9"):
-        child.call("time:sleep", LONG)
+        child.call("fake_runner:sleep", begun, timeout=LONG)
     with pytest.raises(MeasureError, match="status -11") as crashed:
         child.call("signal:raise_signal", signal.SIGSEGV)
     assert not isinstance(crashed.value, ProcessKilled)
-    child.start()
-    threading.Timer(0.2, child.kill).start()
+    begun = when_it_sleeps(tmp_path / "second", child.kill)
     with pytest.raises(MeasureError, match="status -9") as ours:
-        child.call("time:sleep", LONG)
+        child.call("fake_runner:sleep", begun, timeout=LONG)
     assert not isinstance(ours.value, ProcessKilled)
 
 
