@@ -11,7 +11,7 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """Least and greatest value of an index expression over loops `0 <= v < extents[v]`; None where unknown."""
     match expr:
         case Const(value):
-            return int(value), int(value)
+            return (int(value), int(value)) if isinstance(value, int) else None
         case Var(name):
             return (0, extents[name] - 1) if name in extents else None
         case Op("neg", (a,)):

@@ -51,8 +51,8 @@ def attention(
 
     The first call for new shapes or new mods compiles; later calls, of later processes too, find the kernel.  Where
     the tuner has a record for the problem on this GPU, its choice is compiled.  Works inside torch.compile without a
-    graph break (a mod over a tensor that the compiled function takes or makes leaves the graph: define such mods outside
-    of it) and under CUDA-graph capture (after one call outside of it).
+    graph break (a mod over a tensor that the compiled function takes or makes leaves the graph: define such mods
+    outside of it) and under CUDA-graph capture (after one call outside of it).
 
     Tensors that a mod captures are read by the kernel at each call: their values may change, a new shape or dtype
     compiles anew.  They are on q's device; one without axes may be on the CPU too, which costs a copy at each call.

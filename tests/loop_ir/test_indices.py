@@ -128,3 +128,5 @@ def test_bounds_are_exact_where_every_variable_occurs_once():
     assert bounds(Op("floormod", (index(), Const(8))), {"a": 8, "b": 4}) == (0, 7)
     assert bounds(Op("sub", (Const(3), Var("b"))), {"b": 4}) == (0, 3)
     assert bounds(Var("unknown"), {}) is None
+    for value in (0.5, float("inf"), 3.0):  # a float is no index: 0.5 is not 0
+        assert bounds(Const(value, "float32"), {}) is None

@@ -1,7 +1,8 @@
 """Random calls of `nl.attention` beside FlexAttention's eager arithmetic: drawn from a seed, judged, shrunk.
 
-    python tests/pytorch/random_calls.py 2000 0        # cases, first seed; prints counts, refusals and what is wrong
+    python tests/pytorch/random_calls.py 2000 0 STATE   # cases, first seed; prints counts, refusals and what is wrong
 
+STATE, which may be left out, is a file with a line per seed that was judged; a run skips these seeds, so it resumes.
 A mod is a text, so that a case prints as a few lines that can be pasted.
 """
 
@@ -14,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -183,26 +185,44 @@ def judge(case: Case) -> Verdict:
             return Verdict("crashed", f"{type(error).__name__}: {error}")
         single = _flex(q.float(), k.float(), v.float(), score_mod, mask_mod, options)
         double = _flex(q.double(), k.double(), v.double(), score_mod, mask_mod, options)
-    return compare(found, single.to(found.dtype), double, _amplitude(case, q, k, score_mod), v)
+    size, decided = _rows(case, q, k, score_mod, mask_mod)
+    return compare(found, single.to(found.dtype), double, size, v, decided)
 
 
-def compare(found: torch.Tensor, single: torch.Tensor, double: torch.Tensor, size: float, v: torch.Tensor) -> Verdict:
-    """`found` beside the two references, for scores up to `size`."""
+def compare(
+    found: torch.Tensor,
+    single: torch.Tensor,
+    double: torch.Tensor,
+    size: torch.Tensor,
+    v: torch.Tensor,
+    decided: torch.Tensor | None = None,
+) -> Verdict:
+    """`found` beside the two references.
+
+    Args:
+        size: the largest score of each row, or part of one, which broadcasts to the result.
+        decided: rows of which one key takes all the weight, however the scores are rounded.
+    """
     narrow = double.to(found.dtype)
     nan = single.isnan() & narrow.isnan()
     infinite = single.isinf() & (single == narrow)
     finite = single.isfinite() & narrow.isfinite()
     wrong = (nan & ~found.isnan()) | (infinite & (found != single)) | (finite & ~found.isfinite())
     largest = v.double().nan_to_num(0, 0, 0).abs().max().item()
-    tolerance = (2e-5 + 32 * _EPS * size + (2e-3 if found.dtype == torch.float16 else 0)) * largest + 1e-30
+    blur = 32 * _EPS * size
+    if decided is not None:
+        blur = torch.where(decided, 0.0, blur)
+    tolerance = (2e-5 + blur + (2e-3 if found.dtype == torch.float16 else 0)) * largest + 1e-30
     distance = torch.where(finite & found.isfinite(), (found.double() - double).abs(), 0.0)
-    if 32 * _EPS * size < 0.1:  # beyond, no digit of the weights is left
-        wrong |= distance > tolerance + 4 * (single.double() - double).abs().nan_to_num(0, 0, 0)
+    readable = blur < 0.1  # beyond, no digit of the weights is left
+    wrong |= readable & (distance > tolerance + 4 * (single.double() - double).abs().nan_to_num(0, 0, 0))
     if not wrong.any():
         return Verdict("right")
     at = tuple(wrong.nonzero()[0].tolist())
     told = f"{int(wrong.sum())} of {wrong.numel()} elements, the first at {at}: {found[at].item()} in place of "
-    return Verdict("wrong", f"{told}{single[at].item()} (float64: {double[at].item()}); scores up to {size:.3g}")
+    return Verdict(
+        "wrong", f"{told}{single[at].item()} (float64: {double[at].item()}); scores up to {size.max().item():.3g}"
+    )
 
 
 def _flex(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, options: dict[str, Any]) -> torch.Tensor:
@@ -220,17 +240,27 @@ def _flex(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, options: dict[s
         flex_module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = before
 
 
-def _amplitude(case: Case, q: torch.Tensor, k: torch.Tensor, score_mod: Any) -> float:
-    """The largest finite score, or part of one."""
+def _rows(
+    case: Case, q: torch.Tensor, k: torch.Tensor, score_mod: Any, mask_mod: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest finite score of each row, or part of one; and whether one key's score is far above all others."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     scale = q.shape[3] ** -0.5 if case.scale is None else case.scale
     scores = q.double() @ k.double().mT * scale
     parts = [scores, (q.double().abs() @ k.double().abs().mT) * scale]
+    index = torch.meshgrid(*(torch.arange(n, device=q.device) for n in scores.shape), indexing="ij")
     if score_mod is not None:
-        index = torch.meshgrid(*(torch.arange(n, device=q.device) for n in scores.shape), indexing="ij")
-        parts.append(torch.as_tensor(score_mod(scores, *index)).double())
-    sizes = [p[p.isfinite() & (p.abs() < 1e37)].abs() for p in parts]
-    return max((s.max().item() for s in sizes if s.numel()), default=0.0)
+        scores = torch.as_tensor(score_mod(scores, *index), device=q.device).double().expand(scores.shape)
+        parts.append(scores)
+    small = [torch.where(p.isfinite() & (p.abs() < 1e37), p.abs(), 0.0) for p in parts]
+    size = torch.stack([p.amax(-1, keepdim=True) for p in small]).amax(0)
+    if mask_mod is not None:
+        scores = torch.where(mask_mod(*index), scores, -torch.inf)
+    first, *more = scores.topk(min(2, scores.shape[-1]), -1).values.split(1, -1)
+    second = more[0] if more else torch.full_like(first, -torch.inf)
+    # In float32 the scores may be off by what `size` allows; exp(-110) is nothing beside 1.
+    decided = first.isfinite() & (first - second > 256 * _EPS * size + 110) & (first.abs() < 1e37)
+    return size, decided
 
 
 def simpler(case: Case) -> Iterator[Case]:
@@ -277,14 +307,22 @@ def shrunk(case: Case, judged: Callable[[Case], Verdict] = judge) -> Case:
     return case
 
 
-def run(cases: int, seed: int = 0) -> Counter[str]:
-    """Judges the cases and prints what is not right; the counts by verdict."""
+def run(cases: int, seed: int = 0, state: Path | None = None) -> Counter[str]:
+    """Judges the cases and prints what is not right; the counts by verdict, those of `state` among them."""
     words: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
+    lines = state.read_text().splitlines() if state is not None and state.exists() else []
+    done = {int(number): word for number, word in (line.split()[:2] for line in lines)}
     for n in range(seed, seed + cases):
+        if n in done:
+            words[done[n]] += 1
+            continue
         case = draw(n)
         verdict = judge(case)
         words[verdict.word] += 1
+        if state is not None:
+            with state.open("a") as file:
+                print(n, verdict.word, file=file)
         if verdict.word == "refused":
             reasons[verdict.told.split("\n")[0][:160]] += 1
         elif verdict.word != "right":
@@ -297,5 +335,5 @@ def run(cases: int, seed: int = 0) -> Counter[str]:
 
 
 if __name__ == "__main__":
-    found = run(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    found = run(*map(int, sys.argv[1:3]), state=Path(sys.argv[3]) if len(sys.argv) > 3 else None)
     sys.exit(1 if found["wrong"] or found["crashed"] else 0)

@@ -26,11 +26,24 @@ def test_the_judge_sees_what_is_wrong():
 
     v = torch.ones(1, 1, 2, 2)
     good = torch.tensor([[[[1.0, math.nan], [math.inf, 0.0]]]])
-    assert compare(good, good, good.double(), 1.0, v) == Verdict("right")
+    one = torch.ones(1, 1, 2, 1)
+    assert compare(good, good, good.double(), one, v) == Verdict("right")
     for at, value in (((0, 0), 1.01), ((0, 0), math.nan), ((0, 1), 0.0), ((1, 0), 3.0), ((1, 1), math.inf)):
         bad = good.clone()
         bad[(0, 0, *at)] = value
-        assert compare(bad, good, good.double(), 1.0, v).word == "wrong"
+        assert compare(bad, good, good.double(), one, v).word == "wrong"
+
+
+def test_the_judge_compares_row_by_row_what_rounding_leaves():
+    import torch
+
+    v, good = torch.ones(1, 1, 2, 1), torch.zeros(1, 1, 2, 1)
+    size = torch.tensor([1.0, 1e6]).reshape(1, 1, 2, 1)
+    for row, decided, word in ((0, False, "wrong"), (1, False, "right"), (1, True, "wrong")):
+        bad = good.clone()
+        bad[0, 0, row] = 0.01
+        rows = torch.full((1, 1, 2, 1), decided)
+        assert compare(bad, good, good.double(), size, v, rows).word == word
 
 
 def test_shrinking_keeps_the_verdict_and_drops_the_rest():

@@ -172,3 +172,13 @@ def test_scores_are_computed_operation_by_operation(score_mod):
     for row, size in enumerate((1e-25, 1e-12, 1e12, 1e25, 1e38, 0.0, math.inf, math.nan)):
         q[:, :, row] *= size
     same(nl.attention(q, k, v, score_mod=score_mod), flex(q, k, v, score_mod))
+
+
+def test_a_scale_of_nothing_under_a_mask():
+    """Whether a score is finite is a comparison with infinity, which no index analysis takes for its own."""
+    q, k, v = tensors((1, 1, 9, 16))
+    least = torch.finfo(torch.float32).min
+    mod = lambda s, b, h, q, kv: s * 0 + least  # noqa: E731
+    mask = lambda b, h, q, kv: kv <= q  # noqa: E731
+    same(nl.attention(q, k, v, score_mod=mod, mask_mod=mask), flex(q, k, v, mod, mask))
+    same(nl.attention(q, k, v, mask_mod=mask, scale=0.0), flex(q, k, v, mask_mod=mask, scale=0.0))
