@@ -313,3 +313,44 @@ def test_what_put_returned_from_survives_kill_9(store, record, tmp_path):
     found = {r.source for r in store.find()}
     assert {str(n) for n in range(told)} <= found
     store.check()
+
+
+def killed_at_each_write(store: Store, record: Record) -> list[tuple[str, bytes, bytes, bool]]:
+    """What is on the disk if a process is killed at a write of `put(record)`: a name, the file, its log, and whether
+    the log was whole, so that the record must be there.
+
+    SQLite writes the log frame by frame, each a header of 24 bytes and a page, and copies its pages into the file once
+    the log is on the disk.
+    """
+    log = store.path.with_name(store.path.name + "-wal")
+    reader = sqlite3.connect(store.path)
+    reader.execute("select count(*) from sqlite_master").fetchone()  # keeps the log from being copied at once
+    store.put(record)
+    before, written = store.path.read_bytes(), log.read_bytes()
+    reader.close()
+    after = store.path.read_bytes()
+    page = int.from_bytes(written[8:12], "big")
+    frames = range(32, len(written), 24 + page)
+    ends = [0, 16, 32, *(at + size for at in frames for size in (0, 10, 24, 24 + page // 2))]
+    found = [(f"log {end}", before, written[:end], False) for end in dict.fromkeys(ends)]
+    for done in range(0, len(after) + 1, page):
+        found.append((f"copy {done}", after[:done] + before[done:], written, True))
+    return found
+
+
+def test_a_kill_at_each_write_loses_nothing(store, record, tmp_path):
+    old = replace(record, source="old")
+    store.put(old)
+    states = killed_at_each_write(store, record)
+    assert sum(whole for *_, whole in states) > 2
+    assert len(states) > 12
+    for name, file, log, whole in states:
+        again = Store(tmp_path / name.replace(" ", "-") / "records.sqlite")
+        again.path.parent.mkdir()
+        again.path.write_bytes(file)
+        again.path.with_name("records.sqlite-wal").write_bytes(log)
+        found = {r.source for r in again.find()}
+        assert found == ({"old", "aaaa"} if whole else {"old"}), name
+        again.check()
+        again.put(replace(record, source="next"))
+        assert {r.source for r in again.find()} == found | {"next"}, name
