@@ -43,15 +43,15 @@ def note_refusal(sch: Schedule, text: str, refusal: NeptuneError) -> None:
     sch.preface(tuple(getattr(refusal, "phases", ())))
 
 
-def placed(sch: Schedule) -> frozenset[str]:
-    """Blocks of the definition that are not as they were there: fused, tiled or written into their readers."""
+def placed(sch: Schedule, start: Program) -> frozenset[str]:
+    """Blocks that are not as they were in the program `start`: fused, tiled or written into their readers."""
 
     def around(program: Program) -> dict[str, tuple[tuple[str, int, str], ...]]:
         alone = [stmt for stmt in program.body if len(tree.blocks_under(stmt)) == 1]
         names = [tree.blocks_under(stmt)[0].name for stmt in alone]
         return {n: tuple((x.var, x.extent, x.kind) for x in tree.find_block(program, n)[2]) for n in names}
 
-    now, before = around(sch.program), around(sch.definition)
+    now, before = around(sch.program), around(start)
     return frozenset(name for name, loops in before.items() if now.get(name) != loops)
 
 

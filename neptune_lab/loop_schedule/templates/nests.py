@@ -14,7 +14,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.names import loop_names, unique
-from neptune_lab.loop_ir.nodes import Var, variables
+from neptune_lab.loop_ir.nodes import Program, Var, variables
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest, parallelism, plan
@@ -50,6 +50,7 @@ class Work:
     """What the nests scheduled so far leave to be done at the end.
 
     Args:
+        start: the program that the template was given.
         nests: all nests, in order; one that cannot be fused whole puts new ones behind itself.
         knobs: what each is scheduled with.
         loops: rolling loops.
@@ -59,6 +60,7 @@ class Work:
         hints: num_warps and num_stages by a block of the kernel.
     """
 
+    start: Program
     nests: tuple[Nest, ...]
     knobs: tuple[Knobs, ...]
     loops: list[str] = field(default_factory=list)
@@ -75,7 +77,7 @@ class Work:
     def renew(self, n: int, sch: Schedule) -> None:
         """Nest number `n` planned again if another nest has taken a block of it, as after a refusal; there may be none
         left, or several."""
-        nest, knobs, taken = self.nests[n], self.knobs[n], placed(sch)
+        nest, knobs, taken = self.nests[n], self.knobs[n], placed(sch, self.start)
         if taken & {nest.first, *nest.before, *nest.apart, *nest.beside, *nest.chain}:
             left = {nest.first, *nest.chain} - taken
             nests = plan(sch.definition, left, placed=taken)
@@ -95,7 +97,7 @@ def schedule_nests(sch: Schedule, options: Options, *, split: bool) -> None:
     check_plan(sch, nests)
     for nest in nests:
         _check_parallel(sch, nest)  # before any work: most definitions that cannot be fused whole fail here
-    work = Work(nests, knobs_of(sch.program, nests, options))
+    work = Work(sch.program, nests, knobs_of(sch.program, nests, options))
     n = 0
     while n < len(work.nests):
         work.renew(n, sch)
@@ -138,7 +140,7 @@ def roll_nest(sch: Schedule, work: Work, n: int) -> None:
             sch.rolling_update(block, loop)
         except ScheduleError as error:
             note_refusal(sch, f"{block} starts a loop of its own: {error.reason}", error)
-            work.insert(n, plan(sch.definition, nest.chain[done:], placed=placed(sch)))
+            work.insert(n, plan(sch.definition, nest.chain[done:], placed=placed(sch, work.start)))
             break
     fuse_before(sch, nest, grid, _rolling(work))
     again = fuse_after(sch, nest, nest.first, grid, planned_later(sch, work, n))
@@ -191,7 +193,7 @@ def hold_nest(sch: Schedule, work: Work, n: int) -> None:
     left = tuple(b for b in nest.chain if tree.find_block(sch.program, b)[0][0] != kernel)
     if left:
         sch.remark(f"{', '.join(left)} could not follow {nest.first} into its kernel.")
-        work.insert(n, plan(sch.definition, left, placed=placed(sch)))
+        work.insert(n, plan(sch.definition, left, placed=placed(sch, work.start)))
     work.spreads.append(partial(spread_output, sch, nest, knobs))
     work.contractions += [contraction] if contraction else []
     work.hints[nest.first] = (knobs.num_warps, knobs.num_stages)
