@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from fuzz import mutants
+from fuzz import find_mutants, mutants
+from fuzz.battery import validation
 from fuzz.mutants import Mutation, mutations
 
 ALL = {m.name: m for m in mutations()}
@@ -15,6 +16,7 @@ ALL = {m.name: m for m in mutations()}
 def test_there_are_forty():
     assert len(ALL) >= 40
     assert all(m.why and m.old != m.new for m in ALL.values())
+    assert all((mutants.ROOT / path.partition("::")[0]).is_file() for m in ALL.values() for path in m.tests)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -37,7 +39,22 @@ def test_a_text_that_is_gone_is_an_error():
 def test_a_planted_bug_is_found_and_stays_in_its_copy():
     from neptune_lab.htile_to_triton.addresses import strides
 
-    found = mutants._in_a_fork(ALL["strides"], lambda: str(strides((2, 3, 4))))
-    assert found == "(13, 4, 1)"
+    found = find_mutants.in_a_copy(lambda: str(strides((2, 3, 4))), ALL["strides"])
+    assert found == "(24, 4, 1)"
     assert strides((2, 3, 4)) == (12, 4, 1)
-    assert mutants.found_by(ALL["accumulators"], 0, 0.0, ["validation"]) == "validation: causal (Triton)"
+    assert find_mutants.in_a_copy(validation, ALL["accumulators"]) == "causal (Triton)"
+
+
+def test_the_docs_list_every_mutation_with_a_check_that_finds_it():
+    """`python -m fuzz.find_mutants` writes the page."""
+    rows = {}
+    for line in find_mutants.TABLE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and cells[0] not in ("mutation", "---"):
+            rows[cells[0]] = cells
+    assert list(rows) == list(ALL)
+    for name, (_, why, function, *found) in rows.items():
+        assert why == ALL[name].why
+        assert function == f"`{ALL[name].function.removeprefix('neptune_lab.').replace(':', '.')}`"
+        assert len(found) == 3
+        assert set(found) - {"", "-"}, f"nothing finds {name}"

@@ -118,3 +118,50 @@ def test_a_bound_on_rows_and_columns_at_once_keeps_the_start_value_in_its_buffer
     assert sch.check()
     found = sch.run(**sch.operator.random_inputs(0))
     assert all(np.isfinite(found[name]).all() for name in sch.definition.outputs)
+
+
+def test_two_iterations_that_share_a_tensor_keep_loops_of_their_own():
+    """Row i of the norm is row i or j of o, not both: o is fused with a loop of its own for the other one."""
+    sch = nl.Schedule(gram())
+    sch.fuse_under("o", "norm.i")
+    assert len(set(sch.loops("o"))) == 3
+    assert sch.check()
+
+
+def windows() -> Operator:
+    """Two sums over windows that begin at i, of 4 and of 6 elements."""
+    x, w = te.placeholder((9,), "float32", name="x"), te.placeholder((3,), "float32", name="w")
+    j, k = column(4, "j"), column(6, "k")
+    r = small.compute((3,), lambda i: te.sum(x[i + j] * w[i], axis=j), name="r")
+    o = small.compute((3,), lambda i: te.sum(x[i + k] * w[i], axis=k), name="o")
+    return custom("windows", [x, w], [r, o])
+
+
+def test_a_part_of_an_index_takes_all_values():
+    """Below the shared row, k is what j is, but for its last two values."""
+    sch = nl.Schedule(windows())
+    sch.fuse_under("o", "r.i")
+    with pytest.raises(ScheduleError, match=r"block 'o' cannot be fused under r\.j: no tensor that it shares"):
+        sch.fuse_under("o", "r.j")
+    assert sch.check()
+
+
+def test_a_reduction_is_not_fused_under_a_loop_that_it_does_not_run_along():
+    """It would be added up once per iteration."""
+    x, z = te.placeholder((4, 6), "float32", name="x"), te.placeholder((4, 5), "float32", name="z")
+    j, k = column(6, "j"), column(5, "k")
+    r = small.compute((4,), lambda i: te.sum(x[i, j], axis=j), name="r")
+    sch = nl.Schedule(custom("two", [x, z], [r, small.compute((4,), lambda i: te.sum(z[i, k], axis=k), name="o")]))
+    sch.split("r.j", (None, 2))
+    with pytest.raises(ScheduleError, match=r"block 'o' cannot be fused under r\.j0: no tensor that it shares"):
+        sch.fuse_under("o", "r.j0")
+
+
+def test_a_read_beside_what_the_loop_has_written_is_refused():
+    """o[i, j] reads c[i, j + 1], which the iteration after this one writes."""
+    x = te.placeholder((4, 6), "float32", name="x")
+    c = small.compute((4, 6), lambda i, j: x[i, j] * 2.0, name="c")
+    sch = nl.Schedule(custom("beside", [x], [small.compute((4, 5), lambda i, j: c[i, j] + c[i, j + 1], name="o")]))
+    with pytest.raises(ScheduleError, match=r"would read c\[i, j \+ 1\], but what is written there by then"):
+        sch.fuse_under("o", "c.i")
+    assert sch.check()

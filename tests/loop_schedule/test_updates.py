@@ -376,7 +376,7 @@ def test_a_map_under_the_loop_must_be_read_where_it_is_written():
 def test_an_input_of_the_sum_that_is_computed_later(update: str):
     sch = small.schedule(small.late_weight())
     sch.split("r.j", (None, 2))
-    assert_refused(sch, lambda: getattr(sch, update)("o", "r.j0"), "would read 'w' before 'w' writes it")
+    assert_refused(sch, lambda: getattr(sch, update)("o", "r.j0"), "before 'w' writes it, once it is under r")
     sch.inline("w")
     getattr(sch, update)("o", "r.j0")
     assert sch.check()
