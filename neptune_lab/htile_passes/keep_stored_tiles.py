@@ -11,20 +11,34 @@ from dataclasses import replace
 from functools import reduce
 
 from neptune_lab.errors import TileError
+from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
 from neptune_lab.htile.nodes import (
     Access,
+    Dot,
     Elementwise,
     For,
     Iota,
     Kernel,
+    Literal,
+    NewAxis,
     Program,
     Scalar,
+    Slice,
     Stmt,
     Store,
     Tensor,
     TileExpr,
 )
-from neptune_lab.htile.walk import names_of_access, reads, rewrite, same_region, stores, subexpressions
+from neptune_lab.htile.walk import (
+    accesses,
+    names_of_access,
+    reads,
+    region,
+    rewrite,
+    same_region,
+    stores,
+    subexpressions,
+)
 
 
 def keep_stored_tiles(program: Program) -> Program:
@@ -36,7 +50,8 @@ def keep_stored_tiles(program: Program) -> Program:
 
     A tile that is read before this kernel stores it holds what an earlier kernel stored: it is loaded first.  The store
     to `x` leaves the loops that its region does not depend on: an output that a loop carries is stored once.  A bound
-    that moves with such a loop drops a whole iteration, after which the tile is what it was.
+    that moves with such a loop drops a whole iteration, after which the tile is what it was.  A tile that a dot reads
+    is 0 past the tensor's end, as a load gives it.
 
     Raises:
         TileError: a kernel reads another region of such a tensor than the one it stored.
@@ -57,7 +72,7 @@ def keep_stored_tiles(program: Program) -> Program:
                 added.append(replace(tensors[tensor], name=names[tensor], space="chip"))
         if names:
             kernel = replace(kernel, body=tuple(_without_moving_bounds(s, names, tensors, ()) for s in kernel.body))
-        kernels.append(_keep(kernel, names, stored) if names else kernel)
+        kernels.append(_keep(kernel, names, stored, tensors) if names else kernel)
     if not added:
         return program
     return replace(program, tensors=program.tensors + tuple(added), kernels=tuple(kernels))
@@ -102,8 +117,29 @@ def _all(bounds: Sequence[TileExpr]) -> TileExpr:
     return reduce(lambda a, b: Elementwise("and", (a, b), "bool"), bounds)
 
 
-def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> Kernel:
-    def visit(expr: TileExpr) -> TileExpr:
+def _factors(kernel: Kernel) -> set[str]:
+    """The tensors that a dot reads."""
+    dots = [e for s in stores(kernel.body) for e in subexpressions(s.value) if isinstance(e, Dot)]
+    return {access.tensor for dot in dots for access in (*accesses(dot.a), *accesses(dot.b))}
+
+
+def _as_loaded(chip: Access, tensor: Tensor, env: Env) -> TileExpr:
+    """The tile on chip, 0 past the end of `tensor`, as a load gives it."""
+    value: TileExpr = chip
+    parts = [part for part in chip.index if isinstance(part, Slice | NewAxis)]
+    for part, size in zip(region(chip), tensor.shape, strict=True):
+        if isinstance(part, Slice) and interval(part.start, env).hi + part.extent > size:
+            place = Iota(tuple(p if p is part else NewAxis() for p in parts))
+            inside = Elementwise("lt", (place, Literal(size, "int32")), "bool")
+            zero = Literal(0.0 if "float" in tensor.dtype else 0, tensor.dtype)
+            value = Elementwise("where", (inside, value, zero), tensor.dtype)
+    return value
+
+
+def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access], tensors: Mapping[str, Tensor]) -> Kernel:
+    factors = _factors(kernel)
+
+    def visit(expr: TileExpr, env: Env) -> TileExpr:
         if isinstance(expr, Access) and expr.tensor in names:
             if not same_region(expr, stored[expr.tensor]):
                 raise TileError(
@@ -111,7 +147,8 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
                     node=kernel.node_id,
                     help="compute the reader in a kernel of its own",
                 )
-            return Access(names[expr.tensor], expr.index)
+            chip = Access(names[expr.tensor], expr.index)
+            return _as_loaded(chip, tensors[expr.tensor], env) if expr.tensor in factors else chip
         return expr
 
     late: dict[str, Store] = {}
@@ -128,12 +165,14 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
             for t in ready
         )
 
-    def statement(stmt: Stmt, loops: tuple[str, ...]) -> tuple[Stmt, ...]:
+    def statement(stmt: Stmt, loops: tuple[str, ...], env: Env) -> tuple[Stmt, ...]:
         if before := loads(stmt):
-            return (*before, *statement(stmt, loops))
+            return (*before, *statement(stmt, loops, env))
         if isinstance(stmt, For):
-            return (replace(stmt, body=tuple(s for x in stmt.body for s in statement(x, (*loops, stmt.var)))),)
-        value = rewrite(stmt.value, visit)
+            inner = {**env, stmt.var: loop_interval(stmt, env)}
+            body = tuple(s for x in stmt.body for s in statement(x, (*loops, stmt.var), inner))
+            return (replace(stmt, body=body),)
+        value = rewrite(stmt.value, lambda expr: visit(expr, env))
         if stmt.target.tensor not in names:
             return (stmt if value is stmt.value else replace(stmt, value=value),)
         chip = Access(names[stmt.target.tensor], stmt.target.index)
@@ -146,7 +185,7 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access]) -> K
 
     body: list[Stmt] = []
     for n, stmt in enumerate(kernel.body):
-        body += statement(stmt, ())
+        body += statement(stmt, (), grid_env(kernel))
         rest = {s.target.tensor for s in stores(kernel.body[n + 1 :])}
         for tensor in [t for t in late if t not in rest]:
             body.append(late.pop(tensor))

@@ -95,7 +95,7 @@ def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.nda
     with np.errstate(all="ignore"):
         scale = kind.type(np.float32(sizes["head_dim"] ** -0.5))
         turned = np.swapaxes(k, 2, 3)
-        score = unless_large((q @ turned).astype(kind), q[:, :, :, None] * k[:, :, None], (4,)) * scale
+        score = unless_large((q @ turned).astype(kind), q[:, :, :, None].astype(float) * k[:, :, None], (4,)) * scale
         if score_mod is not None:
             score = np.broadcast_to(np.asarray(score_mod(score, *grid)), shape).astype(kind)
         if mask_mod is not None:

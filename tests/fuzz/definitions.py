@@ -63,7 +63,8 @@ def _stage(stage: Data, tensors: Arrays, kind: np.dtype[Any], moved: float, of: 
         folded = tuple(range(len(stage["space"]), len(axes)))
         total = _REDUCE[stage["reducer"]](value, axis=folded)
         if stage["reducer"] == "sum":
-            total = unless_large(np.asarray(total, kind), value, folded)
+            wide = np.broadcast_to(_term(stage["term"], env, _wide(tensors), np.dtype(np.float64)), shape)
+            total = unless_large(np.asarray(total, kind), wide, folded)
             for factor in _weighted(stage["term"], of):
                 weighted = np.broadcast_to(_term(factor, env, tensors, kind), shape)
                 total = unless_large(total, weighted, folded)
@@ -71,8 +72,16 @@ def _stage(stage: Data, tensors: Arrays, kind: np.dtype[Any], moved: float, of: 
     return np.asarray(value, kind)
 
 
+def _wide(tensors: Arrays) -> Arrays:
+    return {name: a.astype(np.float64) for name, a in tensors.items()}
+
+
 def unless_large(total: np.ndarray, terms: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Sums in float32, NaN where the order of the terms decides whether they overflow, and to what."""
+    """Sums in float32, NaN where the order of the terms, or a fused product, decides whether they overflow.
+
+    Args:
+        terms: in float64, where they are finite if their factors are.
+    """
     if total.dtype != np.float32:
         return total
     size = np.where(np.isfinite(terms), np.abs(terms.astype(np.float64)), 0.0).sum(axis=axes)

@@ -10,6 +10,7 @@ import pytest
 import small_operators as small  # pyright: ignore[reportMissingImports]
 from tvm import te
 
+import neptune_lab as nl
 from neptune_lab.errors import TileError
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.htile.nodes import Dot, Elementwise, For, Kernel, Reduce, Store
@@ -23,7 +24,7 @@ from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.loop_to_htile import translate
-from neptune_lab.operators import attention, softmax
+from neptune_lab.operators import attention, custom, softmax
 from neptune_lab.pipeline.lower import translated_and_verified
 
 EACH = pytest.mark.parametrize("template", TEMPLATES)
@@ -77,6 +78,20 @@ def test_a_reduction_through_tags_skips_what_is_past_its_end(factors: tuple[int 
     inputs = sch.operator.random_inputs(0)
     found = interpret(keep_stored_tiles(assert_right(sch)), inputs, dtype="float64")
     np.testing.assert_allclose(found["o"], run(as_float64(sch.definition), inputs)["o"], rtol=1e-9)
+
+
+def test_a_tile_that_a_dot_reads_again_is_0_past_the_end():
+    """s is stored, for a later kernel, and multiplied by v: of the second tile's 5 columns, 2 do not exist."""
+    q, k, v = (te.placeholder((n, 4), "float32", name=name) for name, n in (("q", 5), ("k", 8), ("v", 8)))
+    d, j, c = te.reduce_axis((0, 4), name="d"), te.reduce_axis((0, 8), name="j"), te.reduce_axis((0, 8), name="c")
+    s = small.compute((5, 8), lambda i, j: te.sum(q[i, d] * k[j, d], axis=d), name="s")
+    r = small.compute((5,), lambda i: te.sum(s[i, c], axis=c), name="r")
+    acc = small.compute((5, 4), lambda i, e: te.sum(s[i, j] * v[j, e], axis=j), name="acc")
+    o = small.compute((5, 4), lambda i, e: acc[i, e] / (te.abs(r[i]) + 0.5), name="o")
+    kernel = nl.compile(custom("chain", [q, k, v], [o]), "rolling_update", block_kv=5, validate="none")
+    inputs = kernel.schedule.operator.random_inputs(0)
+    expected = run(as_float64(kernel.schedule.definition), inputs)["o"]
+    np.testing.assert_allclose(interpret(kernel.htile, inputs, dtype="float64")["o"], expected, rtol=1e-6)
 
 
 # -- text ------------------------------------------------------------------------------------------
