@@ -45,6 +45,9 @@ def exponentials_to_base_two(program: Program) -> Program:
         p[...] = exp2(x[...] * (f[..., NewAxis] * 1.442695) - m[..., NewAxis] * (f[..., NewAxis] * 1.442695))
         with f = max(2 ** 27 / max(abs(m), 2 ** 27), 2 ** -101)
 
+    A difference of rows, as h has it, is multiplied too: h from a maximum to the same one must be 1.  On a GPU, where a
+    product and a difference are one fused operation, m * c - m * c is the rounding of the second product.
+
     Measured on an H200: without it attention takes 5 to 12% longer, a performer 3%.
     """
     state = _BaseTwo(program, Magnitudes(program), _folds(program))
@@ -66,6 +69,8 @@ class _BaseTwo:
 
     def scaled(self, arg: TileExpr) -> TileExpr:
         """`arg * log2(e)`, the factor as deep inside as it cannot overflow."""
+        if self.is_row(arg, arg) and (moved := _row_difference(arg)) is not None:
+            return moved
         summands = list(_summands(arg))
         if len(summands) > 1 and not any(map(self.is_extremum, summands)):
             return times(arg, LOG2_E)
@@ -116,6 +121,18 @@ class _BaseTwo:
         shape = shape_of(whole, self.program)
         small = math.prod(shape_of(part, self.program)) < math.prod(shape)
         return small or math.prod(shape) == max(shape, default=1)
+
+
+def _row_difference(arg: TileExpr) -> TileExpr | None:
+    """`(a - b) * (c * log2(e))` of rows a * c - b * c; None for what is no difference of this form."""
+    match arg:
+        case Elementwise(op="sub", args=(a, b), dtype="float32"):
+            (x, factor), (y, same) = split_factor(a), split_factor(b)
+            if factor == same:
+                return times(replace(arg, args=(x, y)), factor * LOG2_E)
+        case _:
+            pass
+    return None
 
 
 def _folds(program: Program) -> Mapping[str, bool]:

@@ -204,15 +204,18 @@ def _written(places: _Places, block: Block) -> Side:
 
 @lru_cache(maxsize=4096)
 def _written_by(block: Block, loops: Extents) -> Side:
-    """What a block writes. A reduction writes its start value in tiles that are past the end as well."""
     side = _side(block, block.body.indices, loops)
+    return Side(side.indices, bounds_of_store(block, loops), side.loops)
+
+
+def bounds_of_store(block: Block, loops: Extents) -> tuple[Expr, ...]:
+    """The predicates under which a block stores: a tiled reduction writes its start value past the end as well."""
     if block.role not in TILED:
-        return side
+        return block.predicates
     folded = folded_loops(block)
     tags = {it.binding.name: it.extent for it in block.iters if it.kind == "spatial" and isinstance(it.binding, Var)}
     whole = {var for var, extent in loops if extent <= tags.get(var, 0)}
-    kept = tuple(p for p in block.predicates if not variables(p) & folded and not variables(p) <= whole)
-    return Side(side.indices, kept, side.loops)
+    return tuple(p for p in block.predicates if not variables(p) & folded and not variables(p) <= whole)
 
 
 @lru_cache(maxsize=4096)

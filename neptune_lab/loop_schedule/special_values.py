@@ -108,7 +108,9 @@ def find_points(
             nothing = carries_nothing(program, consumer, reducer, term, producer, point, stand_ins)
             if nothing is None and not (isinstance(solved, RepairTerm) and solved.unproved):
                 raise _refusal(producer, guard.point, consumer, solved)
-            shows = nothing is not None and nothing.hidden and not _shows_anyway(program, producer, point)
+            # Behind a guard the end is the identity: of another number `_shows_anyway` knows nothing.
+            alike = nothing is not None and nothing.identity and _shows_anyway(program, producer, point)
+            shows = nothing is not None and nothing.hidden and not alike
             if shows and nothing is not None and not nothing.plainly:
                 raise _unclear_end(producer, guard.point, consumer, solved)
             points.append(Point(point, stand_in, nothing is None or nothing.identity, shows))

@@ -16,7 +16,7 @@ from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stm
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks_under
-from neptune_lab.loop_ir.verify import verify
+from neptune_lab.loop_ir.verify import bounds_of_store, verify
 from neptune_lab.loop_to_htile.capacity import check_fits
 from neptune_lab.loop_to_htile.patterns import Converter, always, store_value
 from neptune_lab.loop_to_htile.regions import Nest, region
@@ -262,7 +262,7 @@ def _bounds(
     shape = program.buffer(block.writes).shape
     implied = {(simplify(i, nest.extents), size) for i, size in zip(indices, shape, strict=True)}
     found = []
-    for predicate in block.predicates:
+    for predicate in bounds_of_store(block, tuple(nest.extents.items())):
         if always(predicate, nest) or variables(predicate) & set(folded):
             continue
         match predicate:

@@ -56,6 +56,7 @@ class LoadedKernel:
     def __init__(self, spec: KernelSpec, module: ModuleType, interpreter: bool) -> None:
         import torch
         from torch.autograd import forward_ad
+        from triton.compiler.errors import CompilationError
         from triton.runtime.errors import OutOfResources
 
         self.spec = spec
@@ -65,7 +66,7 @@ class LoadedKernel:
         self._launchers: dict[int, Callable[..., Any]] = {}
         self._cuda, self._torch, self._forward = torch.cuda, torch, forward_ad
         self._device_type = "cuda"
-        self._too_large = OutOfResources
+        self._too_large, self._refused = OutOfResources, (CompilationError, RuntimeError)
         # The copy engine takes addresses in whole 16 bytes.
         self._aligns = "TensorDescriptor(" in spec.text or "make_tensor_descriptor(" in spec.text
 
@@ -74,8 +75,8 @@ class LoadedKernel:
 
         Raises:
             LaunchError: an argument's shape, dtype, device or layout is not what the kernel was compiled for, it
-                records gradients (there is no backward), or the kernel needs more shared memory or registers than the
-                GPU has.
+                records gradients (there is no backward), the kernel needs more shared memory or registers than the
+                GPU has, or Triton's compiler fails.
         """
         if not self._fits(tensors):
             check_arguments(self.spec, tensors, self.interpreter)
@@ -112,7 +113,7 @@ class LoadedKernel:
         does every kernel of one whose memory holds the negated values (`Tensor.is_neg`).
 
         Raises:
-            LaunchError: the kernel needs more shared memory or registers than the GPU has.
+            LaunchError: the kernel needs more shared memory or registers than the GPU has, or Triton's compiler fails.
         """
         for tensor in tensors:
             if tensor.is_neg():
@@ -128,6 +129,15 @@ class LoadedKernel:
             raise LaunchError(
                 f"{self.spec.name} needs {error.required} of {error.name}; this GPU has {error.limit}",
                 help="compile with smaller tiles (block_q, block_kv), or a smaller num_stages",
+            ) from error
+        except self._refused as error:
+            # A pass of Triton's that fails raises RuntimeError, as CUDA does too.
+            if isinstance(error, RuntimeError) and "PassManager" not in str(error):
+                raise
+            first = str(error).strip().splitlines()[-1:]
+            raise LaunchError(
+                f"Triton's compiler fails on {self.spec.name}: {' '.join(first)}",
+                help="compile with tiles of at least 16 elements each way (block_q, block_kv), or with fewer num_warps",
             ) from error
 
     def _launch(self, tensors: tuple[torch.Tensor, ...]) -> Any:

@@ -76,6 +76,25 @@ def test_the_numpy_form_of_triton_is_what_tritons_interpreter_gives(name: str):
             np.testing.assert_allclose(np.asarray(a, "float64"), b, rtol=unit, atol=unit)
 
 
+@pytest.mark.parametrize("name", ["causal", "rows"])
+def test_the_numpy_form_computes_in_float32(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Where it is float64 by mistake, exp2(-1000) is no 0, and 0 * inf no NaN."""
+    kernel = compiled(name, validate="none")
+    definition = kernel.schedule.definition
+    made, seen = triton_numpy._tile, set()
+
+    def tile(value):
+        found = made(value)
+        seen.add(found.dtype)
+        return found
+
+    monkeypatch.setattr(triton_numpy, "_tile", tile)
+    inputs = kernel.schedule.operator.random_inputs(0)
+    triton_numpy.run(kernel.triton, inputs, {b.name: b.dtype for b in definition.buffers}, definition.inputs)
+    assert np.dtype("float32") in seen
+    assert np.dtype("float64") not in seen
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_reference_is_the_operators_own(name: str):
     op = OPERATORS[name][0]()

@@ -151,7 +151,9 @@ def _extremum(keeps: Callable[..., Any], drops: Callable[..., Any]) -> Callable[
     """tl.maximum or tl.minimum: a NaN is dropped, and kept where `propagate_nan` says so."""
 
     def call(a: Any, b: Any, propagate_nan: Any = None) -> Tile:
-        return _tile((drops if propagate_nan is None else keeps)(np.asarray(a), np.asarray(b)))
+        # A number is left one: as an array of its own it would make float64 of the tile.
+        a, b = (np.asarray(x) if isinstance(x, np.ndarray) else x for x in (a, b))
+        return _tile((drops if propagate_nan is None else keeps)(a, b))
 
     return call
 
