@@ -8,7 +8,7 @@ from dataclasses import replace
 from neptune_lab.htile.nodes import Access, Cast, Elementwise, Kernel, Program, Reduce, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import map_stores, rewrite_store, stores, subexpressions
-from neptune_lab.htile_passes.constants import float32, number
+from neptune_lab.htile_passes.constants import float32, number, split_factor
 
 NARROW = frozenset({"float16", "bfloat16"})
 
@@ -61,7 +61,11 @@ def _sums_exponentials(divisor: TileExpr, every: tuple[Store, ...]) -> bool:
     found = _made_of(divisor.tensor, every)
     folds = [e for e in found if isinstance(e, Reduce) and e.op == "sum"]
     exponentials = [e for e in found if isinstance(e, Elementwise) and e.op in ("exp", "exp2")]
-    less = any(isinstance(e.args[0], Elementwise) and e.args[0].op == "sub" for e in exponentials)
+    less = any(
+        isinstance(x, Elementwise) and x.op == "sub"
+        for e in exponentials
+        for x in (e.args[0], split_factor(e.args[0])[0])
+    )
     maximum = any(
         (isinstance(e, Reduce) and e.op == "max") or (isinstance(e, Elementwise) and e.op == "max") for e in found
     )

@@ -195,7 +195,7 @@ def attention_causal_kernel_consumer(
     s_max_1_finite_first = gl.where(s_max_1_first == float("-inf"), 0.0, s_max_1_first)
     s_exp_first = gl.exp2(score_first * 0.18033688011112042 - s_max_1_finite_first[:, None] * 1.4426950408889634)
     s_sum_tile_first = gl.sum(s_exp_first, axis=1)
-    repair_first = gl.exp2(s_max_0 * 1.4426950408889634 - s_max_1_finite_first * 1.4426950408889634)
+    repair_first = gl.exp2((s_max_0 - s_max_1_finite_first) * 1.4426950408889634)
     s_sum = repair_first * s_sum + s_sum_tile_first
     acc_left = gl.convert_layout(s_exp_first.to(gl.float16), LEFT_64)
     s_max_0 = s_max_1_first
@@ -223,7 +223,7 @@ def attention_causal_kernel_consumer(
         s_max_1_finite = gl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
         s_exp = gl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
         s_sum_tile = gl.sum(s_exp, axis=1)
-        repair = gl.exp2(s_max_0 * 1.4426950408889634 - s_max_1_finite * 1.4426950408889634)
+        repair = gl.exp2((s_max_0 - s_max_1_finite) * 1.4426950408889634)
         s_sum = repair * s_sum + s_sum_tile
         acc_left = gl.convert_layout(s_exp.to(gl.float16), LEFT_64)
         mbarrier.wait(k_full.index(k_slot), k_phase, pred=j0 > 0)
@@ -254,7 +254,7 @@ def attention_causal_kernel_consumer(
         s_max_1_finite = gl.where(s_max_1 == float("-inf"), 0.0, s_max_1)
         s_exp = gl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
         s_sum_tile = gl.sum(s_exp, axis=1)
-        repair = gl.exp2(s_max_0 * 1.4426950408889634 - s_max_1_finite * 1.4426950408889634)
+        repair = gl.exp2((s_max_0 - s_max_1_finite) * 1.4426950408889634)
         s_sum = repair * s_sum + s_sum_tile
         acc_left = gl.convert_layout(s_exp.to(gl.float16), LEFT_64)
         mbarrier.wait(k_full.index(k_slot), k_phase, pred=j0 > 0)

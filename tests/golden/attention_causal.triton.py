@@ -59,7 +59,7 @@ def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
         s_exp = tl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
         s_sum_tile = tl.sum(s_exp, axis=1)
         # s_sum
-        repair = tl.exp2(s_max_0 * 1.4426950408889634 - s_max_1_finite * 1.4426950408889634)
+        repair = tl.exp2((s_max_0 - s_max_1_finite) * 1.4426950408889634)
         s_sum = repair * s_sum + s_sum_tile
         v = tl.load(v_base + j[:, None] * 64 + d[None, :])
         acc = tl.dot(s_exp.to(tl.float16), v, acc=repair[:, None] * acc)
@@ -76,7 +76,7 @@ def attention_causal_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     s_exp = tl.exp2(score * 0.18033688011112042 - s_max_1_finite[:, None] * 1.4426950408889634)
     s_sum_tile = tl.sum(s_exp, axis=1)
     # s_sum
-    repair = tl.exp2(s_max_0 * 1.4426950408889634 - s_max_1_finite * 1.4426950408889634)
+    repair = tl.exp2((s_max_0 - s_max_1_finite) * 1.4426950408889634)
     s_sum = repair * s_sum + s_sum_tile
     v_2 = tl.load(v_base + i[:, None] * 64 + d[None, :])
     acc = tl.dot(s_exp.to(tl.float16), v_2, acc=repair[:, None] * acc)

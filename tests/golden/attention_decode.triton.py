@@ -48,11 +48,7 @@ def attention_causal_local(q_ptr, k_ptr, v_ptr, s_max_local_ptr, s_sum_local_ptr
     s_max_local_chip = _max(tl.where(j < 96, score, float("-inf")), axis=0)
     tl.store(s_max_local_base, s_max_local_chip)
     s_exp = tl.exp2(
-        score * 1.4426950408889634 - tl.where(
-            s_max_local_chip == float("-inf"),
-            0.0,
-            s_max_local_chip,
-        ) * 1.4426950408889634,
+        (score - tl.where(s_max_local_chip == float("-inf"), 0.0, s_max_local_chip)) * 1.4426950408889634,
     )
     # s_sum_local
     tl.store(s_sum_local_base, tl.sum(tl.where(j < 96, s_exp, 0.0), axis=0))
@@ -83,15 +79,9 @@ def attention_causal_combine(out_ptr, s_max_local_ptr, s_sum_local_ptr, acc_loca
     # s_sum
     s_max_finite = tl.where(s_max == float("-inf"), 0.0, s_max)
     s_sum_local = tl.load(s_sum_local_base + j)
-    s_sum = tl.sum(
-        tl.exp2(s_max_local * 1.4426950408889634 - s_max_finite * 1.4426950408889634) * s_sum_local,
-        axis=0,
-    )
+    s_sum = tl.sum(tl.exp2((s_max_local - s_max_finite) * 1.4426950408889634) * s_sum_local, axis=0)
     acc_local = tl.load(acc_local_base + j[:, None] * 64 + d[None, :])
-    acc = tl.sum(
-        tl.exp2(s_max_local[:, None] * 1.4426950408889634 - s_max_finite * 1.4426950408889634) * acc_local,
-        axis=0,
-    )
+    acc = tl.sum(tl.exp2((s_max_local[:, None] - s_max_finite) * 1.4426950408889634) * acc_local, axis=0)
     # out
     tl.store(out_base + d, (acc * (1.0 / s_sum)).to(tl.float16))
 

@@ -55,7 +55,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
         s_max = _maximum(s_max, _max(score, axis=1) * 0.125)
         p = tl.exp2(score * 0.18033688011112042 - s_max[:, None] * 1.4426950408889634)
         # s_sum
-        repair = tl.exp2(s_max_prev * 1.4426950408889634 - s_max * 1.4426950408889634)
+        repair = tl.exp2((s_max_prev - s_max) * 1.4426950408889634)
         s_sum = s_sum * repair + tl.sum(p, axis=1)
         v = tl.load(v_base + j[:, None] * 64 + d[None, :])
         acc = tl.dot(p.to(tl.float16), v, acc=acc * repair[:, None])
@@ -65,7 +65,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr):
     s_max = _maximum(s_max, _max(tl.where(j_2[None, :] < 77, score * 0.125, float("-inf")), axis=1))
     p = tl.exp2(score * 0.18033688011112042 - s_max[:, None] * 1.4426950408889634)
     # s_sum
-    repair = tl.exp2(s_max_prev * 1.4426950408889634 - s_max * 1.4426950408889634)
+    repair = tl.exp2((s_max_prev - s_max) * 1.4426950408889634)
     s_sum = s_sum * repair + tl.sum(tl.where(j_2[None, :] < 77, p, 0.0), axis=1)
     v_2 = tl.load(v_base + j_2[:, None] * 64 + d[None, :], mask=j_2[:, None] < 77, other=0.0)
     acc = tl.dot(tl.where(j_2[None, :] < 77, p, 0.0).to(tl.float16), v_2, acc=acc * repair[:, None])

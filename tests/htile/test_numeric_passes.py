@@ -236,6 +236,17 @@ def test_base_two_sees_what_a_mask_writes_into_bounded_values(hidden: float):
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-30)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.0884])
+def test_base_two_moves_a_row_by_its_difference(scale: float):
+    """exp(m - m) is 1, also where a GPU fuses a product and the difference: the difference comes first."""
+    first = store("s0", M, Reduce("max", X, 1))
+    moved = op("exp", op("sub", op("mul", M, lit(scale)), op("mul", M, lit(scale))))
+    value = value_of(exponentials_to_base_two(program(first, store("s1", M, moved))), "s1")
+    difference, factor = split_factor(value.args[0])
+    assert difference == op("sub", M, M)
+    assert factor == pytest.approx(scale * math.log2(math.e))
+
+
 @pytest.mark.parametrize("literal", [True, False])
 def test_base_two_keeps_finfo_min_apart_from_an_infinity(literal: bool):
     """finfo.min - -inf is inf; were finfo.min multiplied by log2(e), it would be -inf too, and the difference NaN."""

@@ -251,3 +251,17 @@ def test_a_split_that_a_mask_empties_ends_nothing():
         expected, found = (run_in_python(p, inputs)["o"] for p in (sch.definition, sch.program))
     assert np.isfinite(expected).all()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+def test_the_end_shows_where_the_guard_leaves_no_identity(update: str):
+    """The largest of exp(x - r) on a row of -inf: 0 behind a guard, which max does not start from, and NaN without."""
+    inputs, (o,) = small.pair(lambda c, r: te.exp(c - r), "max")
+    sch = small.schedule((inputs, [small.compute((3,), lambda i: o[i] + 1.0, name="z")]))
+    x = {"x": np.array([[-INF] * 5, [-INF, -INF, 1, 2, 3], [0, 1, 2, 3, 4]], np.float32)}
+    sch.split("r.j", (None, 2))
+    getattr(sch, update)("o", "r.j0")
+    with np.errstate(all="ignore"):
+        expected, found = (run_in_python(p, x)["z"] for p in (sch.definition, sch.program))
+    np.testing.assert_array_equal(np.isnan(found), [True, False, False])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -80,6 +80,14 @@ def test_a_reduction_through_tags_skips_what_is_past_its_end(factors: tuple[int 
     np.testing.assert_allclose(found["o"], run(as_float64(sch.definition), inputs)["o"], rtol=1e-9)
 
 
+def test_splits_that_are_past_the_end_hold_the_start_value():
+    """Two elements in four splits of one: what the last two store is what nothing was folded into."""
+    sch = small.schedule(small.pair(lambda c, r: te.exp(c - r), m=2))
+    sch.split("r.j", (4, None))
+    sch.split_k_update("o", "r.j0")
+    assert_right(sch, 0, 1)
+
+
 def test_a_tile_that_a_dot_reads_again_is_0_past_the_end():
     """s is stored, for a later kernel, and multiplied by v: of the second tile's 5 columns, 2 do not exist."""
     q, k, v = (te.placeholder((n, 4), "float32", name=name) for name, n in (("q", 5), ("k", 8), ("v", 8)))

@@ -73,6 +73,21 @@ def test_a_kernel_that_needs_more_than_the_gpu_has_is_explained(kernel, monkeypa
         kernel(*tensors())
 
 
+@pytest.mark.parametrize("raised", [RuntimeError("PassManager::run failed"), RuntimeError("CUDA error: busy")])
+def test_what_tritons_compiler_fails_on_is_ours(kernel, monkeypatch, raised: RuntimeError):
+    """A pass of Triton's fails on some tiles of a few elements; errors of CUDA go through as they are."""
+
+    def fails(*_: torch.Tensor) -> None:
+        raise raised
+
+    monkeypatch.setattr(kernel.module, kernel.spec.entry, fails)
+    ours = "PassManager" in str(raised)
+    with pytest.raises(
+        LaunchError if ours else RuntimeError, match="Triton's compiler fails" if ours else "CUDA error"
+    ):
+        kernel(*tensors())
+
+
 def test_gradients_are_refused_and_not_dropped(kernel):
     q, k, v = tensors()
     with pytest.raises(LaunchError, match=r"argument k records gradients, .* no backward\n.*torch\.no_grad.*k\.detach"):
