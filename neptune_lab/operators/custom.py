@@ -87,7 +87,7 @@ def custom(
         source=_source(program, reference),
         template=template,
         build=lambda: program,
-        compute=_native(program) if reference is None else _checked(name, reference, out_specs),
+        compute=_as_defined(program) if reference is None else _checked(name, reference, out_specs),
         draw=(lambda rng: tuple(_random(rng, spec) for spec in in_specs))
         if draw is None
         else _drawn(name, draw, in_specs),
@@ -269,13 +269,13 @@ def _spec(tensor: Any) -> TensorSpec:
     return TensorSpec(str(tensor.op.name), tuple(int(n) for n in tensor.shape), str(tensor.dtype))
 
 
-def _native(program: Program) -> Callable[..., Arrays]:
+def _as_defined(program: Program) -> Callable[..., Arrays]:
     """The definition itself in float64, as it stands before any schedule."""
 
     def compute(*arrays: np.ndarray) -> Arrays:
-        from neptune_lab.loop_ir.run import as_float64, run
+        from neptune_lab.loop_ir.run import run_wide
 
-        found = run(as_float64(program), dict(zip(program.inputs, arrays, strict=True)))
+        found = run_wide(program, dict(zip(program.inputs, arrays, strict=True)))
         return tuple(found[name].astype(np.float64) for name in program.outputs)
 
     return compute

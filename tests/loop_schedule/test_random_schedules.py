@@ -12,7 +12,7 @@ import small_operators as small
 from neptune_lab.errors import NeptuneError, TileError
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.loop_ir.nodes import loads
-from neptune_lab.loop_ir.run import as_float64, run
+from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.loop_ir.tree import find_block
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_to_htile import translate
@@ -89,7 +89,7 @@ def check_random_schedule(op: Operator, seed: int, draws: int) -> int:
     except TileError:
         return len(sch.steps)
     inputs = op.random_inputs(0)
-    found, expected = interpret(tiles, inputs, dtype="float64"), run(as_float64(sch.definition), inputs)
+    found, expected = interpret(tiles, inputs, dtype="float64"), run_wide(sch.definition, inputs)
     for name in sch.definition.outputs:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, err_msg=f"seed {seed}\n{sch.to_python()}")
     return len(sch.steps)

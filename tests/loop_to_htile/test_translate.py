@@ -19,7 +19,7 @@ from neptune_lab.htile.printer import to_text
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.htile_passes import keep_stored_tiles
-from neptune_lab.loop_ir.run import as_float64, run
+from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
@@ -45,7 +45,7 @@ def assert_right(sch: Schedule, *seeds: int) -> TileProgram:
     for seed in seeds or (0,):
         inputs = sch.operator.random_inputs(seed)
         found = interpret(tiles, inputs, dtype="float64")
-        expected = run(as_float64(sch.definition), inputs)
+        expected = run_wide(sch.definition, inputs)
         for name in sch.definition.outputs:
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12)
     return tiles
@@ -77,7 +77,7 @@ def test_a_reduction_through_tags_skips_what_is_past_its_end(factors: tuple[int 
     sch.split("r.j", factors)
     inputs = sch.operator.random_inputs(0)
     found = interpret(keep_stored_tiles(assert_right(sch)), inputs, dtype="float64")
-    np.testing.assert_allclose(found["o"], run(as_float64(sch.definition), inputs)["o"], rtol=1e-9)
+    np.testing.assert_allclose(found["o"], run_wide(sch.definition, inputs)["o"], rtol=1e-9)
 
 
 def test_splits_that_are_past_the_end_hold_the_start_value():
@@ -98,7 +98,7 @@ def test_a_tile_that_a_dot_reads_again_is_0_past_the_end():
     o = small.compute((5, 4), lambda i, e: acc[i, e] / (te.abs(r[i]) + 0.5), name="o")
     kernel = nl.compile(custom("chain", [q, k, v], [o]), "rolling_update", block_kv=5, validate="none")
     inputs = kernel.schedule.operator.random_inputs(0)
-    expected = run(as_float64(kernel.schedule.definition), inputs)["o"]
+    expected = run_wide(kernel.schedule.definition, inputs)["o"]
     np.testing.assert_allclose(interpret(kernel.htile, inputs, dtype="float64")["o"], expected, rtol=1e-6)
 
 

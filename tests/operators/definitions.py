@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from neptune_lab.loop_ir.run import as_float64, run
+from neptune_lab.loop_ir.run import run, run_wide
 from neptune_lab.operators.base import Operator
 
 
 def outputs_and_references(op: Operator, inputs: dict[str, np.ndarray], *, wide: bool = True) -> list[tuple]:
     """(output, reference) for each output; `wide` runs the definition in float64, otherwise in its own dtypes."""
-    found = run(as_float64(op.program) if wide else op.program, inputs)
+    found = run_wide(op.program, inputs) if wide else run(op.program, inputs)
     wanted = op.reference(*inputs.values())
     several = wanted if isinstance(wanted, tuple) else (wanted,)
     return [(found[spec.name], reference) for spec, reference in zip(op.outputs, several, strict=True)]

@@ -11,7 +11,7 @@ import neptune_lab as nl
 from neptune_lab.errors import ScheduleError, TileError
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.run import as_float64, run
+from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.operators import attention, norms, rows
 from neptune_lab.pipeline.fallback import schedule_apart
 from neptune_lab.pipeline.kernel import Kernel
@@ -28,7 +28,7 @@ GATHERED += ("table_by_permutation", "nested_gather", "reshape_sum", "upsample",
 def assert_same(kernel: Kernel, inputs: dict[str, np.ndarray], tolerance: float = 2e-4) -> None:
     """The kernel's outputs are those of the definition, computed stage by stage in float64."""
     with np.errstate(all="ignore"):
-        want = run(as_float64(kernel.operator.program), inputs)
+        want = run_wide(kernel.operator.program, inputs)
         found = call_on_arrays(kernel._loaded, tuple(inputs.values()))
     for spec, values in zip(kernel.operator.outputs, found, strict=True):
         expected = want[spec.name]
@@ -43,7 +43,7 @@ def test_reads_that_are_no_tile_mean_the_same_in_htile(name: str):
     assert len(kernel.triton.kernels) == 1
     assert "gather(" in kernel.htile_text
     inputs = kernel.operator.random_inputs(2)
-    want = run(as_float64(kernel.operator.program), inputs)
+    want = run_wide(kernel.operator.program, inputs)
     found = interpret(kernel.htile, inputs, dtype="float64")
     for spec in kernel.operator.outputs:
         np.testing.assert_allclose(found[spec.name], want[spec.name], rtol=1e-9, atol=1e-9)

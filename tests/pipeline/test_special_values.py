@@ -15,7 +15,7 @@ import torch
 from tvm import te
 
 import neptune_lab as nl
-from neptune_lab.loop_ir.run import as_float64, run
+from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.operators import attention, custom, math, norms, rows, softmax
 from neptune_lab.operators.base import Operator
@@ -59,7 +59,7 @@ def hold(
     """
     with np.errstate(all="ignore"):
         sch = Schedule(op)
-        want, exact = sch.run(**given), run(as_float64(sch.definition), given)
+        want, exact = sch.run(**given), run_wide(sch.definition, given)
         found = kernel(*(torch.from_numpy(given[t.name]) for t in op.inputs))
     for spec, got in zip(op.outputs, found if isinstance(found, tuple) else (found,), strict=True):
         a, b = np.asarray(want[spec.name], np.float64), np.asarray(got.double().numpy())
