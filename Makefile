@@ -6,8 +6,8 @@ ARGS   ?=
 # Cases and seed of `make fuzz`; SEED is of `make nightly` too.
 N      ?= 2000
 SEED   ?= 0
-# Workers for the tests: one more than cores, as some wait for browsers and processes; at most 8 (each loads TVM and torch).
-JOBS   ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)))
+# Workers for the tests: one a core, at most 8 (each loads TVM and torch).
+JOBS   ?= logical
 
 ifneq ($(words $(VENV)),1)
 $(error VENV="$(VENV)": expected one folder without spaces in its name, as in make VENV=.venv)
