@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, bound_loops, walk
+from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_schedule.special_values import Point, tells_infinity
 from neptune_lab.loop_schedule.vanishing import folded_element, in_loops, without_maps
 
@@ -51,10 +53,21 @@ def rolled(
     points: Mapping[str, tuple[Point, ...]],
     estimates: Iterable[str] = (),
 ) -> Rolled:
-    """The loop of `consumer` (its local block), in whose iterations the terms are given."""
+    """The loop of `consumer` (its local block), in whose iterations the terms are given.
+
+    Raises:
+        RepairError: step "range": what a producer folds is not found, as in a combine step that sums up splits.
+    """
     folds: dict[str, tuple[str, Expr]] = {}
     for producer in places:
         _add_fold(program, producer, folds, places)
+        if producer not in folds:
+            raise RepairError(
+                f"the program does not show which elements {producer!r} folds, so the loop cannot be tried in float32",
+                step="range",
+                expression=", ".join(expression(h) for h in moved),
+                help=f"fuse the stages before {producer!r} is split and combined, or keep them apart",
+            )
     inner = frozenset(bound_loops(it for it in consumer.iters if it.kind == "reduce"))
     placed = tuple(in_loops(program, consumer, without_maps(program, term)) for term in terms)
     return Rolled(

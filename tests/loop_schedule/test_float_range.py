@@ -7,6 +7,7 @@ import pytest
 import small_operators as small
 from tvm import te
 
+from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule.repairing import RepairRefused
 from neptune_lab.pipeline import schedule
@@ -137,3 +138,14 @@ def test_an_infinity_that_an_output_tells_from_nan_is_kept_or_refused(update: st
     with pytest.raises(RepairRefused, match="step 'range' failed"):
         fused(square_of_tanh(te.tanh), update)
     fused(square_of_tanh(lambda r: r * 2.0), update)
+
+
+def test_a_producer_whose_elements_are_not_found_is_refused():
+    """r is split and combined: its own loop folds what the splits made, and repaired on the way."""
+    x, v = small.matrix(n=2, m=7), small.matrix("v", n=2, m=7)
+    r = small.fold("sum", "r", 2, 7, lambda i, j: te.tanh(x[i, j]))
+    o = small.fold("sum", "o", 2, 7, lambda i, j: te.exp(te.tanh(x[i, j]) - r[i]) * v[i, j])
+    sch = schedule(small.operator(([x, v], [o])), "split_k_update", block_kv=2, splits=2)
+    with pytest.raises(ScheduleError) as caught:
+        sch.rolling_update("o", "r.j0", maps="inline")
+    assert caught.value.help
