@@ -7,14 +7,13 @@ back *is* the tag table.  Buffers start as NaN: a read of something never writte
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Expr, Previous, Program, Store, transform
 from neptune_lab.loop_ir.run_in_python import run_in_python
-from neptune_lab.loop_ir.tree import map_blocks, statements
+from neptune_lab.loop_ir.tree import map_blocks, stores
 from neptune_lab.strict.console import shown
 
 
@@ -124,8 +123,7 @@ def run_wide(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.nd
     Args:
         inputs: one array for each input, as `run` takes them.
     """
-    runs = (prod(loop.extent for loop in loops) for _, stmt, loops in statements(program) if isinstance(stmt, Block))
-    if sum(runs) <= _FEW:
+    if stores(program) <= _FEW:
         try:
             return run_in_python(program, _arrays_of(as_float64(program), inputs))
         except ScheduleError:

@@ -24,6 +24,15 @@ def blocks(program: Program) -> tuple[Block, ...]:
     return tuple(stmt for _, stmt, _ in statements(program) if isinstance(stmt, Block))
 
 
+def stores(program: Program) -> int:
+    """How many stores a run makes, predicates aside: the work of recording or running it."""
+
+    def count(stmt: Stmt) -> int:
+        return 1 if isinstance(stmt, Block) else stmt.extent * sum(count(s) for s in stmt.body)
+
+    return sum(count(stmt) for stmt in program.body)
+
+
 Place: TypeAlias = tuple[Path, Stmt, tuple[Loop, ...]]
 
 

@@ -221,7 +221,7 @@ def points(values: list[Expr], predicates: list[Expr], sizes: Mapping[str, int])
     return np.stack(columns, axis=1) if columns else np.zeros((int(mask.sum()), 0), np.int64)
 
 
-_ARITHMETIC: dict[str, Callable[..., Points]] = {
+ARITHMETIC: dict[str, Callable[..., Points]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -251,7 +251,7 @@ def evaluate(expr: Expr, env: Mapping[str, Points]) -> Points:
         case Var(name):
             return env[name]
         case Op(name, args):
-            return _ARITHMETIC[name](*(evaluate(a, env) for a in args))
+            return ARITHMETIC[name](*(evaluate(a, env) for a in args))
     raise KeyError(type(expr).__name__)
 
 

@@ -20,6 +20,7 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Pro
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.sign import Range, range_of
+from neptune_lab.loop_ir.visits import ARITHMETIC
 
 Array = npt.NDArray[Any]
 
@@ -39,26 +40,9 @@ UFUNCS: dict[str, np.ufunc] = {
     "all": np.logical_and,
 }
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
+    **ARITHMETIC,
     "div": np.divide,
-    "floordiv": np.floor_divide,
-    "floormod": np.mod,
-    "max": np.maximum,
-    "min": np.minimum,
     "pow": np.power,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-    "neg": np.negative,
-    "select": np.where,
     "guard": lambda x, point, stand_in: np.where(x == point, stand_in, x),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),

@@ -8,7 +8,8 @@ from math import inf, prod
 import numpy as np
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, Stmt, Var, loads, walk
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, Var, loads, walk
+from neptune_lab.loop_ir.tree import stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +49,6 @@ def loop_names(program: Program) -> tuple[str, ...]:
 def extent(program: Program, block: str, loop: str) -> int:
     """How often the loop `loop` around `block` runs; ScheduleError where there is none."""
     return tree.find_loop(program, block, loop)[1].extent
-
-
-def stores(program: Program) -> int:
-    """How many stores a run makes, predicates aside: the work of recording or running it."""
-
-    def count(stmt: Stmt) -> int:
-        return 1 if isinstance(stmt, Block) else stmt.extent * sum(count(s) for s in stmt.body)
-
-    return sum(count(stmt) for stmt in program.body)
 
 
 @dataclass(frozen=True, slots=True)

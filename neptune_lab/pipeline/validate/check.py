@@ -15,7 +15,7 @@ from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.htile import printer
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Program, Stmt
+from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.render import to_text
 from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule.remembered import forget_outcomes
@@ -158,7 +158,7 @@ def _stages(kernel: Kernel, mode: str, inputs: Arrays, gluon: bool = False) -> l
     plain = kernel.triton.kernels and all(k.language == "triton" for k in kernel.triton.kernels)
     found: list[tuple[str, Run]] = []
     if mode == "full":
-        if _loop_points(kernel.program.body) <= _LOOP_POINTS:
+        if tree.stores(kernel.program) <= _LOOP_POINTS:
             found.append(("loops", lambda: run_in_python(kernel.program, inputs)))
         found.append(("tiles before the passes", lambda: interpret(kernel.translated, inputs)))
     if mode == "full" or gluon or not plain:
@@ -187,7 +187,7 @@ def _first_stage(
 ) -> tuple[str, Difference | str]:
     """The earliest form of the program that is wrong already, and what is wrong with it."""
     earlier: list[tuple[str, Run]] = []
-    if _loop_points(kernel.program.body) <= _LOOP_POINTS:
+    if tree.stores(kernel.program) <= _LOOP_POINTS:
         earlier.append(("the scheduled loops", lambda: run_in_python(kernel.program, inputs)))
     earlier.append(("the program of tiles", lambda: interpret(kernel.translated, inputs)))
     before = kernel.translated
@@ -233,11 +233,6 @@ def _is_large(kernel: Kernel, mode: str) -> bool:
     points = sum(prod(it.extent for it in b.iters) for b in tree.blocks(kernel.schedule.definition))
     instances = sum(prod(axis.extent for axis in k.grid) for k in kernel.htile.kernels)
     return points > _POINTS[mode] or instances > _INSTANCES[mode]
-
-
-def _loop_points(body: tuple[Stmt, ...]) -> int:
-    """How many stores a loop program does."""
-    return sum(1 if isinstance(s, Block) else s.extent * _loop_points(s.body) for s in body)
 
 
 def repeat(definition: Program, steps: str, code: CodeOptions, inputs: Arrays) -> None:
