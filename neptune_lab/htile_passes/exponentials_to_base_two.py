@@ -20,7 +20,7 @@ LOG2_E = math.log2(math.e)
 SAFE = 1e12
 # Rows above this get a smaller factor: the roundings of the two products, six at most, stay below 2 ** 7 together.
 _LARGE = 2.0**27
-_LEAST = 2.0**-101
+_LEAST = 2.0**-100
 _FINITE = float(np.finfo(np.float32).max)
 _SMALL = 2.0**-24  # its product with _LEAST is no denormal
 
@@ -42,8 +42,10 @@ def exponentials_to_base_two(program: Program) -> Program:
     x = m = finfo.min, a mask that programs write in place of -inf.  So where two summands may be that large, rows with
     |m| > 2 ** 27 get a smaller factor (there x - m is a few roundings of x, or its exponential is 0 with either):
 
-        p[...] = exp2(x[...] * (f[..., NewAxis] * 1.442695) - m[..., NewAxis] * (f[..., NewAxis] * 1.442695))
-        with f = max(2 ** 27 / max(abs(m), 2 ** 27), 2 ** -101)
+        p[...] = exp2(x[...] * f[..., NewAxis] - m[..., NewAxis] * f[..., NewAxis])
+        with f = where(abs(m) > 2 ** 27, max(exp2(28 - ceil(log2(abs(m)))), 2 ** -100), 1.442695)
+
+    It is a power of two, so that both products are exact, fused or not, and exp(m - m) is 1.
 
     A difference of rows, as h has it, is multiplied too: h from a maximum to the same one must be 1.  On a GPU, where a
     product and a difference are one fused operation, m * c - m * c is the rounding of the second product.
@@ -201,6 +203,10 @@ def _times(expr: TileExpr, row: TileExpr | None) -> TileExpr:
     rest, own = split_factor(expr)
     if not _SMALL < abs(own * LOG2_E) < 1e38:
         rest, own = expr, 1.0
-    large = Elementwise("max", (Elementwise("abs", (row,), "float32"), float32(_LARGE)), "float32")
-    smaller = Elementwise("max", (Elementwise("div", (float32(_LARGE), large), "float32"), float32(_LEAST)), "float32")
-    return Elementwise("mul", (rest, Elementwise("mul", (smaller, float32(own * LOG2_E)), "float32")), "float32")
+    size = Elementwise("abs", (row,), "float32")
+    exponent = Elementwise("ceil", (Elementwise("log2", (size,), "float32"),), "float32")
+    power = Elementwise("exp2", (Elementwise("sub", (float32(28), exponent), "float32"),), "float32")
+    least = Elementwise("max", (power, float32(_LEAST)), "float32")  # an infinite row stays infinite
+    factors = [least if own == 1 else Elementwise("mul", (least, float32(own)), "float32"), float32(own * LOG2_E)]
+    large = Elementwise("gt", (size, float32(_LARGE)), "bool")
+    return Elementwise("mul", (rest, Elementwise("where", (large, *factors), "float32")), "float32")

@@ -234,6 +234,8 @@ class _Dependents:
                 continue
             reducer = reducer_of(source)
             at_point = source.origin == self.origin
+            if other is not None and reducer is not None and not at_point:
+                return False  # what it folds may tell: the smallest of x / r is 0, or NaN
             identities[read] = point if at_point or reducer is None else float(IDENTITIES[reducer])
             spoilt[read] = (point if other is None else other) if at_point else np.nan
         return same_where_finite(self.program, value, identities, spoilt)

@@ -128,6 +128,9 @@ def _term(term: Any, env: Mapping[str, Any], tensors: Arrays, kind: np.dtype[Any
         a, b = (_index(index, env) for index in args)
         return a <= b if op == "index<=" else a < b
     found = _NUMPY[op](*(_term(a, env, tensors, kind) for a in args))
+    if op == "tanh" and kind == np.float32:
+        # Absolute, not relative: below this it may be 0, and -inf times it NaN.
+        found = np.where(np.abs(found) < 2.0**-22, np.float32(0), found)
     if op in ("tanh", "sigmoid"):
         found = found + env[""]
     return found if np.asarray(found).dtype == bool else np.asarray(found).astype(kind)

@@ -221,6 +221,20 @@ def test_base_two_overflows_no_finite_difference(masked: float):
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-30)
 
 
+def test_products_of_base_two_are_exact_in_large_rows():
+    """exp(m - m) is 1 there, also where a GPU fuses one of the two products with the difference."""
+    after = exponentials_to_base_two(rows_of_softmax(X))
+    element, row = value_of(after, "s3").args[0].args
+    assert element.args[1] == row.args[1]
+    written = program(store("s0", M, Reduce("max", X, 1)), store("s1", Y, row))
+    x = np.repeat((np.float32(1.7) ** np.arange(40, 72)).astype(np.float32), 16).reshape(32, 16)
+    x[0], x[1], x[2] = np.finfo(np.float32).min, np.finfo(np.float32).max, -(np.float32(2) ** 28)
+    products = interpret(written, {"x": x})["y"]
+    large = np.abs(x) > 2.0**27
+    assert large.sum() > 16 * 16
+    np.testing.assert_array_equal(np.frexp(products / x.astype(np.float64))[0][large], 0.5)  # a power of two
+
+
 @pytest.mark.parametrize("hidden", [-3.4028234663852886e38, 3.4028234663852886e38])
 def test_base_two_sees_what_a_mask_writes_into_bounded_values(hidden: float):
     """tanh bounds the elements, but not the literal of the mask: rows of finfo.min alone, and beside -inf."""

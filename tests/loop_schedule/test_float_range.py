@@ -140,6 +140,19 @@ def test_an_infinity_that_an_output_tells_from_nan_is_kept_or_refused(update: st
     fused(square_of_tanh(lambda r: r * 2.0), update)
 
 
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+def test_an_infinity_that_a_later_reduction_tells_from_nan_is_kept(template: str):
+    """The smallest x / sqrt(inf) is 0: the sum of exp(x * x - max x) may not be NaN where the definition's is inf."""
+    (x,), (total,) = small.pair(lambda c, r: te.exp(c * c - r))
+    extent = int(x.shape[1])
+    o = small.fold("min", "low", 3, extent, lambda i, j: x[i, j] / te.sqrt(total[i] * total[i] + 0.5))
+    sch = custom_schedule(([x], [small.compute((3,), lambda i: o[i] + 1.0, name="e")]), template)
+    given = np.array([[95.0] * (extent - 1) + [2000.0]] * 3, np.float32)
+    with np.errstate(all="ignore"):
+        found = run_in_python(sch.program, {"x": given})
+    np.testing.assert_array_equal(found["e"], np.ones(3))
+
+
 def test_a_producer_whose_elements_are_not_found_is_refused():
     """r is split and combined: its own loop folds what the splits made, and repaired on the way."""
     x, v = small.matrix(n=2, m=7), small.matrix("v", n=2, m=7)
