@@ -36,6 +36,7 @@ from neptune_lab.loop_ir.nodes import (
     substitute,
     variables,
 )
+from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.read_cover import Side, uncovered
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.visits import Extents, extents_of, visits
@@ -65,7 +66,7 @@ def _verified(program: Program, definition: Program | None) -> None:
     writers: dict[str, list[Block]] = {}
     for block, _ in around.values():
         writers.setdefault(block.writes, []).append(block)
-    places = _Places(around, paths, order, writers)
+    places = _Places(around, paths, order, writers, {b.name: b.shape for b in program.buffers})
     for name, found in writers.items():
         _check_writers(places, name, found)
     _check_outputs(program, places)
@@ -83,8 +84,9 @@ class _Places:
         paths: Mapping[str, tree.Path],
         order: Mapping[str, int],
         writers: Mapping[str, list[Block]],
+        shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self.around, self.paths, self.order, self.writers = around, paths, order, writers
+        self.around, self.paths, self.order, self.writers, self.shapes = around, paths, order, writers, shapes
         self._extents = {name: extents_of(loops) for name, (_, loops) in around.items()}
 
     def loops(self, block: Block) -> tuple[Loop, ...]:
@@ -282,6 +284,8 @@ def _check_covered(
         env = {it.name: it.binding for it in reader.iters}
         made = tuple(substitute(c, env) for c in conditions)
         missing = uncovered(replace(wanted, predicates=(*wanted.predicates, *made)), written, around)
+    if missing is not None and uncovered(_anywhere(wanted, places.shapes[read.buffer]), written, around) is None:
+        return
     if missing is not None:
         where = f" inside loop {shared[-1].var!r}" if shared else ""
         raise ScheduleError(
@@ -291,6 +295,14 @@ def _check_covered(
             help=f"fuse at a loop where {read.buffer!r} is complete, or read it at the element that {writer.name!r} is "
             "computing",
         )
+
+
+def _anywhere(side: Side, shape: tuple[int, ...]) -> Side:
+    """All that an access may touch if nothing is known of the indices that are no sums of loops, as those that depend
+    on data: such an index takes every value of its dimension."""
+    open_ = {n: f"index {n}" for n, index in enumerate(side.indices) if as_sum(index) is None}
+    indices = tuple(Var(open_[n]) if n in open_ else index for n, index in enumerate(side.indices))
+    return Side(indices, side.predicates, (*side.loops, *((name, shape[n]) for n, name in open_.items())))
 
 
 def _check_own_read(places: _Places, reader: Block, read: Load | Previous) -> None:
