@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from neptune_lab.htile.nodes import Elementwise, TileExpr
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_ir.tree import blocks
-from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.pipeline.record import Applied
-from neptune_lab.repair import VectorRepair
+from neptune_lab.loop_ir.tree import blocks, find_block
+from neptune_lab.loop_schedule.schedule import Applied, Schedule
+from neptune_lab.pipeline.record import Applied as AppliedPass
+from neptune_lab.repair import RepairTerm, VectorRepair
 
 
-def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequence[Applied]) -> tuple[str, ...]:
+def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequence[AppliedPass]) -> tuple[str, ...]:
     """Titles of the exceptions, in the order of the page.
 
     Args:
@@ -23,12 +23,7 @@ def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequenc
         passes: each pass with the program after it and its proof.
     """
     program = scheduled.definition
-    repairs = [
-        phase.derivation
-        for applied in scheduled.history
-        for phase in applied.outcome.phases
-        if phase.derivation is not None and phase.refusal is None
-    ]
+    repairs = _repairs(scheduled)
     sums = [b for b in blocks(program) if reducer_of(b) == "sum" and "float" in program.buffer(b.writes).dtype]
     # What the partition assumes is that a masked element adds nothing: 0 · v is 0 if v is finite.
     assumed = any(note.strip().startswith("assumed:") for applied in passes for note in applied.notes)
@@ -38,14 +33,33 @@ def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequenc
     ]
     met = {
         "near the largest float": bool(sums),
-        "beyond 1e-18 to 1e18": bool(repairs),
+        "beyond 1e-18 to 1e18": any(True for _ in repairs),
         "tanh and sigmoid": any(isinstance(e, Elementwise) and e.op in ("tanh", "sigmoid") for e in computed),
-        "vector repairs": any(isinstance(repair, VectorRepair) for repair in repairs),
+        "vector repairs": bool(repaired_by_vectors(scheduled)),
         "masked tiles are not visited": assumed,
         "large common offsets": any(map(_is_offset_exponential, computed)),
         "float16 outputs": any(spec.dtype == "float16" for spec in scheduled.operator.outputs),
     }
     return tuple(title for title, holds in met.items() if holds)
+
+
+def repaired_by_vectors(scheduled: Schedule) -> frozenset[str]:
+    """The stages of the definition that a vector repair computes: where one of them overflows, the kernel may have NaN."""
+    return frozenset(
+        find_block(applied.before, str(dict(applied.step.arguments)["block"]))[1].origin
+        for applied, repair in _repairs(scheduled)
+        if isinstance(repair, VectorRepair)
+    )
+
+
+def _repairs(scheduled: Schedule) -> Iterator[tuple[Applied, RepairTerm | VectorRepair]]:
+    """Each repair of the schedule with the step that derived it; a cut shows repairs that came to nothing."""
+    for applied in scheduled.history:
+        if applied.step.primitive == "cut":
+            continue
+        for phase in applied.outcome.phases:
+            if phase.derivation is not None and phase.refusal is None:
+                yield applied, phase.derivation
 
 
 def _is_offset_exponential(expr: TileExpr) -> bool:
@@ -56,4 +70,4 @@ def _is_offset_exponential(expr: TileExpr) -> bool:
     return False
 
 
-__all__ = ["exceptions_met"]
+__all__ = ["exceptions_met", "repaired_by_vectors"]

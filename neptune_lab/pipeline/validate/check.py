@@ -20,6 +20,7 @@ from neptune_lab.loop_ir.render import to_text
 from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule.remembered import forget_outcomes
 from neptune_lab.loop_schedule.schedule import Schedule
+from neptune_lab.pipeline.exceptions import repaired_by_vectors
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower
 from neptune_lab.pipeline.options import CodeOptions
@@ -131,8 +132,9 @@ def _validate(kernel: Kernel, code: CodeOptions, mode: str, gluon: bool = False)
     stages: dict[str, None] = {}
     kinds = []
     masks = has_masks(definition)
+    by_vectors = repaired_by_vectors(kernel.schedule)
     for kind, inputs in data_sets(definition, captured, _SETS[mode]):
-        wanted = expectations(definition, inputs)
+        wanted = expectations(definition, inputs, by_vectors)
         removes = masks and not all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
         for stage, run in _stages(kernel, mode, inputs, gluon):
             what = _wrong(run, wanted, removes)
@@ -250,7 +252,7 @@ def repeat(definition: Program, steps: str, code: CodeOptions, inputs: Arrays) -
         outputs=specs(definition.outputs), source="", build=lambda: definition, compute=unused, draw=unused,
     )  # fmt: skip
     kernel = lower(Schedule.replay(operator, steps), replace(code), None)
-    wanted = expectations(definition, inputs)
+    wanted = expectations(definition, inputs, repaired_by_vectors(kernel.schedule))
     removes = has_masks(definition) and not all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
     for stage, run in _stages(kernel, "full", inputs):
         what = _wrong(run, wanted, removes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,14 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def evaluate(definition: Program, inputs: Mapping[str, Array], *, wide: bool = False, moved: float = 0.0) -> Arrays:
+def evaluate(
+    definition: Program,
+    inputs: Mapping[str, Array],
+    *,
+    wide: bool = False,
+    moved: float = 0.0,
+    unclear: Collection[str] = (),
+) -> Arrays:
     """Every stage of the definition in order, as it stands: all tensors by name.
 
     Args:
@@ -39,6 +46,7 @@ def evaluate(definition: Program, inputs: Mapping[str, Array], *, wide: bool = F
         inputs: an array per input, of its shape.
         wide: floats are float64, and conversions between floats do nothing; else each stage is in its own dtype.
         moved: what is added to each tanh and sigmoid, whose error is absolute.
+        unclear: stages whose infinities are NaN here, since the promise does not say which of the two they are.
     """
     machine = _Machine(definition, wide, moved)
     for name in definition.inputs:
@@ -46,6 +54,9 @@ def evaluate(definition: Program, inputs: Mapping[str, Array], *, wide: bool = F
     with np.errstate(all="ignore"):
         for block in tree.blocks(definition):
             machine.stage(block)
+            if block.name in unclear:
+                found = machine.arrays[block.writes]
+                machine.arrays[block.writes] = np.where(np.isfinite(found), found, np.asarray(np.nan, found.dtype))
     return machine.arrays
 
 
