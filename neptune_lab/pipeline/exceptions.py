@@ -44,7 +44,7 @@ def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequenc
 
 
 def repaired_by_vectors(scheduled: Schedule) -> frozenset[str]:
-    """The stages of the definition that a vector repair computes: where one of them overflows, the kernel may have NaN."""
+    """The stages of the definition that a vector repair computes: if one overflows, the kernel may have NaN."""
     return frozenset(
         find_block(applied.before, str(dict(applied.step.arguments)["block"]))[1].origin
         for applied, repair in _repairs(scheduled)

@@ -18,7 +18,7 @@ from neptune_lab.loop_ir.run import run
 from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_to_htile import translate
-from neptune_lab.operators import attention, rows
+from neptune_lab.operators import attention, custom, rows
 
 
 def refuses(sch: Schedule, step: Callable[[], object], match: str) -> None:
@@ -169,6 +169,17 @@ def test_a_broken_program_is_refused(name):
         verify(change_it(definition), definition)
     with pytest.raises(ScheduleError, match=match):
         translate(change_it(definition))
+
+
+def test_a_read_that_data_chooses_needs_the_whole_dimension():
+    x, ids = te.placeholder((4, 5), "float32", name="x"), te.placeholder((7,), "int32", name="ids")
+    k = te.reduce_axis((0, 5), name="k")
+    s = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="s")
+    o = te.compute((7,), lambda j: s[ids[j]], name="o")
+    program = custom("chosen", [x, ids], [o]).program
+    verify(program, program)
+    with pytest.raises(ScheduleError, match=r"'s' has not written: it cannot be shown that ids\[j\]"):
+        verify(change(program, "s", bound("i", 3)), program)
 
 
 def test_nothing_runs_natively_that_leaves_its_memory():

@@ -29,6 +29,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erf": np.vectorize(math.erf, otypes=[float]), "abs": np.abs, "floor": np.floor, "ceil": np.ceil,
     "round": np.rint,
 }  # fmt: skip
+_ROUNDING = 2.0**-23
+# Operations on floats whose results are rounded.
+_ROUNDED = frozenset(
+    "add sub mul div pow exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf".split()  # noqa: SIM905
+)
 
 
 def evaluate(
@@ -38,6 +43,7 @@ def evaluate(
     wide: bool = False,
     moved: float = 0.0,
     unclear: Collection[str] = (),
+    rounding: np.random.Generator | None = None,
 ) -> Arrays:
     """Every stage of the definition in order, as it stands: all tensors by name.
 
@@ -47,8 +53,9 @@ def evaluate(
         wide: floats are float64, and conversions between floats do nothing; else each stage is in its own dtype.
         moved: what is added to each tanh and sigmoid, whose error is absolute.
         unclear: stages whose infinities are NaN here, since the promise does not say which of the two they are.
+        rounding: moves the result of each operation that rounds, at random, by about a rounding of float32.
     """
-    machine = _Machine(definition, wide, moved)
+    machine = _Machine(definition, wide, moved, rounding)
     for name in definition.inputs:
         machine.arrays[name] = machine.convert(np.asarray(inputs[name]), definition.buffer(name).dtype)
     with np.errstate(all="ignore"):
@@ -61,8 +68,8 @@ def evaluate(
 
 
 class _Machine:
-    def __init__(self, program: Program, wide: bool, moved: float) -> None:
-        self.program, self.wide, self.moved = program, wide, moved
+    def __init__(self, program: Program, wide: bool, moved: float, rounding: np.random.Generator | None) -> None:
+        self.program, self.wide, self.moved, self.rounding = program, wide, moved, rounding
         self.arrays: Arrays = {}
 
     def convert(self, value: Any, dtype: str) -> Array:
@@ -91,10 +98,15 @@ class _Machine:
             if value is None:
                 term = np.broadcast_to(self.expr(reduction.term, env), extents)
                 value = _REDUCE[reduction.reducer](term, axis=tuple(range(len(kept), len(axes))))
+            if reduction.reducer in ("sum", "prod"):
+                value = self.rounded(value)
         else:
             value = np.broadcast_to(self.expr(block.body.value, env), extents)
         order = [axes.index(i.name) for i in block.body.indices if isinstance(i, Var)]
-        value = np.transpose(np.broadcast_to(value, extents[: len(kept)]), order)
+        # A tensor without dimensions is written by a stage with one iteration.
+        idle = tuple(n for n in range(len(kept)) if n not in order)
+        value = np.transpose(np.broadcast_to(value, extents[: len(kept)]), [*order, *idle])
+        value = value.reshape(value.shape[: len(order)])
         self.arrays[block.writes] = self.convert(value, dtype)
 
     def product(self, term: Expr, env: Mapping[str, Array], axes: list[str], kept: int) -> Array | None:
@@ -127,6 +139,11 @@ class _Machine:
         now = [*batch, *own[0], *own[1]]
         return np.transpose(made, [now.index(a) for a in axes[:kept]])
 
+    def rounded(self, value: Array) -> Array:
+        if self.rounding is None or value.dtype.kind != "f":
+            return value
+        return value * (1 + _ROUNDING * self.rounding.choice([-1.0, 1.0], value.shape))
+
     def expr(self, e: Expr, env: Mapping[str, Array]) -> Any:
         match e:
             case Const(value, dtype):
@@ -146,6 +163,8 @@ class _Machine:
                 found = np.asarray(_FUNCTIONS[name](*parts))
                 if name in ("tanh", "sigmoid") and self.moved:
                     found = found + self.moved
+                if name in _ROUNDED:
+                    found = self.rounded(found)
                 # NumPy computes a function of whole numbers in float64; single precision is what was written.
                 return (
                     found.astype(np.float32)
