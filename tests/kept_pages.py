@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from in_lab import LONG
-from playwright.sync_api import Browser, Error, Page
+from playwright.sync_api import Browser, BrowserContext, Error, Page
 
 # Milliseconds for each thing that is kept: a page may hang.
 PATIENCE = 30_000
@@ -21,19 +21,26 @@ class Watched:
     """The pages that one test has opened, and what they said.
 
     Args:
+        contexts: those that were made for this test alone.
         lab: the server behind them (`conftest.Lab`), if there is one.
         kept: the test failed, and its pages are on disk.
     """
 
     pages: list[Page] = field(default_factory=list)
+    contexts: list[BrowserContext] = field(default_factory=list)
     console: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     lab: Any = None
     kept: bool = False
 
     def new_page(self, browser: Browser, **options: Any) -> Page:
-        """A page in a context of its own, with waits that end only where something is wrong."""
+        """A page in a context of its own, with the context's options."""
         context = browser.new_context(**options)
+        self.contexts.append(context)
+        return self.new_page_in(context)
+
+    def new_page_in(self, context: BrowserContext) -> Page:
+        """A page in a context that other tests have too, with waits that end only where something is wrong."""
         context.set_default_timeout(LONG)
         context.set_default_navigation_timeout(LONG)
         page = context.new_page()
@@ -44,8 +51,8 @@ class Watched:
         return page
 
     def close(self) -> None:
-        for page in self.pages:
-            page.context.close()
+        for closed in (*self.pages, *self.contexts):
+            closed.close()
 
 
 def keep(watched: Watched, under: Path, name: str) -> Path:
