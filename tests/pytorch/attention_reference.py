@@ -1,11 +1,12 @@
-"""Inputs, mods and the float64 reference that these tests share."""
+"""Inputs, mods and the references that these tests share: the float64 definition, and FlexAttention's eager form."""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
+import pytest
 import torch
+import torch.nn.attention.flex_attention as flex_module
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -41,14 +42,20 @@ def make_bias(slopes, width=100):
     return bias
 
 
-def flex(q: Any, k: Any, v: Any, score_mod: Any = None, mask_mod: Any = None, scale: Any = None) -> Any:
-    """What FlexAttention's eager form computes, in the inputs' dtype; the mask is one of the score."""
-    from torch.nn.attention.flex_attention import flex_attention
+def flex(
+    q: Any, k: Any, v: Any, score_mod: Any = None, mask_mod: Any = None, scale: Any = None, traced: bool = False
+) -> Any:
+    """What FlexAttention's eager form computes, in the inputs' dtype; the mask is one of the score.
+
+    Args:
+        traced: torch first makes a graph of the mods, as it does for its users, and runs the same operations from it.
+            The graph takes most of the time of a test.
+    """
 
     def mod(score, b, h, i, j):
         score = score if score_mod is None else score_mod(score, b, h, i, j)
         return score if mask_mod is None else torch.where(mask_mod(b, h, i, j), score, -torch.inf)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it is not compiled
-        return flex_attention(q, k, v, score_mod=mod, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flex_module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", not traced)
+        return flex_module.flex_attention(q, k, v, score_mod=mod, scale=scale, enable_gqa=q.shape[1] != k.shape[1])

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_reference import DEVICE, flex, tensors
+from attention_reference import DEVICE, causal, flex, tensors
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError, LaunchError
@@ -15,6 +15,17 @@ from neptune_lab.errors import DefinitionError, LaunchError
 TABLE = torch.randn(32, 4, generator=torch.Generator().manual_seed(1)).to(DEVICE)
 BIAS = torch.randn(80, generator=torch.Generator().manual_seed(2)).to(DEVICE)
 PERMUTATION = torch.arange(32, device=DEVICE)
+
+
+def test_the_reference_is_the_same_without_a_graph():
+    """These tests call FlexAttention without the graph that it makes for its users: this is what they leave out."""
+    q, k, v = tensors((1, 2, 32, 16))
+
+    def score_mod(s, b, h, q, kv):
+        return F.gelu(s) + BIAS[PERMUTATION[kv]] / 3
+
+    found, expected = (flex(q, k, v, score_mod, causal, traced=traced) for traced in (False, True))
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(
