@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,8 +19,13 @@ settings.load_profile("same")
 
 GOLDEN = Path(__file__).parent / "golden"
 
-# Golden files are data, even where they hold Python.
-collect_ignore = ["golden"]
+# Golden files are data, even where they hold Python; what stands in for another module is imported under its name only.
+collect_ignore = ["golden", "left_out"]
+
+# The processes that tests start do without these modules, and this one too.
+LEFT_OUT = Path(__file__).parent / "left_out"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEFT_OUT), os.environ.get("PYTHONPATH")]))
+sys.path.insert(0, str(LEFT_OUT))
 
 pytest_plugins = ["front_end"]
 
@@ -77,11 +83,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(no_gpu)
 
 
-def pytest_collection_finish() -> None:
-    """What is imported by now stays: the collector need not look at it again, nor so often at what tests make."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Keeps the garbage collector from what is imported: it stays, and going over it takes as long as some imports."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
