@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from typer.testing import CliRunner
+from waiting import LONG
 
 import neptune_lab as nl
 from neptune_lab import records
@@ -213,7 +214,7 @@ def test_a_lock_that_goes_away_in_time_is_no_error(store, record):
     with Locked(store.path):
         thread = threading.Thread(target=lambda: Store(store.path).put(replace(record, us=1.0)))
         thread.start()
-    thread.join(60)
+    thread.join(LONG)
     assert [r.us for r in store.find()] == [1.0]
 
 
