@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,12 @@ GATHERED = ("strided", "reversed_reads", "diagonal", "trace", "conv1d", "conv_so
 GATHERED += ("table_by_permutation", "nested_gather", "reshape_sum", "upsample", "window_norm", "bool_gather")
 
 
+@cache
+def compiled(name: str) -> Kernel:
+    """The operator called `name`, compiled as the compiler chooses; the tests here look at one kernel of each."""
+    return nl.compile(operator(name))
+
+
 def assert_same(kernel: Kernel, inputs: dict[str, np.ndarray], tolerance: float = 2e-4) -> None:
     """The kernel's outputs are those of the definition, computed stage by stage in float64."""
     with np.errstate(all="ignore"):
@@ -39,7 +46,7 @@ def assert_same(kernel: Kernel, inputs: dict[str, np.ndarray], tolerance: float 
 
 @pytest.mark.parametrize("name", GATHERED)
 def test_reads_that_are_no_tile_mean_the_same_in_htile(name: str):
-    kernel = nl.compile(operator(name))
+    kernel = compiled(name)
     assert len(kernel.triton.kernels) == 1
     assert "gather(" in kernel.htile_text
     inputs = kernel.operator.random_inputs(2)
@@ -56,7 +63,7 @@ def cuts(kernel: Kernel) -> list[str]:
 
 @pytest.mark.parametrize("name", ODD)
 def test_numbers(name: str):
-    kernel = nl.compile(operator(name))
+    kernel = compiled(name)
     for seed in (0, 1):
         assert_same(kernel, kernel.operator.random_inputs(seed))
 
@@ -78,7 +85,7 @@ APART = {
 @pytest.mark.parametrize("name", APART)
 def test_parts_and_why(name: str):
     stage, why = APART[name]
-    kernel = nl.compile(operator(name))
+    kernel = compiled(name)
     stages = [b.name for b in tree.blocks(kernel.operator.program)]
     before = stages[: stages.index(stage)]
     assert stage in cuts(kernel)
@@ -90,7 +97,7 @@ def test_parts_and_why(name: str):
 
 @pytest.mark.parametrize("name", ["qk_norm", "sums_that_wait_for_each_other", "group_norm"])
 def test_the_steps_replay_and_the_record_shows_the_cut(name: str):
-    kernel = nl.compile(operator(name))
+    kernel = compiled(name)
     again = nl.Schedule.replay(kernel.operator, kernel.schedule.to_json())
     assert again.program == kernel.program
     steps = [step for step in kernel.trace.steps if step.primitive == "cut"]
@@ -99,7 +106,7 @@ def test_the_steps_replay_and_the_record_shows_the_cut(name: str):
 
 def test_special_values_pass_through_separate_kernels():
     for name in ("column_sum_then_product", "diagonal", "group_norm", "sums_that_wait_for_each_other", "conv1d"):
-        kernel = nl.compile(operator(name))
+        kernel = compiled(name)
         for value in (0.0, 1e10, -1e10, INF, -INF, np.nan):
             inputs = kernel.operator.random_inputs(0)
             first = next(iter(inputs.values()))
@@ -112,7 +119,7 @@ def test_special_values_pass_through_separate_kernels():
 
 @pytest.mark.parametrize("name", ["elementwise", "transpose", "flip", "reshape"])
 def test_what_has_no_reduction_is_a_kernel(name: str):
-    kernel = nl.compile(operator(name))
+    kernel = compiled(name)
     assert len(kernel.triton.kernels) == 1
     assert not cuts(kernel)
 
@@ -151,7 +158,7 @@ def test_a_template_plans_again_behind_a_refusal(template: str, sizes: dict[str,
 
 def test_a_template_that_plans_again_needs_no_cut():
     """The last sum reads the one before: it starts a loop, and the two share a kernel."""
-    kernel = nl.compile(operator("sums_that_wait_for_each_other"))
+    kernel = compiled("sums_that_wait_for_each_other")
     assert cuts(kernel) == []
     assert any(remark.startswith("o starts a loop of its own") for remark in kernel.remarks)
     assert len(kernel.triton.kernels) == 2
