@@ -20,7 +20,9 @@ LOG2_E = math.log2(math.e)
 SAFE = 1e12
 # Rows above this get a smaller factor: the roundings of the two products, six at most, stay below 2 ** 7 together.
 _LARGE = 2.0**27
-_LEAST = 2.0**-100
+_LEAST = 2.0**-101
+# Above this, four times a number may overflow beside one that does not.
+_LARGEST = 2.0**100
 _FINITE = float(np.finfo(np.float32).max)
 _SMALL = 2.0**-24  # its product with _LEAST is no denormal
 
@@ -43,9 +45,10 @@ def exponentials_to_base_two(program: Program) -> Program:
     |m| > 2 ** 27 get a smaller factor (there x - m is a few roundings of x, or its exponential is 0 with either):
 
         p[...] = exp2(x[...] * f[..., NewAxis] - m[..., NewAxis] * f[..., NewAxis])
-        with f = where(abs(m) > 2 ** 27, max(exp2(28 - ceil(log2(abs(m)))), 2 ** -100), 1.442695)
+        with f = where(abs(m) > 2 ** 27, where(abs(m) > 2 ** 100, 1, 4), 1.442695)
 
-    It is a power of two, so that both products are exact, fused or not, and exp(m - m) is 1.
+    With a power of two both products are exact, fused or not, and exp(m - m) is 1.  Where x has another factor of its
+    own, no product is exact, and f = log2(e) * max(2 ** 27 / abs(m), 2 ** -101) keeps the roundings small.
 
     A difference of rows, as h has it, is multiplied too: h from a maximum to the same one must be 1.  On a GPU, where a
     product and a difference are one fused operation, m * c - m * c is the rounding of the second product.
@@ -82,7 +85,9 @@ class _BaseTwo:
             case Elementwise(op="add" | "sub", args=(a, b)):
                 for row, rest in ((b, a), (a, b)):
                     if self.is_row(row, arg) and self.overflows(rest) < 2:
-                        return replace(arg, args=(_push(a, row), _push(b, row)))
+                        factors = (split_factor(part)[1] for part in _summands(arg))
+                        large = _Large(row, all(abs(math.frexp(own)[0]) == 0.5 for own in factors))
+                        return replace(arg, args=(_push(a, large), _push(b, large)))
             case _:
                 pass
         return times(arg, LOG2_E)
@@ -180,33 +185,48 @@ def _may_be_infinite(expr: TileExpr) -> bool:
             return any(_may_be_infinite(child) for child in children(expr))
 
 
-def _push(expr: TileExpr, row: TileExpr | None) -> TileExpr:
-    """`expr * log2(e)`, the factor as deep inside as sums go; smaller in rows where `row` is large."""
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """A row that may be large, and whether every factor is a power of two, so that no product is rounded."""
+
+    row: TileExpr
+    exact: bool
+
+    def factor(self, own: float) -> TileExpr:
+        """`own` times log2(e), or times less in large rows."""
+        size = Elementwise("abs", (self.row,), "float32")
+        if self.exact:
+            huge = Elementwise("gt", (size, float32(_LARGEST)), "bool")
+            large = Elementwise("gt", (size, float32(_LARGE)), "bool")
+            least = Elementwise("where", (huge, float32(own), float32(4 * own)), "float32")
+            return Elementwise("where", (large, least, float32(own * LOG2_E)), "float32")
+        largest = Elementwise("max", (size, float32(_LARGE)), "float32")
+        part = Elementwise("div", (float32(_LARGE), largest), "float32")
+        least = Elementwise("max", (part, float32(_LEAST)), "float32")
+        return Elementwise("mul", (least, float32(own * LOG2_E)), "float32")
+
+
+def _push(expr: TileExpr, large: _Large | None) -> TileExpr:
+    """`expr * log2(e)`, the factor as deep inside as sums go; smaller in large rows."""
     match expr:
         case Elementwise(op="add" | "sub", args=(a, b)):
-            return replace(expr, args=(_push(a, row), _push(b, row)))
+            return replace(expr, args=(_push(a, large), _push(b, large)))
         case Elementwise(op="neg", args=(a,)):
-            return replace(expr, args=(_push(a, row),))
+            return replace(expr, args=(_push(a, large),))
         case Elementwise(op="where", args=(condition, a, Literal() as b)):
-            return replace(expr, args=(condition, _push(a, row), _times(b, row)))
+            return replace(expr, args=(condition, _push(a, large), _times(b, large)))
         case _:
-            return _times(expr, row)
+            return _times(expr, large)
 
 
-def _times(expr: TileExpr, row: TileExpr | None) -> TileExpr:
-    if isinstance(expr, Literal) and (row is None or math.isinf(expr.value)):
+def _times(expr: TileExpr, large: _Large | None) -> TileExpr:
+    if isinstance(expr, Literal) and (large is None or math.isinf(expr.value)):
         # finfo.min stays finite: beside -inf it is another number than -inf.
         finite = math.copysign(min(abs(expr.value) * LOG2_E, _FINITE), expr.value)
         return float32(expr.value if math.isinf(expr.value) else finite)
-    if row is None:
+    if large is None:
         return times(expr, LOG2_E)
     rest, own = split_factor(expr)
     if not _SMALL < abs(own * LOG2_E) < 1e38:
         rest, own = expr, 1.0
-    size = Elementwise("abs", (row,), "float32")
-    exponent = Elementwise("ceil", (Elementwise("log2", (size,), "float32"),), "float32")
-    power = Elementwise("exp2", (Elementwise("sub", (float32(28), exponent), "float32"),), "float32")
-    least = Elementwise("max", (power, float32(_LEAST)), "float32")  # an infinite row stays infinite
-    factors = [least if own == 1 else Elementwise("mul", (least, float32(own)), "float32"), float32(own * LOG2_E)]
-    large = Elementwise("gt", (size, float32(_LARGE)), "bool")
-    return Elementwise("mul", (rest, Elementwise("where", (large, *factors), "float32")), "float32")
+    return Elementwise("mul", (rest, large.factor(own)), "float32")

@@ -3,11 +3,16 @@
 `tl.arange` needs a power of two and `tl.dot` at least 16 rows, columns and products; so an extent of 80 becomes 128,
 and an extent of 4 that takes part in a dot becomes 16.  The padded extent is a function of the extent alone within a
 kernel, hence tiles that broadcast against each other stay compatible.
+
+On Hopper the operands of a dot lie in shared memory in rows of 32, 64 or 128 bytes, and each width has addresses of its
+own kind.  ptxas 12.8, which comes with Triton, miscompiles kernels in which a tile follows one of another width at the
+same place: attention with q and k of 64 columns and v of 16 read other rows of v.  So there all rows have one width.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from neptune_lab.htile.nodes import (
@@ -27,10 +32,14 @@ from neptune_lab.htile.nodes import (
     Slice,
     TileExpr,
 )
-from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import stores, subexpressions
 
 DOT_MINIMUM = 16
+# Hopper multiplies tiles of this many rows out of shared memory, in rows of at most 128 bytes: 64 such elements.
+_FROM_SHARED = 64
+_HALVES = ("float16", "bfloat16")
+_WIDEST = 64
 # f(0, ..., 0) = 0, and finite operands stay finite: zero lanes stay zero lanes.
 _ZERO_PRESERVING = frozenset({"add", "sub", "mul", "max", "min", "neg", "abs", "sqrt", "tanh", "sin", "erf", "floor"})
 
@@ -50,15 +59,48 @@ class Padding:
     def __init__(self, program: Program, kernel: Kernel) -> None:
         self._program = program
         self._stores = tuple(stores(kernel.body))
-        self._in_dot = frozenset(
-            extent
+        dots = [
+            expr
             for store in self._stores
             for root in (store.value, *(() if store.mask is None else (store.mask,)))
             for expr in subexpressions(root)
-            if isinstance(expr, Dot)
-            for extent in self.dot_extents(expr)
-            if 1 not in self.dot_extents(expr)
-        )
+            if isinstance(expr, Dot) and 1 not in self.dot_extents(expr)
+        ]
+        self._in_dot = frozenset(extent for dot in dots for extent in self.dot_extents(dot))
+        self._least: Mapping[int, int] = {}  # `extent` reads it
+        self._least = self._of_one_width(dots)
+
+    def _of_one_width(self, dots: Sequence[Dot]) -> Mapping[int, int]:
+        """What the contiguous extents of the dots' operands are padded to at least, so that all rows are as wide."""
+        widths: dict[int, int] = {}
+        for dot in dots:
+            if self.extent(self.dot_extents(dot)[0]) < _FROM_SHARED:
+                continue
+            for operand in (dot.a, dot.b):
+                inner = self._contiguous(operand, computed=operand is dot.b)
+                if inner is not None and dtype_of(operand, self._program) in _HALVES:
+                    widths[inner] = min(_WIDEST, self.extent(inner))
+        widest = max(widths.values(), default=0)
+        return {extent: widest for extent, width in widths.items() if width < widest}
+
+    def _contiguous(self, operand: TileExpr, *, computed: bool) -> int | None:
+        """The extent of a dot's operand that is contiguous in memory; None for one that stays in registers.
+
+        Args:
+            computed: the result for what is no load, but its last extent then: it goes through shared memory.
+        """
+        match operand:
+            case Permute(arg=arg) | Cast(arg=arg):
+                return self._contiguous(arg, computed=computed)
+            case Access(tensor=name) if self._program.tensor(name).space == "chip":
+                values = [store.value for store in self._stores if store.target.tensor == name]
+                if len(values) == 1 and isinstance(values[0], Access | Permute):
+                    return self._contiguous(values[0], computed=computed)
+                return shape_of(operand, self._program)[-1] if computed else None
+            case Access():
+                return shape_of(operand, self._program)[-1]
+            case _:
+                return shape_of(operand, self._program)[-1] if computed else None
 
     def dot_extents(self, dot: Dot) -> tuple[int, int, int]:
         """m, k and n of a dot, unpadded."""
@@ -67,7 +109,7 @@ class Padding:
 
     def extent(self, extent: int) -> int:
         """The padded extent of a dimension of extent `extent`."""
-        padded = next_power_of_two(extent)
+        padded = max(next_power_of_two(extent), self._least.get(extent, 0))
         return max(padded, DOT_MINIMUM) if extent in self._in_dot else padded
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
