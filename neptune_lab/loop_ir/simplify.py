@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, children, mul, rebuild
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Program, Var, add, children, mul, rebuild, transform, walk
+from neptune_lab.loop_ir.tree import blocks
 
 
 def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
@@ -17,6 +18,12 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
         case Op("neg", (a,)):
             x = bounds(a, extents)
             return None if x is None else (-x[1], -x[0])
+        case Op("abs", (a,)):
+            x = bounds(a, extents)
+            return None if x is None else (max(0, x[0], -x[1]), max(-x[0], x[1]))
+        case Op("select", (_, a, b)):
+            x, y = bounds(a, extents), bounds(b, extents)
+            return None if x is None or y is None else (min(x[0], y[0]), max(x[1], y[1]))
         case Op(name, (a, b)):
             x, y = bounds(a, extents), bounds(b, extents)
             if x is None or y is None:
@@ -38,6 +45,32 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
                 case "min":
                     return min(x[0], y[0]), min(x[1], y[1])
     return None
+
+
+def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:
+    """An index expression of int64 without its conversions, if no part of it leaves int32; else the same object."""
+
+    def without(part: Expr) -> Expr:
+        if isinstance(part, Cast) and part.dtype in ("int32", "int64"):
+            return part.arg
+        return Const(part.value) if isinstance(part, Const) and part.dtype == "int64" else part
+
+    if not any(isinstance(part, Cast) for part in walk(expr)):
+        return expr
+    plain = transform(expr, without)
+    found = [bounds(part, extents) for part in walk(plain)]
+    return plain if all(f is not None and -(2**31) <= f[0] <= f[1] < 2**31 for f in found) else expr
+
+
+def exceeds_int32(program: Program) -> bool:
+    """Whether whole numbers that a block computes from its positions may leave int32."""
+    for block in blocks(program):
+        extents = {it.name: it.extent for it in block.iters}
+        for part in walk(block.body.value):
+            found = bounds(part, extents) if isinstance(part, Op) else None
+            if found is not None and not -(2**31) <= found[0] <= found[1] < 2**31:
+                return True
+    return False
 
 
 def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:

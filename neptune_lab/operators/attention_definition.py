@@ -77,8 +77,11 @@ def define_attention(
     return_lse: bool = False,
     captured: tuple[Any, ...] = (),
     empty_rows: EmptyRows = "nan",
+    wide: bool = False,
 ) -> tuple[list[Any], list[Any]]:
     """Attention as tensor expressions: the inputs and the outputs; `captured` are placeholders that the mods read.
+
+    With `wide`, mods get positions of 64 bits, as PyTorch has them; 32 are faster, and enough for most mods.
 
     A row that sees no key has s_max -inf, so exp(score - s_max), s_sum and acc are NaN.  The outputs ask for s_max,
     once a row: the loops over keys have nothing more to do for empty_rows="zero".
@@ -100,6 +103,8 @@ def define_attention(
 
     def modified(b, h, i, j):
         score = product(qk(b, h, i, j), te.const(scale, "float32"))
+        if wide:
+            b, h, i, j = (position.astype("int64") for position in (b, h, i, j))
         if score_mod is not None:
             score = call_mod("score_mod", score_mod, score, b, h, i, j)
         if mask_mod is not None:
@@ -171,15 +176,22 @@ def attention_operator(
     outputs = {"out": dtype, "lse": "float32"} if return_lse else {"out": dtype}
 
     def build() -> Program:
+        from neptune_lab.loop_ir.simplify import exceeds_int32
         from neptune_lab.loop_ir.tvm_compat import from_te
 
         te = tensor_expressions()
         extra = {n: te.placeholder(a.shape, str(a.dtype), name=n) for n, a in captures.arrays.items()}
         score, mask = captures.bind("score_mod", extra), captures.bind("mask_mod", extra)
         placeholders = tuple(extra.values())
-        defined = define_attention(sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows)
-        program = from_te(name, *defined)
-        captures.check_indices(program)
+
+        def program_of(wide: bool) -> Program:
+            parts = define_attention(sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows, wide)
+            return from_te(name, *parts)
+
+        program = program_of(wide=False)
+        if exceeds_int32(program):
+            program = program_of(wide=True)
+        program = captures.within(program)
         return replace(program, body=tuple(sorted(program.body, key=_stage)))
 
     def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray, *extra: np.ndarray) -> Arrays:

@@ -25,11 +25,11 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.base import BFLOAT16, as_numpy
 from neptune_lab.operators.math import Scalar, Unread
-from neptune_lab.operators.operations import is_wide
+from neptune_lab.operators.operations import NARROW, is_wide
 from neptune_lab.operators.reach import Rebuild, arrays_of
 
 if TYPE_CHECKING:
-    from neptune_lab.loop_ir.nodes import Program
+    from neptune_lab.loop_ir.nodes import Block, Expr, Program
 
 _INT32 = np.iinfo(np.int32)
 
@@ -42,17 +42,26 @@ class Captured(Unread):
         source: a placeholder of TVM, or a NumPy array of int64 or float64.
         shape: of the whole tensor.
         boolean: whether its elements are conditions.
+        narrow: the dtype of its elements, if it is an integer of 8 or 16 bits, else "".
         used: names of the tensors that were read; added to.
         first: the indices given so far.
     """
 
-    __slots__ = ("_boolean", "_first", "_shape", "_source", "_used")
+    __slots__ = ("_boolean", "_first", "_narrow", "_shape", "_source", "_used")
 
     def __init__(
-        self, name: str, source: Any, shape: tuple[int, ...], boolean: bool, used: set[str], first: tuple[Any, ...] = ()
+        self,
+        name: str,
+        source: Any,
+        shape: tuple[int, ...],
+        boolean: bool,
+        narrow: str,
+        used: set[str],
+        first: tuple[Any, ...] = (),
     ) -> None:
         super().__init__(name, len(shape) - len(first))
         self._source, self._shape, self._boolean, self._used, self._first = source, shape, boolean, used, first
+        self._narrow = narrow
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,7 +92,7 @@ class Captured(Unread):
         checked = tuple(self._index(len(self._first) + n, i) for n, i in enumerate(own))
         whole = self._first + checked
         if len(whole) < len(self._shape):
-            return Captured(self.name, self._source, self._shape, self._boolean, self._used, whole)
+            return Captured(self.name, self._source, self._shape, self._boolean, self._narrow, self._used, whole)
         self._used.add(self.name)
         if isinstance(self._source, np.ndarray):
             element = Scalar(np.asarray(self._source[whole]))
@@ -91,7 +100,10 @@ class Captured(Unread):
             element = Scalar(self._source(*(i.astype("int32") if is_wide(i) else i for i in whole)))
             if element.kind != "bool" and not is_wide(element.value):
                 element = Scalar(element.value.astype("float32" if element.kind == "float" else "int32"))
-        return element != 0 if self._boolean and element.kind != "bool" else element
+        if self._boolean and element.kind != "bool":
+            return element != 0
+        element.narrow = self._narrow
+        return element
 
     def _index(self, axis: int, index: Any) -> Any:
         """One index: a whole number or an expression, in range as far as it can be told."""
@@ -112,13 +124,22 @@ class Captured(Unread):
             value += self._shape[axis] if value < 0 else 0  # from the end, as in Python
         if isinstance(value, int | np.ndarray):
             _in_range(self.name, axis, self._shape, int(np.min(value)), int(np.max(value)))
-        return value
+        return _position(value)
+
+
+def _position(index: Any) -> Any:
+    """A position without the cast that made it an int64."""
+    if is_wide(index) and hasattr(index, "value") and str(index.value.ty.dtype) == "int32":
+        return index.value
+    return index
 
 
 def _in_range(name: str, axis: int, shape: tuple[int, ...], low: int, high: int) -> None:
-    if low < 0 or high >= shape[axis]:
+    """Raise DefinitionError for an index that leaves the axis; those below 0 count from its end, as in PyTorch."""
+    if low < -shape[axis] or high >= shape[axis]:
+        found = high if high >= shape[axis] else low
         raise DefinitionError(
-            f"index {axis} of the captured tensor {name} reaches {low if low < 0 else high}, but its shape is {shape}",
+            f"index {axis} of the captured tensor {name} reaches {found}, but its shape is {shape}",
             help="keep it in range everywhere with math.minimum and math.maximum, also where a condition hides it",
         )
 
@@ -135,6 +156,7 @@ class Captures:
             variable may be given another value before the definition is built.
         names: the name for each captured object, by `id`; the mods keep these objects.
         scalars: names of those that had no axes, and have one here.
+        narrow: the dtypes of those that were integers of 8 or 16 bits.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -142,6 +164,7 @@ class Captures:
     mods: Mapping[str, Any] = field(repr=False)
     names: Mapping[int, str] = field(repr=False)
     scalars: frozenset[str] = frozenset()
+    narrow: Mapping[str, str] = field(default_factory=dict)
 
     def bind(self, argument: str, sources: Mapping[str, Any], used: set[str] | None = None) -> Any:
         """The mod given as `argument`, reading its captured tensors from `sources`; as it is where it captures none.
@@ -157,7 +180,9 @@ class Captures:
             if own not in sources:  # captured, but no element of it is ever read
                 return value
             read = used if used is not None else set()
-            found = Captured(own, sources[own], self.arrays[own].shape, own in self.booleans, read)
+            found = Captured(
+                own, sources[own], self.arrays[own].shape, own in self.booleans, self.narrow.get(own, ""), read
+            )
             return found[0] if own in self.scalars else found
 
         return Rebuild(replaced).value("", self.mods[argument])
@@ -176,19 +201,41 @@ class Captures:
         found = [r for r in reads if not all(isinstance(index, Var | Const) for index in r.indices)]
         return list(dict.fromkeys(map(expression, found)))
 
-    def check_indices(self, program: Program) -> None:
-        """Raise DefinitionError where the bounds of the loops show that a read of a captured tensor leaves it."""
-        from neptune_lab.loop_ir.nodes import loads
-        from neptune_lab.loop_ir.simplify import bounds
-        from neptune_lab.loop_ir.tree import blocks
+    def within(self, program: Program) -> Program:
+        """The program with indices of captured tensors that may be below 0 counted from the end, as PyTorch does.
 
-        for block in blocks(program):
+        Raises:
+            DefinitionError: the bounds of the loops show that a read of a captured tensor leaves it.
+        """
+        from neptune_lab.loop_ir.nodes import Load, transform
+        from neptune_lab.loop_ir.tree import map_blocks
+
+        def of_block(block: Block) -> Block:
             extents = {it.name: it.extent for it in block.iters}
-            for read in loads(block.body.value):
-                for axis, index in enumerate(read.indices if read.buffer in self.arrays else ()):
-                    found = bounds(index, extents)
-                    if found is not None:
-                        _in_range(read.buffer, axis, self.arrays[read.buffer].shape, *found)
+
+            def of_read(expr: Expr) -> Expr:
+                if not isinstance(expr, Load) or expr.buffer not in self.arrays:
+                    return expr
+                shape = self.arrays[expr.buffer].shape
+                indices = tuple(self._within(expr.buffer, n, i, shape, extents) for n, i in enumerate(expr.indices))
+                return expr if indices == expr.indices else replace(expr, indices=indices)
+
+            value = transform(block.body.value, of_read)
+            return block if value == block.body.value else replace(block, body=replace(block.body, value=value))
+
+        return map_blocks(program, of_block)
+
+    def _within(self, name: str, axis: int, index: Expr, shape: tuple[int, ...], extents: Mapping[str, int]) -> Expr:
+        from neptune_lab.loop_ir.nodes import Const, Op
+        from neptune_lab.loop_ir.simplify import bounds, in_int32
+
+        index = in_int32(index, extents)
+        found = bounds(index, extents)
+        if found is not None:
+            _in_range(name, axis, shape, *found)
+            if found[0] >= 0:
+                return index
+        return Op("select", (Op("lt", (index, Const(0))), Op("add", (index, Const(shape[axis]))), index))
 
 
 def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False) -> Captures:
@@ -205,6 +252,7 @@ def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False)
     arrays: dict[str, np.ndarray] = {}
     booleans: set[str] = set()
     scalars: set[str] = set()
+    narrow: dict[str, str] = {}
     names: dict[int, str] = {}
     frozen: dict[str, Any] = {}
     for argument, mod in mods.items():
@@ -220,9 +268,11 @@ def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False)
             arrays[name] = _converted(argument, variable, np.atleast_1d(array), live)
             if array.dtype == np.bool_:
                 booleans.add(name)
+            if str(array.dtype) in NARROW:
+                narrow[name] = str(array.dtype)
             if array.ndim == 0:
                 scalars.add(name)
-    return Captures(arrays, frozenset(booleans), frozen, names, frozenset(scalars))
+    return Captures(arrays, frozenset(booleans), frozen, names, frozenset(scalars), narrow)
 
 
 def _same(name: str, value: Any) -> Any:

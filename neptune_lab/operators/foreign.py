@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math as _math
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.functions import FUNCTIONS
 from neptune_lab.operators.operations import FLOAT_FUNCTIONS, NUMPY, ROUNDING, kind_of
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 ALIASES = {
     "subtract": "sub", "multiply": "mul", "true_divide": "div", "divide": "div", "floor_divide": "floordiv",
     "remainder": "floormod", "power": "pow", "float_power": "pow", "negative": "neg", "absolute": "abs",
-    "minimum": "min", "maximum": "max", "fmin": "min", "fmax": "max", "less": "lt", "less_equal": "le",
+    "minimum": "min", "maximum": "max", "less": "lt", "less_equal": "le",
     "greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne", "logical_and": "and",
     "logical_or": "or", "logical_not": "not", "where": "select", "special_expit": "sigmoid", "special_erf": "erf",
     "special_exp2": "exp2", "rint": "round",
@@ -36,90 +35,13 @@ def _apply(name: str, *args: Any) -> Scalar:
     return apply(name, *args)
 
 
-def _clamp(x: Any, min: Any = None, max: Any = None) -> Scalar:
-    x = x if min is None else _apply("max", x, min)
-    return x if max is None else _apply("min", x, max)
-
-
-def _where(condition: Any, input: Any = None, other: Any = None) -> Scalar:
-    if input is None or other is None:
-        raise DefinitionError("torch.where with a condition alone gives indices, which a mod cannot use")
-    return _apply("select", condition, input, other)
-
-
-def _relu(x: Any, inplace: bool = False) -> Scalar:
-    return _apply("max", x, 0)
-
-
-def _silu(x: Any, inplace: bool = False) -> Scalar:
-    return _apply("mul", x, _apply("sigmoid", x))
-
-
-def _gelu(x: Any, approximate: str = "none") -> Scalar:
-    half = _apply("mul", x, 0.5)
-    if approximate == "tanh":
-        cubic = _apply("add", x, _apply("mul", _apply("mul", _apply("mul", x, x), x), 0.044715))
-        return _apply("mul", half, _apply("add", _apply("tanh", _apply("mul", cubic, _math.sqrt(2 / _math.pi))), 1.0))
-    return _apply("mul", half, _apply("add", _apply("erf", _apply("mul", x, _math.sqrt(0.5))), 1.0))
-
-
-def _leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Scalar:
-    return _apply("select", _apply("gt", x, 0), x, _apply("mul", x, negative_slope))
-
-
-def _trunc(x: Any) -> Scalar:
-    return _apply("select", _apply("lt", x, 0), _apply("ceil", x), _apply("floor", x))
-
-
-def _sign(x: Any) -> Scalar:
-    one = 1.0 if kind_of(x.value) == "float" else 1
-    negative = _apply("select", _apply("lt", x, 0), -one, x)
-    return _apply("select", _apply("gt", x, 0), one, negative)
-
-
-def _bitwise(name: str) -> Callable[[Any, Any], Scalar]:
-    return lambda a, b: bits(name, a, b)
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "clamp": _clamp,
-    "clip": _clamp,
-    "clamp_min": lambda x, min: _clamp(x, min),
-    "clamp_max": lambda x, max: _clamp(x, None, max),
-    "where": _where,
-    "relu": _relu,
-    "silu": _silu,
-    "gelu": _gelu,
-    "leaky_relu": _leaky_relu,
-    "tan": lambda x: _apply("div", _apply("sin", x), _apply("cos", x)),
-    "square": lambda x: _apply("mul", x, x),
-    "reciprocal": lambda x: _apply("div", 1.0, x),
-    "trunc": _trunc,
-    "fix": _trunc,
-    "sign": _sign,
-    "pow": lambda x, exponent: power(x, exponent),
-    "power": lambda x, exponent: power(x, exponent),
-    "bitwise_and": _bitwise("and"),
-    "bitwise_or": _bitwise("or"),
-    "bitwise_xor": _bitwise("xor"),
-    "logical_xor": lambda a, b: _apply("ne", a, b),
-    "bitwise_left_shift": lambda a, b: shift(a, b),
-    "bitwise_right_shift": lambda a, b: shift(a, b, right=True),
-    "bitwise_not": lambda a: invert(a),
-    "invert": lambda a: invert(a),
-    "isnan": lambda x: _apply("ne", x, x),
-    "isinf": lambda x: _apply("eq", _apply("abs", x), _math.inf),
-    "rsub": lambda a, b: _apply("sub", b, a),
-}
-
-
 def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
     """Another library's function, called on a `Scalar`.
 
     Raises:
         DefinitionError: kernels have no such operation.
     """
-    name = name.strip("_")
+    name = name.strip("_").partition(".")[0]  # torch.ops.aten.tanh.default is called tanh.default
     kwargs = {n: v for n, v in (kwargs or {}).items() if n != "out" or v is not None}
     if name in FUNCTIONS:
         try:

@@ -17,7 +17,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import foreign
-from neptune_lab.operators.operations import convert, is_wide, kind_of, operate
+from neptune_lab.operators.operations import convert, is_wide, kind_of, operate, promoted, wrapped
 
 
 class Unread:
@@ -66,13 +66,15 @@ class Scalar:
 
     Args:
         value: the expression (its dtype int32, float32 or bool) or the array (int64, float64 or bool).
+        narrow: the dtype that PyTorch has for it, if that is an integer of 8 or 16 bits, else "".
     """
 
-    __slots__ = ("value",)
+    __slots__ = ("narrow", "value")
     __hash__ = None  # type: ignore[assignment]  # == makes a comparison, so a Scalar is in no set
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, narrow: str = "") -> None:
         self.value = value
+        self.narrow = narrow
 
     @property
     def kind(self) -> str:
@@ -326,7 +328,22 @@ def apply(name: str, *args: Any) -> Scalar:
                 f"a mod combines its arguments with a {type(value).__name__}: only plain numbers can be used whole",
                 help="read one element of a captured tensor, as in `slopes[h]`",
             )
-    return Scalar(operate(name, values))
+    result = operate(name, values)
+    narrow = _narrow(args) if kind_of(result) == "int" else ""
+    if narrow and name not in ("select", "min", "max", "floormod"):  # which give one of the operands, or less
+        result = wrapped(result, narrow)
+    return Scalar(result, narrow)
+
+
+def _narrow(args: tuple[Any, ...]) -> str:
+    """The dtype of NARROW that PyTorch has for the result; plain numbers and conditions do not widen it."""
+    found = ""
+    for arg in args:
+        if isinstance(arg, Scalar) and arg.kind == "int":
+            found = promoted(found or arg.narrow, arg.narrow) if arg.narrow else ""
+            if not found:
+                return ""
+    return found
 
 
 def unread(tensor: Unread) -> str:

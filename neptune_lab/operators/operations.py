@@ -19,8 +19,12 @@ FLOAT_FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmo
 ROUNDING = ("floor", "ceil", "round")
 LOGIC = ("and", "or", "not")
 
+# Captured integers that kernels hold as int32; what a mod computes with them alone wraps around as in PyTorch.
+NARROW = {"int8": (8, True), "uint8": (8, False), "int16": (16, True), "uint16": (16, False)}
 NUMBERS = bool | int | float | np.generic
 _FLOAT32 = np.finfo(np.float32)
+# As PyTorch computes with two conditions.
+_OF_CONDITIONS = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 _SPELLED = {"and": "&", "or": "|", "not": "~", "select": "math.where"}
 
 NUMPY: dict[str, Callable[..., Any]] = {
@@ -89,6 +93,26 @@ def operate(name: str, values: list[Any]) -> Any:
     return _on_tvm(name, values, kinds)
 
 
+def promoted(first: str, second: str) -> str:
+    """The dtype of NARROW that PyTorch computes in with two of them; "" if it is a wider one."""
+    if first == second:
+        return first
+    (bits, signed), (other, too) = NARROW[first], NARROW[second]
+    if signed == too:
+        return first if bits > other else second
+    larger = 2 * other if signed else 2 * bits
+    return "int16" if max(larger, bits if signed else other) == 16 else ""
+
+
+def wrapped(value: Any, narrow: str) -> Any:
+    """An int32 value brought into the range of a dtype of NARROW, as integers of that size overflow."""
+    bits, signed = NARROW[narrow]
+    if not signed:
+        return operate("floormod", [value, 2**bits])
+    half = 2 ** (bits - 1)
+    return operate("sub", [operate("floormod", [operate("add", [value, half]), 2**bits]), half])
+
+
 def convert(value: Any, dtype: str) -> Any:
     """`value` as "bool", "int32", "int64", "float16", "bfloat16", "float32" or "float64".
 
@@ -111,6 +135,8 @@ def _on_numpy(name: str, values: list[Any], kinds: list[str]) -> np.ndarray:
 def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
     from tvm import tirx
 
+    if set(kinds) == {"bool"}:
+        name = _OF_CONDITIONS.get(name, name)
     if name in LOGIC:
         build = {"and": tirx.And, "or": tirx.Or, "not": tirx.Not}[name]
         return build(*(to_tvm(v, "bool") for v in values))
@@ -124,9 +150,7 @@ def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
     dtype = "bool" if conditions else f"{'float' if floats else 'int'}{64 if wide else 32}"
     operands = head + [to_tvm(v, dtype) for v in values]
     if floats and name in ("floordiv", "floormod"):
-        a, b = operands
-        whole = tirx.floor(a / b)
-        return whole if name == "floordiv" else a - whole * b
+        return to_tvm(_floored(name, *map(_widened, operands)), dtype)
     match name:
         case "add":
             return operands[0] + operands[1]
@@ -145,6 +169,32 @@ def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
         "lt": tirx.LT, "le": tirx.LE, "gt": tirx.GT, "ge": tirx.GE, "eq": tirx.EQ, "ne": tirx.NE,
     }.get(name) or getattr(tirx, name)  # fmt: skip
     return build(*operands)
+
+
+def _widened(value: Any) -> Any:
+    """A float32 expression in float64; a constant is rounded to float32 first."""
+    from tvm import tirx
+
+    single = str(value.ty.dtype) == "float32"
+    if single and isinstance(value, tirx.FloatImm):
+        return tirx.const(float(np.float32(value.value)), "float64")
+    return to_tvm(value, "float64")
+
+
+def _floored(name: str, a: Any, b: Any) -> Any:
+    """a // b or a % b of two float64 expressions that hold float32 values.
+
+    PyTorch has these from an exact remainder.  In float64 neither the quotient of two float32 numbers rounds up to a
+    whole number, nor that number times b, as long as it is below 2**24.  So 0.3 // 0.1 is 2; in float32 the quotient
+    is 3.
+    """
+    from tvm import tirx
+
+    whole = tirx.floor(a / b)
+    if name == "floormod":
+        return a - whole * b
+    infinite = tirx.EQ(tirx.abs(a), tirx.const(_math.inf, "float64"))
+    return tirx.if_then_else(infinite, tirx.const(_math.nan, "float64"), whole)
 
 
 def product(a: Any, b: Any) -> Any:
