@@ -298,7 +298,7 @@ def writes(score, b, h, q, kv):
         (lambda s, b, h, q, kv: s + DOCUMENTS[b], r"DOCUMENTS is used whole: an element of it needs 1 more"),
         (lambda s, b, h, q, kv: SLOPES, r"SLOPES is used whole: an element of it needs 1 more"),
         (lambda s, b, h, q, kv: s + SLOPES[kv], r"index 0 of the captured tensor SLOPES reaches 6, but its shape is"),
-        (lambda s, b, h, q, kv: s + SLOPES[h - 1], r"index 0 of the captured tensor SLOPES reaches -1"),
+        (lambda s, b, h, q, kv: s + SLOPES[h - 5], r"index 0 of the captured tensor SLOPES reaches -5"),
         (lambda s, b, h, q, kv: s + SLOPES[4], r"index 0 of the captured tensor SLOPES reaches 4"),
         (lambda s, b, h, q, kv: s + SLOPES[h / 2], r"index 0 of the captured tensor SLOPES is a float"),
         (lambda s, b, h, q, kv: s + SLOPES[1.0], r"index 0 of the captured tensor SLOPES is a float"),
