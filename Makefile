@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine with Python 3.11 or later and git: `make lab` and `make test`.
+# Two commands do everything on a fresh machine with Python 3.11 to 3.13 and git: `make lab` and `make test`.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -17,7 +17,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.neptune_lab-is-set-up
 # torch goes in first, alone and by its exact version: the build the machine offers for it is the one to keep.
-TORCH  := $(shell sed -n 's/^ *"\(torch==[^"]*\)",*$$/\1/p' pyproject.toml)
+TORCH  := $(shell sed -n '/^torch==/p' constraints.txt)
 # Jupyter refuses root without being told so.
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -33,14 +33,14 @@ help:  ## show this list
 setup: $(STAMP)  ## make .venv and install the pinned dependencies (skipped when up to date)
 
 # An existing .venv is used as it is; whatever it lacks is installed into it.
-$(STAMP): pyproject.toml scripts/jupyterlab.json
-	@test -n "$(TORCH)" || { echo "error: no line \"torch==…\" in pyproject.toml" >&2; exit 1; }
+$(STAMP): pyproject.toml constraints.txt scripts/jupyterlab.json
+	@test -n "$(TORCH)" || { echo "error: no line \"torch==…\" in constraints.txt" >&2; exit 1; }
 	@VENV="$(VENV)" PYTHON="$(PYTHON)" bash scripts/environment.sh create
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(VENV) holds `$(BIN)/python --version 2>&1`: neptune_lab needs Python 3.11 or later; give another folder (make VENV=.venv311), or remove $(VENV) yourself" >&2; exit 1; }
+	@$(BIN)/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "error: $(VENV) holds `$(BIN)/python --version 2>&1`: neptune_lab needs Python 3.11 to 3.13; give another folder (make VENV=.venv311), or remove $(VENV) yourself" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade
 	$(PIP) install "$(TORCH)"
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(VENV)/torch-constraint.txt
-	$(PIP) install --constraint $(VENV)/torch-constraint.txt --editable ".[widgets,tune,dev,docs]"
+	$(PIP) install --constraint $(VENV)/torch-constraint.txt --constraint constraints.txt --editable ".[widgets,tune,dev,docs]"
 	@VENV="$(VENV)" bash scripts/environment.sh settings
 	@touch $(STAMP)
 

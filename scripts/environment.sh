@@ -23,8 +23,8 @@ remove() { rm -rf -- "$folder"; }
 
 create() {
   if is_environment; then return; fi
-  command -v "$PYTHON" >/dev/null || fail "no $PYTHON found: install Python 3.11 or later, or say make PYTHON=/path/to/python3"
-  "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "$PYTHON is $("$PYTHON" --version 2>&1): neptune_lab needs Python 3.11 or later (make PYTHON=/path/to/python3.11)"
+  command -v "$PYTHON" >/dev/null || fail "no $PYTHON found: install Python 3.11 to 3.13, or say make PYTHON=/path/to/python3"
+  "$PYTHON" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || fail "$PYTHON is $("$PYTHON" --version 2>&1): neptune_lab needs Python 3.11 to 3.13 (make PYTHON=/path/to/python3.11)"
   if ours; then remove; fi  # an interrupted run left it
   if [[ ! -e "$folder" && ! -L "$folder" ]]; then
     mkdir -p -- "$(dirname -- "$folder")"

@@ -41,7 +41,8 @@ class Step:
 def digest(root: Path) -> str:
     """Of every Python file under `SOURCES`, and of the pinned dependencies: 12 hexadecimal digits."""
     found = hashlib.sha256()
-    for path in (root / "pyproject.toml", *sorted(p for folder in SOURCES for p in (root / folder).rglob("*.py"))):
+    files = [root / "pyproject.toml", root / "constraints.txt"]
+    for path in (*files, *sorted(p for folder in SOURCES for p in (root / folder).rglob("*.py"))):
         found.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
     return found.hexdigest()[:12]
 

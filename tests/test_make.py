@@ -24,7 +24,7 @@ fi
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """What `make setup` and `make clean` need of a clone."""
-    for name in ("Makefile", "pyproject.toml"):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     for name in ("neptune_lab", "widgets", "tests", "notebooks", "docs"):

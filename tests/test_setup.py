@@ -14,67 +14,73 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# The few packages that conda calls something else.
-PYPI_NAMES = {"python-graphviz": "graphviz"}
-# In environment.yml only: conda brings Python and pip itself, and `dot`, which the other way is a system package.
-CONDA_ONLY = {"python", "pip", "graphviz"}
+# Pinned beside the direct requirements, because TVM and its FFI must be of one build.
+PINNED_TOO = {"apache-tvm-ffi"}
 
 
-def _pins_of_pyproject() -> dict[str, str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    listed = sum(project["optional-dependencies"].values(), project["dependencies"])
-    pins = {}
-    for line in listed:
-        requirement = Requirement(line)
-        assert requirement.name not in pins, f"{requirement.name} is listed twice"
-        assert requirement.specifier, f"{requirement.name} has no pin"
-        pins[requirement.name] = _rest(requirement)
-    return pins
+def _project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def _pins_of_environment() -> tuple[dict[str, str], set[str]]:
-    """The pins, by PyPI's names, and what is in conda's part alone."""
-    entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    pins: dict[str, str] = {}
-    conda_only = set()
-    for entry in entries:
-        if isinstance(entry, dict):
-            for line in entry["pip"]:
-                if not line.startswith("--"):
-                    requirement = Requirement(line)
-                    assert requirement.name not in pins, f"{requirement.name} is listed twice"
-                    pins[requirement.name] = _rest(requirement)
-            continue
-        name, version = re.fullmatch(r"([\w-]+)(.*)", entry).groups()
-        if name in CONDA_ONLY:
-            conda_only.add(name)
-            continue
-        name = PYPI_NAMES.get(name, name)
-        assert name not in pins, f"{name} is listed twice"
-        # One `=` is conda's way to say it; pip's has two.
-        pins[name] = _rest(Requirement(name + re.sub(r"^=(?!=)", "==", version)))
-    return pins, conda_only
+def _ranges() -> dict[str, Requirement]:
+    project = _project()
+    listed = [Requirement(x) for x in sum(project["optional-dependencies"].values(), project["dependencies"])]
+    found = {canonicalize_name(x.name): x for x in listed}
+    assert len(found) == len(listed), "a package is listed twice"
+    return found
 
 
-def _rest(requirement: Requirement) -> str:
-    """Specifier, extras and marker: all that must be the same in both files."""
-    return f"{sorted(requirement.extras)} {requirement.specifier} {requirement.marker}"
+def _pins() -> dict[str, Requirement]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    listed = [Requirement(x) for x in lines if x and not x.startswith("#")]
+    found = {canonicalize_name(x.name): x for x in listed}
+    assert len(found) == len(listed), "a package is pinned twice"
+    return found
 
 
-def test_pyproject_and_environment_have_the_same_pins():
-    pins, conda_only = _pins_of_environment()
-    assert pins == _pins_of_pyproject()
-    assert conda_only == CONDA_ONLY
+def test_every_requirement_has_a_range_and_one_pin_within_it():
+    ranges, pins = _ranges(), _pins()
+    assert set(pins) == set(ranges) | PINNED_TOO
+    for name, pin in pins.items():
+        (exact,) = pin.specifier
+        assert exact.operator == "==", pin
+        assert not exact.version.endswith(".*"), pin
+        assert not pin.marker, f"{pin}: a constraint applies where the requirement does"
+        assert name in PINNED_TOO or exact.version in ranges[name].specifier, f"{pin} is outside {ranges[name]}"
+    for name, requirement in ranges.items():
+        assert {x.operator for x in requirement.specifier} in ({">="}, {">=", "<"}), f"{name}: expected a range"
 
 
-def test_version_is_the_same_everywhere():
-    import neptune_lab
+def test_environment_installs_by_the_same_files():
+    *conda, by_pip = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    constraint, editable = by_pip["pip"]
+    assert conda == [f"python{_project()['requires-python']}", "pip", "graphviz"]
+    assert constraint == "--constraint constraints.txt"
+    assert re.fullmatch(r"--editable \.\[(.*)\]", editable).group(1).split(",") == list(
+        _project()["optional-dependencies"]
+    )
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert neptune_lab.__version__ == project["version"]
+
+def test_make_installs_every_extra_under_the_constraints():
+    (install,) = [x for x in (ROOT / "Makefile").read_text().splitlines() if "--editable" in x]
+    assert "--constraint constraints.txt" in install
+    assert f'".[{",".join(_project()["optional-dependencies"])}]"' in install
+
+
+def test_the_versions_of_python_are_the_same_everywhere():
+    assert _project()["requires-python"] == ">=3.11,<3.14"
+    minors = {x.rpartition(" ")[2] for x in _project()["classifiers"] if "Python :: 3." in x}
+    assert minors == {"3.11", "3.12", "3.13"}
+    for name in ("Makefile", "scripts/environment.sh"):
+        assert "not (3, 11) <= sys.version_info < (3, 14)" in (ROOT / name).read_text(), name
+    for name in ("README.md", "docs/index.md", "CONTRIBUTING.md", "Makefile", "scripts/environment.sh"):
+        text = (ROOT / name).read_text()
+        assert "Python 3.11 to 3.13" in text, name
+        assert "3.11 or later" not in text, name
 
 
 def test_import_contracts_hold(capsys):
@@ -179,12 +185,16 @@ def test_a_long_run_goes_on_where_it_failed(long_run, tmp_path, capfd):
 
 def test_other_sources_are_run_again(long_run, tmp_path):
     (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "constraints.txt").write_text("")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_it.py").write_text("one")
     before = long_run.digest(tmp_path)
     assert long_run.digest(tmp_path) == before
     (tmp_path / "tests" / "test_it.py").write_text("two")
-    assert long_run.digest(tmp_path) != before
+    other_tests = long_run.digest(tmp_path)
+    assert other_tests != before
+    (tmp_path / "constraints.txt").write_text("torch==1")
+    assert long_run.digest(tmp_path) not in (before, other_tests)
 
 
 def test_the_nightly_run_has_every_nightly_test_and_the_fuzzer(long_run, tmp_path):
