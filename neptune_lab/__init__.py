@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from neptune_lab.pytorch import attention
     from neptune_lab.trace import load_trace
 
-__version__ = "0.1.0"
+    __version__: str
 
 __all__ = [
     "Kernel",
@@ -64,10 +64,26 @@ _HOMES = {
     "tune": "neptune_lab.autotune.tune:tune",
 }
 
+# Packages that pip installs only on systems with wheels of them.
+_COMPILER = {"tvm", "tvm_ffi", "torch", "triton"}
+_WITHOUT = " (it has wheels for Linux; load_trace, explore of a saved record, repair and solver work without it)"
+
 _mend_parser()
 
 
+def _installed_version() -> str:
+    """The installed package's version, which the build takes from git; "0+unknown" if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("neptune-lab")
+    except PackageNotFoundError:  # a source tree on PYTHONPATH alone
+        return "0+unknown"
+
+
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return globals().setdefault(name, _installed_version())
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     module, _, attribute = _HOMES[name].partition(":")
@@ -79,7 +95,8 @@ def __getattr__(name: str) -> object:
             raise  # a mistake of ours, not a package that is not installed
         extra = "[widgets]" if module.startswith("neptune_widgets") else ""
         raise ImportError(
-            f"{__name__}.{name} needs {missing!r}, which is not installed here: pip install 'neptune-lab{extra}'",
+            f"{__name__}.{name} needs {missing!r}, which is not installed here: pip install 'neptune-lab{extra}'"
+            f"{_WITHOUT if missing.partition('.')[0] in _COMPILER else ''}",
             name=missing,
         ) from error
     if attribute:
