@@ -10,11 +10,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from neptune_lab.errors import TraceError
 from neptune_lab.files import write_text
-from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB, read_text, shown_path
 from neptune_lab.strict.json_text import parse
 from neptune_lab.strict.typed import fit, hints_of, members, plain, unpack
-from neptune_lab.trace.record import SCHEMA, Line, Trace
+from neptune_lab.trace.record import Line, Trace
+from neptune_lab.trace.schema import upgrade
 
 # The largest record of the tests has 3 MiB.
 MOST_BYTES = 256 * MIB
@@ -38,13 +38,9 @@ def from_json(text: str) -> Trace:
 
 
 def _from_data(data: Any) -> Trace:
-    if not isinstance(data, dict) or "schema" not in data:
+    if not isinstance(data, dict):
         raise TraceError("not a record: expected an object with a field 'schema'")
-    if data["schema"] != SCHEMA or isinstance(data["schema"], bool):
-        raise TraceError(
-            f"the record has schema {shown(data['schema'])}, this version reads schema {SCHEMA}",
-            help="write the trace again with this version, or read it with the version that wrote it",
-        )
+    upgrade(data)
     rows = fit(data.pop("lines", None), list, "trace.lines", TraceError)
     lines = [_line(row, f"trace.lines[{n}]") for n, row in enumerate(rows)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-# Raised by one whenever a field is added, dropped or means something else; a record of another number is refused.
+# Raised by one whenever a field is added, dropped or changes its meaning; schema.py says how older records are read.
 SCHEMA = 2
 
 # Plain JSON with string keys; tuples inside come back as lists.
