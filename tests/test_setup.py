@@ -71,6 +71,12 @@ def test_make_installs_every_extra_under_the_constraints():
     assert f'".[{",".join(_project()["optional-dependencies"])}]"' in install
 
 
+def test_the_docs_list_what_the_algebra_needs():
+    listed = {canonicalize_name(Requirement(x).name) for x in _project()["dependencies"]}
+    (line,) = re.findall(r"pip install (.*) # for the algebra", (ROOT / "docs/using/install.md").read_text())
+    assert set(map(canonicalize_name, line.split())) == listed - {"torch", "apache-tvm", "triton"}
+
+
 def test_the_versions_of_python_are_the_same_everywhere():
     assert _project()["requires-python"] == ">=3.11,<3.14"
     minors = {x.rpartition(" ")[2] for x in _project()["classifiers"] if "Python :: 3." in x}
