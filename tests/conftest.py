@@ -20,7 +20,8 @@ settings.load_profile("same")
 GOLDEN = Path(__file__).parent / "golden"
 
 # Golden files are data, even where they hold Python; what stands in for another module is imported under its name only.
-collect_ignore = ["golden", "left_out"]
+# The scripts in wheel/ run in environments of their own.
+collect_ignore = ["golden", "left_out", "wheel"]
 
 # The processes that tests start do without these modules, and this one too.
 LEFT_OUT = Path(__file__).parent / "left_out"
