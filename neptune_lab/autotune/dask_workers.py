@@ -126,10 +126,11 @@ class DaskWorkers:
         """
         began = alone = time.monotonic()
         while True:
+            done = future.done()  # before waiting: it may finish after the wait has timed out
             try:
                 return future.result(timeout=LOOK_SECONDS)
             except TimeoutError as error:
-                if future.done():
+                if done:
                     raise MeasureError(f"the worker failed: {error or type(error).__name__}") from error
             except MeasureError:
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from types import SimpleNamespace
 
 import fake_runner
 import pytest
@@ -170,6 +171,34 @@ def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
         workers.close()
     with cluster.get_client() as client:  # the next run finds the workers as they were
         assert set(client.run(station_of_worker).values()) == {None}
+
+
+class Future:
+    """One whose first wait times out and which is done right after; `result` is what the next wait gives."""
+
+    def __init__(self, result: object) -> None:
+        self.waits, self._result = 0, result
+
+    def done(self) -> bool:
+        return self.waits > 0
+
+    def result(self, timeout: float) -> object:
+        self.waits += 1
+        if self.waits == 1:
+            raise TimeoutError(f"timed out after {timeout} s")
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+
+def test_a_result_that_comes_as_the_wait_for_it_ends_is_taken():
+    workers = DaskWorkers.__new__(DaskWorkers)
+    workers._client, workers._ended = SimpleNamespace(nthreads=lambda: {"tcp://worker": 1}), threading.Event()
+    assert workers._answer(Future("measured")) == "measured"
+    late = Future(TimeoutError("of its own"))
+    with pytest.raises(MeasureError, match="the worker failed: of its own"):
+        workers._answer(late)
+    assert late.waits == 2
 
 
 def test_no_scheduler_is_said(monkeypatch):
