@@ -211,3 +211,11 @@ def test_the_nightly_run_has_every_nightly_test_and_the_fuzzer(long_run, tmp_pat
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\naddopts = -m 'not nightly'\n")
     steps = long_run.nightly_steps(tmp_path, "7", tmp_path)
     assert [step.name for step in steps] == ["pytest tests/test_slow.py", "fuzz 20000 --seed 7"]
+
+
+def test_what_runs_at_night_is_named_with_what_the_day_keeps():
+    """Every file with tests of the mark has a row in CONTRIBUTING.md, and every row has such a file."""
+    tests = ROOT / "tests"
+    rows = re.findall(r"^\| `([^`]+\.py)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    marked = [p for p in tests.rglob("test_*.py") if "pytest.mark.nightly" in p.read_text(encoding="utf-8")]
+    assert sorted(rows) == sorted(p.relative_to(tests).as_posix() for p in marked if p.name != Path(__file__).name)
