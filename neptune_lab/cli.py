@@ -152,7 +152,10 @@ def _operator(name: str, sizes: dict[str, Any]) -> Any:
             )
     missing = [p for p, v in parameters.items() if v.default is inspect.Parameter.empty and p not in given]
     if missing:
-        raise DefinitionError(f"{name} needs --{missing[0].replace('_', '-')}")
+        raise DefinitionError(
+            f"{name} needs --{missing[0].replace('_', '-')}",
+            help="`neptune-lab list` lists the arguments of each operator",
+        )
     return make(**given)
 
 

@@ -8,7 +8,7 @@ view can stand the error at its line.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from typing import Any
@@ -22,10 +22,13 @@ class NeptuneError(Exception):
     Args:
         message: one clear sentence or two: what, where, and why.
         node: stable id of the node the error belongs to (a block, a loop, a line), or None.
-        help: what would make it pass, or None.
+        help: what would make it pass, or None for the `usual_help` of the class.
     """
 
+    usual_help: ClassVar[str | None] = None
+
     def __init__(self, message: str, *, node: str | None = None, help: str | None = None) -> None:
+        help = self.usual_help if help is None else help
         super().__init__(message if help is None else f"{message}\n  help: {help}")
         self.reason = message
         self.node = node
@@ -72,6 +75,8 @@ class RepairError(NeptuneError):
 
 class TileError(NeptuneError):
     """The scheduled program cannot be written in HTile IR."""
+
+    usual_help = "other tile sizes may do; nl.compile(operator) without a template falls back to separate kernels"
 
 
 class EmitError(NeptuneError):

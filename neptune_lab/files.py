@@ -60,7 +60,9 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = Fa
         FileError: the file cannot be written; a file that was there is unchanged, and nothing is left behind.
     """
     if not isinstance(path, str | os.PathLike):
-        raise FileError(f"cannot write {path!r}: expected the path of a file")
+        raise FileError(
+            f"cannot write {path!r}: expected the path of a file", help="add the name of a file to the folder"
+        )
     target = Path(path)
     try:
         if parents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import importlib
 import inspect
@@ -9,11 +10,12 @@ import pickle
 import pkgutil
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
 import neptune_lab
-from neptune_lab.errors import FileError, NeptuneError, RepairError, ScheduleError
+from neptune_lab.errors import FileError, MeasureError, NeptuneError, RepairError, ScheduleError, TileError
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
 from neptune_lab.operators import softmax
@@ -46,6 +48,50 @@ def made(kind: type[NeptuneError]) -> NeptuneError:
 
 def same(a: NeptuneError, b: NeptuneError) -> bool:
     return type(a) is type(b) and a.args == b.args and str(a) == str(b) and vars(a) == vars(b)
+
+
+# Raised inside, and caught there: their text goes into a remark or into another error that has a help.
+INNER = {
+    "Unfit(",
+    "TvmRefusal",
+    "UnknownSpelling",
+    "ProcessKilled",
+    "left to the single steps",
+    "no more than {LONGEST_RUN}",
+}
+INNER |= {"{ATTEMPTS} ways to fuse"}
+
+
+def without_help(text: str, kinds: set[str]) -> list[int]:
+    """Lines of a module that make an error of `kinds`, with a message and without a help."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.args]
+    return [
+        call.lineno
+        for call in calls
+        if isinstance(call.func, ast.Name | ast.Attribute)
+        and (call.func.id if isinstance(call.func, ast.Name) else call.func.attr) in kinds
+        and not {word.arg for word in call.keywords} & {"help", None}
+        and not any(inner in ast.unparse(call) for inner in INNER)
+    ]
+
+
+def test_each_error_has_a_help():
+    """A measurement that failed says what failed: it has a help only where there is something to do."""
+    kinds = {kind.__name__ for kind in every_class() if kind.usual_help is None and not issubclass(kind, MeasureError)}
+    kinds -= {"NeptuneError"}
+    assert without_help("raise ScheduleError('no')", kinds) == [1]
+    assert without_help("raise ScheduleError('no', help='yes')", kinds) == []
+    folder = Path(neptune_lab.__file__).parent
+    found = {
+        path.relative_to(folder).as_posix(): without_help(path.read_text(), kinds) for path in folder.rglob("*.py")
+    }
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_a_class_has_a_usual_help():
+    assert TileError("wrong").help == TileError.usual_help
+    assert TileError("wrong", help="right").help == "right"
+    assert ScheduleError("wrong").help is None
 
 
 def test_each_error_is_pickled_and_copied_whole():

@@ -35,7 +35,10 @@ def check_arguments(
     if cold is not None:
         check_switch("cold", cold, TuneError)
     if scheduler is not None and not isinstance(scheduler, str):
-        raise TuneError(f"scheduler={shown(scheduler)}: expected an address such as 'tcp://host:8786', or None")
+        raise TuneError(
+            f"scheduler={shown(scheduler)}: expected an address such as 'tcp://host:8786', or None",
+            help="leave it out to tune on this machine, or start Dask's scheduler and give its address",
+        )
     check_gpus(gpus)
 
 

@@ -32,7 +32,10 @@ class Candidate:
 
     def __post_init__(self) -> None:
         if not is_name(self.template):
-            raise TuneError(f"template={shown(self.template)}: expected the name of a template")
+            raise TuneError(
+                f"template={shown(self.template)}: expected the name of a template",
+                help="such as 'rolling_update' or 'split_k_update'",
+            )
         names = [name for name, _ in self.options]
         if names != sorted(set(names)):
             raise TuneError(
@@ -41,9 +44,15 @@ class Candidate:
             )
         for name, value in self.options:
             if not is_name(name):
-                raise TuneError(f"options={shown(self.options)}: {shown(name)} is no name of an option")
+                raise TuneError(
+                    f"options={shown(self.options)}: {shown(name)} is no name of an option",
+                    help="such as 'block_q' or 'num_warps'",
+                )
             if not _is_option(value):
-                raise TuneError(f"{name}={shown(value)}: expected an int, str, bool, None, or a tuple of such")
+                raise TuneError(
+                    f"{name}={shown(value)}: expected an int, str, bool, None, or a tuple of such",
+                    help="such as block_q=64",
+                )
 
     @classmethod
     def of(cls, template: str, **options: Option) -> Candidate:
@@ -99,7 +108,10 @@ class Candidate:
         match data:
             case {"template": str(template), "options": dict(options)}:
                 return cls.of(template, **{name: tuple(v) if isinstance(v, list) else v for name, v in options.items()})
-        raise TuneError(f"{data!r} is no candidate: expected {{'template': name, 'options': {{name: value}}}}")
+        raise TuneError(
+            f"{data!r} is no candidate: expected {{'template': name, 'options': {{name: value}}}}",
+            help="write {'template': 'rolling_update', 'options': {'block_q': 64, 'block_kv': 64}}",
+        )
 
     def __str__(self) -> str:
         return " ".join([self.template, *(f"{name}={_short(value)}" for name, value in self.options)])

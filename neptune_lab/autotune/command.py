@@ -194,4 +194,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(n) for n in text.split(",")]
     except ValueError as error:
-        raise TuneError(f"--gpus {text}: expected numbers separated by commas, such as 0,1") from error
+        raise TuneError(
+            f"--gpus {text}: expected numbers separated by commas, such as 0,1",
+            help="nvidia-smi -L lists the numbers of the GPUs",
+        ) from error

@@ -70,7 +70,8 @@ class Chain:
                 if loop not in known:
                     raise TuneError(
                         f"{computation.output.name} runs along loop {loop!r}, whose extent is not given; "
-                        f"given are {', '.join(known)}"
+                        f"given are {', '.join(known)}",
+                        help="add (loop, size) to extents",
                     )
 
     @property

@@ -65,7 +65,7 @@ class Search:
         """
         for name, value in (("population", population), ("batch", batch), ("patience", patience)):
             if value < 1:
-                raise TuneError(f"{name}={value}: expected a positive number")
+                raise TuneError(f"{name}={value}: expected a positive number", help="leave it out for the default")
         self.space, self.model = space, model
         self.size, self.batch, self.tolerance, self.patience = population, batch, tolerance, patience
         self.random = random.Random(seed)
@@ -115,9 +115,12 @@ class Search:
         """
         if candidate not in self.asked or candidate in self.times:
             what = "was told before" if candidate in self.times else "was not asked for"
-            raise TuneError(f"{candidate} {what}")
+            raise TuneError(f"{candidate} {what}", help="report each candidate that ask() gave, once")
         if microseconds is not None and not 0 < microseconds < inf:
-            raise TuneError(f"{candidate}: microseconds={microseconds}; expected a positive number, or None")
+            raise TuneError(
+                f"{candidate}: microseconds={microseconds}; expected a positive number, or None",
+                help="report None for a candidate that could not be timed",
+            )
         self.times[candidate] = microseconds
         if microseconds is not None and microseconds < self._reference * (1 - self.tolerance):
             self._reference, self._since_better = microseconds, 0

@@ -35,7 +35,10 @@ def definition(setup: Setup, wide: torch.dtype = torch.float32) -> Definition:
             return lambda x: (rms_norm(x, params["eps"], wide).amax(1),)
         case "rms_norm_quantize":
             return lambda x: rms_norm_quantize(x, params["eps"], wide)
-    raise MeasureError(f"{setup.name}: there is no plain torch definition of {setup.op.name}")
+    raise MeasureError(
+        f"{setup.name}: there is no plain torch definition of {setup.op.name}",
+        help="compare with another peer, or add the definition to neptune_lab/bench/definitions.py",
+    )
 
 
 def modified(case: AttentionCase, score: torch.Tensor, head: Any, query: Any, key: Any) -> torch.Tensor:

@@ -34,6 +34,9 @@ def make_tensors(op: Operator) -> tuple[torch.Tensor, ...]:
     for spec in op.inputs:
         dtype = getattr(torch, spec.dtype)
         if not dtype.is_floating_point or spec.name in op.captured:
-            raise MeasureError(f"{op.name} takes {spec}: the benchmark makes normal floating-point inputs only")
+            raise MeasureError(
+                f"{op.name} takes {spec}: the benchmark makes normal floating-point inputs only",
+                help="leave this operator out of the benchmark, or time it with nl.tune",
+            )
         made.append(torch.randn(spec.shape, dtype=dtype, device=device, generator=generator))
     return tuple(made)

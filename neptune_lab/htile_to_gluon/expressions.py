@@ -53,14 +53,17 @@ def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> Piece:
         case Reduce(op=op, arg=arg):
             return _reduce(ctx, op, arg)
         case Permute() | Dot() | Gather():
-            raise EmitError(f"{type(expr).__name__} stands where the Gluon emitter has no word for it")
+            raise EmitError(
+                f"{type(expr).__name__} stands where the Gluon emitter has no word for it",
+                help='compile with code="triton"',
+            )
         case _:
             assert_never(expr)
 
 
 def _chip(ctx: GluonContext, access: Access, columns: int) -> Piece:
     if access.tensor not in ctx.defined:
-        raise EmitError(f"tile {access.tensor} is read where it has no value")
+        raise EmitError(f"tile {access.tensor} is read where it has no value", help='compile with code="triton"')
     name = ctx.tiles[access.tensor]
     kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
     if kept != [True, False]:

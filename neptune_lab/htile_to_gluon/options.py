@@ -47,7 +47,9 @@ class GluonOptions:
         for name in ("ping_pong", "tie", "persistent", "ahead"):
             check_switch(name, getattr(self, name), EmitError)
         if not isinstance(self.emit, EmitOptions):
-            raise EmitError(f"emit={shown(self.emit)}: expected an EmitOptions")
+            raise EmitError(
+                f"emit={shown(self.emit)}: expected an EmitOptions", help="leave it out for the default, EmitOptions()"
+            )
         if not self.emit.target.warpgroup_products:
             raise EmitError(
                 f"code='gluon' is not available on target {self.emit.target}: it uses Hopper's warp group products",

@@ -154,7 +154,7 @@ def identity(op: str, dtype: str) -> float | int | bool:
             low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
             return low if op == "max" else high
         case _:
-            raise EmitError(f"no identity of reducer {op!r} on {dtype}")
+            raise EmitError(f"no identity of reducer {op!r} on {dtype}", help="fold in float32: convert the term")
 
 
 def filled(ctx: Context, expr: TileExpr, piece: Piece, dim: int, value: float | int | bool, dtype: str) -> Piece:

@@ -49,7 +49,10 @@ def emit(program: Program, options: EmitOptions | None = None) -> TritonSource:
     check_spelling(program)
     options = options or EmitOptions()
     if not program.inputs:
-        raise EmitError(f"program {program.name} has no inputs; expected one at least, whose device the launcher uses")
+        raise EmitError(
+            f"program {program.name} has no inputs; expected one at least, whose device the launcher uses",
+            help="give the operator an input, of one element if need be",
+        )
     names = Names(HELPERS)
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]

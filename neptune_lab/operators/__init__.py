@@ -52,7 +52,10 @@ __all__ = [
 def find(name: str) -> Callable[..., Operator]:
     """The function that makes the operator or preset called `name`, such as "attention.causal" or "causal_pf"."""
     if not isinstance(name, str):
-        raise DefinitionError(f"name={shown(name)}: expected the name of an operator, such as 'attention.causal'")
+        raise DefinitionError(
+            f"name={shown(name)}: expected the name of an operator, such as 'attention.causal'",
+            help="`neptune-lab list` lists the names",
+        )
     if name in PRESETS:
         return attention.preset_function(name)
     if name in gemm_chain.PRESETS:

@@ -303,9 +303,15 @@ def document(doc: Any, heads: int = 1, head_dim: int = 64, causal: bool = True, 
     """
     shape = tuple(int(n) for n in np.shape(doc))
     if len(shape) != 2:
-        raise DefinitionError(f"doc has shape {shape}: expected (batch, seq)")
+        raise DefinitionError(
+            f"doc has shape {shape}: expected (batch, seq)",
+            help="give one document number per position: an integer array of shape (batch, seq)",
+        )
     if options.get("q_len") is not None or options.get("kv_len") is not None:
-        raise DefinitionError("document takes its lengths from doc: q_len and kv_len go with the other operators")
+        raise DefinitionError(
+            "document takes its lengths from doc: q_len and kv_len go with the other operators",
+            help="leave q_len and kv_len out, or use attention.general with a mask_mod",
+        )
     params = _lengths(shape[0], heads, shape[1], head_dim, options)
 
     def document_mask(b, h, q, kv):
@@ -338,7 +344,10 @@ def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) 
     make = _OPERATORS[found.operator]
     unknown = [n for n in sizes if n not in inspect.signature(make).parameters]
     if unknown:
-        raise DefinitionError(f"attention.{found.operator}, of which {name!r} is a preset, takes no {unknown[0]}")
+        raise DefinitionError(
+            f"attention.{found.operator}, of which {name!r} is a preset, takes no {unknown[0]}",
+            help="leave it out, or call the operator itself",
+        )
     return make(**sizes)
 
 
@@ -378,7 +387,10 @@ def _lengths(batch: int, heads: int, seq: int | None, head_dim: int, options: Op
         raise DefinitionError(f"there is no argument {unknown[0]!r}", help=f"one of {', '.join(_DEFAULTS)}")
     q_len, kv_len = options.get("q_len"), options.get("kv_len")
     if (seq is None) == (q_len is None and kv_len is None):
-        raise DefinitionError(f"seq={seq!r}, q_len={q_len!r}, kv_len={kv_len!r}: give seq, or q_len and kv_len")
+        raise DefinitionError(
+            f"seq={seq!r}, q_len={q_len!r}, kv_len={kv_len!r}: give seq, or q_len and kv_len",
+            help="seq=128 for both lengths, or q_len=1, kv_len=128",
+        )
     if seq is not None:
         positive(seq=seq)
         q_len = kv_len = seq

@@ -87,7 +87,10 @@ class Operator:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():
-            raise DefinitionError(f"name={shown(self.name)}: an operator's name is a Python identifier")
+            raise DefinitionError(
+                f"name={shown(self.name)}: an operator's name is a Python identifier",
+                help="use letters, digits and underscores, such as 'row_sum'",
+            )
         for tensor in (*self.inputs, *self.outputs):
             if prod(int(extent) for extent in tensor.shape) > LARGEST_TENSOR:
                 raise DefinitionError(
@@ -111,15 +114,24 @@ class Operator:
             arrays = (*arrays, *self.captured.values())
         if len(arrays) != len(self.inputs):
             names = ", ".join(t.name for t in self.inputs)
-            raise DefinitionError(f"{self.name} takes {len(self.inputs)} inputs ({names}), got {len(arrays)}")
+            raise DefinitionError(
+                f"{self.name} takes {len(self.inputs)} inputs ({names}), got {len(arrays)}",
+                help="give one array per input, in this order",
+            )
         wide = []
         for spec, array in zip(self.inputs, arrays, strict=True):
             try:
                 values = as_numpy(array).astype(np.int64 if spec.dtype in WHOLE else np.float64)
             except (TypeError, ValueError, OverflowError) as error:
-                raise DefinitionError(f"{spec.name}={shown(array)}: expected an array of numbers: {error}") from error
+                raise DefinitionError(
+                    f"{spec.name}={shown(array)}: expected an array of numbers: {error}",
+                    help="give a NumPy array, or a tensor on the CPU",
+                ) from error
             if values.shape != spec.shape:
-                raise DefinitionError(f"{spec.name} has shape {values.shape}, {self.name} takes {spec.shape}")
+                raise DefinitionError(
+                    f"{spec.name} has shape {values.shape}, {self.name} takes {spec.shape}",
+                    help="reshape the array, or make the operator for this shape",
+                )
             wide.append(values)
         found = self.compute(*wide)
         return found[0] if len(found) == 1 else found
@@ -147,17 +159,20 @@ def positive(**sizes: int) -> None:
     """Each size is a positive integer of 32 bits, as loops count, or DefinitionError names the one that is not."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise DefinitionError(f"{name}={shown(size)}: expected a positive integer")
+            raise DefinitionError(f"{name}={shown(size)}: expected a positive integer", help="such as 128")
         if size > LARGEST_SIZE:
             raise DefinitionError(
-                f"{name}={shown(size)}: expected at most {LARGEST_SIZE}, the largest that loops count to"
+                f"{name}={shown(size)}: expected at most {LARGEST_SIZE}, the largest that loops count to",
+                help="split the data, and call the kernel once per part",
             )
 
 
 def supported(dtype: str, *dtypes: str) -> None:
     """`dtype` is one of `dtypes`, or DefinitionError lists them."""
     if not isinstance(dtype, str) or dtype not in dtypes:
-        raise DefinitionError(f"dtype={shown(dtype)}: expected one of {', '.join(dtypes)}")
+        raise DefinitionError(
+            f"dtype={shown(dtype)}: expected one of {', '.join(dtypes)}", help="such as dtype='float32'"
+        )
 
 
 def as_numpy(value: Any) -> np.ndarray:

@@ -30,13 +30,18 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
     shown = f"{argument}={name_of(mod)}" if callable(mod) else f"{argument}={mod!r}"
     signature = "(score, b, h, q, kv)" if argument == "score_mod" else "(b, h, q, kv)"
     if not callable(mod):
-        raise DefinitionError(f"{shown}: expected a function of {signature}")
+        raise DefinitionError(
+            f"{shown}: expected a function of {signature}", help="write it as a function or lambda with these arguments"
+        )
     try:
         inspect.signature(mod).bind(*args)
     except ValueError:
         pass  # a builtin without a signature: the call will tell
     except TypeError as error:
-        raise DefinitionError(f"{shown}: expected a function of {signature}, but {error}") from error
+        raise DefinitionError(
+            f"{shown}: expected a function of {signature}, but {error}",
+            help="write it as a function or lambda with these arguments",
+        ) from error
     try:
         result = mod(*(Scalar(a) for a in args))
     except DefinitionError as error:
@@ -56,9 +61,14 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
     wanted = "float" if argument == "score_mod" else "bool"
     value = result.value if isinstance(result, Scalar) else result
     if isinstance(result, Unread):
-        raise DefinitionError(f"{shown}: {unread(result)}")
+        raise DefinitionError(
+            f"{shown}: {unread(result)}", help="index the captured tensor with the mod's arguments, such as bias[q, kv]"
+        )
     if not isinstance(result, Scalar | bool | int | float | np.bool_ | np.integer | np.floating):
-        raise DefinitionError(f"{shown} returned {type(result).__name__}: expected a {wanted} made from its arguments")
+        raise DefinitionError(
+            f"{shown} returned {type(result).__name__}: expected a {wanted} made from its arguments",
+            help="return an expression of the arguments, such as score * 2, or q >= kv for a mask",
+        )
     kind = kind_of(value)
     if (kind == "bool") != (wanted == "bool"):
         help = "compare: `q >= kv`" if wanted == "bool" else "select: `math.where(condition, score, other)`"

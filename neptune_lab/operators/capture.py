@@ -77,16 +77,23 @@ class Captured(Unread):
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
-        raise DefinitionError(f"a mod runs through the captured tensor {self.name}: it can read single elements only")
+        raise DefinitionError(
+            f"a mod runs through the captured tensor {self.name}: it can read single elements only",
+            help="index it with the mod's arguments, such as bias[q, kv]",
+        )
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise DefinitionError(f"a mod writes to the captured tensor {self.name}: a mod only reads")
+        raise DefinitionError(
+            f"a mod writes to the captured tensor {self.name}: a mod only reads",
+            help="compute the values before the call, and capture the result",
+        )
 
     def __getitem__(self, index: Any) -> Any:
         given = self._first + (index if isinstance(index, tuple) else (index,))
         if len(given) > len(self._shape):
             raise DefinitionError(
-                f"the captured tensor {self.name} has shape {self._shape}, but a mod gives it {len(given)} indices"
+                f"the captured tensor {self.name} has shape {self._shape}, but a mod gives it {len(given)} indices",
+                help="give one index per dimension",
             )
         own = given[len(self._first) :]
         checked = tuple(self._index(len(self._first) + n, i) for n, i in enumerate(own))
@@ -287,7 +294,10 @@ def _number_or_same(name: str, value: Any) -> Any:
 def _converted(argument: str, variable: str, array: np.ndarray, live: bool) -> np.ndarray:
     """A copy of the array in a dtype that an input can have."""
     if array.size == 0:
-        raise DefinitionError(f"{argument} captures the tensor {variable} of shape {array.shape}, which is empty")
+        raise DefinitionError(
+            f"{argument} captures the tensor {variable} of shape {array.shape}, which is empty",
+            help="capture a tensor with at least one element",
+        )
     if array.dtype in (np.float16, np.float32, BFLOAT16):
         return array.copy()
     if array.dtype == np.float64:
@@ -305,9 +315,11 @@ def _converted(argument: str, variable: str, array: np.ndarray, live: bool) -> n
         low, high = int(array.min()), int(array.max())
         if low < _INT32.min or high > _INT32.max:
             raise DefinitionError(
-                f"{argument} captures the tensor {variable} with values from {low} to {high}: int32 does not hold them"
+                f"{argument} captures the tensor {variable} with values from {low} to {high}: int32 does not hold them",
+                help="capture floats, or smaller whole numbers",
             )
         return array.astype(np.int32)
     raise DefinitionError(
-        f"{argument} captures the tensor {variable} of dtype {array.dtype}: expected floats, integers or bool"
+        f"{argument} captures the tensor {variable} of dtype {array.dtype}: expected floats, integers or bool",
+        help="convert it before, for example with .float()",
     )

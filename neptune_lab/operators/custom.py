@@ -103,7 +103,10 @@ def _tensors(argument: str, tensors: Sequence[Any]) -> list[Any]:
     found = list(tensors) if isinstance(tensors, list | tuple) else None
     if not found or not all(isinstance(t, te.Tensor) for t in found):
         shown = "nothing" if found == [] else type(tensors).__name__ if found is None else "something else among them"
-        raise DefinitionError(f"{argument}: expected a list of TVM tensors, at least one, got {shown}")
+        raise DefinitionError(
+            f"{argument}: expected a list of TVM tensors, at least one, got {shown}",
+            help="such as inputs=[x] and outputs=[total]",
+        )
     return found
 
 
@@ -141,7 +144,7 @@ def _check_graph(inputs: list[Any], outputs: list[Any]) -> None:
     for kind, names in (("input", listed), ("output", [str(t.op.name) for t in outputs])):
         for name in names:
             if names.count(name) > 1:
-                raise DefinitionError(f"{kind} {name!r} is listed twice")
+                raise DefinitionError(f"{kind} {name!r} is listed twice", help="list each tensor once")
     for name, op in owners.items():
         if isinstance(op, te.PlaceholderOp) and not any(op.same_as(t.op) for t in inputs):
             raise DefinitionError(
@@ -188,7 +191,10 @@ def _check_operation(op: Any) -> None:
                 help="sizes are static: make the operator once for each size",
             )
         if int(size) < 1:
-            raise DefinitionError(f"{name!r} has the shape {tuple(map(int, tensor.shape))}: expected sizes from 1")
+            raise DefinitionError(
+                f"{name!r} has the shape {tuple(map(int, tensor.shape))}: expected sizes from 1",
+                help="give each dimension at least one element",
+            )
     if str(tensor.dtype) not in DTYPES:
         raise DefinitionError(f"{name!r} has dtype {tensor.dtype}", help=f"one of {', '.join(DTYPES)}")
     if not isinstance(op, te.ComputeOp):
@@ -288,12 +294,16 @@ def _checked(name: str, reference: Callable[..., Any], outputs: tuple[TensorSpec
         found = reference(*arrays)
         several = found if isinstance(found, tuple | list) else (found,)
         if len(several) != len(outputs):
-            raise DefinitionError(f"the reference of {name} gives {len(several)} arrays, expected {len(outputs)}")
+            raise DefinitionError(
+                f"the reference of {name} gives {len(several)} arrays, expected {len(outputs)}",
+                help="return one array per output, as a tuple",
+            )
         results = tuple(np.asarray(array, dtype=np.float64) for array in several)
         for spec, array in zip(outputs, results, strict=True):
             if array.shape != spec.shape:
                 raise DefinitionError(
-                    f"the reference of {name} gives {spec.name} of shape {array.shape}, expected {spec.shape}"
+                    f"the reference of {name} gives {spec.name} of shape {array.shape}, expected {spec.shape}",
+                    help="return the array in the shape that the output has",
                 )
         return results
 
@@ -315,7 +325,10 @@ def _drawn(
         arrays = tuple(np.asarray(array) for array in draw(rng))
         shapes, expected = [a.shape for a in arrays], [t.shape for t in inputs]
         if shapes != expected:
-            raise DefinitionError(f"draw of {name} gives arrays of shapes {shapes}, expected {expected}")
+            raise DefinitionError(
+                f"draw of {name} gives arrays of shapes {shapes}, expected {expected}",
+                help="return one array per input, in order, of these shapes",
+            )
         return arrays
 
     return checked

@@ -47,7 +47,9 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         try:
             return FUNCTIONS[name](*args, **kwargs)
         except TypeError as error:
-            raise DefinitionError(f"{library}.{name} in a mod: {error}") from error
+            raise DefinitionError(
+                f"{library}.{name} in a mod: {error}", help="call it with the arguments that the library itself takes"
+            ) from error
     ours = ALIASES.get(name, name)
     if kwargs or ours not in NUMPY:
         raise DefinitionError(
@@ -78,7 +80,10 @@ def power(base: Any, exponent: Any) -> Scalar:
             help="make the base a float, as in `2.0 ** h`",
         )
     if whole > _MOST_MULTIPLIED:
-        raise DefinitionError(f"a mod raises a whole number to the power of {whole}, which int32 does not hold")
+        raise DefinitionError(
+            f"a mod raises a whole number to the power of {whole}, which int32 does not hold",
+            help="convert to a float before: x.float()",
+        )
     result: Any = _apply("add", _apply("mul", base, 0), 1)
     while whole:
         result = _apply("mul", result, base) if whole % 2 else result

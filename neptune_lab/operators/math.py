@@ -217,7 +217,10 @@ class Scalar:
 
     def _converted(self, name: str) -> Scalar:
         if name not in foreign.DTYPES:
-            raise DefinitionError(f"a mod converts a value to {name}: expected {', '.join(sorted(foreign.DTYPES))}")
+            raise DefinitionError(
+                f"a mod converts a value to {name}: expected {', '.join(sorted(foreign.DTYPES))}",
+                help="such as .float() or .to(torch.int32)",
+            )
         return Scalar(convert(self.value, foreign.DTYPES[name]))
 
     def __index__(self) -> int:

@@ -231,7 +231,9 @@ def _rounded(number: float) -> float:
     try:
         value = float(number)
     except OverflowError:
-        raise DefinitionError("a mod combines a float with a whole number beyond every float") from None
+        raise DefinitionError(
+            "a mod combines a float with a whole number beyond every float", help="write the number as a float"
+        ) from None
     ordinary = _FLOAT32.tiny <= abs(value) <= _FLOAT32.max or value == 0
     with np.errstate(over="ignore"):
         return value if ordinary else float(np.float32(value))

@@ -133,7 +133,7 @@ def accuracy(setup: Setup, progress: Callable[[str], None] = lambda name: None) 
         raise DefinitionError(f"operator {unknown[0]!r} is not one of the ten", help=f"one of {', '.join(TEN)}")
     samples = setup.samples if setup.recorded is None else _recorded_samples(setup)
     if samples < 1:
-        raise DefinitionError(f"samples={samples}: expected at least 1")
+        raise DefinitionError(f"samples={samples}: expected at least 1", help="leave it out for the default")
     facts = device_facts()
     device = "cpu" if facts.interpreter else "cuda"
     rows = []
@@ -185,7 +185,8 @@ def _recorded_samples(setup: Setup) -> int:
             )
         if np.ndim(setup.recorded[name]) != 4:
             raise DefinitionError(
-                f"recorded {name} has shape {np.shape(setup.recorded[name])}: expected (samples, heads, length, width)"
+                f"recorded {name} has shape {np.shape(setup.recorded[name])}: expected (samples, heads, length, width)",
+                help="save the recorded arrays with four dimensions",
             )
     return min(setup.samples, *(len(setup.recorded[name]) for name in "qkv"))
 

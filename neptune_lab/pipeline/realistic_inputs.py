@@ -44,7 +44,9 @@ def realistic_inputs(op: Operator, seed: int = 0) -> dict[str, np.ndarray]:
     batch, heads, q_len, width = q_spec
     kv_heads, kv_len = k_spec[1], k_spec[2]
     if width % 2:
-        raise DefinitionError(f"head_dim={width}: expected an even one, since RoPE turns pairs of channels")
+        raise DefinitionError(
+            f"head_dim={width}: expected an even one, since RoPE turns pairs of channels", help="such as head_dim=64"
+        )
     rng = np.random.default_rng(seed)
     slow, paired = width // 2 - 1, width - 1
     mean = rng.standard_normal((batch, kv_heads, 1, width))
@@ -74,12 +76,18 @@ def recorded_inputs(op: Operator, tensors: Mapping[str, np.ndarray], sample: int
             raise DefinitionError(f"the recorded inputs have no {name!r}", help=f"they hold {', '.join(tensors)}")
         array = np.asarray(tensors[name])
         if array.ndim != len(shape):
-            raise DefinitionError(f"recorded {name} has shape {array.shape}: expected (samples, heads, length, width)")
+            raise DefinitionError(
+                f"recorded {name} has shape {array.shape}: expected (samples, heads, length, width)",
+                help="save the recorded arrays with four dimensions",
+            )
         array = array[sample : sample + 1]
         if name == "q":
             array = array[:, :, -shape[2] :]
         if array.shape != shape:
-            raise DefinitionError(f"recorded {name} has shape {array.shape}, {op.name} takes {shape}")
+            raise DefinitionError(
+                f"recorded {name} has shape {array.shape}, {op.name} takes {shape}",
+                help="record at this shape, or make the operator for the recorded one",
+            )
         arrays.append(array)
     return _in_dtypes(op, tuple(arrays))
 

@@ -40,7 +40,10 @@ def device_of(q: Any, k: Any, v: Any) -> torch.device:
     """The device of all three, which are tensors."""
     if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
         name, found = next((n, t) for n, t in (("q", q), ("k", k), ("v", v)) if not isinstance(t, torch.Tensor))
-        raise LaunchError(f"argument {name} is a {type(found).__name__}; expected a torch.Tensor")
+        raise LaunchError(
+            f"argument {name} is a {type(found).__name__}; expected a torch.Tensor",
+            help="convert it: torch.as_tensor(values)",
+        )
     device = q.device
     if k.device != device or v.device != device:
         name, found = ("k", k) if k.device != device else ("v", v)
@@ -66,10 +69,14 @@ def problem_of(
     for name, shape in (("q", q), ("k", k), ("v", v)):
         if len(shape) != 4 or 0 in shape:
             raise LaunchError(
-                f"argument {name} has shape {tuple(shape)}; expected (batch, heads, length, head_dim), none of them 0"
+                f"argument {name} has shape {tuple(shape)}; expected (batch, heads, length, head_dim), none of them 0",
+                help="add the missing dimensions, for example with unsqueeze(0)",
             )
     if q_dtype not in _DTYPES:
-        raise LaunchError(f"argument q has dtype {q_dtype}; expected torch.float16, torch.bfloat16 or torch.float32")
+        raise LaunchError(
+            f"argument q has dtype {q_dtype}; expected torch.float16, torch.bfloat16 or torch.float32",
+            help="convert q, k and v: q.to(torch.float16)",
+        )
     for name, dtype in (("k", k_dtype), ("v", v_dtype)):
         if dtype != q_dtype:
             raise LaunchError(
@@ -83,9 +90,14 @@ def problem_of(
                 help=f"give it one of {q[0]}, or of 1, which is repeated",
             )
     if k[3] != q[3]:
-        raise LaunchError(f"argument k has head_dim {k[3]}; expected {q[3]}, which q has")
+        raise LaunchError(
+            f"argument k has head_dim {k[3]}; expected {q[3]}, which q has", help="give q and k the same last dimension"
+        )
     if v[1:3] != k[1:3]:
-        raise LaunchError(f"argument v has {v[1]} heads and length {v[2]}; expected {k[1]} and {k[2]}, which k has")
+        raise LaunchError(
+            f"argument v has {v[1]} heads and length {v[2]}; expected {k[1]} and {k[2]}, which k has",
+            help="give k and v the same number of heads and the same length",
+        )
     check_switch("enable_gqa", enable_gqa, LaunchError)
     if k[1] != q[1] and not enable_gqa:
         raise LaunchError(
@@ -93,7 +105,10 @@ def problem_of(
             help="enable_gqa=True lets several heads of q share one of k and v",
         )
     if q[1] % k[1]:
-        raise LaunchError(f"argument k has {k[1]} heads; expected a divisor of {q[1]}, which q has")
+        raise LaunchError(
+            f"argument k has {k[1]} heads; expected a divisor of {q[1]}, which q has",
+            help="with enable_gqa=True, each key head serves a whole group of query heads",
+        )
     if device.type != "cuda" and not (device.type == "cpu" and interpreting()):
         raise LaunchError(
             f"argument q is on {device}; expected a CUDA device, since kernels run on the GPU here",

@@ -146,7 +146,9 @@ class Store:
             MeasureError: there is no file, another process uses it, or the folder cannot be written.
         """
         if not self._there():
-            raise MeasureError(f"there are no records in {self.path}")
+            raise MeasureError(
+                f"there are no records in {self.path}", help="make some with nl.tune, or `neptune-lab tune`"
+            )
         found = self._salvaged()
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
         fresh, aside = (self.path.with_name(f"{self.path.name}.{what}-{stamp}") for what in ("new", "damaged"))

@@ -39,17 +39,25 @@ def error_summary(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> Erro
         MeasureError: no sample, shapes that differ, or an output that is not finite where the reference is.
     """
     if not got or len(got) != len(want):
-        raise MeasureError(f"got {len(got)} outputs and {len(want)} references: expected as many, and at least one")
+        raise MeasureError(
+            f"got {len(got)} outputs and {len(want)} references: expected as many, and at least one",
+            help="give one reference per output, in the same order",
+        )
     errors = np.concatenate([_errors(np.asarray(a), np.asarray(b)) for a, b in zip(got, want, strict=True)])
     if not errors.size:
-        raise MeasureError("the reference has no finite element: nothing to compare with")
+        raise MeasureError(
+            "the reference has no finite element: nothing to compare with", help="draw inputs whose result is finite"
+        )
     p90, p99 = np.percentile(errors, (90, 99))
     return ErrorSummary(float(np.sqrt(np.mean(errors**2))), float(p90), float(p99))
 
 
 def _errors(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     if got.shape != want.shape:
-        raise MeasureError(f"an output has shape {got.shape}, its reference {want.shape}")
+        raise MeasureError(
+            f"an output has shape {got.shape}, its reference {want.shape}",
+            help="give the reference in the shape of the output",
+        )
     finite = np.isfinite(want)  # a fully masked row is NaN in both
     errors = np.abs(got.astype(np.float64)[finite] - want[finite])
     if not np.isfinite(errors).all():

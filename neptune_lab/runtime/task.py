@@ -32,7 +32,10 @@ class Draw:
 
     def __post_init__(self) -> None:
         if self.kind == "integers" and not -(2**31) <= self.low < self.high <= 2**31:
-            raise MeasureError(f"integers from {self.low} to below {self.high}: expected a range of 32 bits")
+            raise MeasureError(
+                f"integers from {self.low} to below {self.high}: expected a range of 32 bits",
+                help="give the least number and one more than the largest",
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +84,10 @@ class Task:
             if spec.name in values:
                 _check_value(spec, values[spec.name])
             elif spec.name not in found.draws:
-                raise MeasureError(f"input {spec.name!r} has no value, and no way to draw one")
+                raise MeasureError(
+                    f"input {spec.name!r} has no value, and no way to draw one",
+                    help="give the input a value, or a way to draw one",
+                )
         return task
 
     @property
@@ -125,7 +131,10 @@ class Task:
                 return torch.randn(spec.shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
             case Draw("integers", low, high):
                 return torch.randint(low, high, spec.shape, generator=generator, device=device).to(dtype)
-        raise MeasureError(f"input {spec.name!r} has no value, and no way to draw one")
+        raise MeasureError(
+            f"input {spec.name!r} has no value, and no way to draw one",
+            help="give the input a value, or a way to draw one",
+        )
 
     def error(self, outputs: Any, wanted: Sequence[Any]) -> float:
         """The largest relative error (Frobenius norm) over the outputs; infinite where NaN or infinity differ.

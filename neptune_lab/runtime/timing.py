@@ -124,7 +124,10 @@ def measure(
     if not has_gpu():
         raise MeasureError("no GPU here: nothing can be timed", help="run on a machine with a CUDA GPU")
     if repetitions < 1 or warmup < 0:
-        raise MeasureError(f"repetitions={repetitions}, warmup={warmup}: expected at least 1 and 0")
+        raise MeasureError(
+            f"repetitions={repetitions}, warmup={warmup}: expected at least 1 and 0",
+            help="leave both out for the defaults",
+        )
     import torch
 
     with torch.cuda.device(torch.cuda.current_device() if device is None else device):

@@ -41,7 +41,10 @@ def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
     if name is None:
         name = f"{kernel.spec.entry}_{digest[:16]}"
     if not isinstance(name, str) or not name.isidentifier():
-        raise LaunchError(f"name={shown(name)}: expected a Python identifier, for torch.ops.{NAMESPACE}.<name>")
+        raise LaunchError(
+            f"name={shown(name)}: expected a Python identifier, for torch.ops.{NAMESPACE}.<name>",
+            help="such as name='my_attention'",
+        )
     with _registering:
         if name not in _registered:
             _registered[name] = digest, _register(kernel, name)

@@ -39,14 +39,20 @@ def from_json(text: str) -> Trace:
 
 def _from_data(data: Any) -> Trace:
     if not isinstance(data, dict):
-        raise TraceError("not a record: expected an object with a field 'schema'")
+        raise TraceError(
+            "not a record: expected an object with a field 'schema'",
+            help="open a file that neptune_lab.trace.save wrote",
+        )
     upgrade(data)
     rows = fit(data.pop("lines", None), list, "trace.lines", TraceError)
     lines = [_line(row, f"trace.lines[{n}]") for n, row in enumerate(rows)]
 
     def line_at(value: Any, where: str) -> Line:
         if not 0 <= fit(value, int, where, TraceError) < len(lines):
-            raise TraceError(f"{where} is line {value}, but the record has {len(lines)} lines")
+            raise TraceError(
+                f"{where} is line {value}, but the record has {len(lines)} lines",
+                help="the file was changed; save the record again",
+            )
         return lines[value]
 
     if isinstance(data.get("kernel"), dict):  # records from before validation have no such field
@@ -60,7 +66,10 @@ def _from_data(data: Any) -> Trace:
 
 def _line(row: Any, where: str) -> Line:
     if len(fit(row, list, where, TraceError)) != 5:
-        raise TraceError(f"{where} has {len(row)} values, expected node, text, origin, kind, refs")
+        raise TraceError(
+            f"{where} has {len(row)} values, expected node, text, origin, kind, refs",
+            help="the file was changed; save the record again",
+        )
     node, text, origin, kind = (fit(x, str, where, TraceError) for x in row[:4])
     return Line(
         node, text, origin, kind, tuple(fit(r, str, where, TraceError) for r in fit(row[4], list, where, TraceError))
@@ -86,7 +95,10 @@ def _leaf(value: Any, hint: Any, where: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         if value not in args or not isinstance(value, str):
-            raise TraceError(f"{where} is {value!r}, expected one of {', '.join(map(repr, args))}")
+            raise TraceError(
+                f"{where} is {value!r}, expected one of {', '.join(map(repr, args))}",
+                help="the file was changed; save the record again",
+            )
         return value
     if origin is dict:
         found = plain(fit(value, dict, where, TraceError), where, TraceError)

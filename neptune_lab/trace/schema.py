@@ -27,7 +27,10 @@ def upgrade(data: dict[str, Any]) -> None:
         TraceError: there is no schema number, or one that this version does not read.
     """
     if "schema" not in data:
-        raise TraceError("not a record: expected an object with a field 'schema'")
+        raise TraceError(
+            "not a record: expected an object with a field 'schema'",
+            help="open a file that neptune_lab.trace.save wrote",
+        )
     schema = data["schema"]
     if not isinstance(schema, int) or isinstance(schema, bool) or not OLDEST <= schema <= SCHEMA:
         read = f"schema {SCHEMA}" if OLDEST == SCHEMA else f"schemas {OLDEST} to {SCHEMA}"
