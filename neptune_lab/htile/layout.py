@@ -6,10 +6,15 @@ The printer of HTile and the emitter of Triton build a `Doc` and ask for its lin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias, assert_never
 
 INDENT = "    "
 WORTH_OPENING = 12  # characters between brackets: shorter ones stay closed
+
+# A sequence tries its parts in up to three ways, each part its own parts again: without what was found before, the time
+# would be exponential in the depth.  The lists that these functions return are never changed.
+_remembered = lru_cache(maxsize=1 << 14)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ def call(function: str, *args: Doc) -> Doc:
     return Bracketed(f"{function}(", args, ")")
 
 
+@_remembered
 def flat(doc: Doc) -> str:
     """`doc` on one line."""
     match doc:
@@ -72,6 +78,7 @@ def lines(doc: Doc, width: int, indent: str = "") -> list[str]:
     return [indent + line for line in _lines(doc, width - len(indent))]
 
 
+@_remembered
 def _lines(doc: Doc, width: int) -> list[str]:
     one = flat(doc)
     if len(one) <= width:
@@ -115,6 +122,7 @@ def _wrapped(doc: Doc, width: int) -> list[str]:
     return ["(", *(INDENT + line for line in _lines(doc, width - len(INDENT))), ")"]
 
 
+@_remembered
 def _break_seq(parts: tuple[Doc, ...], width: int) -> list[str]:
     # Break the longest part alone, if that is enough; then every part; then put loose parts in brackets.
     longest = max(range(len(parts)), key=lambda n: len(flat(parts[n])))
@@ -138,6 +146,7 @@ def _join(parts: tuple[Doc, ...], broken: set[int], width: int, *, wrap: bool = 
     return out
 
 
+@_remembered
 def _opened(doc: Doc, width: int) -> list[str]:
     match doc:
         case Bracketed() if len(flat(doc)) > len(doc.head) + len(doc.tail) + WORTH_OPENING:

@@ -188,10 +188,12 @@ def attention_operator(
             parts = define_attention(sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows, wide)
             return from_te(name, *parts)
 
-        program = program_of(wide=False)
-        if exceeds_int32(program):
-            program = program_of(wide=True)
-        program = captures.within(program)
+        try:
+            program = program_of(wide=False)
+            exceeded = exceeds_int32(program)
+        except DefinitionError:  # TVM folds two constants to one that int32 does not hold
+            exceeded = True
+        program = captures.within(program_of(wide=True) if exceeded else program)
         return replace(program, body=tuple(sorted(program.body, key=_stage)))
 
     def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray, *extra: np.ndarray) -> Arrays:

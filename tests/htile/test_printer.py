@@ -50,3 +50,14 @@ def test_a_long_statement_gets_one_pair_of_brackets_where_they_help():
     assert lines(statement, 19) == ["total = (", "    first + second", ")"]
     too_long = seq("y", " = ", Loose(call("exp2", "x[0:16] * 0.125")))
     assert lines(too_long, 12) == ["y = exp2(", "    x[0:16] * 0.125,", ")"]
+
+
+def test_deeply_nested_text_is_laid_out():
+    """Each level is tried in several ways: without what was found before, 60 of them would not end."""
+    from neptune_lab.htile.layout import Loose, call, flat, lines, seq
+
+    doc = call("load", "table")
+    for level in range(60):
+        doc = seq(Loose(doc), " * ", call("where", f"mask{level}", doc if level < 3 else f"x{level}"))
+    found = lines(doc, 80)
+    assert "".join(line.strip() for line in found).count("mask59") == flat(doc).count("mask59") == 1
