@@ -181,8 +181,8 @@ Stmt: TypeAlias = Loop | Block
 class Program(Hashed):
     """A function: parameters (inputs, then outputs) and internal buffers, and a body of loops and blocks.
 
-    `masked` names the inputs whose elements may be -inf, which stands for an element that is absent; all others are
-    taken to be finite.
+    `masked` names the inputs whose -inf stands for an element that is absent.  No analysis relies on it, as any float
+    may be -inf; it is part of a definition's digest (`records.workload_key`).
     """
 
     name: str

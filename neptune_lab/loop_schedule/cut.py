@@ -126,7 +126,7 @@ def extract(program: Program, stages: frozenset[str]) -> Part | None:
     outputs = tuple(name for name in order if name in written and (name in program.outputs or name in read_there))
     params = (*inputs, *outputs)
     buffers = (*(program.buffer(name) for name in params), *_inner(program, touched - set(params)))
-    # What another part computes may be -inf, as an input may that says so.
+    # What another part computes may be -inf for an absent element.
     masked = tuple(name for name in inputs if name in program.masked or name not in program.params)
     part = Program(program.name, params, outputs, buffers, program.body[start:stop], masked)
     return Part(program, start, stop, part)

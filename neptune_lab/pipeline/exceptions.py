@@ -53,9 +53,9 @@ def repaired_by_vectors(scheduled: Schedule) -> frozenset[str]:
 
 
 def _repairs(scheduled: Schedule) -> Iterator[tuple[Applied, RepairTerm | VectorRepair]]:
-    """Each repair of the schedule with the step that derived it; a cut shows repairs that came to nothing."""
+    """Each repair of the schedule with the step that derived it; cuts and remarks show repairs that came to nothing."""
     for applied in scheduled.history:
-        if applied.step.primitive == "cut":
+        if applied.step.primitive not in ("rolling_update", "split_k_update"):
             continue
         for phase in applied.outcome.phases:
             if phase.derivation is not None and phase.refusal is None:

@@ -9,6 +9,7 @@ import pytest
 
 import neptune_lab as nl
 from neptune_lab.operators import attention, norms, rows
+from neptune_lab.pipeline.exceptions import repaired_by_vectors
 from tests.pipeline.odd import operator
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "numbers.md"
@@ -57,3 +58,15 @@ def test_the_choice_of_a_template_comes_first():
 def test_every_exception_of_the_page_has_a_name():
     listed = re.findall(r"^- \*\*(.+?)[.:]?\*\*", PAGE.read_text().partition("## Exceptions")[2], re.MULTILINE)
     assert [title.lower() for title in listed] == [SUMS, REPAIRS, TANH, VECTOR, MASKS, OFFSETS, HALVES]
+
+
+def test_a_repair_that_came_to_nothing_is_no_repair():
+    """What was tried is shown in front of a remark; it belongs to no step of the kernel."""
+    sch = nl.Schedule(norms.layer_norm_statistics(rows=4, cols=6))
+    sch.split("x_sum.j", (None, 3))
+    sch.rolling_update("deviation_sum", "x_sum.j0")
+    assert repaired_by_vectors(sch) == {"deviation_sum"}
+    other = nl.Schedule(sch.operator)
+    other.remark("tried")
+    other.preface(sch.phases)
+    assert not repaired_by_vectors(other)
