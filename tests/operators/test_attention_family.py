@@ -178,8 +178,16 @@ def test_kernels_keep_each_dtype(dtype: str, template: str) -> None:
     assert nl.compile(op, template, block_q=16, block_kv=16).error() < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize(("head_dim", "v_head_dim"), [(64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256)])
+# By day the templates take turns; at night each takes every width.
+WIDTHS = [(64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256)]
+WIDTHS_AND_TEMPLATES = [
+    pytest.param(*widths, template, marks=() if (n + m) % 2 == 0 else pytest.mark.nightly)
+    for n, widths in enumerate(WIDTHS)
+    for m, template in enumerate(TEMPLATES)
+]
+
+
+@pytest.mark.parametrize(("head_dim", "v_head_dim", "template"), WIDTHS_AND_TEMPLATES)
 def test_kernels_take_the_usual_head_widths(head_dim: int, v_head_dim: int, template: str) -> None:
     op = attention.causal(q_len=9, kv_len=20, head_dim=head_dim, v_head_dim=v_head_dim)
     kernel = nl.compile(op, template, block_q=16, block_kv=16)
@@ -215,8 +223,10 @@ def test_presets_have_the_papers_shapes() -> None:
     assert attention.preset("s8").inputs[1].shape == (1, 1, 384, 64)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_compile_at_small_sizes(name: str) -> None:
+    """By the template that the compiler chooses; by day `test_table.py` runs each preset by one of them in turn."""
     small = {"heads": 4, "head_dim": 16}
     small |= {"kv_heads": 2} if "kv_heads" in PRESETS[name].sizes else {}
     small |= {"window": 9} if "window" in PRESETS[name].sizes else {}
