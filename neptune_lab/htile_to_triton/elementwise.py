@@ -68,6 +68,9 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
     function = _FUNCTIONS.get(op, f"tl.{op}")
     if op == "tanh" and dtype == "float32" and ctx.options.tanh == "hardware":
         function = "_hardware_tanh"
+    if op == "where" and expr.dtype == "bool":
+        values = zip(expr.args[1:], pieces[1:], strict=True)
+        pieces = [pieces[0], *(_condition(ctx, arg, expr, piece) for arg, piece in values)]
     if op in ("max", "min") and dtype in FLOATS:
         function = f"_{op}imum"  # as PyTorch's and NumPy's, NaN if an operand is
     if function.startswith("_"):
@@ -83,8 +86,8 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
 
 
 def _condition(ctx: Context, arg: TileExpr, whole: Elementwise, piece: Piece) -> Piece:
-    """An operand of & or |.  Triton's interpreter spreads a comparison of two floats over a tile as floats, which have
-    neither, so one without axes goes through int32."""
+    """An operand of & or |, or a value of where.  Triton's interpreter spreads a comparison of two floats over a tile
+    as floats, which have neither & nor |, so one without axes goes through int32."""
     if piece.python or ctx.shape(arg) or not ctx.shape(whole) or not _compares_floats(ctx, arg):
         return piece
     return Piece(seq(cast(piece, "int32").doc, " != 0"), COMPARE)

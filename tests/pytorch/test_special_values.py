@@ -144,6 +144,7 @@ def test_scores_up_to_the_largest_float_stay_finite(score_mod):
         lambda b, h, q, kv: ((q // 7 == kv // 7) & (kv < q + 3)) & ~(kv / 3 == kv // 3 + 1),
         lambda b, h, q, kv: (q / 3 < 2.5) | (kv / 2 < 1.5),
         lambda b, h, q, kv: (h / 3 < 2.5) & (b / 2 < 1.5) & (kv / 2 < 7.0),
+        lambda b, h, q, kv: torch.where(q % 7 > 0, kv / 16 == kv // 16, (q // 7 - kv // 7).abs() <= 1) & (q < 4),
     ],
 )
 def test_conditions_of_floats_with_and_without_axes_combine(mask_mod, q_len, kv_len):
@@ -172,6 +173,20 @@ def test_scores_are_computed_operation_by_operation(score_mod):
     for row, size in enumerate((1e-25, 1e-12, 1e12, 1e25, 1e38, 0.0, math.inf, math.nan)):
         q[:, :, row] *= size
     same(nl.attention(q, k, v, score_mod=score_mod), flex(q, k, v, score_mod))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_that_overflow_stay_lost(bias):
+    """A score of +inf makes its row NaN, also where a later factor would bring the product back into range."""
+    q, k, v = tensors((1, 1, 8, 16))
+    table = torch.randn(8, 8, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    mod = lambda s, b, h, i, j: s * 1e-20 + table[i, j] * bias  # noqa: E731
+    q[:, :, 2:6] = torch.tensor([1e20, -1e20, 1e20, 1e20], device=DEVICE)[:, None]
+    k[0, 0, 4, 5] = 1e30
+    expected = flex(q, k, v, mod)
+    assert expected[0, 0, [2, 4, 5]].isnan().all()
+    assert expected[0, 0, 3].isfinite().all()
+    same(nl.attention(q, k, v, score_mod=mod), expected)
 
 
 def test_a_scale_of_nothing_under_a_mask():
