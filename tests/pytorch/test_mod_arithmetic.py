@@ -56,6 +56,7 @@ def same(score_mod=None, mask_mod=None) -> None:
         lambda b, h, q, kv: PAGES[PAGES[kv]] >= PAGES[-q - 1],
         lambda b, h, q, kv: torch.isfinite(ODD[kv]) | torch.isneginf(ODD[q]),
         lambda b, h, q, kv: torch.ones_like(q, dtype=torch.bool) & (q >= kv),
+        lambda b, h, q, kv: (q - kv < 2**40) & (q * 2**33 >= kv * 2**33),
     ],
 )
 def test_masks(mask_mod):

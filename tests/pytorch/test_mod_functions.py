@@ -87,7 +87,7 @@ def test_scores(score_mod):
         (lambda s, b, h, q, kv: s + undefined, r"NameError: .* in .*line \d+"),  # noqa: F821
         (lambda s, b, h, q, kv: s + (q & kv), "`&` takes two conditions, or a whole number and a constant"),
         (lambda s, b, h, q, kv: s + q.to(torch.int8), "converts a value to int8"),
-        (lambda s, b, h, q, kv: s * (q < 2**40), "1099511627776, which int32 does not hold"),
+        (lambda s, b, h, q, kv: s * (q < 2**70), "1180591620717411303424, which int64 does not hold"),
         (lambda s, b, h, q, kv: q > kv, "returned bool: expected float"),
         (lambda *_: None, "returned NoneType"),
     ],
