@@ -20,15 +20,21 @@ if TYPE_CHECKING:
     from neptune_lab.htile_to_triton import Target
 
 
-def lower(scheduled: Schedule, code: CodeOptions, target: Target | None) -> Kernel:
+def lower(scheduled: Schedule, code: CodeOptions, target: Target | None, *, each: bool = True) -> Kernel:
     """A schedule as it stands, down to the kernel's source.
+
+    Args:
+        each: verify the program of tiles after every pass; else after the last one only, for a program that was
+            verified at other sizes and is run.
 
     Raises:
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
     """
-    translated = translated_and_verified(scheduled)  # loops -> HTile
-    passes = passed(translated, code)  # HTile -> HTile
+    translated = translated_and_verified(scheduled) if each else translate(scheduled.program)  # loops -> HTile
+    passes = passed(translated, code, each=each)  # HTile -> HTile
     tiles = passes[-1].program if passes else translated
+    if not each:
+        verify(tiles)
     if code.code == "gluon":
         source = htile_to_gluon.emit(tiles, code.gluon(target))  # HTile -> Gluon
     else:
@@ -36,12 +42,12 @@ def lower(scheduled: Schedule, code: CodeOptions, target: Target | None) -> Kern
     return Kernel(scheduled, translated, passes, source)
 
 
-def passed(tiles: TileProgram, code: CodeOptions) -> tuple[Applied, ...]:
-    """The HTile program after each pass."""
+def passed(tiles: TileProgram, code: CodeOptions, *, each: bool = True) -> tuple[Applied, ...]:
+    """The HTile program after each pass, verified if `each`."""
     passes = []
     for name, rewrite in code_passes(code).items():
         done = htile_passes.apply(rewrite, tiles)
-        tiles = done.program if done.program is tiles else verify_and_return(done.program)
+        tiles = done.program if done.program is tiles or not each else verify_and_return(done.program)
         passes.append(Applied(name, tiles, done.notes))
     return tuple(passes)
 

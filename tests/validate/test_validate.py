@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +15,24 @@ import neptune_lab as nl
 from neptune_lab import htile_to_triton
 from neptune_lab.errors import ScheduleError, ValidationError
 from neptune_lab.htile.interpret import interpret
-from neptune_lab.loop_ir import run
+from neptune_lab.loop_ir import run, tree
+from neptune_lab.loop_ir.nodes import Load, Op, Var, const
 from neptune_lab.operators import Operator, attention, custom, gemm_chain, norms, performer, rows
 from neptune_lab.pipeline import schedule
 from neptune_lab.pipeline import validate as package
-from neptune_lab.pipeline.validate import check, compare, data, forget, reference, sizes, triton_numpy
+from neptune_lab.pipeline.lower import lower
+from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.pipeline.validate import (
+    check,
+    compare,
+    data,
+    forget,
+    reference,
+    replay,
+    resize,
+    sizes,
+    triton_numpy,
+)
 from neptune_lab.runtime import call_on_arrays, load
 
 
@@ -74,6 +88,52 @@ def test_the_numpy_form_of_triton_is_what_tritons_interpreter_gives(name: str):
         for a, b in zip(ours, theirs, strict=True):
             unit = 2e-2 if "bfloat16" in dtypes.values() else 2e-3
             np.testing.assert_allclose(np.asarray(a, "float64"), b, rtol=unit, atol=unit)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_sets_that_are_run_at_once_give_what_each_gives_by_itself(name: str):
+    kernel = compiled(name, validate="none")
+    definition = kernel.schedule.definition
+    dtypes = {b.name: b.dtype for b in definition.buffers}
+    sets = [inputs for _, inputs in data.data_sets(definition, {}, 4)]
+    assert len(sets) == 4
+    found = triton_numpy.run_sets(kernel.triton, sets, dtypes, definition.inputs)
+    wanted = compare.expectations(definition, sets)
+    for n, inputs in enumerate(sets):
+        alone = triton_numpy.run(kernel.triton, inputs, dtypes, definition.inputs)
+        for a, b in zip(found, alone, strict=True):
+            np.testing.assert_array_equal(a[n], b)
+        for output, want in compare.expectations(definition, [inputs])[0].items():
+            np.testing.assert_array_equal(wanted[n][output].stated, want.stated)
+            np.testing.assert_array_equal(wanted[n][output].wide, want.wide)
+            np.testing.assert_array_equal(wanted[n][output].slack, want.slack)
+
+
+def test_a_kernel_that_does_not_do_the_same_on_all_sets_is_run_on_each(monkeypatch: pytest.MonkeyPatch):
+    ran = []
+
+    def alone(source, inputs, dtypes, order):
+        ran.append(1)
+        return tuple(found[0] for found in together(source, [inputs], dtypes, order))
+
+    def differ(*_):
+        raise triton_numpy.SetsDiffer
+
+    together = triton_numpy.run_sets
+    monkeypatch.setattr(triton_numpy, "run_sets", differ)
+    monkeypatch.setattr(triton_numpy, "run", alone)
+    assert nl.compile(softmax_sum(), "rolling_update", block_kv=4).validated.stages == ("Triton",)
+    assert len(ran) == 4
+
+
+def test_a_scalar_tile_that_differs_between_sets_decides_nothing():
+    same, other = triton_numpy._tile(np.array([3, 3])), triton_numpy._tile(np.array([3, 4]))
+    assert list(range(same)) == [0, 1, 2]
+    assert bool(same > 2)
+    for decide in (range, int, lambda tile: bool(tile > 3)):
+        with pytest.raises(triton_numpy.SetsDiffer):
+            decide(other)
+    assert (other + triton_numpy._tile(np.zeros((1, 5), int))).shape == (2, 5)
 
 
 @pytest.mark.parametrize("name", ["causal", "rows"])
@@ -178,21 +238,24 @@ def test_a_wrong_pass_is_named(monkeypatch: pytest.MonkeyPatch):
         nl.compile(softmax_sum(), "rolling_update", block_kv=4)
 
 
-def test_wrong_loops_are_named(monkeypatch: pytest.MonkeyPatch):
+def stale(program):
     """The value of the tag before is never brought up to date."""
-    from neptune_lab.loop_ir.nodes import Load
-    from neptune_lab.loop_ir.tree import map_blocks
+
+    def change(block):
+        if block.role != "retire":
+            return block
+        return replace(block, body=replace(block.body, value=Load(block.writes, block.body.indices)))
+
+    return tree.map_blocks(program, change)
+
+
+def test_wrong_loops_are_named(monkeypatch: pytest.MonkeyPatch):
     from neptune_lab.loop_schedule.schedule import Schedule
 
     program = Schedule.program.fget
 
     def wrong(self):
-        def change(block):
-            if block.role != "retire":
-                return block
-            return replace(block, body=replace(block.body, value=Load(block.writes, block.body.indices)))
-
-        return map_blocks(program(self), change)
+        return stale(program(self))
 
     monkeypatch.setattr(Schedule, "program", property(wrong))
     with pytest.raises(ValidationError, match="the scheduled loops differs"):
@@ -201,8 +264,8 @@ def test_wrong_loops_are_named(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_structure_is_run_once(monkeypatch: pytest.MonkeyPatch):
     ran = []
-    expectations = compare.expectations
-    monkeypatch.setattr(check, "expectations", lambda *a: ran.append(1) or expectations(*a))
+    difference = compare.difference
+    monkeypatch.setattr(check, "difference", lambda *a, **k: ran.append(1) or difference(*a, **k))
     nl.compile(attention.causal(1, 2, 256))
     first = len(ran)
     assert first > 1
@@ -229,12 +292,93 @@ def test_small_sizes_keep_divisibilities(seq: int, block_q: int, block_kv: int):
         assert (n % t == 0) == (seq % block == 0)
         assert n >= 2 * t
         assert n <= 48
-    made = sizes.small_schedule(sch, planned)
+    made = replay.small_schedule(sch, planned)
     assert [s.primitive for s in made.steps] == [
         s.primitive for s in sch.steps if s.primitive != "remark" and "num_" not in str(s)
     ]
     inputs = {n: np.random.default_rng(0).standard_normal(small.buffer(n).shape) for n in small.inputs}
     assert run.compare(made.program, small, inputs)
+    assert resize.resized_schedule(sch, planned).program == made.program
+
+
+LARGE = {
+    "wide tiles": lambda: schedule(attention.causal(2, 8, 2048), "rolling_update", block_q=128, block_kv=16),
+    "remainders": lambda: schedule(attention.alibi(1, 8, 1000, head_dim=100), "rolling_update", block_q=64),
+    "window": lambda: schedule(attention.window(1, 4, 2048, window=256), "rolling_update"),
+    "chain": lambda: schedule(gemm_chain.gemm_chain(1, 512, 512, 64, 64)),
+    "performer": lambda: schedule(performer.performer(1, 2, 512, 64, 64)),
+    "groups": lambda: schedule(attention.gqa(1, 8, 1024, kv_heads=2), "rolling_update"),
+    "rows": lambda: schedule(rows.cross_entropy(4096, 5000), block_kv=512),
+    "norm": lambda: schedule(norms.rms_norm_max(4096, 1024), block_kv=256),
+    "parts": lambda: schedule(attention.causal(1, 8, 1000), "split_k_update"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_scheduled_program_is_resized_to_what_its_steps_make_of_the_small_definition(name: str):
+    sch = LARGE[name]()
+    planned = sizes.plan(sch)
+    assert resize.resized_schedule(sch, planned).program == replay.small_schedule(sch, planned).program
+
+
+def test_a_large_kernel_is_validated_without_its_steps(monkeypatch: pytest.MonkeyPatch):
+    """It is its own program that is run, at other sizes."""
+    monkeypatch.setattr(check, "small_schedule", None)
+    assert nl.compile(attention.causal(1, 4, 512), "rolling_update").validated.stages == ("Triton",)
+
+
+def test_a_large_kernel_that_is_wrong_is_found_with_a_script(monkeypatch: pytest.MonkeyPatch):
+    planted(monkeypatch, "repair * s_sum", "s_sum")
+    with pytest.raises(ValidationError, match="Triton differs from the definition at q") as caught:
+        nl.compile(attention.causal(1, 4, 512), "rolling_update")
+    assert "rolling_update" in Path(caught.value.script).read_text()
+
+
+def test_a_step_that_goes_wrong_at_large_sizes_alone_is_seen(monkeypatch: pytest.MonkeyPatch):
+    """What the steps make at small sizes is right here: the large program is what is run."""
+    sch = schedule(attention.causal(1, 4, 512), "rolling_update")
+    planned = sizes.plan(sch)
+    small = resize.resized(stale(sch.program), sch.definition, planned)
+    made = resize.Resized(replay.small_operator(sch.operator, planned.definition), small)
+    kernel = lower(made, CodeOptions(), None)
+    found = check._compared(kernel, "quick", False)
+    assert not isinstance(found, package.Validated)
+
+
+def test_a_program_that_was_resized_wrongly_is_no_error(monkeypatch: pytest.MonkeyPatch):
+    """The steps, applied at small sizes, decide."""
+    made = check.resized_schedule
+    ran = []
+
+    def negative(block):
+        return replace(block, body=replace(block.body, value=Op("neg", (block.body.value,))))
+
+    def wrong(scheduled, planned):
+        found = made(scheduled, planned)
+        program = tree.map_blocks(found.program, lambda block: negative(block) if block.name == "out" else block)
+        return resize.Resized(found.operator, program)
+
+    steps = check.small_schedule
+    monkeypatch.setattr(check, "resized_schedule", wrong)
+    monkeypatch.setattr(check, "small_schedule", lambda *a: ran.append(1) or steps(*a))
+    assert nl.compile(attention.causal(1, 4, 512), "rolling_update").validated.stages == ("Triton",)
+    assert ran == [1]
+
+
+def test_a_number_that_no_place_explains_is_not_resized():
+    sch = schedule(attention.causal(1, 4, 512), "rolling_update", block_q=64, block_kv=64)
+    planned = sizes.plan(sch)
+    end = Op("lt", (Var("i1"), const(60)))
+    odd = tree.map_blocks(sch.program, lambda b: replace(b, predicates=(end,)) if b.name == "qk" else b)
+    with pytest.raises(ScheduleError, match="'qk' cannot be resized: a predicate is not the end of a dimension"):
+        resize.resized(odd, sch.definition, planned)
+
+
+def test_numbers_of_folded_elements_are_not_resized():
+    sch = schedule(norms.layer_norm(4096, 1024), block_kv=256)
+    with pytest.raises(ScheduleError, match="how many elements were folded"):
+        resize.resized_schedule(sch, sizes.plan(sch))
+    assert nl.compile(sch).validated.stages == ("Triton",)  # its steps are applied at small sizes
 
 
 def test_masks_keep_their_boundaries_at_small_sizes():
@@ -286,6 +430,7 @@ def test_a_large_program_that_cannot_be_made_small_says_so(monkeypatch: pytest.M
     def refuses(*_):
         raise ScheduleError("it does not apply", help="none")
 
+    monkeypatch.setattr(check, "resized_schedule", refuses)
     monkeypatch.setattr(check, "small_schedule", refuses)
     validated = nl.compile(attention.causal(1, 2, 256)).validated
     assert not validated.stages
@@ -312,7 +457,7 @@ def test_what_rounding_decides_is_not_compared(cols: int):
     definition = deviation_of(3, cols, "mean").program
     x = np.ones((3, cols), np.float32)
     x[0], x[1], x[2] = 80.1, 0.0, np.arange(cols)
-    wanted = compare.expectations(definition, {"x": x})
+    wanted = compare.expectations(definition, [{"x": x}])[0]
     right = np.array(wanted["o"].wide)
     assert np.isnan(right[1])
     assert np.isfinite(right[2])
@@ -331,17 +476,17 @@ def test_an_overflow_in_a_vector_repair_may_be_nan_and_no_other_one():
     definition = deviation_of(2, 4, "inverse").program
     x = np.array([[1, 2, 3, 4], [-1e30, 1e30, 2e30, 3e30]], np.float32)
     spoilt = {"o": np.array([1 / 6, np.nan])}
-    assert compare.difference(compare.expectations(definition, {"x": x}, {"v"}), spoilt, removes=False) is None
-    assert compare.difference(compare.expectations(definition, {"x": x}), spoilt, removes=False) is not None
+    assert compare.difference(compare.expectations(definition, [{"x": x}], {"v"})[0], spoilt, removes=False) is None
+    assert compare.difference(compare.expectations(definition, [{"x": x}])[0], spoilt, removes=False) is not None
     spoilt = {"o": np.array([np.nan, 0.0])}
-    assert compare.difference(compare.expectations(definition, {"x": x}, {"v"}), spoilt, removes=False) is not None
+    assert compare.difference(compare.expectations(definition, [{"x": x}], {"v"})[0], spoilt, removes=False) is not None
 
 
 def test_finite_where_the_definition_is_and_nan_where_it_is():
     definition = softmax_sum(2, 4).program
     inputs = {n: np.ones((2, 4), np.float32) for n in "xy"}
     inputs["x"][1] = -np.inf
-    wanted = compare.expectations(definition, inputs)
+    wanted = compare.expectations(definition, [inputs])[0]
     right = {"o": np.float32([4.0, np.nan])}
     assert compare.difference(wanted, right, removes=False) is None
     for wrong in ([np.nan, np.nan], [4.1, np.nan], [4.0, 0.0]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,10 @@ from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.validate import triton_numpy
 from neptune_lab.pipeline.validate.compare import Difference, Wanted, difference, expectations, has_masks
 from neptune_lab.pipeline.validate.data import data_sets
+from neptune_lab.pipeline.validate.replay import small_schedule
 from neptune_lab.pipeline.validate.report import Validated, failed, shapes_of
-from neptune_lab.pipeline.validate.sizes import Plan, plan, small_schedule
+from neptune_lab.pipeline.validate.resize import Resized, resized_schedule
+from neptune_lab.pipeline.validate.sizes import Plan, plan
 
 if TYPE_CHECKING:
     from neptune_lab.htile_to_triton import Target
@@ -43,7 +45,7 @@ _INSTANCES = {"quick": 400, "full": 20_000}
 _SETS = {"quick": 4, "full": 12}
 _LOOP_POINTS = 1 << 17
 
-_seen: OrderedDict[tuple[str, str, str], Validated] = OrderedDict()
+_seen: OrderedDict[tuple[str, str, Hashable], Validated] = OrderedDict()
 _MOST_SEEN = 512
 
 
@@ -66,15 +68,20 @@ def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str
     if mode == "none":
         return Validated(mode)
     large = _is_large(kernel, mode)
-    planned = None
+    planned, small = None, None
     if large:
         try:
             planned = plan(kernel.schedule)
         except NeptuneError as error:
             return Validated(mode, note=f"too large to run: {error.reason}")
-    key = (mode, repr(code), structure(kernel) if planned is None else planned.key)
+        small = _resized(kernel.schedule, planned)
+    key = (mode, repr(code), _form(kernel, planned, small))
     if key not in _seen:
-        found = _validate(kernel, code, mode) if planned is None else _small(kernel, planned, code, target, mode)
+        found = (
+            _validate(kernel, code, mode)
+            if planned is None
+            else _validate_small(kernel, planned, small, code, target, mode)
+        )
         _seen[key] = found
         if len(_seen) > _MOST_SEEN:
             _seen.popitem(last=False)
@@ -111,39 +118,90 @@ def structure(kernel: Kernel) -> str:
     return re.sub(r"(?<![\w.])\d+(?![\w.])", rename, text)
 
 
-def _small(kernel: Kernel, planned: Plan, code: CodeOptions, target: Target | None, mode: str) -> Validated:
-    """As `_validate`, at small sizes.  Gluon has no small form: its program of tiles is run."""
+def _form(kernel: Kernel, planned: Plan | None, small: Resized | None) -> Hashable:
+    """What two kernels that are run once have in common."""
+    if planned is None:
+        return structure(kernel)
+    return planned.key if small is None else (planned.definition, small.program)
+
+
+def _resized(scheduled: Schedule, planned: Plan) -> Resized | None:
+    """The scheduled program at small sizes; None if a number in it has no place that says what it is."""
+    try:
+        return resized_schedule(scheduled, planned)
+    except NeptuneError:
+        return None
+
+
+def _validate_small(
+    kernel: Kernel, planned: Plan, small: Resized | None, code: CodeOptions, target: Target | None, mode: str
+) -> Validated:
+    """As `_validate`, at small sizes.  Gluon has no small form: its program of tiles is run.
+
+    The program of the kernel is run, resized. If it could not be resized, or was resized wrongly (it differs from the
+    definition), the steps are applied to the small definition, and what they make is run: a difference there is the
+    compiler's.
+    """
     gluon = code.code == "gluon"
     if gluon:
         code = replace(code, code="triton")
+    if small is not None:
+        try:
+            found = _compared(lower(small, code, target, each=False), mode, gluon)
+        except NeptuneError:
+            found = None
+        if isinstance(found, Validated):
+            return found
     try:
-        small = lower(small_schedule(kernel.schedule, planned), code, target)
+        replayed = lower(small_schedule(kernel.schedule, planned), code, target)
     except NeptuneError as error:
         return Validated(mode, note=f"too large to run, and not to be made small: {error.reason.splitlines()[0]}")
-    if _is_large(small, "full"):
+    if _is_large(replayed, "full"):
         return Validated(mode, note="too large to run, also where its sizes are made small")
-    return _validate(small, code, mode, gluon)
+    return _validate(replayed, code, mode, gluon)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """A form of the program that differs from the definition, and on what.
+
+    Args:
+        what: the difference, or an error's text.
+    """
+
+    stage: str
+    what: Difference | str
+    kind: str
+    inputs: Arrays
+    wanted: Mapping[str, Wanted]
+    removes: bool
 
 
 def _validate(kernel: Kernel, code: CodeOptions, mode: str, gluon: bool = False) -> Validated:
+    found = _compared(kernel, mode, gluon)
+    if isinstance(found, _Wrong):
+        stage, what = _first_stage(kernel, found)
+        raise failed(stage, kernel.schedule, code, found.kind, found.inputs, str(what))
+    return found
+
+
+def _compared(kernel: Kernel, mode: str, gluon: bool) -> Validated | _Wrong:
+    """Runs what the mode runs, up to the first difference."""
     note = ""
     definition = kernel.schedule.definition
     captured = kernel.operator.captured
     stages: dict[str, None] = {}
     kinds = []
     masks = has_masks(definition)
-    by_vectors = repaired_by_vectors(kernel.schedule)
-    for kind, inputs in data_sets(definition, captured, _SETS[mode]):
-        wanted = expectations(definition, inputs, by_vectors)
+    for kind, inputs, wanted, found in _sets(kernel, data_sets(definition, captured, _SETS[mode]), mode, gluon):
         removes = masks and not all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
-        for stage, run in _stages(kernel, mode, inputs, gluon):
-            what = _wrong(run, wanted, removes)
+        for stage, run in _stages(kernel, mode, inputs, gluon, found):
+            what = _difference(run, wanted, removes)
             if what is _UNKNOWN:
                 note = "the emitted module uses what the NumPy form of Triton does not know"
                 continue
             if what is not None:
-                stage, what = _first_stage(kernel, inputs, wanted, removes, stage, what)
-                raise failed(stage, kernel.schedule, code, kind, inputs, str(what))
+                return _Wrong(stage, what, kind, inputs, wanted, removes)
             stages[stage] = None
         kinds.append(kind)
     if not stages:
@@ -155,9 +213,41 @@ _UNKNOWN = "unknown"
 Run = Callable[[], Arrays]
 
 
-def _stages(kernel: Kernel, mode: str, inputs: Arrays, gluon: bool = False) -> list[tuple[str, Run]]:
-    """The forms of the program that a mode runs."""
-    plain = kernel.triton.kernels and all(k.language == "triton" for k in kernel.triton.kernels)
+def _sets(
+    kernel: Kernel, sets: list[tuple[str, dict[str, np.ndarray]]], mode: str, gluon: bool
+) -> Iterator[tuple[str, Arrays, dict[str, Wanted], Arrays | None]]:
+    """Each set of inputs with its kind, what is wanted, and what the emitted Triton gives, if it was run already.
+
+    "quick" evaluates the definition and runs the kernel on all sets at once. "full", whose programs may be larger,
+    holds the arrays of one set at a time.
+    """
+    definition = kernel.schedule.definition
+    by_vectors = repaired_by_vectors(kernel.schedule)
+    if mode == "full":
+        for kind, inputs in sets:
+            yield kind, inputs, expectations(definition, [inputs], by_vectors)[0], None
+        return
+    all_inputs = [inputs for _, inputs in sets]
+    wanted = expectations(definition, all_inputs, by_vectors)
+    found = _triton_on_sets(kernel, all_inputs) if _plain(kernel) and not gluon else None
+    for n, (kind, inputs) in enumerate(sets):
+        yield kind, inputs, wanted[n], None if found is None else {name: array[n] for name, array in found.items()}
+
+
+def _plain(kernel: Kernel) -> bool:
+    """Whether the emitted module is Triton throughout."""
+    return bool(kernel.triton.kernels) and all(k.language == "triton" for k in kernel.triton.kernels)
+
+
+def _stages(
+    kernel: Kernel, mode: str, inputs: Arrays, gluon: bool = False, known: Arrays | None = None
+) -> list[tuple[str, Run]]:
+    """The forms of the program that a mode runs.
+
+    Args:
+        known: what the emitted Triton gives, if it was run.
+    """
+    plain = _plain(kernel)
     found: list[tuple[str, Run]] = []
     if mode == "full":
         if tree.stores(kernel.program) <= _LOOP_POINTS:
@@ -166,13 +256,13 @@ def _stages(kernel: Kernel, mode: str, inputs: Arrays, gluon: bool = False) -> l
     if mode == "full" or gluon or not plain:
         found.append(("tiles", lambda: interpret(kernel.htile, inputs)))
     if plain and (mode == "full" or not gluon):
-        found.append(("Triton", lambda: _triton(kernel, inputs)))
+        found.append(("Triton", lambda: _triton(kernel, inputs) if known is None else known))
         if mode == "full" and _interpreter():
             found.append(("Triton in its interpreter", lambda: _interpreted(kernel, inputs)))
     return found
 
 
-def _wrong(run: Run, wanted: Mapping[str, Wanted], removes: bool) -> Difference | str | None:
+def _difference(run: Run, wanted: Mapping[str, Wanted], removes: bool) -> Difference | str | None:
     """What is wrong with a form of the program; None where nothing is."""
     try:
         return difference(wanted, run(), removes=removes)
@@ -184,10 +274,9 @@ def _wrong(run: Run, wanted: Mapping[str, Wanted], removes: bool) -> Difference 
         return error.reason
 
 
-def _first_stage(
-    kernel: Kernel, inputs: Arrays, wanted: Mapping[str, Wanted], removes: bool, stage: str, what: Difference | str
-) -> tuple[str, Difference | str]:
+def _first_stage(kernel: Kernel, wrong: _Wrong) -> tuple[str, Difference | str]:
     """The earliest form of the program that is wrong already, and what is wrong with it."""
+    inputs = wrong.inputs
     earlier: list[tuple[str, Run]] = []
     if tree.stores(kernel.program) <= _LOOP_POINTS:
         earlier.append(("the scheduled loops", lambda: run_in_python(kernel.program, inputs)))
@@ -198,16 +287,28 @@ def _first_stage(
             earlier.append((f"the program of tiles after {name}", lambda tiles=tiles: interpret(tiles, inputs)))
         before = tiles
     for name, run in earlier:
-        found = _wrong(run, wanted, removes)
+        found = _difference(run, wrong.wanted, wrong.removes)
         if found is not None:
             return name, found
-    return stage, what
+    return wrong.stage, wrong.what
 
 
 def _triton(kernel: Kernel, inputs: Arrays) -> Arrays:
     definition = kernel.schedule.definition
     dtypes = {b.name: b.dtype for b in definition.buffers}
     found = triton_numpy.run(kernel.triton, inputs, dtypes, definition.inputs)
+    return dict(zip(definition.outputs, found, strict=True))
+
+
+def _triton_on_sets(kernel: Kernel, sets: Sequence[Arrays]) -> Arrays | None:
+    """What the emitted Triton gives, by output, the first axis the set; None if each set has to be run by itself: the
+    kernel fails on one, or does not do the same on all."""
+    definition = kernel.schedule.definition
+    dtypes = {b.name: b.dtype for b in definition.buffers}
+    try:
+        found = triton_numpy.run_sets(kernel.triton, sets, dtypes, definition.inputs)
+    except (triton_numpy.UnknownSpelling, triton_numpy.SetsDiffer, IndexError):
+        return None
     return dict(zip(definition.outputs, found, strict=True))
 
 
@@ -252,10 +353,10 @@ def repeat(definition: Program, steps: str, code: CodeOptions, inputs: Arrays) -
         outputs=specs(definition.outputs), source="", build=lambda: definition, compute=unused, draw=unused,
     )  # fmt: skip
     kernel = lower(Schedule.replay(operator, steps), replace(code), None)
-    wanted = expectations(definition, inputs, repaired_by_vectors(kernel.schedule))
+    wanted = expectations(definition, [inputs], repaired_by_vectors(kernel.schedule))[0]
     removes = has_masks(definition) and not all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
     for stage, run in _stages(kernel, "full", inputs):
-        what = _wrong(run, wanted, removes)
+        what = _difference(run, wanted, removes)
         print(f"{stage}: {'as the definition' if what is None else what}")
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Cast, Op, Program, walk
-from neptune_lab.pipeline.validate.reference import evaluate
+from neptune_lab.pipeline.validate.reference import evaluate, evaluate_sets
 
 Arrays = dict[str, np.ndarray]
+Undecided = Callable[[], Mapping[str, np.ndarray]]
 
 # Inputs are moved by this much, relatively, to see how far rounding on the way can move a result.
 _UNIT = 2.0**-22
@@ -38,7 +39,7 @@ class Wanted:
     stated: np.ndarray
     wide: np.ndarray
     slack: np.ndarray
-    undecided: Callable[[], Mapping[str, np.ndarray]]
+    undecided: Undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +57,34 @@ class Difference:
 
 
 def expectations(
-    definition: Program, inputs: Mapping[str, np.ndarray], by_vectors: Collection[str] = ()
-) -> dict[str, Wanted]:
-    """What each output should be on these inputs.
+    definition: Program, sets: Sequence[Mapping[str, np.ndarray]], by_vectors: Collection[str] = ()
+) -> list[dict[str, Wanted]]:
+    """What each output should be on each set of inputs; the sets are evaluated together.
 
     Args:
         by_vectors: stages that a vector repair computes: what depends on one that overflows may be NaN.
     """
-    stated = evaluate(definition, inputs, unclear=by_vectors)
-    wide = evaluate(definition, inputs, wide=True)
+    together = {name: np.stack([inputs[name] for inputs in sets]) for name in definition.inputs}
+    stated = evaluate_sets(definition, together, unclear=by_vectors)
+    wide = evaluate_sets(definition, together, wide=True)
     rng = np.random.default_rng(0)
     moved = {
-        name: a.astype(np.float64) * (1 + _UNIT * rng.choice([-1.0, 1.0], a.shape)) if a.dtype.kind == "f" else a
-        for name, a in inputs.items()
+        name: a.astype(np.float64) * (1 + _UNIT * rng.choice([-1.0, 1.0], a.shape[1:])) if a.dtype.kind == "f" else a
+        for name, a in together.items()
     }
-    other = evaluate(definition, moved, wide=True, moved=_UNIT)
+    other = evaluate_sets(definition, moved, wide=True, moved=_UNIT)
     unit = max(2.0**-24, *(_ROUNDINGS.get(dtype, 0.0) for dtype in _dtypes(definition)))
-    finite = all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
-    undecided = cache(lambda: _undecided(definition, inputs))
-    found = {}
-    with np.errstate(all="ignore"):
-        for name in definition.outputs:
-            a, b = np.asarray(stated[name], np.float64), np.asarray(wide[name], np.float64)
-            largest = np.max(np.abs(b), where=np.isfinite(b), initial=0.0)
-            noise = np.abs(other[name] - b) + np.abs(a - b)
-            slack = _SAFETY * (noise + unit * np.abs(b) + 2.0**-24 * largest)
-            if unit > 2.0**-24:
-                slack = slack + 8 * unit * largest
-            kind = np.asarray(stated[name]).dtype.kind
-            if kind in "iub" and not finite:
-                slack = np.full(np.shape(b), np.inf)  # a threshold that is compared with an infinity
-            elif kind in "iu":  # ties are rounded either way; of NaN nothing is stated
-                slack = np.where(a == b, np.maximum(slack, 1.0), np.inf)
-            found[name] = Wanted(a, b, np.where(np.isfinite(slack), slack, np.inf), undecided)
-    return found
+    expected = []
+    for n, inputs in enumerate(sets):
+        finite = _finite(inputs)
+        undecided = cache(partial(_undecided, definition, inputs))
+        expected.append(
+            {
+                name: _wanted(stated[name][n], wide[name][n], other[name][n], unit, finite, undecided)
+                for name in definition.outputs
+            }
+        )
+    return expected
 
 
 def _undecided(definition: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -109,6 +104,36 @@ def _undecided(definition: Program, inputs: Mapping[str, np.ndarray]) -> dict[st
             spread = np.max(values, axis=0) - np.min(values, axis=0) > np.max(np.abs(values), axis=0) / 4
         found[name] = np.where(finite.all(axis=0), spread, finite.any(axis=0))
     return found
+
+
+def _finite(inputs: Mapping[str, np.ndarray]) -> bool:
+    return all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
+
+
+def _wanted(
+    stated: np.ndarray, wide: np.ndarray, moved: np.ndarray, unit: float, finite: bool, undecided: Undecided
+) -> Wanted:
+    """What an output should be, from three evaluations of it.
+
+    Args:
+        moved: in float64, on inputs that are moved by rounding errors.
+        unit: of the coarsest rounding on the way.
+        finite: the inputs are.
+        undecided: gives the elements that rounding decides.
+    """
+    kind = stated.dtype.kind
+    a, b = np.asarray(stated, np.float64), np.asarray(wide, np.float64)
+    with np.errstate(all="ignore"):
+        largest = np.max(np.abs(b), where=np.isfinite(b), initial=0.0)
+        noise = np.abs(moved - b) + np.abs(a - b)
+        slack = _SAFETY * (noise + unit * np.abs(b) + 2.0**-24 * largest)
+        if unit > 2.0**-24:
+            slack = slack + 8 * unit * largest
+        if kind in "iub" and not finite:
+            slack = np.full(np.shape(b), np.inf)  # a threshold that is compared with an infinity
+        elif kind in "iu":  # ties are rounded either way; of NaN nothing is stated
+            slack = np.where(a == b, np.maximum(slack, 1.0), np.inf)
+        return Wanted(a, b, np.where(np.isfinite(slack), slack, np.inf), undecided)
 
 
 def _dtypes(definition: Program) -> set[str]:

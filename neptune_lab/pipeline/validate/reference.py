@@ -49,13 +49,30 @@ def evaluate(
 
     Args:
         definition: a program before any step, one block per stage.
-        inputs: an array per input, of its shape.
+        inputs: an array per input, of its shape; `evaluate_sets` takes several of each.
         wide: floats are float64, and conversions between floats do nothing; else each stage is in its own dtype.
         moved: what is added to each tanh and sigmoid, whose error is absolute.
         unclear: stages whose infinities are NaN here, since the promise does not say which of the two they are.
         rounding: moves the result of each operation that rounds, at random, by about a rounding of float32.
     """
-    machine = _Machine(definition, wide, moved, rounding)
+    one = {name: np.asarray(inputs[name])[None] for name in definition.inputs}
+    found = evaluate_sets(definition, one, wide=wide, moved=moved, unclear=unclear, rounding=rounding)
+    return {name: a[0] for name, a in found.items()}
+
+
+def evaluate_sets(
+    definition: Program,
+    inputs: Mapping[str, Array],
+    *,
+    wide: bool = False,
+    moved: float = 0.0,
+    unclear: Collection[str] = (),
+    rounding: np.random.Generator | None = None,
+) -> Arrays:
+    """As `evaluate`, for several sets of inputs at once: the first axis of every array, of inputs and of results, is
+    the set."""
+    sets = len(inputs[definition.inputs[0]]) if definition.inputs else 1
+    machine = _Machine(definition, wide, moved, rounding, sets)
     for name in definition.inputs:
         machine.arrays[name] = machine.convert(np.asarray(inputs[name]), definition.buffer(name).dtype)
     with np.errstate(all="ignore"):
@@ -68,9 +85,15 @@ def evaluate(
 
 
 class _Machine:
-    def __init__(self, program: Program, wide: bool, moved: float, rounding: np.random.Generator | None) -> None:
-        self.program, self.wide, self.moved, self.rounding = program, wide, moved, rounding
+    """The first axis of every array, and of every value of an expression, is the set of inputs; it is 1 for a value
+    that is the same in all of them."""
+
+    def __init__(
+        self, program: Program, wide: bool, moved: float, rounding: np.random.Generator | None, sets: int
+    ) -> None:
+        self.program, self.wide, self.moved, self.rounding, self.sets = program, wide, moved, rounding, sets
         self.arrays: Arrays = {}
+        self.every = np.arange(sets)  # the numbers of the sets, of as many axes as values of the stage have
 
     def convert(self, value: Any, dtype: str) -> Array:
         if "float" in dtype and self.wide:
@@ -88,25 +111,26 @@ class _Machine:
         axes = [it.name for it in (*kept, *folded)]
         extents = tuple(it.extent for it in (*kept, *folded))
         env = {
-            name: np.arange(extent, dtype=np.int32).reshape([-1 if n == m else 1 for m in range(len(axes))])
+            name: np.arange(extent, dtype=np.int32).reshape([1, *(-1 if n == m else 1 for m in range(len(axes)))])
             for n, (name, extent) in enumerate(zip(axes, extents, strict=True))
         }
+        self.every = np.arange(self.sets).reshape([-1, *(1 for _ in axes)])
         dtype = self.program.buffer(block.writes).dtype
         if folded:
             reduction = match_reduction(block)
             value = self.product(reduction.term, env, axes, len(kept)) if reduction.reducer == "sum" else None
             if value is None:
-                term = np.broadcast_to(self.expr(reduction.term, env), extents)
-                value = _REDUCE[reduction.reducer](term, axis=tuple(range(len(kept), len(axes))))
+                term = np.broadcast_to(self.expr(reduction.term, env), (self.sets, *extents))
+                value = _REDUCE[reduction.reducer](term, axis=tuple(range(1 + len(kept), 1 + len(axes))))
             if reduction.reducer in ("sum", "prod"):
                 value = self.rounded(value)
         else:
-            value = np.broadcast_to(self.expr(block.body.value, env), extents)
-        order = [axes.index(i.name) for i in block.body.indices if isinstance(i, Var)]
+            value = np.broadcast_to(self.expr(block.body.value, env), (self.sets, *extents))
+        order = [1 + axes.index(i.name) for i in block.body.indices if isinstance(i, Var)]
         # A tensor without dimensions is written by a stage with one iteration.
-        idle = tuple(n for n in range(len(kept)) if n not in order)
-        value = np.transpose(np.broadcast_to(value, extents[: len(kept)]), [*order, *idle])
-        value = value.reshape(value.shape[: len(order)])
+        idle = tuple(n for n in range(1, 1 + len(kept)) if n not in order)
+        value = np.transpose(np.broadcast_to(value, (self.sets, *extents[: len(kept)])), [0, *order, *idle])
+        value = value.reshape(value.shape[: 1 + len(order)])
         self.arrays[block.writes] = self.convert(value, dtype)
 
     def product(self, term: Expr, env: Mapping[str, Array], axes: list[str], kept: int) -> Array | None:
@@ -130,14 +154,15 @@ class _Machine:
             whole = [*batch, *own[n], *axes[kept:]] if n == 0 else [*batch, *axes[kept:], *own[n]]
             value = self.expr(side, env)
             missing = set(axes) - set(whole)
-            value = np.broadcast_to(value, [1 if a in missing else size[a] for a in axes])
-            value = np.transpose(value, [axes.index(a) for a in (*whole, *(a for a in axes if a in missing))])
-            lead = math.prod(size[a] for a in batch)
+            value = np.broadcast_to(value, [self.sets, *(1 if a in missing else size[a] for a in axes)])
+            order = [1 + axes.index(a) for a in (*whole, *(a for a in axes if a in missing))]
+            value = np.transpose(value, [0, *order])
+            lead = self.sets * math.prod(size[a] for a in batch)
             inner, mine = math.prod(size[a] for a in folded), math.prod(size[a] for a in own[n])
             matrices.append(value.reshape((lead, mine, inner) if n == 0 else (lead, inner, mine)))
-        made = (matrices[0] @ matrices[1]).reshape([size[a] for a in (*batch, *own[0], *own[1])])
         now = [*batch, *own[0], *own[1]]
-        return np.transpose(made, [now.index(a) for a in axes[:kept]])
+        made = (matrices[0] @ matrices[1]).reshape([self.sets, *(size[a] for a in now)])
+        return np.transpose(made, [0, *(1 + now.index(a) for a in axes[:kept])])
 
     def rounded(self, value: Array) -> Array:
         if self.rounding is None or value.dtype.kind != "f":
@@ -154,8 +179,11 @@ class _Machine:
                 array = self.arrays[buffer]
                 places = [np.asarray(self.expr(i, env)) for i in indices]
                 # A read that a condition guards may leave the tensor where the condition is false.
-                inside = [np.clip(p, 0, n - 1) for p, n in zip(places, array.shape, strict=True)]
-                return array[tuple(inside)] if inside else array
+                inside = [
+                    p if isinstance(i, Var) and p.size <= n else np.clip(p, 0, n - 1)
+                    for i, p, n in zip(indices, places, array.shape[1:], strict=True)
+                ]
+                return array[(self.every, *inside)]
             case Cast(dtype, arg):
                 return self.convert(self.expr(arg, env), dtype)
             case Op(name, args):

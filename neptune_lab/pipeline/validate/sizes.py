@@ -31,13 +31,13 @@ from neptune_lab.loop_ir.nodes import (
     rebuild,
     variables,
 )  # fmt: skip
-from neptune_lab.loop_ir.verify import verify
-from neptune_lab.loop_schedule.remembered import at_other_sizes
 from neptune_lab.loop_schedule.schedule import Schedule, Step
-from neptune_lab.operators import Operator, TensorSpec
 
-# Elements of the smallest tile, tiles along a dimension, and the size of a dimension that nothing tiles.
-_TILE, _TILES, _WHOLE = 4, 3, 4
+# Elements of the smallest tile, tiles along a dimension, the size of a dimension that nothing tiles, and of one on the
+# grid that repeats what is done to tiled rows of another.
+_TILE, _TILES, _WHOLE, _REPEATED = 4, 3, 4, 2
+# Annotations that are hints for the launch: they change no number.
+SILENT = ("num_warps", "num_stages")
 
 
 @dataclass
@@ -93,33 +93,16 @@ def plan(scheduled: Schedule) -> Plan:
     return Plan(small, sizes, "\n".join([repr(small), *_shapes_of_steps(scheduled, sizes)]))
 
 
-def small_schedule(scheduled: Schedule, planned: Plan) -> Schedule:
-    """The operator of `scheduled` at small sizes, with the same steps.
-
-    Raises:
-        ScheduleError: a step does not apply at small sizes.
-    """
-    made = Schedule(_operator(scheduled.operator, planned.definition))
-    with at_other_sizes():
-        for applied in scheduled.history:
-            if not _silent(applied.step):
-                made.apply(_step(applied.step, applied.before, made.program, planned.sizes))
-    verify(made.program, made.definition)
-    return made
-
-
-def _silent(step: Step) -> bool:
+def is_silent(step: Step) -> bool:
     """Whether a step changes no number: a remark, or a hint for the launch."""
-    return step.primitive == "remark" or (
-        step.primitive == "annotate" and dict(step.arguments)["key"] in ("num_warps", "num_stages")
-    )
+    return step.primitive == "remark" or (step.primitive == "annotate" and dict(step.arguments)["key"] in SILENT)
 
 
 def _shapes_of_steps(scheduled: Schedule, sizes: Sizes) -> Iterator[str]:
     """Each step with what its factors become."""
     for applied in scheduled.history:
         step = applied.step
-        if _silent(step):
+        if is_silent(step):
             continue
         cuts = []
         arguments = dict(step.arguments)
@@ -198,21 +181,43 @@ def _choose(sizes: Sizes, scheduled: Schedule) -> None:
         extent, largest = sizes.extents[c], max(found)
         if extent not in by_extent or c in parts:
             by_extent[extent] = _tiled_size(extent, largest, min(found), sizes.tiles, parts.get(c))
+    repeated = _repeated(scheduled, sizes, set(tiled))
     for c, extent in sizes.extents.items():
+        whole = _REPEATED if c in repeated else _WHOLE
         if c in sizes.fixed:
             sizes.new[c] = extent
         elif extent in by_extent:
             sizes.new[c] = min(extent, by_extent[extent])
-        elif extent <= _WHOLE:
+        elif extent <= whole:
             sizes.new[c] = extent
         else:
-            sizes.new[c] = _WHOLE if extent & (extent - 1) == 0 else _WHOLE + 1
+            sizes.new[c] = whole if extent & (extent - 1) == 0 else whole + 1
     for axis, (it, by) in sizes.divided.items():
         if axis in sizes.fixed or it in sizes.fixed or it in tiled or sizes.extents[axis] * by != sizes.extents[it]:
             sizes.new[axis], sizes.new[it] = sizes.extents[axis], sizes.extents[it]
         else:
             sizes.new[axis] = min(2, sizes.extents[axis])
             sizes.new[it] = sizes.new[axis] * min(2, by)
+
+
+def _repeated(scheduled: Schedule, sizes: Sizes, tiled: set[Any]) -> set[Any]:
+    """The dimensions whose loops run on the grid as they are, if rows of another dimension are tiled."""
+    spatial = {
+        sizes.of(("iter", block.name, it.name))
+        for block in tree.blocks(scheduled.definition)
+        if block.is_reduction
+        for it in block.iters
+        if it.kind == "spatial"
+    }
+    if not tiled & spatial:
+        return set()
+    found = set()
+    for _, stmt, loops in tree.statements(scheduled.program):
+        if isinstance(stmt, Block):
+            grid = {Var(loop.var) for loop in loops if loop.kind.startswith("blockIdx")}
+            keys = (("iter", stmt.origin or stmt.name, it.name) for it in stmt.iters if it.binding in grid)
+            found |= {sizes.of(key) for key in keys if key in sizes.classes.parents}
+    return found - tiled
 
 
 def _tiled_size(extent: int, largest: int, smallest: int, tiles: dict[int, int], part: int | None) -> int:
@@ -283,8 +288,8 @@ def _resized(program: Program, sizes: Sizes) -> Program:
             iters = tuple(replace(it, extent=size(("iter", stmt.name, it.name))) for it in stmt.iters)
             body = replace(
                 stmt.body,
-                indices=tuple(_index(i, stmt, sizes) for i in stmt.body.indices),
-                value=_value(stmt.body.value, stmt, sizes),
+                indices=tuple(new_index(i, stmt, sizes) for i in stmt.body.indices),
+                value=new_value(stmt.body.value, stmt, sizes),
             )
             return replace(stmt, iters=iters, body=body)
         block = tree.blocks_under(stmt)[0]
@@ -298,7 +303,7 @@ def _resized(program: Program, sizes: Sizes) -> Program:
     return replace(program, buffers=buffers, body=tuple(statement(s) for s in program.body))
 
 
-def _index(index: Expr, block: Block, sizes: Sizes) -> Expr:
+def new_index(index: Expr, block: Block, sizes: Sizes) -> Expr:
     match index:
         case Op("floordiv", (Var(name), Const(int(by)))):
             it = sizes.of(("iter", block.name, name))
@@ -307,21 +312,21 @@ def _index(index: Expr, block: Block, sizes: Sizes) -> Expr:
     return index
 
 
-def _value(e: Expr, block: Block, sizes: Sizes) -> Expr:
+def new_value(e: Expr, block: Block, sizes: Sizes) -> Expr:
     """The value with the whole numbers of masks made to fit; indices of tensors as `_index` has them."""
     match e:
         case Load(buffer, indices):
-            return Load(buffer, tuple(_index(i, block, sizes) for i in indices))
+            return Load(buffer, tuple(new_index(i, block, sizes) for i in indices))
         case Previous() | Var():
             return e
         case Const(value, dtype) if dtype.startswith("int") and not isinstance(value, bool):
-            return Const(_constant(int(value), sizes), dtype)
+            return Const(new_constant(int(value), sizes), dtype)
         case Cast(dtype, Const(value, inner)):
-            return e if not inner.startswith("int") else Cast(dtype, Const(_constant(int(value), sizes), inner))
-    return rebuild(e, tuple(_value(c, block, sizes) for c in children(e)))
+            return e if not inner.startswith("int") else Cast(dtype, Const(new_constant(int(value), sizes), inner))
+    return rebuild(e, tuple(new_value(c, block, sizes) for c in children(e)))
 
 
-def _constant(value: int, sizes: Sizes) -> int:
+def new_constant(value: int, sizes: Sizes) -> int:
     """A whole number of a mask: an extent, or a difference of two, stays one; others keep their place in their tile."""
     size = abs(value)
     if size <= 2:
@@ -346,49 +351,7 @@ def _constant(value: int, sizes: Sizes) -> int:
     return sign * max(1, min(whole, 1) * t + (max(1, min(t - 1, rest * t // largest)) if rest else 0))
 
 
-def _operator(operator: Operator, small: Program) -> Operator:
-    def specs(names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(n, small.buffer(n).shape, small.buffer(n).dtype) for n in names)
-
-    return replace(operator, inputs=specs(small.inputs), outputs=specs(small.outputs), build=lambda: small, captured={})
-
-
-def _step(step: Step, before: Program, now: Program, sizes: Sizes) -> Step:
-    """The step with factors for the loops as they are now."""
-    arguments = dict(step.arguments)
-
-    def factor(block: str, var: str, old: int) -> int:
-        extent = tree.find_loop(before, block, var)[1].extent
-        return _factor(extent, old, tree.find_loop(now, block, var)[1].extent, sizes)
-
-    match step.primitive:
-        case "tile":
-            block = arguments["block"]
-            arguments["tiles"] = tuple((var, factor(block, var, size)) for var, size in arguments["tiles"])
-        case "tile_outermost":
-            block, var = arguments["loop"].rsplit(".", 1)
-            arguments["size"] = factor(block, var, arguments["size"])
-        case "split":
-            block, var = arguments["loop"].rsplit(".", 1)
-            extent = tree.find_loop(before, block, var)[1].extent
-            small = tree.find_loop(now, block, var)[1].extent
-            factors = list(arguments["factors"])
-            if len(factors) == 2 and factors[0] is None:
-                factors[1] = _factor(extent, factors[1], small, sizes)
-            elif len(factors) == 2 and factors[1] is None:
-                inner = _factor(extent, -(-extent // factors[0]), small, sizes)
-                factors[0] = -(-small // inner)
-            elif len(factors) == 3 and None not in factors:  # parts, tiles in each, and elements of a tile
-                tile = _factor(extent, factors[2], small, sizes)
-                each = min(factors[1], 2)
-                factors = [-(-small // (tile * each)), each, tile]
-            elif extent != small:
-                factors = [f if f is None else min(f, 2) for f in factors]
-            arguments["factors"] = tuple(factors)
-    return Step(step.primitive, tuple(arguments.items()))
-
-
-def _factor(extent: int, factor: int, small: int, sizes: Sizes) -> int:
+def new_factor(extent: int, factor: int, small: int, sizes: Sizes) -> int:
     """What a loop of `small` iterations is cut by, where one of `extent` was cut by `factor`."""
     if extent == small:
         return factor

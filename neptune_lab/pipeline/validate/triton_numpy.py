@@ -7,8 +7,9 @@ Only what the emitter writes is known here; `loads` and `stores` check every add
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 from types import CodeType, SimpleNamespace
 from typing import Any
 
@@ -38,79 +39,144 @@ class _Dtype:
 
 
 class _Memory:
-    """A tensor's elements in a row, as a kernel sees them."""
+    """A tensor's elements in a row, as a kernel sees them, for each set of inputs."""
 
     def __init__(self, array: np.ndarray, dtype: _Dtype) -> None:
-        self.array, self.dtype, self.shape = array, dtype, array.shape
-        self.flat = array.reshape(-1)
+        self.array, self.dtype, self.shape = array, dtype, array.shape[1:]
+        self.flat = array.reshape(len(array), prod(self.shape))
         self.device = "cpu"
 
 
+class SetsDiffer(Exception):
+    """A number that decides what a kernel does next is not the same in all sets of inputs."""
+
+
 class Tile(np.ndarray):
-    """A tile: NumPy's array with Triton's methods, its division and its comparison of bool."""
+    """A tile: NumPy's array with Triton's methods and indices.
+
+    Its first axis is the set of inputs; it is 1 for a tile that is the same in all of them. A scalar that was loaded
+    or computed from loads is a tile without further axes.
+    """
 
     def to(self, dtype: _Dtype) -> Tile:
         return _tile(dtype.convert(self))
 
-    @property
-    def dtype_(self) -> Any:
-        return self.dtype
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **_: Any) -> Any:
+        """Operators; `out` of `a += b` is left out, since Python then binds what is returned."""
+        return _tile(ufunc(*_aligned(inputs)))
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__((slice(None), *(key if isinstance(key, tuple) else (key,))))
+
+    def _number(self) -> Any:
+        values = np.asarray(self).reshape(-1)
+        if self.ndim > 1 or (values != values[0]).any():
+            raise SetsDiffer
+        return values[0]
+
+    def __index__(self) -> int:
+        return int(self._number())
+
+    def __int__(self) -> int:
+        return int(self._number())
+
+    def __bool__(self) -> bool:
+        return bool(self._number())
 
 
 def _tile(value: Any) -> Tile:
-    return np.asarray(value).view(Tile)
+    array = np.asarray(value)
+    return (array if array.ndim else array.reshape(1)).view(Tile)
+
+
+def _aligned(values: Iterable[Any], rank: int = 0) -> list[Any]:
+    """Tiles as arrays of one rank, `rank` or more, with axes of length 1 behind that of the sets; numbers as they
+    are."""
+    values = list(values)
+    for value in values:
+        if isinstance(value, np.ndarray) and value.ndim > rank:
+            rank = value.ndim
+    return [_of_rank(value, rank) if isinstance(value, np.ndarray) else value for value in values]
+
+
+def _of_rank(value: np.ndarray, rank: int) -> np.ndarray:
+    array = value.view(np.ndarray)
+    shape = array.shape
+    return array if len(shape) == rank else array.reshape(shape[:1] + (1,) * (rank - len(shape)) + shape[1:])
 
 
 class _Pointer:
-    """A tensor and offsets in elements."""
+    """A tensor and offsets in elements: a number, or a tile."""
 
     def __init__(self, memory: _Memory, offsets: Any = 0) -> None:
         self.memory, self.offsets = memory, offsets
 
     def __add__(self, other: Any) -> _Pointer:
-        return _Pointer(self.memory, self.offsets + np.asarray(other, np.int64))
+        return _Pointer(self.memory, self.offsets + _wide(other))
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> _Pointer:
-        return _Pointer(self.memory, self.offsets - np.asarray(other, np.int64))
+        return _Pointer(self.memory, self.offsets - _wide(other))
+
+
+def _wide(offsets: Any) -> Any:
+    return offsets.astype(np.int64) if isinstance(offsets, np.ndarray) else int(offsets)
 
 
 def _load(pointer: Any, mask: Any = None, other: Any = None, **_: Any) -> Tile:
-    memory, offsets = pointer.memory, np.asarray(pointer.offsets)
+    memory = pointer.memory
     if mask is None:
+        offsets = np.asarray(_tile(pointer.offsets))
         _check(offsets, memory, "load")
-        return _tile(memory.flat[offsets])
-    keep = np.asarray(mask)
+        return _tile(_elements(memory, offsets))
+    offsets, keep, blank = _aligned((_tile(pointer.offsets), _tile(mask), other))
     if keep.shape != offsets.shape:
-        keep = np.broadcast_to(keep, np.broadcast_shapes(keep.shape, offsets.shape))
-        offsets = np.broadcast_to(offsets, keep.shape)
+        shape = np.broadcast_shapes(keep.shape, offsets.shape)
+        keep, offsets = np.broadcast_to(keep, shape), np.broadcast_to(offsets, shape)
     _check(offsets[keep], memory, "load")
-    values = memory.flat[np.where(keep, offsets, 0)] if memory.flat.size else np.zeros(keep.shape)
+    values = _elements(memory, np.where(keep, offsets, 0)) if memory.flat.size else np.zeros(keep.shape)
     kind = memory.flat.dtype
-    # Without `other`, what a masked lane holds is anything: NaN shows who uses it.
-    blank = other if other is not None else np.nan if kind.kind == "f" else 0
+    if blank is None:  # Without `other`, what a masked lane holds is anything: NaN shows who uses it.
+        blank = np.nan if kind.kind == "f" else 0
     return _tile(np.where(keep, values, np.asarray(blank).astype(kind)))
 
 
+def _elements(memory: _Memory, offsets: np.ndarray) -> np.ndarray:
+    """The elements at offsets, in every set."""
+    if len(offsets) == 1:
+        return memory.flat[:, offsets[0]]
+    return memory.flat[_every(memory, offsets.ndim), offsets]
+
+
+def _every(memory: _Memory, rank: int) -> np.ndarray:
+    """The numbers of the sets, along the first of `rank` axes."""
+    return np.arange(len(memory.flat)).reshape([-1, *(1 for _ in range(rank - 1))])
+
+
 def _store(pointer: Any, value: Any, mask: Any = None, **_: Any) -> None:
-    memory, offsets = pointer.memory, np.asarray(pointer.offsets)
-    if mask is None and np.shape(value) == offsets.shape:
-        _check(offsets, memory, "store")
-        memory.flat[offsets] = memory.dtype.convert(value)
+    memory = pointer.memory
+    given = (_tile(pointer.offsets), _tile(memory.dtype.convert(value)), _tile(True if mask is None else mask))
+    offsets, values, keep = _aligned(given)
+    shape = np.broadcast_shapes(offsets.shape[1:], values.shape[1:], keep.shape[1:])
+    if len(offsets) == len(keep) == 1:  # one place for all sets
+        offsets, keep = np.broadcast_to(offsets[0], shape), np.broadcast_to(keep[0], shape)
+        places = offsets[keep]
+        _check(places, memory, "store")
+        memory.flat[:, places] = np.broadcast_to(values, (len(values), *shape))[:, keep]
         return
-    keep = np.asarray(True if mask is None else mask)
-    shape = np.broadcast_shapes(keep.shape, offsets.shape, np.shape(value) if offsets.ndim else ())
-    keep = np.broadcast_to(keep, shape)
-    offsets = np.broadcast_to(offsets, shape)
+    shape = (len(memory.flat), *shape)
+    offsets, keep = np.broadcast_to(offsets, shape), np.broadcast_to(keep, shape)
     _check(offsets[keep], memory, "store")
-    memory.flat[offsets[keep]] = np.broadcast_to(memory.dtype.convert(value), shape)[keep]
+    every = np.broadcast_to(_every(memory, len(shape)), shape)
+    memory.flat[every[keep], offsets[keep]] = np.broadcast_to(values, shape)[keep]
 
 
 def _check(offsets: np.ndarray, memory: _Memory, what: str) -> None:
     low, high = np.minimum.reduce, np.maximum.reduce  # `min` and `max` of arrays go through several layers of Python
-    if offsets.size and (low(offsets, axis=None) < 0 or high(offsets, axis=None) >= memory.flat.size):
-        raise IndexError(f"a {what} reaches element {int(offsets.max())} of {memory.flat.size}")
+    size = memory.flat.shape[1]
+    if offsets.size and (low(offsets, axis=None) < 0 or high(offsets, axis=None) >= size):
+        raise IndexError(f"a {what} reaches element {int(offsets.max())} of {size}")
 
 
 def _dot(a: Any, b: Any, acc: Any = None, input_precision: Any = None, out_dtype: Any = None, **_: Any) -> Tile:
@@ -122,22 +188,28 @@ def _fold(function: Callable[..., Any]) -> Callable[..., Tile]:
     def call(value: Any, axis: int | None = None, **_: Any) -> Tile:
         array = np.asarray(value)
         kind = np.int32 if array.dtype == bool else array.dtype
-        return _tile(np.asarray(function(array.astype(kind, copy=False), axis=axis)).astype(kind, copy=False))
+        axes = tuple(range(1, array.ndim)) if axis is None else _axis(axis)
+        return _tile(np.asarray(function(array.astype(kind, copy=False), axis=axes)).astype(kind, copy=False))
 
     return call
 
 
+def _axis(axis: int) -> int:
+    """Where an axis of a tile is in its array."""
+    return axis + 1 if axis >= 0 else axis
+
+
 def _reduce(value: Any, axis: int, function: Any) -> Tile:
-    array = np.moveaxis(np.asarray(value), axis, 0)
-    total = array[0]
-    for part in array[1:]:
-        total = np.asarray(function(total, part))
-    return _tile(total)
+    parts = [_tile(part) for part in np.moveaxis(np.asarray(value), _axis(axis), 0)]
+    total = parts[0]
+    for part in parts[1:]:
+        total = _tile(function(total, part))
+    return total
 
 
 def _where(condition: Any, a: Any, b: Any) -> Tile:
     kinds = [np.asarray(v).dtype for v in (a, b) if isinstance(v, np.ndarray | np.generic)]
-    found = np.where(np.asarray(condition), np.asarray(a), np.asarray(b))
+    found = np.where(*_aligned((condition, a, b)))
     return _tile(
         found.astype(np.result_type(*kinds), copy=False)
         if kinds
@@ -151,22 +223,38 @@ def _extremum(keeps: Callable[..., Any], drops: Callable[..., Any]) -> Callable[
     """tl.maximum or tl.minimum: a NaN is dropped, and kept where `propagate_nan` says so."""
 
     def call(a: Any, b: Any, propagate_nan: Any = None) -> Tile:
-        # A number is left one: as an array of its own it would make float64 of the tile.
-        a, b = (np.asarray(x) if isinstance(x, np.ndarray) else x for x in (a, b))
-        return _tile((drops if propagate_nan is None else keeps)(a, b))
+        return _tile((drops if propagate_nan is None else keeps)(*_aligned((a, b))))
 
     return call
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[..., Tile]:
     def call(*args: Any, **_: Any) -> Tile:
-        return _tile(function(*(np.asarray(a) if isinstance(a, np.ndarray) else a for a in args)))
+        # A number is left one: as an array of its own it would make float64 of the tile.
+        return _tile(function(*_aligned(args)))
 
     return call
 
 
 def _full(shape: Any, value: Any, dtype: _Dtype) -> Tile:
-    return _tile(np.full(tuple(shape), dtype.convert(value)))
+    shape = tuple(shape)
+    filled = _of_rank(_tile(dtype.convert(value)), 1 + len(shape))
+    return _tile(np.broadcast_to(filled, (len(filled), *shape)).copy())
+
+
+def _permute(value: Any, *order: Any) -> Tile:
+    order = order[0] if len(order) == 1 else order or tuple(reversed(range(np.ndim(value) - 1)))
+    return _tile(np.transpose(np.asarray(value), (0, *(_axis(n) for n in order))))
+
+
+def _broadcast_to(value: Any, shape: Any) -> Tile:
+    array = _of_rank(_tile(value), 1 + len(shape))
+    return _tile(np.broadcast_to(array, (len(array), *shape)))
+
+
+def _reshape(value: Any, *shape: Any) -> Tile:
+    array = np.asarray(_tile(value))
+    return _tile(array.reshape((len(array), *(shape[0] if len(shape) == 1 else shape))))
 
 
 class _Language:
@@ -192,18 +280,12 @@ class _Language:
         self.constexpr = lambda value: value
         self.zeros = lambda shape, dtype: _full(shape, 0, dtype)
         self.cast = lambda value, dtype, **_: _tile(dtype.convert(value))
-        self.trans = lambda value, *order: _tile(np.transpose(np.asarray(value), order or None))
-        self.permute = lambda value, *order: _tile(
-            np.transpose(np.asarray(value), order[0] if len(order) == 1 else order)
-        )
-        self.broadcast_to = lambda value, shape: _tile(np.broadcast_to(np.asarray(value), tuple(shape)))
-        self.expand_dims = lambda value, axis: _tile(np.expand_dims(np.asarray(value), axis))
-        self.reshape = lambda value, *shape: _tile(
-            np.reshape(np.asarray(value), shape[0] if len(shape) == 1 else shape)
-        )
+        self.trans = self.permute = _permute
+        self.broadcast_to, self.reshape = _broadcast_to, _reshape
+        self.expand_dims = lambda value, axis: _tile(np.expand_dims(np.asarray(value), _axis(axis)))
         self.debug_barrier = lambda: None
         self.range = lambda *bounds, **_: range(*(int(b) for b in bounds))
-        self.arange = lambda start, stop: _tile(np.arange(start, stop, dtype=np.int32))
+        self.arange = lambda start, stop: _tile(np.arange(start, stop, dtype=np.int32)[None])
 
     def program_id(self, axis: int) -> Any:
         return self.instance[axis]
@@ -250,7 +332,7 @@ def _code(text: str, name: str) -> CodeType:
 
 def run(
     source: TritonSource, inputs: Mapping[str, np.ndarray], dtypes: Mapping[str, str], order: tuple[str, ...]
-) -> Any:
+) -> tuple[np.ndarray, ...]:
     """The outputs of the module's entry, a tuple of arrays.
 
     Args:
@@ -262,6 +344,18 @@ def run(
         UnknownSpelling: the module uses what is not known here.
         IndexError: a load or a store outside its tensor.
     """
+    return tuple(found[0] for found in run_sets(source, [inputs], dtypes, order))
+
+
+def run_sets(
+    source: TritonSource, sets: Sequence[Mapping[str, np.ndarray]], dtypes: Mapping[str, str], order: tuple[str, ...]
+) -> tuple[np.ndarray, ...]:
+    """As `run`, for several sets of inputs at once; the first axis of every output is the set.
+
+    Raises:
+        UnknownSpelling, IndexError: as `run`.
+        SetsDiffer: the kernel does one thing for one set, and another for another.
+    """
     language = _Language()
     kinds = {
         name: _Dtype(name) for name in ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "bool")
@@ -269,7 +363,7 @@ def run(
 
     def empty(shape: tuple[int, ...], dtype: _Dtype, device: Any) -> _Memory:
         blank = np.nan if dtype.numpy.kind == "f" else 0
-        return _Memory(np.full(shape, blank, dtype.numpy), dtype)
+        return _Memory(np.full((len(sets), *shape), blank, dtype.numpy), dtype)
 
     scope: dict[str, Any] = {
         "__name__": source.name,
@@ -286,7 +380,8 @@ def run(
     memories = []
     for name in order:
         dtype = kinds[dtypes[name]]
-        memories.append(_Memory(np.ascontiguousarray(dtype.convert(inputs[name])), dtype))
+        together = np.stack([np.asarray(inputs[name]) for inputs in sets])
+        memories.append(_Memory(np.ascontiguousarray(dtype.convert(together)), dtype))
     try:
         with np.errstate(all="ignore"):
             outputs = scope[source.entry](*memories)
