@@ -3,6 +3,7 @@
     python tests/pytorch/random_calls.py 2000 0 STATE            # cases, first seed
     python tests/pytorch/random_calls.py 2000 0 STATE --jobs 8   # in that many processes
     python tests/pytorch/random_calls.py 1 2639                  # one case; --no-shrink leaves it as it was drawn
+    python tests/pytorch/random_calls.py 500 1000000             # seeds from 1,000,000 on: sizes for a GPU
 
 It prints counts, refusals and what is not right, and exits with 1 if anything is wrong, unclear or crashed.  STATE is
 a file with a line per seed that was judged; a run skips these seeds, so it resumes.  A process that dies, or that takes
