@@ -126,11 +126,11 @@ class DaskWorkers:
         """
         began = alone = time.monotonic()
         while True:
-            done = future.done()  # before waiting: it may finish after the wait has timed out
+            failed = future.status == "error"  # else a TimeoutError is one of waiting, or of fetching the result
             try:
                 return future.result(timeout=LOOK_SECONDS)
             except TimeoutError as error:
-                if done:
+                if failed:
                     raise MeasureError(f"the worker failed: {error or type(error).__name__}") from error
             except MeasureError:
                 raise

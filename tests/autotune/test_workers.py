@@ -174,31 +174,32 @@ def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
 
 
 class Future:
-    """One whose first wait times out and which is done right after; `result` is what the next wait gives."""
+    """Its first wait times out, and its result, `result`, takes another one to arrive; an error comes at once."""
 
     def __init__(self, result: object) -> None:
         self.waits, self._result = 0, result
 
-    def done(self) -> bool:
-        return self.waits > 0
+    @property
+    def status(self) -> str:
+        return "pending" if self.waits == 0 else "error" if isinstance(self._result, Exception) else "finished"
 
     def result(self, timeout: float) -> object:
         self.waits += 1
-        if self.waits == 1:
-            raise TimeoutError(f"timed out after {timeout} s")
-        if isinstance(self._result, Exception):
+        if isinstance(self._result, Exception) and self.waits > 1:
             raise self._result
+        if self.waits < 3:
+            raise TimeoutError(f"timed out after {timeout} s")
         return self._result
 
 
-def test_a_result_that_comes_as_the_wait_for_it_ends_is_taken():
+def test_a_result_that_arrives_after_the_wait_for_it_is_taken():
     workers = DaskWorkers.__new__(DaskWorkers)
     workers._client, workers._ended = SimpleNamespace(nthreads=lambda: {"tcp://worker": 1}), threading.Event()
     assert workers._answer(Future("measured")) == "measured"
-    late = Future(TimeoutError("of its own"))
+    failed = Future(TimeoutError("of its own"))
     with pytest.raises(MeasureError, match="the worker failed: of its own"):
-        workers._answer(late)
-    assert late.waits == 2
+        workers._answer(failed)
+    assert failed.waits == 2
 
 
 def test_no_scheduler_is_said(monkeypatch):
