@@ -312,7 +312,7 @@ class Consumer:
             ctx.line(f"{ctx.helper('_meet')}()")
         ctx.line(call(f"{buffer}.index({self.me}).store", result))
         ctx.line("fence_async_shared()")
-        ctx.line(call("tma.async_copy_shared_to_global", *described, f"{buffer}.index({self.me})"))
+        ctx.line(call(ctx.helper("_copy_out"), *described, f"{buffer}.index({self.me})"))
 
 
 def _right(ring: Ring, product: Product) -> str:

@@ -18,12 +18,19 @@ def _next(slot, phase, STAGES: gl.constexpr):
     return slot, phase
 '''
 
+# Triton 3.9 has these under new names only, Triton 3.7 under the old ones.
+_COPY_IN = """_copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+"""
+
+_COPY_OUT = """_copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+"""
+
 _FILL = '''@gluon.jit
 def _fill(rows, slots, full, empty, slot, phase, row, column, STAGES: gl.constexpr):
     """Starts the copy of a tile into the next slot of a ring, once every consumer has done with what was there."""
     mbarrier.wait(empty.index(slot), phase ^ 1)
     mbarrier.expect(full.index(slot), rows.block_type.nbytes)
-    tma.async_copy_global_to_shared(rows, [row, column], full.index(slot), slots.index(slot))
+    _copy_in(rows, [row, column], full.index(slot), slots.index(slot))
     return _next(slot, phase, STAGES)
 '''
 
@@ -149,7 +156,9 @@ EXTREMA = frozenset({"_max", "_maximum", "_min", "_minimum"})
 HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         "_next": (_NEXT, ()),
-        "_fill": (_FILL, ("_next",)),
+        "_copy_in": (_COPY_IN, ()),
+        "_copy_out": (_COPY_OUT, ()),
+        "_fill": (_FILL, ("_next", "_copy_in")),
         "_locate": (_LOCATE, ()),
         "_turn": (_TURN, ()),
         "_barriers": (_BARRIERS, ()),

@@ -129,7 +129,7 @@ def _hold_one(ctx: GluonContext, shared: Shared, held: Held, consumer: str) -> N
     ctx.line(f"mbarrier.expect({held.ready}.index({slot}), {rows}.block_type.nbytes)")
     place = f"[{at[0]}, {at[1]}]"
     buffers = (f"{held.ready}.index({slot})", f"{held.buffer}.index({slot})")
-    ctx.line(call("tma.async_copy_global_to_shared", rows, place, *buffers))
+    ctx.line(call(ctx.helper("_copy_in"), rows, place, *buffers))
 
 
 def _place(ctx: GluonContext, access: Access) -> tuple[str, tuple[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import gluon_simulator
 import numpy as np
 import pytest
@@ -104,8 +106,21 @@ def test_a_chain_of_products():
     assert simulate(operator) < 2e-3
 
 
+def test_the_copies_under_the_names_of_triton_3_9(monkeypatch):
+    before = gluon_simulator._hopper
+
+    def renamed() -> dict:
+        found = before()
+        old = vars(found["tma"])
+        copies = {"async_load": old["async_copy_global_to_shared"], "async_store": old["async_copy_shared_to_global"]}
+        return {**found, "tma": SimpleNamespace(store_wait=old["store_wait"], **copies)}
+
+    monkeypatch.setattr(gluon_simulator, "_hopper", renamed)
+    assert simulate(attention.causal(**SMALL)) < 2e-3
+
+
 # A fault is one wrong line; `_rest()` beside it lets everything happen first that may, so that chance hides nothing.
-_LATE_COPIES = ("    tma.async_copy_global_to_shared(rows", "    _rest()\n    tma.async_copy_global_to_shared(rows")
+_LATE_COPIES = ("    _copy_in(rows", "    _rest()\n    _copy_in(rows")
 FAULTS = {
     "no wait for a copy": (("mbarrier.wait(v_full.index(v_slot), v_phase)", "pass"), _LATE_COPIES),
     "no slot is given back": (("mbarrier.arrive(k_empty.index(k_slot), count=1)", "pass"),),

@@ -34,12 +34,18 @@ def _next(slot, phase, STAGES: gl.constexpr):
     return slot, phase
 
 
+_copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
+
+_copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
+
 @gluon.jit
 def _fill(rows, slots, full, empty, slot, phase, row, column, STAGES: gl.constexpr):
     """Starts the copy of a tile into the next slot of a ring, once every consumer has done with what was there."""
     mbarrier.wait(empty.index(slot), phase ^ 1)
     mbarrier.expect(full.index(slot), rows.block_type.nbytes)
-    tma.async_copy_global_to_shared(rows, [row, column], full.index(slot), slots.index(slot))
+    _copy_in(rows, [row, column], full.index(slot), slots.index(slot))
     return _next(slot, phase, STAGES)
 
 
@@ -128,7 +134,7 @@ def attention_causal_kernel_producer(
     v_at = (b * 2 + h) * 256 + (3 - i0 * 2) * 64
     for consumer in gl.static_range(2):
         mbarrier.expect(q_ready.index(consumer), q_rows.block_type.nbytes)
-        tma.async_copy_global_to_shared(
+        _copy_in(
             q_rows,
             [(b * 2 + h) * 256 + ((1 - i0) * 128 + consumer * 64), 0],
             q_ready.index(consumer),
@@ -272,11 +278,7 @@ def attention_causal_kernel_consumer(
     # the outputs
     q_tile.index(consumer).store((acc * (1.0 / s_sum[:, None])).to(gl.float16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(
-        out_rows,
-        [(b * 2 + h) * 256 + ((1 - i0) * 128 + consumer * 64), 0],
-        q_tile.index(consumer),
-    )
+    _copy_out(out_rows, [(b * 2 + h) * 256 + ((1 - i0) * 128 + consumer * 64), 0], q_tile.index(consumer))
     tma.store_wait(0)
 
 
