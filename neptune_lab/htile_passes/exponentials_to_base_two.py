@@ -10,7 +10,7 @@ import numpy as np
 
 from neptune_lab.htile.nodes import Access, Elementwise, Literal, Program, Reduce, TileExpr
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import children, stores, subexpressions
+from neptune_lab.htile.walk import children, stores
 from neptune_lab.htile_passes.constants import float32, split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.rewrite import rewrite_expressions
@@ -51,7 +51,8 @@ def exponentials_to_base_two(program: Program) -> Program:
     own, no product is exact, and f = log2(e) * max(2 ** 27 / abs(m), 2 ** -101) keeps the roundings small.
 
     A difference of rows, as h has it, is multiplied too: h from a maximum to the same one must be 1.  On a GPU, where a
-    product and a difference are one fused operation, m * c - m * c is the rounding of the second product.
+    product and a difference are one fused operation, m * c - m * c is the rounding of the second product.  Where m is
+    a product itself, m - m is such an operation too, so the factor of equal rows that may be large is 0.
 
     Measured on an H200: without it attention takes 5 to 12% longer, a performer 3%.
     """
@@ -74,7 +75,7 @@ class _BaseTwo:
 
     def scaled(self, arg: TileExpr) -> TileExpr:
         """`arg * log2(e)`, the factor as deep inside as it cannot overflow."""
-        if self.is_row(arg, arg) and (moved := _row_difference(arg)) is not None:
+        if self.is_row(arg, arg) and (moved := self.row_difference(arg)) is not None:
             return moved
         summands = list(_summands(arg))
         if len(summands) > 1 and not any(map(self.is_extremum, summands)):
@@ -91,6 +92,22 @@ class _BaseTwo:
             case _:
                 pass
         return times(arg, LOG2_E)
+
+    def row_difference(self, arg: TileExpr) -> TileExpr | None:
+        """`(a - b) * (c * log2(e))` of rows a * c - b * c; None for what is no difference of this form."""
+        match arg:
+            case Elementwise(op="sub", args=(a, b), dtype="float32"):
+                (x, factor), (y, same) = split_factor(a), split_factor(b)
+                if factor != same:
+                    return None
+                difference = replace(arg, args=(x, y))
+                if not self.overflows(arg):
+                    return times(difference, factor * LOG2_E)
+                equal = Elementwise("eq", (x, y), "bool")
+                by = Elementwise("where", (equal, float32(0.0), float32(factor * LOG2_E)), "float32")
+                return Elementwise("mul", (difference, by), "float32")
+            case _:
+                return None
 
     def overflows(self, expr: TileExpr) -> int:
         """How many summands of one value may be finite and too large; a mask's literal stands in for its element."""
@@ -130,37 +147,40 @@ class _BaseTwo:
         return small or math.prod(shape) == max(shape, default=1)
 
 
-def _row_difference(arg: TileExpr) -> TileExpr | None:
-    """`(a - b) * (c * log2(e))` of rows a * c - b * c; None for what is no difference of this form."""
-    match arg:
-        case Elementwise(op="sub", args=(a, b), dtype="float32"):
-            (x, factor), (y, same) = split_factor(a), split_factor(b)
-            if factor == same:
-                return times(replace(arg, args=(x, y)), factor * LOG2_E)
-        case _:
-            pass
-    return None
-
-
 def _folds(program: Program) -> Mapping[str, bool]:
-    """For each tile, whether a maximum or minimum over an axis goes into it."""
+    """For each tile, whether it holds a maximum or minimum over an axis: a sum that was scaled by one does not."""
     written: dict[str, list[TileExpr]] = {}
     for kernel in program.kernels:
         for store in stores(kernel.body):
-            written.setdefault(store.target.tensor, []).extend(subexpressions(store.value))
+            written.setdefault(store.target.tensor, []).append(store.value)
 
-    def folded(name: str) -> bool:
-        reached, waiting = {name}, [name]
-        while waiting:
-            for expr in written.get(waiting.pop(), ()):
-                if isinstance(expr, Reduce) and expr.op in ("max", "min"):
-                    return True
-                if isinstance(expr, Access) and expr.tensor not in reached:
-                    reached.add(expr.tensor)
-                    waiting.append(expr.tensor)
-        return False
+    def extremum(expr: TileExpr, seen: frozenset[str]) -> bool | None:
+        """None where nothing speaks against it: a start value, or the tile's own value before."""
+        match expr:
+            case Reduce(op=op):
+                return op in ("max", "min")
+            case Literal():
+                return None
+            case Access(tensor=name) if name in seen:
+                return None
+            case Access(tensor=name):
+                return together([extremum(value, seen | {name}) for value in written.get(name, ())] or [False])
+            case Elementwise(op="max" | "min", args=args):
+                return together([extremum(arg, seen) for arg in args])
+            case Elementwise(op="where", args=(_, a, b)):
+                return together([extremum(a, seen), extremum(b, seen)])
+            case _:
+                rest, _ = split_factor(expr)
+                return rest is not expr and extremum(rest, seen)
 
-    return {name: folded(name) for name in written}
+    def together(parts: list[bool | None]) -> bool | None:
+        known = [part for part in parts if part is not None]
+        return all(known) if known else None
+
+    return {
+        name: bool(together([extremum(value, frozenset({name})) for value in values]))
+        for name, values in written.items()
+    }
 
 
 def _summands(expr: TileExpr) -> Iterator[TileExpr]:

@@ -234,11 +234,26 @@ class _Dependents:
                 continue
             reducer = reducer_of(source)
             at_point = source.origin == self.origin
-            if other is not None and reducer is not None and not at_point:
+            if reducer is not None and not at_point and (other is not None or not self.reads_it(source)):
                 return False  # what it folds may tell: the smallest of x / r is 0, or NaN
             identities[read] = point if at_point or reducer is None else float(IDENTITIES[reducer])
             spoilt[read] = (point if other is None else other) if at_point else np.nan
         return same_where_finite(self.program, value, identities, spoilt)
+
+    def reads_it(self, reduction: Block) -> bool:
+        """Whether the terms of a reduction read the stage, and not only other reductions of it."""
+        waiting, seen = [reduction], {reduction.writes}
+        while waiting:
+            for read in loads(waiting.pop().body.value):
+                source = self.blocks.get(read.buffer)
+                if source is None or read.buffer in seen:
+                    continue
+                if source.origin == self.origin:
+                    return True
+                seen.add(read.buffer)
+                if source.origin == reduction.origin or reducer_of(source) is None:
+                    waiting.append(source)
+        return False
 
     def inlined(self, value: Expr) -> Expr | None:
         """The value with every map that depends on the stage written out; None where one has no plain index."""

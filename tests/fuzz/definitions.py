@@ -39,16 +39,19 @@ def evaluate(definition: Data, inputs: Mapping[str, np.ndarray], dtype: str) -> 
     Args:
         inputs: an array per input, in the input's own dtype.
         dtype: "float32" or "float64"; "float64+" and "float64-" for float64 with tanh and sigmoid moved by 2**-22, the
-            absolute error that they may have.
+            absolute error that they may have, and each reduction by a rounding.
     """
     kind = np.dtype(dtype.rstrip("+-"))
     tensors = {name: np.asarray(inputs[name]).astype(kind) for name in definition["inputs"]}
+    sign = dtype.endswith("+") - dtype.endswith("-")
     with np.errstate(all="ignore"):
         of: dict[str, set[str]] = {name: {name} for name in definition["inputs"]}
         for stage in definition["stages"]:
-            tensors[stage["name"]] = _stage(
-                stage, tensors, kind, 2.0**-22 * (dtype.endswith("+") - dtype.endswith("-")), of
-            )
+            found = _stage(stage, tensors, kind, 2.0**-22 * sign, of)
+            if stage["fold"] and sign:
+                way = np.random.default_rng([len(tensors), sign + 1]).choice([-1.0, 1.0], found.shape)
+                found = found * (1 + 2.0**-23 * way)
+            tensors[stage["name"]] = found
             of[stage["name"]] = _inputs_of(stage["term"], of)
     return tensors
 
@@ -89,10 +92,12 @@ def unless_large(total: np.ndarray, terms: np.ndarray, axes: tuple[int, ...]) ->
 
 
 def _weighted(term: Any, of: Mapping[str, set[str]]) -> list[Any]:
-    """Factors of a sum's term that read what nothing else in it depends on, as the v of sum p * v: near the largest
-    float, a partial sum of them may overflow ("Near the largest float" in docs/concepts/numbers.md)."""
+    """Factors of a sum's term beside an exponential, as the v of sum p * v, or that read what nothing else in it
+    depends on: a partial sum of them may overflow ("Near the largest float" in docs/concepts/numbers.md)."""
     factors = _factors(term)
     found = []
+    if any(isinstance(factor, list) and factor[0] == "exp" for factor in factors):
+        return [factor for factor in factors if not (isinstance(factor, list) and factor[0] == "exp")]
     for n, factor in enumerate(factors):
         rest: set[str] = set().union(*(_inputs_of(f, of) for m, f in enumerate(factors) if m != n))
         if len(factors) > 1 and not _inputs_of(factor, of) & rest:
@@ -128,9 +133,6 @@ def _term(term: Any, env: Mapping[str, Any], tensors: Arrays, kind: np.dtype[Any
         a, b = (_index(index, env) for index in args)
         return a <= b if op == "index<=" else a < b
     found = _NUMPY[op](*(_term(a, env, tensors, kind) for a in args))
-    if op == "tanh" and kind == np.float32:
-        # Absolute, not relative: below this it may be 0, and -inf times it NaN.
-        found = np.where(np.abs(found) < 2.0**-22, np.float32(0), found)
     if op in ("tanh", "sigmoid"):
         found = found + env[""]
     return found if np.asarray(found).dtype == bool else np.asarray(found).astype(kind)

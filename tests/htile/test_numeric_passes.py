@@ -221,6 +221,18 @@ def test_base_two_overflows_no_finite_difference(masked: float):
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-30)
 
 
+def test_a_sum_that_a_maximum_scales_is_no_maximum():
+    """x - the sum may be exact and positive, so it is multiplied as a whole."""
+    moved = op("add", op("mul", op("exp", op("sub", M, M)), M), Reduce("sum", X, 1))
+    before = program(
+        store("s0", M, Reduce("max", X, 1)),
+        store("s1", M, moved),
+        store("s2", Y, op("exp", op("sub", X, at("m", I, NEW)))),
+    )
+    value = value_of(exponentials_to_base_two(before), "s2")
+    assert split_factor(value.args[0]) == (op("sub", X, at("m", I, NEW)), pytest.approx(math.log2(math.e)))
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.25, -2.0])
 def test_products_of_base_two_are_exact_in_large_rows(scale: float):
     """exp(m - m) is 1 there, also where a GPU fuses one of the two products with the difference."""
@@ -252,14 +264,22 @@ def test_base_two_sees_what_a_mask_writes_into_bounded_values(hidden: float):
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.0884])
-def test_base_two_moves_a_row_by_its_difference(scale: float):
-    """exp(m - m) is 1, also where a GPU fuses a product and the difference: the difference comes first."""
-    first = store("s0", M, Reduce("max", X, 1))
-    moved = op("exp", op("sub", op("mul", M, lit(scale)), op("mul", M, lit(scale))))
-    value = value_of(exponentials_to_base_two(program(first, store("s1", M, moved))), "s1")
-    difference, factor = split_factor(value.args[0])
-    assert difference == op("sub", M, M)
-    assert factor == pytest.approx(scale * math.log2(math.e))
+@pytest.mark.parametrize("large", [False, True])
+def test_base_two_moves_a_row_by_its_difference(large: bool, scale: float):
+    """exp(m - m) is 1, also where a GPU fuses a product and the difference, perhaps that of m itself: the difference
+    comes first, and its factor is 0 in equal rows that may be large."""
+    first, row = store("s0", M, Reduce("max", X if large else op("tanh", X), 1)), at("m", I, NEW)
+    moved = op("exp", op("sub", op("mul", row, lit(scale)), op("mul", row, lit(scale))))
+    value = value_of(exponentials_to_base_two(program(first, store("s1", Y, moved))), "s1")
+    if large:
+        difference, by = value.args[0].args
+        equal, nothing, factor = by.args
+        assert equal == op("eq", row, row, dtype="bool")
+        assert (nothing.value, factor.value) == (0.0, pytest.approx(scale * math.log2(math.e)))
+    else:
+        difference, factor = split_factor(value.args[0])
+        assert factor == pytest.approx(scale * math.log2(math.e))
+    assert difference == op("sub", row, row)
 
 
 @pytest.mark.parametrize("literal", [True, False])

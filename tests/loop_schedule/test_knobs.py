@@ -46,6 +46,15 @@ def test_a_nest_of_one_split_rolls():
     assert "for j0 in" in kernel.source
 
 
+@pytest.mark.parametrize(("dtype", "sizes"), [("float32", (32, 32)), ("float16", (128, 64))])
+def test_products_of_float32_have_small_tiles(dtype: str, sizes: tuple[int, int]):
+    """They are sums lane by lane, and what a lane keeps of 64 x 64 elements spills."""
+    op = attention.causal(1, 32, 2048, 64, dtype=dtype)
+    (nest,) = plan(op.program)
+    chosen = default_knobs(op.program, nest)
+    assert (chosen.block_q, chosen.block_kv) == sizes
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

@@ -236,6 +236,22 @@ def test_a_row_that_keeps_an_element_shows_what_it_is(name: str, update: str):
     assert np.isnan(expected[0])
 
 
+@pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
+def test_a_row_of_masked_values_stays_nan_through_a_later_maximum(template: str):
+    """max exp(x - sum) reads the sum alone, which is 0 behind a guard and NaN in the definition: no identity."""
+    x, y = small.matrix(n=2, m=4), small.matrix("y", n=2, m=4)
+    score = lambda i, j: te.if_then_else(y[i, j] > 0, x[i, j], te.const(float("-inf"), "float32"))  # noqa: E731
+    r = small.fold("max", "r", 2, 4, score)
+    total = small.fold("sum", "total", 2, 4, lambda i, j: te.exp(score(i, j) - r[i]))
+    high = small.fold("max", "high", 2, 4, lambda i, j: te.exp(x[i, j] - total[i]))
+    out = small.compute((2,), lambda i: high[i] / 2.0, name="out")
+    sch = schedule(small.operator(([x, y], [out])), template, block_kv=2)
+    given = {"x": np.ones((2, 4), np.float32), "y": np.array([[0] * 4, [0, 0, 1, 1]], np.float32)}
+    with np.errstate(all="ignore"):
+        found = run_in_python(sch.program, given)["out"]
+    np.testing.assert_allclose(found, [np.nan, np.exp(-1) / 2], rtol=1e-6)
+
+
 def test_a_split_that_a_mask_empties_ends_nothing():
     """Split and rolled: the second split of a causal row is all -inf, and the row is not."""
     x = small.matrix(n=2, m=12)

@@ -19,6 +19,7 @@ from neptune_lab.errors import NeptuneError
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 _EPS = torch.finfo(torch.float32).eps
+_LARGEST = 0.99 * torch.finfo(torch.float32).max
 _UNCOMPILED = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 
 
@@ -61,9 +62,11 @@ def judge(case: Case) -> Verdict:
         narrow = single if q.dtype == torch.float32 else _flex(q, k, v, score_mod, mask_mod, options)
         smaller = {**options, "scale": 0.5 * (q.shape[3] ** -0.5 if case.scale is None else case.scale)}
         halved = _flex(q.float(), k.float(), v.float(), score_mod, mask_mod, smaller)
-    size, decided = _rows(case, q, k, score_mod, mask_mod)
+    size, decided, ordered = _rows(case, q, k, score_mod, mask_mod)
     lost = single.isnan() & halved.isnan() & narrow.isnan()
-    return compare(found, single.to(found.dtype), double, size, v, decided, lost, narrow.isnan())
+    # A row is left out where the order of a sum decides: numbers.md, "Near the largest float".
+    found, single = (torch.where(ordered, double, x).to(found.dtype) for x in (found, single))
+    return compare(found, single, double, size, v, decided, lost & ~ordered, narrow.isnan())
 
 
 def compare(
@@ -132,12 +135,15 @@ def _flex(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, options: dict[s
 
 def _rows(
     case: Case, q: torch.Tensor, k: torch.Tensor, score_mod: Any, mask_mod: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest finite score of each row, or part of one; and whether one key's score is far above all others."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The largest finite score of each row, or part of one; whether one key's score is far above all others; and
+    whether the order in which a score is summed up decides if it overflows."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     scale = q.shape[3] ** -0.5 if case.scale is None else case.scale
     scores = q.double() @ k.double().mT * scale
-    parts = [scores, (q.double().abs() @ k.double().abs().mT) * scale]
+    summed = q.double().abs() @ k.double().abs().mT
+    ordered = summed.isfinite() & (summed > _LARGEST)
+    parts = [scores, summed * scale]
     index = torch.meshgrid(*(torch.arange(n) for n in scores.shape), indexing="ij")
     if score_mod is not None:
         scores = torch.as_tensor(score_mod(scores, *index)).double().expand(scores.shape)
@@ -145,12 +151,13 @@ def _rows(
     small = [torch.where(p.isfinite() & (p.abs() < 1e37), p.abs(), 0.0) for p in parts]
     size = torch.stack([p.amax(-1, keepdim=True) for p in small]).amax(0)
     if mask_mod is not None:
-        scores = torch.where(mask_mod(*index), scores, -torch.inf)
+        allowed = mask_mod(*index)
+        scores, ordered = torch.where(allowed, scores, -torch.inf), ordered & allowed
     first, *more = scores.topk(min(2, scores.shape[-1]), -1).values.split(1, -1)
     second = more[0] if more else torch.full_like(first, -torch.inf)
     # In float32 the scores may be off by what `size` allows; exp(-110) is nothing beside 1.
     decided = first.isfinite() & (first - second > 256 * _EPS * size + 110) & (first.abs() < 1e37)
-    return size, decided
+    return size, decided, ordered.any(-1, keepdim=True)
 
 
 def shrunk(case: Case, judged: Callable[[Case], Verdict] = judge) -> Case:

@@ -105,6 +105,12 @@ def test_tanh_and_sigmoid_stay_finite(x, run_triton):
         np.testing.assert_allclose(found, np.full(11, f(x)), atol=2e-7)
 
 
+@pytest.mark.parametrize("x", [1e-20, -1e-30, 2e-4, -0.0])
+def test_tanh_of_small_numbers_keeps_its_digits(x, run_triton):
+    program = one_store(op("tanh", at("x", I)), {"x": F32}, F32)
+    np.testing.assert_allclose(run_triton(program, {"x": np.full(11, x)})["y"], math.tanh(x), rtol=2e-7)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "max", "min"])
 @pytest.mark.parametrize("with_literal", [False, True])

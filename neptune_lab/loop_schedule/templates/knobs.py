@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.nodes import Program, loads
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.arguments import check_size
 from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, Nest, is_product, parallelism
@@ -136,6 +136,8 @@ def default_knobs(
       most rows that still give every multiprocessor a program.
     - A product with rows enough for two programs of 128 a multiprocessor: tiles of 128 x 64 in 8 warps, within 5% of
       the best of four plain tilings of attention on an H200 at head_dim 128, and with memory to spare for loads.
+    - A product of float32: tiles of 32 x 32 at most. No matrix unit has its precision, and of 64 x 64 elements a lane
+      keeps more than its registers hold: ptxas 12.8 spilled 13 KB, and some rows were wrong on an H200.
     - All else: tiles of 64 x 64, with fewer columns where each has many elements (a key's features).
 
     Args:
@@ -143,6 +145,8 @@ def default_knobs(
     """
     width, programs = columns_of(program, nest), parallelism(program, nest, 1)
     if has_product(program, nest):
+        if multiplies_float32(program, nest):
+            return Knobs(ROWS // 2, COLUMNS // 2)
         if several and COLUMNS < width <= LONGEST_FACTOR:
             return Knobs(_rows_that_fill(program, nest, width, multiprocessors), width, hold=True)
         if parallelism(program, nest, 2 * ROWS) >= 2 * multiprocessors and _folded(program, nest) <= 2 * COLUMNS:
@@ -195,6 +199,14 @@ def has_product(program: Program, nest: Nest) -> bool:
     """Whether a matrix product is among the nest's blocks."""
     names = {nest.first, *nest.beside, *nest.chain}
     return any(b.name in names and reducer_of(b) == "sum" and is_product(b) for b in tree.blocks(program))
+
+
+def multiplies_float32(program: Program, nest: Nest) -> bool:
+    """Whether a matrix product of the nest reads float32 inputs."""
+    names = {nest.first, *nest.beside, *nest.chain}
+    products = [b for b in tree.blocks(program) if b.name in names and reducer_of(b) == "sum" and is_product(b)]
+    read = {load.buffer for b in products for load in loads(b.body.value)} & set(program.params)
+    return any(program.buffer(buffer).dtype == "float32" for buffer in read)
 
 
 def columns_of(program: Program, nest: Nest) -> int:
