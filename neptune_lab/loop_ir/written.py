@@ -172,6 +172,14 @@ def is_never_a_number(program: Program, term: Expr, known: Mapping[Expr, float |
     return bool(np.isnan(compute(term, {**leaves, **given})).all())
 
 
+def is_always(program: Program, term: Expr, known: Mapping[Expr, float], value: float) -> bool:
+    """Whether the term is `value` where the nodes `known` have these values, at random values of all else."""
+    rng = np.random.default_rng(_SEED)
+    given = {node: np.full((2, _POINTS), x) for node, x in known.items()}
+    leaves = {leaf: _draw(program, leaf, rng) for leaf in _leaves(term, {*given})}
+    return bool((compute(term, {**leaves, **given}) == value).all())
+
+
 def same_where_finite(program: Program, value: Expr, one: Mapping[Expr, float], other: Mapping[Expr, float]) -> bool:
     """Whether an expression is the same number, or not finite both times, with the nodes `one` and `other` at their
     values, and random ones elsewhere; in `other` guards are left out."""

@@ -37,8 +37,8 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.sign import may_be_infinite
-from neptune_lab.loop_ir.written import same_where_finite
-from neptune_lab.loop_schedule.vanishing import carries_nothing, spoils
+from neptune_lab.loop_ir.written import is_always, same_where_finite
+from neptune_lab.loop_schedule.vanishing import carries_nothing, folded_element, spoils
 from neptune_lab.repair import RepairTerm, VectorRepair, text
 
 if TYPE_CHECKING:
@@ -234,11 +234,31 @@ class _Dependents:
                 continue
             reducer = reducer_of(source)
             at_point = source.origin == self.origin
-            if reducer is not None and not at_point and (other is not None or not self.reads_it(source)):
+            if reducer is not None and not at_point and (other is not None or not self.keeps_identity(source)):
                 return False  # what it folds may tell: the smallest of x / r is 0, or NaN
             identities[read] = point if at_point or reducer is None else float(IDENTITIES[reducer])
             spoilt[read] = (point if other is None else other) if at_point else np.nan
         return same_where_finite(self.program, value, identities, spoilt)
+
+    def keeps_identity(self, reduction: Block) -> bool:
+        """Whether a reduction is its identity where the stage's own consumers, which are guarded, are theirs: one of
+        them, or one whose terms vanish then, as a sum of products with them."""
+        if self.reads_it(reduction):
+            return True
+        found = folded_element(self.program, reduction.writes)
+        term = None if found is None else self.inlined(found[2])
+        if found is None or term is None:
+            return False
+        known: dict[Expr, float] = {}
+        for read in loads(term):
+            source = self.blocks.get(read.buffer)
+            if source is None or not self.depends(read.buffer):
+                continue
+            reducer = reducer_of(source)
+            if reducer is None or not self.keeps_identity(source):
+                return False
+            known[read] = float(IDENTITIES[reducer])
+        return is_always(self.program, term, known, float(IDENTITIES[found[1]]))
 
     def reads_it(self, reduction: Block) -> bool:
         """Whether the terms of a reduction read the stage, and not only other reductions of it."""
