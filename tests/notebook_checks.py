@@ -98,9 +98,14 @@ def texts(cell: Any) -> str:
     return "\n".join([printed, *shown])
 
 
+# Between releases the version names the commit, so it is another one after every commit.
+COMMIT = re.compile(r"(neptune-lab \d+\.\d+\.\d+)\.dev\d+[\w.+]*")
+
+
 def without_noise(text: str) -> str:
     """Rounding errors and file sizes differ a little from machine to machine; without `dot`, graphs are printed."""
-    return re.sub(r"\n+", "\n", re.sub(r"\b\d\.\d+e[-+]\d+\b|\b\d+ kB\b", "#", text)).strip()
+    found = re.sub(r"\b\d\.\d+e[-+]\d+\b|\b\d+ kB\b", "#", COMMIT.sub(r"\1", text))
+    return re.sub(r"\n+", "\n", found).strip()
 
 
 def shown_by(notebook: Any, source: str) -> str:
@@ -145,7 +150,7 @@ def write_clean(path: Path, cells: list[Any]) -> None:
             drawn(out, old[n] if n < len(old) else None)
     for number, cell in enumerate(cells):
         cell.id = f"cell-{number:02d}"
-    write_text(path, nbformat.writes(notebook).rstrip("\n") + "\n")
+    write_text(path, COMMIT.sub(r"\1", nbformat.writes(notebook)).rstrip("\n") + "\n")
 
 
 class EveryNotebook:
