@@ -472,6 +472,18 @@ def test_what_rounding_decides_is_not_compared(cols: int):
         assert found.index == (row,) or (np.isfinite(wanted["o"].wide[0]) and found.index == (0,))
 
 
+def test_a_sum_that_its_order_makes_overflow_is_not_compared():
+    """2e38 - 2e38 + 2e38 - 2e38 is 0, or NaN where the two large ones are added first."""
+    x = te.placeholder((2, 4), "float32", name="x")
+    j = te.reduce_axis((0, 4), name="j")
+    total = te.compute((2,), lambda i: te.sum(x[i, j], axis=j), name="total")
+    definition = custom("f", [x], [te.compute((2,), lambda i: total[i] + 1.0, name="o")]).program
+    wanted = compare.expectations(definition, [{"x": np.array([[2e38, -2e38] * 2, [1, 2, 3, 4]], np.float32)}])[0]
+    assert wanted["o"].undecided()["o"].tolist() == [True, False]
+    assert compare.difference(wanted, {"o": np.array([np.nan, 11.0])}, removes=False) is None
+    assert compare.difference(wanted, {"o": np.array([1.0, np.nan])}, removes=False) is not None
+
+
 def test_an_overflow_in_a_vector_repair_may_be_nan_and_no_other_one():
     definition = deviation_of(2, 4, "inverse").program
     x = np.array([[1, 2, 3, 4], [-1e30, 1e30, 2e30, 3e30]], np.float32)

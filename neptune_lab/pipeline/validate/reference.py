@@ -30,6 +30,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": np.rint,
 }  # fmt: skip
 _ROUNDING = 2.0**-23
+# Beyond it, a sum may overflow on the way ("Near the largest float" in docs/concepts/numbers.md).
+_LARGE = 1e35
 # Operations on floats whose results are rounded.
 _ROUNDED = frozenset(
     "add sub mul div pow exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf".split()  # noqa: SIM905
@@ -53,7 +55,8 @@ def evaluate(
         wide: floats are float64, and conversions between floats do nothing; else each stage is in its own dtype.
         moved: what is added to each tanh and sigmoid, whose error is absolute.
         unclear: stages whose infinities are NaN here, since the promise does not say which of the two they are.
-        rounding: moves the result of each operation that rounds, at random, by about a rounding of float32.
+        rounding: moves the result of each operation that rounds, at random, by about a rounding of float32, and makes
+            NaN at random of sums whose terms are near the largest float.
     """
     one = {name: np.asarray(inputs[name])[None] for name in definition.inputs}
     found = evaluate_sets(definition, one, wide=wide, moved=moved, unclear=unclear, rounding=rounding)
@@ -124,6 +127,8 @@ class _Machine:
                 value = _REDUCE[reduction.reducer](term, axis=tuple(range(1 + len(kept), 1 + len(axes))))
             if reduction.reducer in ("sum", "prod"):
                 value = self.rounded(value)
+            if reduction.reducer == "sum" and self.rounding is not None:
+                value = self.ordered(value, reduction.term, env, (self.sets, *extents))
         else:
             value = np.broadcast_to(self.expr(block.body.value, env), (self.sets, *extents))
         order = [1 + axes.index(i.name) for i in block.body.indices if isinstance(i, Var)]
@@ -168,6 +173,13 @@ class _Machine:
         if self.rounding is None or value.dtype.kind != "f":
             return value
         return value * (1 + _ROUNDING * self.rounding.choice([-1.0, 1.0], value.shape))
+
+    def ordered(self, value: Array, term: Expr, env: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
+        """A sum, NaN at random where the order of its terms decides whether it overflows in float32."""
+        assert self.rounding is not None
+        terms = np.abs(np.broadcast_to(self.expr(term, env), shape).astype(np.float64))
+        size = np.where(np.isfinite(terms), terms, 0.0).sum(axis=tuple(range(value.ndim, len(shape))))
+        return np.where((size > _LARGE) & (self.rounding.random(value.shape) < 0.5), np.nan, value)
 
     def expr(self, e: Expr, env: Mapping[str, Array]) -> Any:
         match e:
