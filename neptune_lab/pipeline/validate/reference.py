@@ -178,8 +178,10 @@ class _Machine:
         """A sum, NaN at random where the order of its terms decides whether it overflows in float32."""
         assert self.rounding is not None
         terms = np.abs(np.broadcast_to(self.expr(term, env), shape).astype(np.float64))
-        size = np.where(np.isfinite(terms), terms, 0.0).sum(axis=tuple(range(value.ndim, len(shape))))
-        return np.where((size > _LARGE) & (self.rounding.random(value.shape) < 0.5), np.nan, value)
+        folded = tuple(range(value.ndim, len(shape)))
+        infinite = (terms > np.finfo(np.float32).max).any(axis=folded)  # in any order
+        near = (np.where(np.isfinite(terms), terms, 0.0).sum(axis=folded) > _LARGE) & ~infinite
+        return np.where(near & (self.rounding.random(value.shape) < 0.5), np.nan, value)
 
     def expr(self, e: Expr, env: Mapping[str, Array]) -> Any:
         match e:
