@@ -54,9 +54,13 @@ def next_power_of_two(extent: int) -> int:
 
 
 class Padding:
-    """The padded extents of one kernel."""
+    """The padded extents of one kernel.
 
-    def __init__(self, program: Program, kernel: Kernel) -> None:
+    Args:
+        one_width: whether the operands of all dots get rows of one width; not where the emitter places tiles itself.
+    """
+
+    def __init__(self, program: Program, kernel: Kernel, *, one_width: bool = True) -> None:
         self._program = program
         self._stores = tuple(stores(kernel.body))
         dots = [
@@ -68,7 +72,8 @@ class Padding:
         ]
         self._in_dot = frozenset(extent for dot in dots for extent in self.dot_extents(dot))
         self._least: Mapping[int, int] = {}  # `extent` reads it
-        self._least = self._of_one_width(dots)
+        if one_width:
+            self._least = self._of_one_width(dots)
 
     def _of_one_width(self, dots: Sequence[Dot]) -> Mapping[int, int]:
         """What the contiguous extents of the dots' operands are padded to at least, so that all rows are as wide."""

@@ -62,11 +62,12 @@ def translated_and_verified(scheduled: Schedule) -> TileProgram:
     try:
         return verify_and_return(translate(scheduled.program))
     except TileError as error:
-        if error.help is not None and error.node is not None:
+        help = None if error.help == TileError.usual_help else error.help
+        if help is not None and error.node is not None:
             raise
         # The verifier sees tiles, and the user has written steps.
         node = error.node or blocks(scheduled.program)[-1].name
-        raise TileError(error.reason, node=node, help=error.help or _HELP) from error
+        raise TileError(error.reason, node=node, help=help or _HELP) from error
 
 
 def check_proved(scheduled: Schedule) -> None:
