@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import Kernel, compile
     from neptune_lab.pytorch import attention
+    from neptune_lab.target import Target
     from neptune_lab.trace import load_trace
 
     __version__: str
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Kernel",
     "Schedule",
+    "Target",
     "attention",
     "compile",
     "course",
@@ -49,6 +51,7 @@ __all__ = [
 _HOMES = {
     "Kernel": "neptune_lab.pipeline:Kernel",
     "Schedule": "neptune_lab.loop_schedule:Schedule",
+    "Target": "neptune_lab.target:Target",
     "attention": "neptune_lab.pytorch:attention",
     "compile": "neptune_lab.pipeline:compile",
     "course": "neptune_widgets.course",

@@ -29,9 +29,11 @@ from triton.backends.compiler import GPUTarget
 
 from neptune_lab.runtime import KernelSpec, TensorSpec, load
 from neptune_lab.runtime.torch_op import torch_op
+from neptune_lab.target import Target
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
-H200 = {"max_shared_mem": 232448, "multiprocessor_count": 132}
+H200 = Target("h200")
+PROPERTIES = {"max_shared_mem": H200.shared_memory, "multiprocessor_count": H200.sm_count}
 
 
 class StandIn:
@@ -40,7 +42,7 @@ class StandIn:
     def __init__(self) -> None:
         self.utils = SimpleNamespace(
             load_binary=lambda name, binary, shared, device: ("module", name, 64, 0, 1024),
-            get_device_properties=lambda device: H200,
+            get_device_properties=lambda device: PROPERTIES,
         )
         self.launcher_cls = lambda source, metadata: lambda *arguments: None
 

@@ -12,21 +12,19 @@ import numpy as np
 
 import neptune_lab.runtime
 from neptune_lab.autotune.candidate import Candidate
-from neptune_lab.autotune.limits import target_of
 from neptune_lab.autotune.measuring import record_of, source_hash, spec_of, task_of
 from neptune_lab.autotune.tune import default_search
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_bytes, write_text
 from neptune_lab.records import Record, Store, best
-from neptune_lab.runtime import DeviceFacts
 from neptune_lab.runtime.bundle import SCHEMA, read_entry, read_manifest, read_results
 from neptune_lab.runtime.choice import Choice
-from neptune_lab.runtime.device import A100, H200
 from neptune_lab.runtime.task import Task
+from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import shown_path
+from neptune_lab.target import GPUS, Target
 
 if TYPE_CHECKING:
-    from neptune_lab.htile_to_triton import Target
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline import Kernel
 
@@ -58,10 +56,11 @@ def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int 
 
     Args:
         count: how many; None: what `compile` takes by itself, or with `tuned` the best of the records.
-        device: the GPU's name, for its records.
+        device: the GPU's name as torch has it, for its records, or to choose candidates for it.
 
     Raises:
-        MeasureError: `tuned`, and there is no record of the operator on the device.
+        MeasureError: `tuned`, and there is no record of the operator on the device; or candidates are to be chosen for
+            a device that is no known GPU.
     """
     if tuned:
         found = best(op, device)
@@ -70,24 +69,13 @@ def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int 
         return [None if found.template is None else Candidate.from_json(found.candidate)]
     if count is None:
         return [None]
-    return [*default_search(op, device_named(device), seed).ask(count)]
-
-
-_KNOWN = {facts.name: facts for facts in (H200, A100)}
-
-
-def device_named(name: str) -> DeviceFacts:
-    """What is known of a GPU that is not at hand; MeasureError where it is none of those whose sheets are known."""
-    if name not in _KNOWN:
+    target = Target.known(device)
+    if target is None:
         raise MeasureError(
-            f"{name!r} is no GPU whose facts are known here", help=f"one of {', '.join(_KNOWN)}; or tune on it"
+            f"device={shown(device)}: not a GPU whose figures are known",
+            help=f"one of {', '.join(GPUS)}; or tune on it",
         )
-    return _KNOWN[name]
-
-
-def target_named(name: str) -> Target | None:
-    """What code for the GPU may use; None, which is what any GPU takes, where it is not known."""
-    return target_of(_KNOWN[name]) if name in _KNOWN else None
+    return [*default_search(op, target, seed).ask(count)]
 
 
 def write_bundle(choices: Choices, folder: str | Path, *, target: Target | None = None, seed: int = 0) -> Path:

@@ -86,12 +86,13 @@ def bundle_command(
     seed: Annotated[int, typer.Option(min=0, help="Of the inputs, and of the choice of candidates.")] = 0,
 ) -> None:
     """Write kernels and a runner that needs torch and Triton only, to be timed on another machine."""
-    from neptune_lab.autotune.bundle import chosen, target_named, write_bundle
+    from neptune_lab.autotune.bundle import chosen, write_bundle
+    from neptune_lab.target import Target
 
     if candidates is not None and tuned:
         raise TuneError("--candidates and --tuned were both given", help="give one of them")
     choices = {op: chosen(op, candidates, tuned, device, seed) for op in map(operator_of, operators)}
-    folder = write_bundle(choices, output, target=target_named(device), seed=seed)
+    folder = write_bundle(choices, output, target=Target.known(device), seed=seed)
     typer.echo(f"{folder}: {len(choices)} operators; on a machine with a GPU: python {folder.name}/run.py")
 
 

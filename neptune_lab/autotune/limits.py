@@ -15,10 +15,9 @@ from neptune_lab.autotune.dag import trip_counts
 from neptune_lab.autotune.nests import DEFAULT_WARPS, NestChain, entry, splits_of
 from neptune_lab.autotune.rules import pads_little
 from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
-from neptune_lab.htile_to_triton import Target
-from neptune_lab.runtime import DeviceFacts
+from neptune_lab.target import Target
 
-Rule: TypeAlias = Callable[[tuple[NestChain, ...], Candidate, DeviceFacts], str | None]
+Rule: TypeAlias = Callable[[tuple[NestChain, ...], Candidate, Target], str | None]
 
 # Numbers that a thread can hold in tiles beside everything else: seen on an H200, attention kernels with 192 of them
 # hardly spill (234 to 255 registers), those with 256 do; where rows are too few for a group of warps, operands are in
@@ -28,8 +27,6 @@ HELD_A_THREAD, HELD_A_THREAD_FEW_ROWS = 200, 128
 HELD_A_THREAD_PLAIN = 64
 # Fewer numbers a thread than this leave threads with nothing to do.
 LEAST_A_THREAD = 4
-# Bytes of shared memory where the device does not say: any GPU since Volta has these.
-SHARED_BYTES = 96 * 1024
 # A side that a product's tile often has.
 USUAL_TILE = 64
 # Tiles of fewer columns are for short columns and few rows.
@@ -38,19 +35,7 @@ SMALL_COLUMNS, LONG_COLUMN = 32, 1024
 HALF_ROWS = 64
 
 
-def multiprocessors(device: DeviceFacts) -> int:
-    """Those of the device; an H200's where there is none."""
-    return device.sm_count or 132
-
-
-def target_of(device: DeviceFacts) -> Target:
-    """What code for the device may use."""
-    if device.capability is None:
-        return Target()
-    return Target("cuda", device.capability) if device.cuda else Target("hip")
-
-
-def little_padding(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def little_padding(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """MCFuser's rule 3 for rows and columns, but as much padding as tiles of 64 have is always allowed: some lengths
     keep the rule only in tiles that are too small for anything else.  A single tile counts as the whole dimension."""
     for n, nest in enumerate(nests):
@@ -64,9 +49,9 @@ def little_padding(nests: tuple[NestChain, ...], candidate: Candidate, device: D
     return None
 
 
-def shared_memory(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def shared_memory(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """MCFuser's rule 4, with the estimate for the kernels that we emit, and so without its slack of 1.2."""
-    limit = device.shared_memory or SHARED_BYTES
+    limit = target.shared_memory
     for n, nest in enumerate(nests):
         taken = nest.shared_bytes(candidate.kwargs, n)
         if taken > limit:
@@ -74,7 +59,7 @@ def shared_memory(nests: tuple[NestChain, ...], candidate: Candidate, device: De
     return None
 
 
-def registers(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def registers(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """Accumulators fit the registers, and there is something for each thread to hold."""
     for n, nest in enumerate(nests):
         held = nest.values_a_thread(candidate.kwargs, n)
@@ -86,7 +71,7 @@ def registers(nests: tuple[NestChain, ...], candidate: Candidate, device: Device
     return None
 
 
-def stages(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def stages(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """A loop with products has as many stages as it has iterations, and at least two where it has two; `num_stages`
     says nothing about a loop without, nor `loop_stages` about one with."""
     plain = any(not nest.has_product and _trips(nest, candidate, n) > 1 for n, nest in enumerate(nests))
@@ -100,7 +85,7 @@ def stages(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFac
     return None
 
 
-def splits(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def splits(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """A split has a tile to work on, and something is split where the template says so."""
     if candidate.template != "split_k_update":
         return None
@@ -115,7 +100,7 @@ def splits(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFac
     return None
 
 
-def useful_tiles(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def useful_tiles(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """Tiles are small only where large ones would leave multiprocessors idle, and the other way round."""
     options = candidate.kwargs
     for n, nest in enumerate(nests):
@@ -127,9 +112,9 @@ def useful_tiles(nests: tuple[NestChain, ...], candidate: Candidate, device: Dev
             continue
         blocks = blocks_of(nest, options, n) * (splits_of(candidate, n) or 1)
         least = GROUP_ROWS if nest.has_product else 1
-        if rows < least and blocks >= 8 * multiprocessors(device):
+        if rows < least and blocks >= 8 * target.sm_count:
             return f"tiles of {rows} rows in {blocks} blocks: larger ones fill the device too"
-        if rows > least and 4 * blocks < multiprocessors(device):
+        if rows > least and 4 * blocks < target.sm_count:
             return f"tiles of {rows} rows in {blocks} blocks: most multiprocessors stay idle"
         if not nest.has_product or rows < GROUP_ROWS:
             continue
@@ -140,24 +125,24 @@ def useful_tiles(nests: tuple[NestChain, ...], candidate: Candidate, device: Dev
     return None
 
 
-def own_descriptors(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def own_descriptors(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """Kernels that overlap do not make their descriptors in the same memory."""
     if candidate.kwargs.get("dependent_launch") and candidate.kwargs.get("loads") == "descriptors":
         return "dependent_launch overwrites descriptors that are made in the kernel"
     return None
 
 
-def rings(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def rings(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """The rule of warp-specialised kernels: there is a loop, and what its rings of tiles hold fits in shared memory."""
     if _trips(nests[0], candidate, 0) < 2:
         return "one tile: there is no loop to specialise"
-    limit = device.shared_memory or SHARED_BYTES
+    limit = target.shared_memory
     options = {**candidate.kwargs, "num_stages": candidate.kwargs.get("ring_stages", 2), "loads": "descriptors"}
     taken = nests[0].shared_bytes(options, 0)
     return f"about {taken} bytes of shared memory; a block can have {limit}" if taken > limit else None
 
 
-def halves(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def halves(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """Each half of an interleaved program has the rows that a group of warps multiplies."""
     if candidate.kwargs.get("interleave", 1) == 1:
         return None
@@ -167,7 +152,7 @@ def halves(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFac
     return None
 
 
-def descriptors(nests: tuple[NestChain, ...], candidate: Candidate, device: DeviceFacts) -> str | None:
+def descriptors(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """Descriptors serve the loads of products; without one they are the same kernel."""
     if candidate.kwargs.get("loads", "pointers") != "pointers" and not any(nest.has_product for nest in nests):
         return "descriptors without a product"

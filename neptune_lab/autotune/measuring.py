@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.autotune.candidate import Candidate
-from neptune_lab.autotune.limits import target_of
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.records import Record, definition_of, workload_key
 from neptune_lab.runtime import DeviceFacts, KernelSpec, TensorSpec
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline import Kernel
+    from neptune_lab.target import Target
 
 
 def task_of(op: Operator, *, cold: bool | None = None, seed: int = 0) -> Task:
@@ -125,15 +125,14 @@ def spec_of(kernel: Kernel) -> KernelSpec:
     )
 
 
-def emit(op: Operator, candidate: Candidate, facts: DeviceFacts | None = None) -> KernelSpec | str:
+def emit(op: Operator, candidate: Candidate, target: Target | None = None) -> KernelSpec | str:
     """Compiles a candidate to Triton's source, or says why some stage refuses it.
 
     Args:
-        facts: the device to emit for; None: the one at hand.
+        target: the GPU to emit for; None: the one at hand.
     """
-    more = {} if facts is None or facts.cuda is None else {"target": target_of(facts)}
     try:  # its numbers are compared with the reference on the device, before it is timed
-        return spec_of(candidate.compile(op, validate="none", **more))
+        return spec_of(candidate.compile(op, validate="none", target=target))
     except NeptuneError as error:
         return error.reason
 

@@ -33,7 +33,8 @@ from neptune_lab.autotune.shared_memory import itemsize
 from neptune_lab.htile.nodes import Dot, For, Kernel, Program, Stmt, Store
 from neptune_lab.htile.shapes import shape_of, shape_of_access
 from neptune_lab.htile.walk import evaluate, names_of_index, reads, subexpressions
-from neptune_lab.runtime import Ceiling, DeviceFacts, ceiling
+from neptune_lab.runtime import Ceiling
+from neptune_lab.target import DEFAULT, Target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -88,16 +89,16 @@ class Machine:
     multiprocessors: int
 
     @classmethod
-    def of(cls, device: DeviceFacts, measured: Ceiling | None = None) -> Machine:
-        """The device's own figures: measured ones, else its datasheet's, else an H200's (ranking needs the ratios).
+    def of(cls, target: Target, measured: Ceiling | None = None) -> Machine:
+        """The GPU's own figures: measured ones, else its datasheet's, else an H200's (ranking needs the ratios).
 
         Args:
-            device: what `runtime.device_facts` or a table says.
+            target: the GPU.
             measured: what `runtime.ceilings.measure_ceilings` found.
         """
-        found = measured or ceiling(device.name) or ceiling()
+        found = measured or target.ceiling or DEFAULT.ceiling
         assert found is not None
-        return cls(found.gbps * 1e9, found.tflops * 1e12, device.sm_count or 132)
+        return cls(found.gbps * 1e9, found.tflops * 1e12, target.sm_count)
 
     def predict(self, moved: float, flops: float, blocks: int) -> Prediction:
         """Eqs. 2 to 5 for one kernel.
@@ -168,10 +169,10 @@ def predict_nests(nests: Iterable[NestChain], candidate: Candidate, machine: Mac
 class Model:
     """What ranks candidates in a search: called with one, it gives the estimate of `predict_nests` in seconds."""
 
-    def __init__(self, operator: Operator, device: DeviceFacts, measured: Ceiling | None = None) -> None:
-        """For an operator on a device, with that device's measured ceilings where there are any."""
+    def __init__(self, operator: Operator, target: Target, measured: Ceiling | None = None) -> None:
+        """For an operator on a GPU, with that GPU's measured ceilings if there are any."""
         self.nests = Nests.found_in(operator)
-        self.machine = Machine.of(device, measured)
+        self.machine = Machine.of(target, measured)
 
     def predict(self, candidate: Candidate) -> Prediction:
         """The estimate and its parts."""

@@ -27,6 +27,7 @@ from neptune_lab.runtime import DeviceFacts, KernelSpec
 from neptune_lab.runtime.process import ChildProcess, ProcessKilled
 from neptune_lab.runtime.task import Task
 from neptune_lab.runtime.trial import Measurement
+from neptune_lab.target import Target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -128,17 +129,17 @@ class Emitters:
             child.start()
             self._idle.put(child)
 
-    def emit(self, op: Operator, candidate: Candidate, facts: DeviceFacts) -> KernelSpec | str:
+    def emit(self, op: Operator, candidate: Candidate, target: Target | None) -> KernelSpec | str:
         """As `measuring.emit`, in the next process that is free; MeasureError where that fails."""
         child = self._idle.get()
         try:
             self._go_on()
             call = f"{emit.__module__}:{emit.__name__}"
             try:
-                return child.call(call, op, candidate, facts, timeout=EMIT_SECONDS)
+                return child.call(call, op, candidate, target, timeout=EMIT_SECONDS)
             except ProcessKilled:  # from outside: once more
                 self._go_on()
-                return child.call(call, op, candidate, facts, timeout=EMIT_SECONDS)
+                return child.call(call, op, candidate, target, timeout=EMIT_SECONDS)
         finally:
             self._idle.put(child)
 
@@ -180,6 +181,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.sent = portable(self.op)
+        self.target = None if self.facts.interpreter else Target.of(self.facts)
 
     def result(self, search: Searcher, trials: int | None, shown: Progress) -> TuneResult:
         """Runs the search to its end, times the best again, and says what was found."""
@@ -270,7 +272,7 @@ class Run:
         done(tried)
 
     def _tried(self, candidate: Candidate) -> _Tried:
-        spec = self.emitters.emit(self.sent, candidate, self.facts)
+        spec = self.emitters.emit(self.sent, candidate, self.target)
         if isinstance(spec, str):
             return _Tried(candidate, refusal=spec)
         found = self.known.get(source_hash(spec.text))

@@ -16,7 +16,7 @@ from neptune_lab.autotune.shared_memory import GROUP_ROWS
 from neptune_lab.errors import TuneError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, walk
-from neptune_lab.runtime import DeviceFacts
+from neptune_lab.target import Target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -113,12 +113,12 @@ class Space:
     Args:
         families: a template each.
         nests: the operator's nests.
-        device: what the candidates run on.
+        target: the GPU that the candidates run on.
     """
 
     families: tuple[Family, ...]
     nests: Nests
-    device: DeviceFacts
+    target: Target
 
     @property
     def size(self) -> int:
@@ -129,7 +129,7 @@ class Space:
         """Why the candidate is not worth compiling, in a sentence; None where it is."""
         nests = self.nests.of(candidate)
         for rule in limits.rules_of(candidate):
-            if (reason := rule(nests, candidate, self.device)) is not None:
+            if (reason := rule(nests, candidate, self.target)) is not None:
                 return reason
         return None
 
@@ -149,7 +149,7 @@ class Space:
                 candidate = family.candidate(values)
                 nests = self.nests.of(candidate)
                 rules = limits.rules_of(candidate)
-                refusing = (rule for rule in rules if rule(nests, candidate, self.device) is not None)
+                refusing = (rule for rule in rules if rule(nests, candidate, self.target) is not None)
                 first = next(refusing, None)
                 counts["kept" if first is None else first.__name__] += 1
         return counts
@@ -172,7 +172,7 @@ class Space:
             found = dict.fromkeys(islice(self, count))  # the rules leave so few that no draw met one
         if not found:
             raise TuneError(
-                f"none of {ATTEMPTS} candidates fits {self.device.name}: {self.why_empty(rng)}",
+                f"none of {ATTEMPTS} candidates fits {self.target}: {self.why_empty(rng)}",
                 help="compile with options of your own",
             )
         return list(found)
@@ -201,8 +201,8 @@ class Space:
         return candidate
 
 
-def space(operator: Operator, device: DeviceFacts) -> Space:
-    """The candidates of `operator` on `device`.
+def space(operator: Operator, target: Target) -> Space:
+    """The candidates of `operator` on `target`.
 
     Templates: one rolling loop a nest, unless that leaves most multiprocessors idle for long; splits, unless rows alone
     fill the device.
@@ -214,19 +214,19 @@ def space(operator: Operator, device: DeviceFacts) -> Space:
     if not nests.plain:
         raise TuneError(f"{operator.name} has no reduction: there is nothing to tune", help="compile it as it is")
     knobs = [knob for n in range(len(nests.plain)) for knob in _nest_knobs(nests.plain[n], nests.padded[n], n)]
-    shared = _shared_knobs(operator, nests, device)
-    splits = [Knob("splits", _split_counts(nest, device), n) for n, nest in enumerate(nests.plain)]
+    shared = _shared_knobs(operator, nests, target)
+    splits = [Knob("splits", _split_counts(nest, target), n) for n, nest in enumerate(nests.plain)]
     # A kernel can start before the one in front of it has ended.
-    early = [Knob("dependent_launch", (False, True))] if limits.target_of(device).dependent_launch else []
+    early = [Knob("dependent_launch", (False, True))] if target.dependent_launch else []
     families = []
-    if any(_rolls(nest, device) for nest in nests.plain):
+    if any(_rolls(nest, target) for nest in nests.plain):
         follows = early if len(nests.plain) > 1 else []
         families.append(Family("rolling_update", (*knobs, *shared, *follows)))
-    if any(_splits(nest, device) for nest in nests.plain):
+    if any(_splits(nest, target) for nest in nests.plain):
         families.append(Family("split_k_update", (*knobs, *splits, *shared, *early)))
-    if gluon := _gluon_knobs(operator, nests, device):
+    if gluon := _gluon_knobs(operator, nests, target):
         families.append(Family("rolling_update", gluon, (("block_q", 2 * GROUP_ROWS), ("code", "gluon"))))
-    return Space(tuple(families), nests, device)
+    return Space(tuple(families), nests, target)
 
 
 def _nest_knobs(nest: NestChain, padded: NestChain, n: int) -> Iterator[Knob]:
@@ -244,9 +244,8 @@ def _nest_knobs(nest: NestChain, padded: NestChain, n: int) -> Iterator[Knob]:
         yield Knob("num_stages", STAGES, n)
 
 
-def _shared_knobs(operator: Operator, nests: Nests, device: DeviceFacts) -> tuple[Knob, ...]:
+def _shared_knobs(operator: Operator, nests: Nests, target: Target) -> tuple[Knob, ...]:
     """The knobs of code generation, which are for all nests."""
-    target = limits.target_of(device)
     every = (*nests.plain, *nests.padded)
     long_rows = any(n.has_product and n.row_size is None and n.extent(n.row) >= 2 * limits.HALF_ROWS for n in every)
     knobs = []
@@ -263,9 +262,8 @@ def _shared_knobs(operator: Operator, nests: Nests, device: DeviceFacts) -> tupl
     return tuple(knobs)
 
 
-def _gluon_knobs(operator: Operator, nests: Nests, device: DeviceFacts) -> tuple[Knob, ...]:
+def _gluon_knobs(operator: Operator, nests: Nests, target: Target) -> tuple[Knob, ...]:
     """The knobs of warp-specialised kernels, for one nest of products with rows for two groups of warps; else none."""
-    target = limits.target_of(device)
     nest = nests.plain[0]
     rows = nest.extent(nest.row) if nest.row is not None and nest.row_size is None else 0
     if len(nests.plain) != 1 or not nest.has_product or rows % (2 * GROUP_ROWS) or not rows:
@@ -306,21 +304,21 @@ def _usual(nest: NestChain) -> dict[str, Option]:
     return {"block_q": 64 if nest.has_product else 1, "block_kv": 64}
 
 
-def _rolls(nest: NestChain, device: DeviceFacts) -> bool:
+def _rolls(nest: NestChain, target: Target) -> bool:
     """Whether one loop over the columns is worth a try: not where it is long and most of the device is idle."""
     blocks = limits.blocks_of(nest, {**_usual(nest), "block_q": ROWS[kind_of(nest)][0]})
-    return IDLE * blocks >= limits.multiprocessors(device) or nest.extent(nest.column) <= SHORT_COLUMN[kind_of(nest)]
+    return IDLE * blocks >= target.sm_count or nest.extent(nest.column) <= SHORT_COLUMN[kind_of(nest)]
 
 
-def _splits(nest: NestChain, device: DeviceFacts) -> bool:
+def _splits(nest: NestChain, target: Target) -> bool:
     """Whether there are columns to share out, and too few rows to fill the device by themselves."""
-    few = limits.blocks_of(nest, _usual(nest)) < limits.multiprocessors(device)
-    return few and len(_split_counts(nest, device)) > 1
+    few = limits.blocks_of(nest, _usual(nest)) < target.sm_count
+    return few and len(_split_counts(nest, target)) > 1
 
 
-def _split_counts(nest: NestChain, device: DeviceFacts) -> tuple[int, ...]:
+def _split_counts(nest: NestChain, target: Target) -> tuple[int, ...]:
     """1 (the nest rolls), and counts that give each multiprocessor one, two or four thread blocks."""
     blocks = limits.blocks_of(nest, _usual(nest))
     most = -(-nest.extent(nest.column) // LEAST_COLUMNS)
-    counts = {min(most, max(1, waves * limits.multiprocessors(device) // blocks)) for waves in WAVES}
+    counts = {min(most, max(1, waves * target.sm_count // blocks)) for waves in WAVES}
     return (1, *sorted(counts - {1}))

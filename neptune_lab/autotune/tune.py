@@ -22,6 +22,7 @@ from neptune_lab.loop_schedule.templates import choose_template
 from neptune_lab.records import Record, Store
 from neptune_lab.runtime import DeviceFacts
 from neptune_lab.runtime.task import Task
+from neptune_lab.target import Target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -94,7 +95,7 @@ def tune(
         known = {} if fresh else _known(kept, task, facts)
         run = Run(op, task, facts, hired, emitters, keeper, command, clock, started, seconds, known)
         with bar(op.name, seconds) if progress else Silent() as shown:
-            return run.result(search or default_search(op, facts, seed), trials, shown)
+            return run.result(search or default_search(op, Target.of(facts), seed), trials, shown)
     finally:
         emitters.close()
         if workers is None:
@@ -115,14 +116,14 @@ def _known(store: Store, task: Task, facts: DeviceFacts) -> dict[str, Record]:
     return {r.source: r for r in found if (r.torch, r.triton) == (facts.torch, facts.triton)}
 
 
-def default_search(op: Operator, facts: DeviceFacts, seed: int) -> Searcher:
+def default_search(op: Operator, target: Target, seed: int) -> Searcher:
     """MCFuser's search over the operator's own space, after what `compile` takes by itself: so nothing gets slower.
 
     Raises:
         TuneError: the space is empty.
     """
     template = op.template or choose_template(op.program)[0]
-    return _After(Candidate.of(template), Search(space(op, facts), Model(op, facts), seed))
+    return _After(Candidate.of(template), Search(space(op, target), Model(op, target), seed))
 
 
 class _After:

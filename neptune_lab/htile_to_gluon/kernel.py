@@ -20,8 +20,6 @@ from neptune_lab.htile_to_gluon.visits import tiles
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
 from neptune_lab.htile_to_triton.scope import Names
 
-# What a multiprocessor of Hopper has.
-SHARED_MEMORY = 227 * 1024
 BARRIERS = 1024  # bytes put by for them
 # By consumers: registers of a thread at the launch, and those of a consumer; then the producer's. All of a
 # multiprocessor's 65536 are dealt out (half of them for one consumer, so that two programs share a multiprocessor).
@@ -81,11 +79,12 @@ def emit_kernel(
     """
     structure = read(program, kernel)
     warps = _warps(program, kernel, structure, taken, options, depth=2 if options.persistent else 1)
-    if warps.size > SHARED_MEMORY and options.persistent:
+    limit = options.emit.target.shared_memory
+    if warps.size > limit and options.persistent:
         warps = _warps(program, kernel, structure, taken, options, depth=1)
-    if warps.size > SHARED_MEMORY:
+    if warps.size > limit:
         raise Unfit(
-            f"its tiles take {warps.size} bytes of shared memory; a multiprocessor has {SHARED_MEMORY}",
+            f"its tiles take {warps.size} bytes of shared memory; a multiprocessor has {limit}",
             help="choose a smaller block_kv, or fewer stages",
         )
     registers = _launch_registers(program, structure)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile_to_triton import HOPPER, EmitOptions
+from neptune_lab.htile_to_triton import EmitOptions
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer, check_switch
+from neptune_lab.target import DEFAULT
 
 MOST_STAGES = 6
 # CUDA's limit on the grid's second axis.
@@ -39,7 +40,7 @@ class GluonOptions:
     persistent: bool = False
     ahead: bool = False
     heads_together: int | None = None
-    emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=HOPPER))
+    emit: EmitOptions = field(default_factory=lambda: EmitOptions(target=DEFAULT))
 
     def __post_init__(self) -> None:
         check_integer("stages", self.stages, 1, MOST_STAGES, EmitError)
@@ -53,5 +54,5 @@ class GluonOptions:
         if not self.emit.target.warpgroup_products:
             raise EmitError(
                 f"code='gluon' is not available on target {self.emit.target}: it uses Hopper's warp group products",
-                help="compile on a Hopper GPU, give target=Target('cuda', (9, 0)), or leave code out",
+                help="compile on a Hopper GPU, give target='h200' or Target('cuda', (9, 0)), or leave code out",
             )

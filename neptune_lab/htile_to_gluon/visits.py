@@ -13,9 +13,9 @@ from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.shared import left_access
 from neptune_lab.htile_to_gluon.structure import Part, Structure
 from neptune_lab.htile_to_triton.scope import Draft, Scope
+from neptune_lab.target import MOST_HOPPER_SMS
 
 CACHE = 32 * 2**20  # bytes of loop tensors that heads side by side may take of the L2 cache
-MULTIPROCESSORS = 144  # at most, on Hopper
 EVEN = 256  # tiles side by side, about two for each multiprocessor
 
 
@@ -73,7 +73,7 @@ def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
     fewest = max((n for n in divisors if n <= chosen), default=1)
     if not ctx.gluon.persistent:
         return fewest
-    return next((n for n in divisors if n >= fewest and n * blocks >= MULTIPROCESSORS), heads)
+    return next((n for n in divisors if n >= fewest and n * blocks >= MOST_HOPPER_SMS), heads)
 
 
 def _lengths_differ(ctx: GluonContext) -> bool:

@@ -11,6 +11,5 @@ from __future__ import annotations
 from neptune_lab.htile_to_triton.module import emit
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.source import KernelSource, SourceLine, TritonSource
-from neptune_lab.htile_to_triton.target import ANY, HOPPER, Target
 
-__all__ = ["ANY", "HOPPER", "EmitOptions", "KernelSource", "SourceLine", "Target", "TritonSource", "emit"]
+__all__ = ["EmitOptions", "KernelSource", "SourceLine", "TritonSource", "emit"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal as Lit
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile_to_triton.target import ANY, Target, check_target
 from neptune_lab.strict.values import check_choice, check_integer, check_switch
+from neptune_lab.target import ANY, Target, as_target
 
 # Iterations that Triton may load ahead; each holds its tiles in shared memory, of which no GPU has so much.
 MOST_STAGES = 16
@@ -28,7 +28,7 @@ class EmitOptions:
         loop_stages: how many iterations ahead loops without a product load; None: Triton's default, none.
         dependent_launch: a kernel starts while the one before it ends, and waits for its results on the GPU: about
             1 µs of a decode kernel's 9 to 40 on an H200. Large kernels lose more than they win (a performer 10%).
-        target: the device to emit for.
+        target: the GPU to emit for, or its name.
     """
 
     loads: Lit["pointers", "descriptors", "host_descriptors"] = "pointers"
@@ -42,7 +42,7 @@ class EmitOptions:
         check_choice("tanh", self.tanh, TANH, EmitError)
         check_integer("loop_stages", self.loop_stages, 1, MOST_STAGES, EmitError, optional=True)
         check_switch("dependent_launch", self.dependent_launch, EmitError)
-        check_target(self.target)
+        object.__setattr__(self, "target", as_target(self.target))
         asked = {
             f"loads={self.loads!r}": self.loads != "pointers" and not self.target.descriptors,
             "dependent_launch=True": self.dependent_launch and not self.target.dependent_launch,
@@ -52,7 +52,7 @@ class EmitOptions:
             if missing:
                 raise EmitError(
                     f"{what} is not available on target {self.target}",
-                    help="give target=Target('cuda', (9, 0)) for Hopper, or leave it out",
+                    help="give a GPU that has it, such as target='h200' or Target('cuda', (9, 0)), or leave target out",
                 )
         if self.dependent_launch and self.loads == "descriptors":
             # Each launch has memory for its descriptors, which the next one is given too: the two must not overlap.

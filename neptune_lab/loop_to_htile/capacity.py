@@ -15,22 +15,21 @@ from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import Access, Dot, Permute, Slice, TileExpr
 from neptune_lab.htile.walk import subexpressions
 from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.target import MOST_SHARED_MEMORY
 
-# Bytes of shared memory that one block can have on sm_90 and sm_100; earlier GPUs have less.
-SHARED_BYTES = 227 * 1024
 # What the emitter pads a product's tiles to at least; a smaller tile would gain nothing.
 SMALLEST = 16
 
 
 def check_fits(
-    program: Program, block: str, value: TileExpr, sizes: Mapping[str, int], limit: int = SHARED_BYTES
+    program: Program, block: str, value: TileExpr, sizes: Mapping[str, int], limit: int = MOST_SHARED_MEMORY
 ) -> None:
     """Raise TileError where the loaded operands of one product in `value` are larger than shared memory.
 
     Args:
         value: what `block` stores.
         sizes: extents of the block's inner loops, by name.
-        limit: bytes of shared memory that a block can have.
+        limit: bytes of shared memory that a block can have; default: the most of any known GPU.
     """
     for dot in subexpressions(value):
         if not isinstance(dot, Dot):

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.collector import uncollected
 from neptune_lab.errors import EmitError, NeptuneError, ScheduleError, ValidationError
-from neptune_lab.htile_to_triton import ANY
-from neptune_lab.htile_to_triton.target import check_target
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -16,13 +14,13 @@ from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
 from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
-from neptune_lab.pipeline.options import CodeOptions, check_names, split, target_at_hand
+from neptune_lab.pipeline.options import CodeOptions, check_names, split
 from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
+from neptune_lab.target import ANY, Target, as_target
 
 if TYPE_CHECKING:
-    from neptune_lab.htile_to_triton import Target
     from neptune_lab.operators import Operator
 
 
@@ -78,7 +76,7 @@ def compile(
     template: str | None = None,
     *,
     tuned: bool = False,
-    target: Target | None = None,
+    target: Target | str | None = None,
     validate: str = "quick",
     **options: Any,
 ) -> Kernel:
@@ -90,7 +88,7 @@ def compile(
         tuned: take template and options from the records of tuning (`nl.tune`) for this operator and GPU, at these
             sizes or the nearest ones, where there are any, and on a Hopper GPU write rolling loops in Gluon where there
             are none; what is given here counts more.
-        target: the GPU that code is emitted for; default: the one at hand.
+        target: the GPU that code is emitted for, as a `Target` or by name ("h200"); default: the one at hand.
         validate: "quick" runs the emitted kernel in NumPy against the definition, at small sizes, on ordinary and on
             special numbers (docs/concepts/validation.md); "full" runs every stage; "none" runs nothing.
         options: the template's, such as block_q and block_kv, and those of code generation (`CodeOptions`).
@@ -100,10 +98,10 @@ def compile(
         ValidationError: the compiled program differs from the definition; the error has a script that repeats it.
     """
     check_switch("tuned", tuned, ScheduleError)
+    if target is not None:
+        target = as_target(target)
     if tuned and not isinstance(what, Schedule):
         return compile_tuned(what, template, target, {**options, "validate": validate})
-    if target is not None:
-        check_target(target)
     code, options = split(options)
     if isinstance(what, Schedule):
         if template or options:
@@ -165,7 +163,7 @@ def compile_tuned(operator: Operator, template: str | None, target: Target | Non
     if found is not None and template in (None, found.template):
         choices.append((found.template, found.options))
     rolls = template or operator.template or choose_template(operator.program)[0]
-    if rolls == "rolling_update" and (target or target_at_hand(otherwise=ANY)).warpgroup_products:
+    if rolls == "rolling_update" and (target or Target.current(otherwise=ANY)).warpgroup_products:
         choices.append((rolls, UNTUNED_ON_HOPPER))
     for name, choice in choices:
         try:

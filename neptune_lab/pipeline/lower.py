@@ -17,7 +17,7 @@ from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import Applied
 
 if TYPE_CHECKING:
-    from neptune_lab.htile_to_triton import Target
+    from neptune_lab.target import Target
 
 
 def lower(scheduled: Schedule, code: CodeOptions, target: Target | None, *, each: bool = True) -> Kernel:

@@ -12,12 +12,13 @@ from neptune_lab.htile_passes import PASSES
 from neptune_lab.htile_to_gluon import GluonOptions
 from neptune_lab.htile_to_gluon.options import MOST_HEADS
 from neptune_lab.htile_to_gluon.options import MOST_STAGES as MOST_RING_STAGES
-from neptune_lab.htile_to_triton import ANY, HOPPER, EmitOptions, Target
+from neptune_lab.htile_to_triton import EmitOptions
 from neptune_lab.htile_to_triton.options import LOADS, MOST_STAGES, TANH
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.strict.console import printable, shown
 from neptune_lab.strict.values import check_choice, check_integer, check_switch
+from neptune_lab.target import ANY, Target
 
 CODES = ("triton", "gluon")
 
@@ -74,19 +75,19 @@ class CodeOptions:
                 )
 
     def emitter(self, target: Target | None) -> EmitOptions:
-        """The emitter's part, for `target`; None: the GPU at hand, else Hopper, whose code the interpreter runs too."""
+        """The emitter's part; without a target, for the GPU here, else `DEFAULT`, whose code the interpreter runs."""
         plain = self.loads == "pointers" and not self.dependent_launch and self.tanh == "exp2"
         return EmitOptions(
             self.loads,  # pyright: ignore[reportArgumentType]
             self.tanh,  # pyright: ignore[reportArgumentType]
             self.loop_stages,
             self.dependent_launch,
-            target or (ANY if plain else target_at_hand()),
+            target or (ANY if plain else Target.current()),
         )
 
     def gluon(self, target: Target | None) -> GluonOptions:
         """The Gluon emitter's part, for `target`; None: as `emitter` has it."""
-        emit = replace(self.emitter(target), target=target or target_at_hand())
+        emit = replace(self.emitter(target), target=target or Target.current())
         return GluonOptions(
             self.ring_stages, self.ping_pong, self.tie, self.persistent, self.ahead, self.heads_together, emit
         )
@@ -122,13 +123,3 @@ def check_names(options: Iterable[str], what: str) -> None:
             raise ScheduleError(
                 f"{what}: there is no option {shown(name)}", help=nearest(str(name), sorted(known), "options")
             )
-
-
-def target_at_hand(otherwise: Target = HOPPER) -> Target:
-    """The GPU here; `otherwise` where there is none."""
-    from neptune_lab.runtime import device_facts, has_gpu
-
-    facts = device_facts() if has_gpu() else None
-    if facts is None or facts.interpreter:
-        return otherwise
-    return Target("cuda", facts.capability) if facts.capability and facts.cuda else Target("hip")

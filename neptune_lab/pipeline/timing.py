@@ -9,7 +9,8 @@ from typing import Protocol
 from neptune_lab.errors import NeptuneError
 from neptune_lab.pipeline.facts import Work, work
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.runtime import Ceiling, Measured, Resources, ceiling, device_facts, has_gpu, time_loaded
+from neptune_lab.runtime import Ceiling, Measured, Resources, device_facts, has_gpu, time_loaded
+from neptune_lab.target import DEFAULT, Target
 
 # Operations up to which Triton's interpreter answers within a second or two.
 INTERPRETED_FLOPS = 5e7
@@ -99,7 +100,8 @@ class LocalGpu:
             progress=limits.progress,
         )
         todo = work(kernel.operator.program, kernel.program)
-        return Row(name, todo, measured, taken, ceiling(measured.device))
+        known = Target.known(measured.device)
+        return Row(name, todo, measured, taken, known.ceiling if known else None)
 
 
 class NoGpu:
@@ -123,7 +125,7 @@ class NoGpu:
             note = f"{interpreted(found[0])}; {found[1]}"
         else:
             note = f"not run in the interpreter: {todo.flops / 1e9:.3g} GFLOP"
-        return Row(name, todo, None, (), ceiling(), note)
+        return Row(name, todo, None, (), DEFAULT.ceiling, note)
 
 
 def interpreted(kernel: Kernel) -> str:

@@ -6,7 +6,7 @@ from neptune_lab.runtime.arrays import call_on_arrays, to_tensor
 from neptune_lab.runtime.device import DeviceFacts, device_facts, interpreting
 from neptune_lab.runtime.load import LoadedKernel, cache_directory, load
 from neptune_lab.runtime.spec import KernelSpec, TensorSpec
-from neptune_lab.runtime.timing import Ceiling, Measured, Resources, ceiling, has_gpu, measure, resources, time_loaded
+from neptune_lab.runtime.timing import Ceiling, Measured, Resources, has_gpu, measure, resources, time_loaded
 
 __all__ = [
     "Ceiling",
@@ -18,7 +18,6 @@ __all__ = [
     "TensorSpec",
     "cache_directory",
     "call_on_arrays",
-    "ceiling",
     "device_facts",
     "has_gpu",
     "interpreting",

@@ -26,7 +26,7 @@ def measure_ceilings(device: int | None = None) -> Ceiling:
     """
     if not has_gpu():
         raise MeasureError(
-            "no GPU here: its ceilings cannot be measured", help="runtime.ceiling() has datasheet values"
+            "no GPU here: its ceilings cannot be measured", help='Target("h200").ceiling has those of a data sheet'
         )
     import torch
 

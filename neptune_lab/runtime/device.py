@@ -47,11 +47,6 @@ class DeviceFacts:
     warp_size: Count = 32
 
 
-# Two GPUs by their datasheets, for planning where neither is at hand; so there are no versions but CUDA's.
-H200 = DeviceFacts("NVIDIA H200", False, (9, 0), 132, 141 * 10**9, "", "", "13.0", 232_448, 60 << 20, 65_536)
-A100 = DeviceFacts("NVIDIA A100", False, (8, 0), 108, 40 * 10**9, "", "", "13.0", 166_912, 40 << 20, 65_536)
-
-
 def ask_for_interpreter() -> bool:
     """Whether there is a CUDA GPU; without one Triton is asked for its interpreter.
 

@@ -38,24 +38,6 @@ class Ceiling:
         return max(flops / (self.tflops * 1e12), moved / (self.gbps * 1e9))
 
 
-_SHEET = "the vendor's datasheet, dense fp16, no sparsity"
-# By a part of the device's name; the first match counts.
-CEILINGS = (
-    Ceiling("H200", 989.0, 4800.0, _SHEET),
-    Ceiling("H100", 989.0, 3350.0, _SHEET),
-    Ceiling("A100", 312.0, 2039.0, _SHEET),
-    Ceiling("L40S", 362.0, 864.0, _SHEET),
-    Ceiling("RTX 4090", 165.0, 1008.0, _SHEET),
-)
-
-
-def ceiling(device: str | None = None) -> Ceiling | None:
-    """The ceilings of a device by its name, None where they are not known; without a name an H200's, as an example."""
-    if device is None:
-        return CEILINGS[0]
-    return next((c for c in CEILINGS if c.device in device), None)
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Times of one launch.

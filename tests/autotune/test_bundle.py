@@ -15,11 +15,12 @@ import fake_runner
 import numpy as np
 import pytest
 import typer
+from devices import H200
 from typer.testing import CliRunner
 from waiting import LONG
 
 from neptune_lab.autotune import bundle
-from neptune_lab.autotune.bundle import chosen, collect, device_named, target_named, write_bundle
+from neptune_lab.autotune.bundle import chosen, collect, write_bundle
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.command import bundle_command, operator_of, records_command, report_command, tune_command
 from neptune_lab.autotune.report import fastest, table
@@ -27,7 +28,6 @@ from neptune_lab.errors import DefinitionError, MeasureError, TuneError
 from neptune_lab.operators import attention, find
 from neptune_lab.records import Store, best, workload_key
 from neptune_lab.runtime.bundle import read_entry, read_manifest, read_results
-from neptune_lab.runtime.device import H200
 
 BIAS = np.linspace(-1, 1, 32).astype(np.float32)
 WITHOUT = ("tvm", "sympy", "networkx", "ml_dtypes", "neptune_lab.operators", "neptune_lab.loop_ir", "typer", "dask")
@@ -202,10 +202,9 @@ def test_choices(small, monkeypatch):
     several = chosen(small, 5, False, "NVIDIA H200")
     assert several[0] == Candidate.of("rolling_update")
     assert len(set(several)) == 5
-    assert target_named("NVIDIA H200").capability == (9, 0)
-    assert target_named("GeForce 256") is None
-    with pytest.raises(MeasureError, match="'GeForce 256' is no GPU whose facts"):
-        device_named("GeForce 256")
+    with pytest.raises(MeasureError, match=r"device='GeForce 256': not a GPU whose figures (.|\n)*a100, h100, h200"):
+        chosen(small, 5, False, "GeForce 256")
+    assert chosen(small, None, False, "GeForce 256") == [None]
     monkeypatch.setattr(bundle, "best", lambda op, device: None)
     with pytest.raises(MeasureError, match=r"no record of attention_causal .* on NVIDIA H200"):
         chosen(small, None, True, "NVIDIA H200")

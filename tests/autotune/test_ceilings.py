@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from neptune_lab.errors import MeasureError
-from neptune_lab.runtime import ceiling, device_facts, has_gpu
+from neptune_lab.runtime import device_facts, has_gpu
 from neptune_lab.runtime.ceilings import measure_ceilings
+from neptune_lab.target import Target
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU")
@@ -17,7 +18,7 @@ def test_without_a_gpu_nothing_is_measured():
 
 @pytest.mark.gpu
 def test_what_is_measured_is_below_the_datasheet():
-    found, sheet = measure_ceilings(), ceiling(device_facts().name)
+    found, sheet = measure_ceilings(), Target.current().ceiling
     assert found.gbps > 100
     assert found.tflops > 10
     if sheet is not None:

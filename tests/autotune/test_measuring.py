@@ -20,9 +20,9 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention, custom, find, gemm_chain
 from neptune_lab.records import workload_key
 from neptune_lab.runtime import KernelSpec, Resources
-from neptune_lab.runtime.device import H200
 from neptune_lab.runtime.task import Draw, Task
 from neptune_lab.runtime.trial import Limits, Measurement, measure, measure_again
+from neptune_lab.target import Target
 
 TABLE = np.arange(8, dtype=np.float32)
 
@@ -89,7 +89,7 @@ def test_a_task_as_json(small):
 
 def test_a_portable_operator_is_pickled_and_compiles_to_the_same(small, with_warps):
     sent = pickle.loads(pickle.dumps(portable(small)))
-    spec = emit(sent, with_warps(4), H200)
+    spec = emit(sent, with_warps(4), Target("h200"))
     assert isinstance(spec, KernelSpec)
     assert spec == spec_of(with_warps(4).compile(small))
     with pytest.raises(MeasureError, match="to be compiled only"):

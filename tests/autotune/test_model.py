@@ -25,9 +25,10 @@ from neptune_lab.htile.nodes import (
     Tensor,
 )
 from neptune_lab.operators import attention, gemm_chain, norms, performer
-from neptune_lab.runtime.device import A100, H200
 from neptune_lab.runtime.timing import Ceiling
+from neptune_lab.target import Target
 
+H200, A100 = Target("h200"), Target("a100")
 MACHINE = Machine(bandwidth=1e12, peak=1e14, multiprocessors=100)
 
 

@@ -15,14 +15,14 @@ from neptune_lab.autotune.rules import (
 )
 from neptune_lab.autotune.shared_memory import tiles_in_shared_memory
 from neptune_lab.autotune.waterfall import figure, waterfall
-from neptune_lab.runtime.device import A100
+from neptune_lab.target import Target
 
 # Eq. 1 as it is printed counts elements.
 PAPER = gemm_chain(1024, 1024, 512, 512, itemsize=1)
 
 
 def test_the_published_counts():
-    levels = waterfall(PAPER, A100.shared_memory or 0)
+    levels = waterfall(PAPER, Target("a100").shared_memory)
     assert [(level.expressions, level.tile_choices, level.candidates) for level in levels] == [
         (26, 4_194_304, 109_051_904),
         (5, 4_194_304, 20_971_520),
@@ -69,7 +69,7 @@ def test_padding_is_none_for_powers_of_two_and_little_otherwise(extent):
 
 
 def test_the_chart_shows_every_level():
-    levels = waterfall(gemm_chain(64, 64, 32, 32), A100.shared_memory or 0)
+    levels = waterfall(gemm_chain(64, 64, 32, 32), Target("a100").shared_memory)
     go = pytest.importorskip("plotly.graph_objects")
     drawn = go.Figure(figure(levels))
     assert tuple(drawn.data[0].y) == tuple(level.candidates for level in levels)

@@ -17,9 +17,10 @@ from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
 from neptune_lab.errors import TuneError
 from neptune_lab.operators import attention
-from neptune_lab.runtime.device import H200
+from neptune_lab.target import Target
 
 OPERATOR = attention.preset("causal_pf", seq=8192)
+H200 = Target("h200")
 WHOLE = space(OPERATOR, H200)
 # One family: the one that the costs below speak of.
 SPACE, MODEL = replace(WHOLE, families=WHOLE.families[:1]), Model(OPERATOR, H200)

@@ -9,6 +9,7 @@ import time
 
 import fake_runner
 import pytest
+from devices import H200
 from waiting import LONG
 
 from neptune_lab.autotune.candidate import Candidate
@@ -18,8 +19,8 @@ from neptune_lab.autotune.workers import LocalWorkers
 from neptune_lab.errors import MeasureError, TuneError
 from neptune_lab.records import Store, best
 from neptune_lab.runtime import Resources
-from neptune_lab.runtime.device import H200
 from neptune_lab.runtime.trial import Measurement
+from neptune_lab.target import Target
 
 
 class Listed:
@@ -259,7 +260,7 @@ class TestLoop:
     def test_with_the_search_of_its_own(self, small, store):
         """Algorithm 1 over the operator's space: it converges on a made-up GPU that likes four warps."""
         workers = Sheet(lambda s: 10.0 if "num_warps=4" in s.text else 20.0, size=4)
-        result = run(small, store, default_search(small, H200, 0), workers, trials=12)
+        result = run(small, store, default_search(small, Target("h200"), 0), workers, trials=12)
         assert result.best.us == 10.0
         assert result.best.options["num_warps"] == 4
         assert {"template": "rolling_update", "options": {}} in [r.candidate for r in result.records]  # the default

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import fake_runner
 import pytest
+from devices import A100, H200
 from waiting import LONG, wait_until
 
 from neptune_lab.autotune.dask_workers import DaskWorkers
 from neptune_lab.autotune.measuring import spec_of, task_of
 from neptune_lab.autotune.workers import LocalWorkers, local, same_device
 from neptune_lab.errors import MeasureError
-from neptune_lab.runtime.device import A100, H200
 from neptune_lab.runtime.process import ChildProcess
 from neptune_lab.runtime.station import Station, visible_gpu
 

@@ -206,10 +206,10 @@ class TestContest:
 
     def test_candidates_that_differ_in_tiles_alone(self):
         from neptune_lab.autotune.space import space
-        from neptune_lab.runtime.device import H200
+        from neptune_lab.target import Target
 
         setup = gpu_runs._setup(gpu_runs.TUNED)
-        found = gpu_runs.tiles_alone(space(setup.op, H200))
+        found = gpu_runs.tiles_alone(space(setup.op, Target("h200")))
         assert 30 <= len(found) <= 60
         tiles = {tuple(c.kwargs[name] for name in ("block_q", "block_kv", "block_out")) for c in found}
         assert len(tiles) == len(found)

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import faulty_disk as disk
 import pytest
+from devices import H200
 
 from neptune_lab import files
 from neptune_lab.errors import FileError
 from neptune_lab.runtime import bundle
 from neptune_lab.runtime.bundle import Entry, Results, read_results
-from neptune_lab.runtime.device import H200
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
 from neptune_lab.runtime.trial import Measurement

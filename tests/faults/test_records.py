@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from devices import H200
 from typer.testing import CliRunner
 from waiting import LONG
 
@@ -25,7 +26,6 @@ from neptune_lab.operators import softmax
 from neptune_lab.pytorch import compiled, flex_attention
 from neptune_lab.records import Record, RecordsWarning, Store, best, workload_key
 from neptune_lab.runtime import device_facts
-from neptune_lab.runtime.device import H200
 
 COLUMNS = "workload, device, capability, torch, triton, source, cold, us, record"
 

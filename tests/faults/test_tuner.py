@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from devices import H200
 from typer.testing import CliRunner
 
 from neptune_lab.autotune.candidate import Candidate
@@ -22,7 +23,6 @@ from neptune_lab.autotune.workers import WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention
 from neptune_lab.records import RecordsWarning, Store, read
-from neptune_lab.runtime.device import H200
 from neptune_lab.runtime.process import ProcessKilled
 from neptune_lab.runtime.trial import Measurement
 

@@ -11,8 +11,9 @@ import neptune_lab as nl
 from neptune_lab import htile_to_gluon
 from neptune_lab.errors import EmitError, LaunchError, ScheduleError
 from neptune_lab.htile_to_gluon import GluonOptions
-from neptune_lab.htile_to_triton import ANY, EmitOptions, Target
+from neptune_lab.htile_to_triton import EmitOptions
 from neptune_lab.operators import attention
+from neptune_lab.target import ANY, Target
 
 SMALL = {"heads": 2, "seq": 256, "head_dim": 64}
 TILES = {"block_q": 128, "block_kv": 64}

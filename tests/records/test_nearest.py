@@ -8,10 +8,10 @@ import pytest
 
 import neptune_lab as nl
 from neptune_lab import records
-from neptune_lab.htile_to_triton import HOPPER, Target
 from neptune_lab.operators import attention
 from neptune_lab.records.nearest import closest, distance
 from neptune_lab.records.record import Record
+from neptune_lab.target import Target
 
 SIZES = {"batch": 1, "heads": 2, "q_len": 128, "kv_len": 128, "head_dim": 32, "dtype": "float16", "scale": 0.17}
 
@@ -62,13 +62,13 @@ def test_compile_takes_the_neighbours_choice_and_leaves_one_that_does_not_fit(tm
 def test_rolling_loops_without_records_are_gluon_on_hopper_alone(monkeypatch):
     prefill = attention.causal(heads=64, seq=1024, head_dim=64)
     monkeypatch.setattr(records, "nearest", lambda operator: None)
-    assert "gluon" in nl.compile(prefill, tuned=True, target=HOPPER).source
+    assert "gluon" in nl.compile(prefill, tuned=True, target="h200").source
     assert "gluon" not in nl.compile(prefill, tuned=True).source, "no GPU here"
     assert "gluon" not in nl.compile(prefill, tuned=True, target=Target("cuda", (8, 0))).source
-    assert "gluon" not in nl.compile(prefill, "split_k_update", tuned=True, target=HOPPER).source
+    assert "gluon" not in nl.compile(prefill, "split_k_update", tuned=True, target="h200").source
     uneven = attention.causal(heads=64, seq=1000, head_dim=64)
-    assert nl.compile(uneven, tuned=True, target=HOPPER).source == nl.compile(uneven).source
-    given = nl.compile(prefill, tuned=True, target=HOPPER, code="triton", block_kv=64).source
+    assert nl.compile(uneven, tuned=True, target="h200").source == nl.compile(uneven).source
+    given = nl.compile(prefill, tuned=True, target="h200", code="triton", block_kv=64).source
     assert "gluon" not in given
 
 

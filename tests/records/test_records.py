@@ -8,12 +8,12 @@ import sys
 from dataclasses import replace
 
 import pytest
+from devices import A100, H200
 
 from neptune_lab import records
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import OPERATORS, attention, find, gemm_chain
 from neptune_lab.records import Record, Store, best, definition_of, workload_key
-from neptune_lab.runtime.device import A100, H200
 
 
 @pytest.fixture(scope="module")

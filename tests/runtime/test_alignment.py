@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import neptune_lab as nl
-from neptune_lab.htile_to_triton import HOPPER
 from neptune_lab.operators import attention
 
 OP = attention.causal(heads=2, seq=64, head_dim=32)
@@ -21,7 +20,7 @@ def shifted(tensor: torch.Tensor, elements: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("loads", ["pointers", "descriptors", "host_descriptors"])
 def test_any_address_will_do(loads):
-    kernel = nl.compile(OP, "rolling_update", target=HOPPER, block_q=32, block_kv=32, loads=loads)
+    kernel = nl.compile(OP, "rolling_update", target="h200", block_q=32, block_kv=32, loads=loads)
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, 64, 32).half() for _ in range(3))
     moved = shifted(q, 1), shifted(k, 3), shifted(v, 8)

@@ -18,12 +18,13 @@ from neptune_lab.cli import main
 from neptune_lab.errors import EmitError, MeasureError, ScheduleError, TileError
 from neptune_lab.htile.nodes import For, Literal, Program, Store
 from neptune_lab.htile_to_gluon import GluonOptions
-from neptune_lab.htile_to_triton import EmitOptions, Target, emit
+from neptune_lab.htile_to_triton import EmitOptions, emit
 from neptune_lab.operators import attention
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.records import Record, workload_key
 from neptune_lab.runtime import device_facts
 from neptune_lab.strict.emitted import check_emitted
+from neptune_lab.target import Target
 
 SIZES = {"heads": 2, "seq": 32, "head_dim": 16}
 TILES = {"block_q": 16, "block_kv": 16}

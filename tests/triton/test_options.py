@@ -9,9 +9,11 @@ import pytest
 
 import neptune_lab as nl
 from neptune_lab.errors import EmitError, ScheduleError
-from neptune_lab.htile_to_triton import ANY, HOPPER, EmitOptions, Target
+from neptune_lab.htile_to_triton import EmitOptions
 from neptune_lab.operators import attention
+from neptune_lab.target import ANY, Target
 
+HOPPER = Target("cuda", (9, 0))
 A100 = Target("cuda", (8, 0))
 AMD = Target("hip")
 CAUSAL = attention.causal(heads=2, seq=128, head_dim=32)

@@ -11,8 +11,9 @@ import neptune_lab as nl
 from neptune_lab.operators import attention, softmax
 from neptune_lab.pipeline.facts import Work
 from neptune_lab.pipeline.timing import Limits, LocalGpu, NoGpu, Row
-from neptune_lab.runtime import Ceiling, Measured, ceiling, has_gpu, measure
+from neptune_lab.runtime import Ceiling, Measured, has_gpu, measure
 from neptune_lab.runtime.timing import _quantile
+from neptune_lab.target import DEFAULT, Target
 
 without_gpu = pytest.mark.skipif(has_gpu(), reason="a GPU is here")
 
@@ -118,9 +119,9 @@ def test_a_cancel_ends_a_series(kernel):
 
 
 def test_ceilings_and_quantiles():
-    assert ceiling("NVIDIA H200").gbps == 4800
-    assert ceiling("a toaster") is None
-    assert ceiling().device == "H200"
+    assert Target.known("NVIDIA H200").ceiling.gbps == 4800
+    assert Target.known("a toaster") is None
+    assert DEFAULT.ceiling.device == "H200"
     assert Ceiling("x", 1.0, 1.0, "").seconds(2e12, 1e9) == 2.0
     assert _quantile([1.0, 2.0, 3.0], 0.5) == 2.0
     assert _quantile([1.0, 2.0], 0.1) == pytest.approx(1.1)

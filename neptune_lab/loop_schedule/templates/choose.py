@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import Nest, parallelism, plan
-from neptune_lab.loop_schedule.templates.knobs import MULTIPROCESSORS, Knobs, Options, columns_of, has_product, knobs_of
+from neptune_lab.loop_schedule.templates.knobs import Knobs, Options, columns_of, has_product, knobs_of
+from neptune_lab.target import DEFAULT
 
 # Fewer tiles than this are not worth the kernel that combines the splits; nor are fewer than this of a long row, whose
 # tiles are long themselves.
 TILES_TO_SPLIT, LONG_TILES_TO_SPLIT = 8, 3
 
 
-def choose_template(program: Program, multiprocessors: int = MULTIPROCESSORS) -> tuple[str, str]:
+def choose_template(program: Program, multiprocessors: int = DEFAULT.sm_count) -> tuple[str, str]:
     """The name of a template for a definition, and the reason in a sentence.
 
     Rolling update keeps everything in one kernel, but runs along the columns (keys) in order: it suits operators with

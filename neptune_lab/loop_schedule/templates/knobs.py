@@ -13,12 +13,11 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.arguments import check_size
 from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, Nest, is_product, parallelism
 from neptune_lab.strict.values import check_switch
+from neptune_lab.target import DEFAULT
 
 # One number for all nests, or one entry a nest in the order of `plan`, None where it is left open.
 PerNest: TypeAlias = "int | tuple[int | None, ...] | None"
 
-# A large GPU's multiprocessors (H200); with fewer programs than that, some of them have nothing to do.
-MULTIPROCESSORS = 132
 # Rows and columns of a tile where nothing speaks for others.
 ROWS, COLUMNS = 64, 64
 # The longest row that one program takes whole, and the longest column of a matrix product.
@@ -43,7 +42,7 @@ class Options:
     num_warps: PerNest = None
     num_stages: PerNest = None
     pad_rows: bool = False
-    multiprocessors: int = MULTIPROCESSORS
+    multiprocessors: int = DEFAULT.sm_count
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -125,7 +124,7 @@ def _entry(value: PerNest, n: int) -> int | None:
 
 
 def default_knobs(
-    program: Program, nest: Nest, *, several: bool = False, multiprocessors: int = MULTIPROCESSORS
+    program: Program, nest: Nest, *, several: bool = False, multiprocessors: int = DEFAULT.sm_count
 ) -> Knobs:
     """What suits a nest by its shape.
 
@@ -268,7 +267,6 @@ def splits_of(program: Program, nest: Nest, knobs: Knobs, multiprocessors: int) 
 
 __all__ = [
     "COLUMNS",
-    "MULTIPROCESSORS",
     "ROWS",
     "Knobs",
     "Options",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import all_or_nothing
-from neptune_lab.loop_schedule.templates.knobs import MULTIPROCESSORS, Options, PerNest
+from neptune_lab.loop_schedule.templates.knobs import Options, PerNest
 from neptune_lab.loop_schedule.templates.nests import schedule_nests
+from neptune_lab.target import DEFAULT
 
 
 @all_or_nothing
@@ -18,7 +19,7 @@ def rolling_update(
     num_warps: PerNest = None,
     num_stages: PerNest = None,
     pad_rows: bool = False,
-    multiprocessors: int = MULTIPROCESSORS,
+    multiprocessors: int = DEFAULT.sm_count,
 ) -> Schedule:
     """One program `block_q` rows (queries), rolling over tiles of `block_kv` columns (keys). Returns `sch`.
 

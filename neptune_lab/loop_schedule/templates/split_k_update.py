@@ -5,8 +5,9 @@ from __future__ import annotations
 from neptune_lab.loop_schedule.arguments import check_options
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import all_or_nothing
-from neptune_lab.loop_schedule.templates.knobs import MULTIPROCESSORS, Options, PerNest
+from neptune_lab.loop_schedule.templates.knobs import Options, PerNest
 from neptune_lab.loop_schedule.templates.nests import schedule_nests
+from neptune_lab.target import DEFAULT
 
 
 @all_or_nothing
@@ -19,7 +20,7 @@ def split_k_update(
     num_warps: PerNest = None,
     num_stages: PerNest = None,
     pad_rows: bool = False,
-    multiprocessors: int = MULTIPROCESSORS,
+    multiprocessors: int = DEFAULT.sm_count,
 ) -> Schedule:
     """Splits of the columns (keys) in parallel, each rolling over its tiles; then a combining kernel. Returns `sch`.
 

@@ -33,7 +33,7 @@ from neptune_lab.pipeline.validate.resize import Resized, resized_schedule
 from neptune_lab.pipeline.validate.sizes import Plan, plan
 
 if TYPE_CHECKING:
-    from neptune_lab.htile_to_triton import Target
+    from neptune_lab.target import Target
 
 MODES = ("quick", "full", "none")
 Arrays = Mapping[str, np.ndarray]

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from devices import H200
 from neptune_widgets import payload, schedule_text, static_view, views
 from neptune_widgets.course.measured import _read as read_run
 
@@ -38,7 +39,6 @@ from neptune_lab.records import Record, Store, best, nearest, read, workload_key
 from neptune_lab.runtime import KernelSpec, TensorSpec
 from neptune_lab.runtime.accuracy import read_tensors
 from neptune_lab.runtime.bundle import read_entry, read_manifest
-from neptune_lab.runtime.device import H200
 from neptune_lab.trace import links, load_trace, save
 
 OP = attention.causal(heads=2, seq=32, head_dim=16)

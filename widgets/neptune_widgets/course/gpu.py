@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab.runtime.device import A100
+from neptune_lab.target import Target
 from neptune_widgets.course.exercise import NotYet, exercise
 from neptune_widgets.course.measured import Run
 
@@ -151,7 +151,7 @@ def fitting(choice: Mapping[str, int]) -> str:
         raise NotYet(f"{choice!r}: expected a dict of options, such as {{'block_q': 32, 'block_kv': 32}}")
     kernel = nl.compile(wide(), "rolling_update", **dict[str, Any](choice))
     (only,) = kernel.htile.kernels
-    limit = A100.shared_memory or 0
+    limit = Target("a100").shared_memory
     taken = kernel_bytes(kernel.htile, only)
     said = f"{taken / 1024:.0f} of {limit / 1024:.0f}"
     if taken > limit:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.bench.measured import CUDNN, DEFAULT, EAGER, FLASH, OURS, Results, from_json
 from neptune_lab.bench.setups import all_setups, choose
+from neptune_lab.target import Target
 from neptune_widgets.course.measured import Run
 
 if TYPE_CHECKING:
@@ -84,11 +85,11 @@ def measure_ceilings() -> dict[str, Any]:
         copy_gbps (bytes read and written), product_tflops (a large float16 product), sheet_gbps and sheet_tflops (None
         where the device is not known), sm_count, l2_bytes, shared_memory_bytes (of one block).
     """
-    from neptune_lab.runtime import ceiling, device_facts
+    from neptune_lab.runtime import device_facts
     from neptune_lab.runtime.ceilings import measure_ceilings as measured_ceilings
 
     found, facts = measured_ceilings(), device_facts()
-    sheet = ceiling(found.device)
+    sheet = Target.known(found.device)
     return {
         "copy_gbps": found.gbps,
         "product_tflops": found.tflops,
@@ -138,7 +139,7 @@ def measure_model(name: str = TUNED, seconds: float = 25.0) -> dict[str, Any]:
     from neptune_lab.runtime import device_facts
 
     setup = _setup(name)
-    return _tuned(setup, seconds, _Listed(tiles_alone(space(setup.op, device_facts()))))
+    return _tuned(setup, seconds, _Listed(tiles_alone(space(setup.op, Target.of(device_facts())))))
 
 
 def measure_tuning(name: str = TUNED, seconds: float = 15.0) -> dict[str, Any]:
@@ -203,7 +204,7 @@ def told(setup: Setup, found: TuneResult, facts: DeviceFacts) -> dict[str, Any]:
     from neptune_lab.autotune.candidate import Candidate
     from neptune_lab.autotune.model import Model
 
-    model = Model(setup.op, facts)
+    model = Model(setup.op, Target.of(facts))
     trials = []
     for record in found.records:
         candidate = Candidate.from_json(record.candidate)

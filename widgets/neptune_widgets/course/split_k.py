@@ -23,7 +23,6 @@ SPLITS = (1, 2, 4, 8, 16, 32, 64)
 QUERIES = (1, 64, 128, 256, 512, 1024, 4096)
 # Relative error of a kernel whose numbers count, against float64.
 RIGHT = 2e-3
-MULTIPROCESSORS = 132
 
 # -- measured ---------------------------------------------------------------------------------------------------
 
@@ -171,9 +170,9 @@ def estimate(queries: int, keys: int, template: str, **options: Any) -> Estimate
     """
     from neptune_lab.autotune.model import Machine, predict_kernel
     from neptune_lab.pipeline import compile
-    from neptune_lab.runtime.device import H200
+    from neptune_lab.target import DEFAULT
 
-    machine = Machine.of(H200)
+    machine = Machine.of(DEFAULT)
     kernel = compile(_setup(queries, keys).op, template, **options)
     parts = [predict_kernel(kernel.htile, k, machine) for k in kernel.htile.kernels]
     grid = kernel.triton.kernels[0].grid

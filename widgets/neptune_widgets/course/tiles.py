@@ -351,11 +351,11 @@ def _needed(names: tuple[str, ...]) -> bool:
 def bytes_moved(answer: int) -> str:
     """Bytes that the notebook's kernel loads and stores, tile by tile, in all programs."""
     from neptune_lab.autotune.model import Machine, predict_kernel
-    from neptune_lab.runtime.device import H200
+    from neptune_lab.target import DEFAULT
 
     def moved(**options: Any) -> int:
         tiles = causal(**options).htile
-        return round(sum(predict_kernel(tiles, k, Machine.of(H200)).moved for k in tiles.kernels))
+        return round(sum(predict_kernel(tiles, k, Machine.of(DEFAULT)).moved for k in tiles.kernels))
 
     if not isinstance(answer, int | float) or isinstance(answer, bool):
         raise NotYet(f"expected a number of bytes, got `{answer!r}`")

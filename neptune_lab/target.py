@@ -1,0 +1,218 @@
+"""GPUs that code is emitted and planned for: every figure of a GPU, and every question about what one can do.
+
+No other module has a constant of a GPU or compares compute capabilities.  torch and Triton are asked about the GPU here
+by `Target.current` only, and imported then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from neptune_lab.errors import EmitError
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_integer, check_number, is_integer
+
+if TYPE_CHECKING:
+    from neptune_lab.runtime import Ceiling, DeviceFacts
+
+
+class _Sheet(NamedTuple):
+    """Figures of one GPU; the fields are those of `Target`."""
+
+    kind: str
+    capability: tuple[int, int] | None
+    sm_count: int
+    shared_memory: int
+    tflops: float | None = None
+    gbps: float | None = None
+
+
+# Sources.  Rates: the vendor's data sheet of the GPU, float16 products without sparsity.  Shared memory of NVIDIA's:
+# CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability", maximum per thread block.
+_GPUS: Mapping[str, _Sheet] = MappingProxyType(
+    {
+        # "NVIDIA A100 Tensor Core GPU Architecture", table 1; data sheet of the A100 80GB SXM.
+        "a100": _Sheet("cuda", (8, 0), 108, 163 * 1024, 312.0, 2039.0),
+        # "NVIDIA H100 Tensor Core GPU Architecture", table 3; data sheet of the H100 SXM.
+        "h100": _Sheet("cuda", (9, 0), 132, 227 * 1024, 989.0, 3350.0),
+        # "NVIDIA H200 Tensor Core GPU" data sheet, H200 SXM: the H100's chip with other memory.
+        "h200": _Sheet("cuda", (9, 0), 132, 227 * 1024, 989.0, 4800.0),
+        # "NVIDIA DGX B200" data sheet, an eighth of it; it does not say how many multiprocessors, the driver says 148.
+        "b200": _Sheet("cuda", (10, 0), 148, 227 * 1024, 2250.0, 8000.0),
+        # "NVIDIA L40S" data sheet: 18,176 cores, 128 for each multiprocessor.
+        "l40s": _Sheet("cuda", (8, 9), 142, 99 * 1024, 362.0, 864.0),
+        # "NVIDIA Ada GPU Architecture", table 2.
+        "rtx 4090": _Sheet("cuda", (8, 9), 128, 99 * 1024, 165.0, 1008.0),
+        # "AMD Instinct MI300X Accelerator" data sheet; "AMD CDNA 3 Architecture": 64 KiB of local data share.
+        "mi300x": _Sheet("hip", None, 304, 64 * 1024, 1307.4, 5300.0),
+    }
+)
+# GPUs of which only the kind is known, and of NVIDIA's the capability.  Plans take the default GPU's multiprocessors,
+# and 96 KiB of shared memory, which Volta and all of NVIDIA's GPUs for data centres since have, the T4 aside.
+_KINDS: Mapping[str, _Sheet] = MappingProxyType(
+    {
+        "any": _Sheet("any", None, _GPUS["h200"].sm_count, 96 * 1024),
+        "cuda": _Sheet("cuda", None, _GPUS["h200"].sm_count, 96 * 1024),
+        "hip": _Sheet("hip", None, _GPUS["h200"].sm_count, _GPUS["mi300x"].shared_memory),
+    }
+)
+_SHEETS: Mapping[str, _Sheet] = MappingProxyType({**_GPUS, **_KINDS})
+# Names of the known GPUs.
+GPUS = tuple(_GPUS)
+_HELP = (
+    f"names are {', '.join(map(repr, _SHEETS))}; Target('cuda', (9, 0)) is any GPU of compute capability 9.0; "
+    "without a target, code is for the GPU here"
+)
+
+# What no known GPU has more of, in one block: tiles that need more fit nowhere.
+MOST_SHARED_MEMORY = max(gpu.shared_memory for gpu in _GPUS.values())
+# The whole chip of Hopper ("NVIDIA H100 Tensor Core GPU Architecture", table 3); no product has all of them enabled.
+MOST_HOPPER_SMS = 144
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A GPU that code is emitted for.
+
+    >>> Target("h200").capability, Target("h200").sm_count, Target("cuda", (8, 0)).descriptors
+    ((9, 0), 132, False)
+
+    Args:
+        name: a known GPU (one of `GPUS`), such as "h200"; or a kind of GPU: "cuda", "hip" (AMD), or "any", for code that
+            runs on all of them and in Triton's interpreter.
+        capability: CUDA compute capability, such as (9, 0); to be given with "cuda" only.
+        sm_count: streaming multiprocessors (AMD: compute units); 0: those of the data sheet, an H200's for a kind.
+        shared_memory: bytes of shared memory that one block can have (opted in to); 0: those of the data sheet, for a
+            kind those of a known GPU of the capability, else 96 KiB (AMD: 64 KiB).
+        tflops: float16 products without sparsity, in 10**12 operations a second; None: as the data sheet has it, not
+            known for a kind.
+        gbps: rate of the memory, in 10**9 bytes a second; None: likewise.
+
+    Raises:
+        EmitError: no such name, or a figure that is none.
+    """
+
+    name: str = "any"
+    capability: tuple[int, int] | None = None
+    sm_count: int = 0
+    shared_memory: int = 0
+    tflops: float | None = None
+    gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        sheet = _SHEETS.get(self.name) if isinstance(self.name, str) else None
+        if sheet is None:
+            raise EmitError(f"name={shown(self.name)}: expected the name of a known GPU, or a kind", help=_HELP)
+        if self.capability is not None:
+            _check_capability(self.name, self.capability, sheet)
+            alike = (gpu for gpu in _GPUS.values() if gpu.capability == self.capability)
+            sheet = sheet._replace(shared_memory=next(alike, sheet).shared_memory) if self.name == "cuda" else sheet
+        for name in ("sm_count", "shared_memory"):
+            check_integer(name, getattr(self, name), 0, 1 << 30, EmitError)
+        for name in ("tflops", "gbps"):
+            check_number(name, getattr(self, name), EmitError, optional=True, positive=True)
+        for name in sheet._fields[1:]:
+            if not getattr(self, name):
+                object.__setattr__(self, name, getattr(sheet, name))
+
+    @classmethod
+    def current(cls, otherwise: Target | None = None) -> Target:
+        """The GPU that kernels run on in this process.
+
+        Args:
+            otherwise: what to give without a GPU, or if kernels are interpreted; None: `DEFAULT`.
+        """
+        from neptune_lab.runtime import device_facts, has_gpu
+
+        facts = device_facts() if has_gpu() else None
+        return (otherwise or DEFAULT) if facts is None or facts.interpreter else cls.of(facts)
+
+    @classmethod
+    def of(cls, facts: DeviceFacts) -> Target:
+        """The target that `facts` describe; `ANY` if they are those of Triton's interpreter.
+
+        A known GPU is found by its name; what `facts` say counts more than its data sheet.
+        """
+        if facts.capability is None:
+            return ANY
+        found = cls.known(facts.name)
+        kind = cls("cuda", facts.capability) if facts.cuda else cls("hip")
+        name = found.name if found and (found.kind, found.capability) == (kind.kind, kind.capability) else kind.name
+        return cls(name, kind.capability, facts.sm_count or 0, facts.shared_memory or 0)
+
+    @classmethod
+    def known(cls, device: str) -> Target | None:
+        """The known GPU that torch calls `device`, such as "NVIDIA H200"; None if it is none of them."""
+        words = device.lower()
+        return next((cls(name) for name in _GPUS if re.search(rf"\b{name}\b", words)), None)
+
+    @property
+    def kind(self) -> str:
+        """Whose GPU it is: "cuda", "hip", or "any"."""
+        return _SHEETS[self.name].kind
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """The rates of the data sheet, to compare times with; None if they are not known."""
+        from neptune_lab.runtime import Ceiling
+
+        if self.tflops is None or self.gbps is None:
+            return None
+        return Ceiling(self.name.upper(), self.tflops, self.gbps, "the vendor's datasheet, dense fp16, no sparsity")
+
+    @property
+    def descriptors(self) -> bool:
+        """Tensor descriptors that a copy engine serves (Hopper and later); elsewhere Triton spells them as pointers."""
+        return self._at_least(9)
+
+    @property
+    def warpgroup_products(self) -> bool:
+        """Hopper's products of four warps, which no other GPU has."""
+        return self.capability is not None and self.capability[0] == 9
+
+    @property
+    def hardware_tanh(self) -> bool:
+        """An instruction for tanh, with a relative error of about 2**-11."""
+        return self._at_least(7, 5)
+
+    @property
+    def dependent_launch(self) -> bool:
+        """A kernel that starts while the one before it ends."""
+        return self._at_least(9)
+
+    def _at_least(self, major: int, minor: int = 0) -> bool:
+        return self.capability is not None and self.capability >= (major, minor)
+
+    def __str__(self) -> str:
+        known = self.name != "cuda" or self.capability is None
+        return self.name if known else f"cuda {'.'.join(map(str, self.capability or ()))}"
+
+
+def _check_capability(name: str, found: Any, sheet: _Sheet) -> None:
+    """Raise EmitError unless `found` is a compute capability that the GPU or kind `name` may have."""
+    pair = isinstance(found, tuple) and len(found) == 2 and all(is_integer(n) and 0 <= n < 100 for n in found)
+    if pair and (name == "cuda" or found == sheet.capability):
+        return
+    raise EmitError(
+        f"capability={shown(found)} of name={name!r}: expected two integers with name='cuda', else None",
+        help="for example Target('cuda', (9, 0)) for Hopper",
+    )
+
+
+def as_target(value: Any) -> Target:
+    """`value` as a Target, if it is one or the name of one; EmitError otherwise."""
+    if isinstance(value, Target):
+        return value
+    if isinstance(value, str) and value in _SHEETS:
+        return Target(value)
+    raise EmitError(f"target={shown(value)}: expected a Target, the name of a known GPU, or None", help=_HELP)
+
+
+ANY = Target()
+# What default code is planned for on every GPU, so that its text is the same everywhere; and the target of code for one
+# kind of GPU (descriptors, Gluon) if none is here.
+DEFAULT = Target("h200")
