@@ -82,8 +82,8 @@ class Target:
     ((9, 0), 132, False)
 
     Args:
-        name: a known GPU (one of `GPUS`), such as "h200"; or a kind of GPU: "cuda", "hip" (AMD), or "any", for code that
-            runs on all of them and in Triton's interpreter.
+        name: a known GPU (one of `GPUS`), such as "h200"; or a kind of GPU: "cuda", "hip" (AMD), or "any", for code
+            that runs on all of them and in Triton's interpreter.
         capability: CUDA compute capability, such as (9, 0); to be given with "cuda" only.
         sm_count: streaming multiprocessors (AMD: compute units); 0: those of the data sheet, an H200's for a kind.
         shared_memory: bytes of shared memory that one block can have (opted in to); 0: those of the data sheet, for a

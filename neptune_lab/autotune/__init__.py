@@ -4,8 +4,8 @@
     from neptune_lab.autotune.search import Search
     from neptune_lab.autotune.space import space
 
-    found = space(operator, device)                    # knobs of each template, less what `limits` rules out
-    search = Search(found, Model(operator, device))    # Algorithm 1, ranked by Eqs. 2 to 5
+    found = space(operator, target)                    # knobs of each template, less what `limits` rules out
+    search = Search(found, Model(operator, target))    # Algorithm 1, ranked by Eqs. 2 to 5
     while candidates := search.ask(8):
         for candidate in candidates:
             search.tell(candidate, measure(candidate))  # microseconds, or None where it failed

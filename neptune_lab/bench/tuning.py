@@ -12,7 +12,7 @@ from neptune_lab.autotune.tune import TuneResult, tune
 from neptune_lab.bench.setups import Setup
 from neptune_lab.operators import Operator
 from neptune_lab.records import Record
-from neptune_lab.runtime import DeviceFacts, device_facts
+from neptune_lab.target import Target
 
 # The paper's own choice for its Figure 11 (the first four chains of its Table II), and one attention operator.
 TUNED_SETUPS = ("g1", "g2", "g3", "g4", "causal_pf-2048")
@@ -30,26 +30,22 @@ def tune_setup(setup: Setup, seconds: float) -> dict[str, Any]:
     return told(setup, tune(setup.op, seconds=seconds, cold=setup.cold, fresh=True, command="neptune-lab bench"))
 
 
-def told(setup: Setup, found: TuneResult, facts: DeviceFacts | None = None) -> dict[str, Any]:
-    """A tuning run as plain JSON: its seconds, why it ended, and a trial a measured candidate.
-
-    Args:
-        facts: the device that it ran on; the one at hand where None.
-    """
+def told(setup: Setup, found: TuneResult) -> dict[str, Any]:
+    """A tuning run on the GPU here as plain JSON: its seconds, why it ended, and a trial a measured candidate."""
     return {
         "setup": setup.name,
         "seconds": found.seconds,
         "ended": found.ended,
-        "trials": trials(setup.op, found.records, facts or device_facts()),
+        "trials": trials(setup.op, found.records, Target.current()),
     }
 
 
-def trials(op: Operator, records: Iterable[Record], facts: DeviceFacts) -> list[Mapping[str, Any]]:
+def trials(op: Operator, records: Iterable[Record], target: Target) -> list[Mapping[str, Any]]:
     """For each record: measured and predicted microseconds, actual and estimated bytes of shared memory.
 
     A figure that is not known (a candidate that failed has no time) is None.
     """
-    model = Model(op, facts)
+    model = Model(op, target)
     return [_trial(op, record, model) for record in records]
 
 

@@ -13,7 +13,7 @@ from neptune_lab.bench.run import Plan, tune_setups
 from neptune_lab.bench.setups import all_setups, tiny_setups
 from neptune_lab.bench.tuning import TUNED_SETUPS, told
 from neptune_lab.records import Record
-from neptune_lab.runtime import device_facts
+from neptune_lab.target import Target
 
 G1 = next(s for s in tiny_setups() if s.name == "g1")
 
@@ -35,7 +35,7 @@ def test_what_a_tuning_run_found_is_told():
     found = told(G1, tuned())
     assert (found["setup"], found["seconds"], found["ended"]) == ("g1", 12.0, "converged")
     measured, failed = found["trials"]
-    predicted = Model(G1.op, device_facts())(Candidate.of("rolling_update", block_q=16, block_kv=16)) * 1e6
+    predicted = Model(G1.op, Target.current())(Candidate.of("rolling_update", block_q=16, block_kv=16)) * 1e6
     assert measured["predicted_us"] == pytest.approx(predicted)
     assert (measured["us"], measured["shared"]) == (5.0, 4096)
     # A 16 x 16 and two 16 x 16 tiles of float16 at the least.
