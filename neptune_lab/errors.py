@@ -99,6 +99,17 @@ class ValidationError(NeptuneError):
         self.script = script
 
 
+class TextError(NeptuneError):
+    """The text of a program cannot be read; `line` and `column` count from 1."""
+
+    def __init__(
+        self, message: str, *, line: int, column: int = 1, node: str | None = None, help: str | None = None
+    ) -> None:
+        super().__init__(f"line {line}, column {column}: {message}", node=node, help=help)
+        self.line = line
+        self.column = column
+
+
 class LaunchError(NeptuneError):
     """A kernel was called with arguments it does not take (shape, dtype, device, contiguity)."""
 

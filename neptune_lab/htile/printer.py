@@ -1,10 +1,16 @@
-"""HTile programs as text, in the style of the paper's Figures 5 and 7; a stable node id a line."""
+"""HTile programs as text, in the style of the paper's Figures 5 and 7; `parser.from_text` reads it back.
+
+A declaration gives each dimension of a tensor the axis that slices of it walk: `float16[1, 4, i1: 256, d: 64]`.  Where
+`unstated.filled` would put in another axis or dtype, it is stated, as in `x[0:64:j1]` and `literal(1.0, float16)`.  A
+name in backquotes is no word of the language.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import assert_never
 
+from neptune_lab.htile.labels import Labels
 from neptune_lab.htile.layout import Doc, Loose, call, lines, seq
 from neptune_lab.htile.nodes import (
     Access,
@@ -29,13 +35,17 @@ from neptune_lab.htile.nodes import (
     Slice,
     Stmt,
     Store,
+    Tensor,
     TileExpr,
 )
+from neptune_lab.htile.unstated import Declared, bare, declared, elided
 from neptune_lab.htile.walk import simplify
 
 WIDTH = 110
 
-_INFIX = {
+# Words that stand for something else than a tensor or variable, which need backquotes if they are called so.
+_RESERVED = frozenset({"iota", "inf", "nan", "True", "False", "NewAxis", "and", "or", "not", "for", "kernel"})
+INFIX = {
     "or": ("or", 1),
     "and": ("and", 2),
     "lt": ("<", 4),
@@ -51,7 +61,7 @@ _INFIX = {
     "floordiv": ("//", 6),
     "floormod": ("%", 6),
 }
-_PREFIX = {"neg": ("-", 7), "not": ("not ", 3)}
+PREFIX = {"neg": ("-", 7), "not": ("not ", 3)}
 _ATOM = 9
 _INDEX_LEVEL = {"+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
 
@@ -73,72 +83,113 @@ class Line:
 
 def print_program(program: Program) -> tuple[Line, ...]:
     """`program` as lines: its tensors, then its kernels; a long statement owns several lines."""
-    out = [Line("", text, "") for text in _declarations(program)]
+    known = declared(program)
+    out = [Line("", text, "") for text in _declarations(program, known)]
     for kernel in program.kernels:
         out.append(Line("", "", ""))
-        out += _kernel(kernel)
+        out += _kernel(kernel, known)
     return tuple(out)
 
 
 def to_text(program: Program) -> str:
-    """`print_program` as one text, a newline after each line."""
-    return "".join(f"{line.text}\n" for line in print_program(program))
+    """`print_program` as one text, with the labels of statements whose node id or origin is not the usual one.
+
+    The parts of a verified program are all in it: `parser.from_text(to_text(program)) == program`.
+    """
+    labels = Labels()
+    marks: dict[str, str] = {}
+
+    def mark(body: tuple[Stmt, ...], around: tuple[For, ...]) -> None:
+        for stmt in body:
+            marks[stmt.node_id] = labels.of(stmt, around)
+            if isinstance(stmt, For):
+                mark(stmt.body, (*around, stmt))
+
+    for kernel in program.kernels:
+        marks[kernel.node_id] = labels.of_kernel(kernel)
+        mark(kernel.body, ())
+    printed = print_program(program)
+    following = [line.node_id for line in printed[1:]] + [""]
+    text = []
+    for line, after in zip(printed, following, strict=True):
+        label = marks.get(line.node_id, "") if line.node_id != after else ""
+        code, _, part = line.text.partition("  # ")
+        text.append(f"{code}{'  ' if label else ''}{label}{'  # ' if part else ''}{part}\n")
+    return "".join(text)
 
 
-def _declarations(program: Program) -> list[str]:
+def _declarations(program: Program, known: Declared) -> list[str]:
     space = max((len(t.space) for t in program.tensors), default=0)
     name = max((len(t.name) for t in program.tensors), default=0)
+
+    def shape(tensor: Tensor, axes: tuple[str, ...]) -> str:
+        return ", ".join(f"{a}: {n}" if a else str(n) for n, a in zip(tensor.shape, axes, strict=True))
+
     return [
         f"program {program.name}({', '.join(program.inputs)}) -> {', '.join(program.outputs)}",
-        *(f"  {t.space:<{space}}  {t.name:<{name}}  {t.dtype}{list(t.shape)}" for t in program.tensors),
+        *(
+            f"  {t.space:<{space}}  {t.name:<{name}}  {t.dtype}[{shape(t, axes)}]"
+            for t, axes in zip(program.tensors, known.axes, strict=True)
+        ),
     ]
 
 
-def _kernel(kernel: Kernel) -> list[Line]:
+def _kernel(kernel: Kernel, known: Declared) -> list[Line]:
     grid = ", ".join(f"{axis.var}: {axis.extent}" for axis in kernel.grid)
     hints = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     extra = "".join(f"  {key}={value}" for key, value in hints.items() if value is not None)
     header = f"kernel {kernel.name}  grid ({grid}){extra}"
-    return [Line(kernel.node_id, header, kernel.name), *_body(kernel.body, "    ")]
+    return [Line(kernel.node_id, header, kernel.name), *_body(kernel.body, "    ", known)]
 
 
-def _body(body: tuple[Stmt, ...], indent: str) -> list[Line]:
+def _body(body: tuple[Stmt, ...], indent: str, known: Declared) -> list[Line]:
     out: list[Line] = []
     for stmt in body:
         match stmt:
             case For(var=var):
-                start, stop = index_text(stmt.start), index_text(stmt.stop)
+                start, stop = _index_text(stmt.start)[0], _index_text(stmt.stop)[0]
                 bounds = stop if start == "0" else f"{start}, {stop}"
                 part = f"  # {stmt.part}" if stmt.part else ""
                 out.append(Line(stmt.node_id, f"{indent}for {var} in range({bounds}):{part}", stmt.origin))
-                out += _body(stmt.body, indent + "    ")
+                out += _body(stmt.body, indent + "    ", known)
             case Store():
-                out += [Line(stmt.node_id, text, stmt.origin) for text in lines(_store(stmt), WIDTH, indent)]
+                doc = _store(elided(stmt, known))
+                out += [Line(stmt.node_id, text, stmt.origin) for text in lines(doc, WIDTH, indent)]
             case _:
                 assert_never(stmt)
     return out
 
 
 def _store(store: Store) -> Doc:
-    assignment = seq(flat_access(store.target), " = ", Loose(expr_doc(store.value)))
-    return assignment if store.mask is None else seq(assignment, "  where ", expr_doc(store.mask))
+    assignment = seq(_access(store.target), " = ", Loose(_expr(store.value)[0]))
+    return assignment if store.mask is None else seq(assignment, "  where ", _expr(store.mask)[0])
+
+
+def _name(name: str) -> str:
+    return f"`{name}`" if name in _RESERVED else name
 
 
 def flat_access(access: Access) -> str:
     """An access on one line: `s_max[b, h, i0*128:i0*128+128, NewAxis]`."""
-    return f"{access.tensor}[{', '.join(_index(index) for index in access.index)}]"
+    plain = bare(access)
+    assert isinstance(plain, Access)
+    return _access(plain)
+
+
+def _access(access: Access) -> str:
+    return f"{_name(access.tensor)}[{', '.join(_index(index) for index in access.index)}]"
 
 
 def _index(index: Index) -> str:
     match index:
-        case Slice(start=start, extent=extent):
-            text = index_text(start)
+        case Slice(start=start, extent=extent, axis=axis):
+            text = _index_text(start)[0]
             stop = str(start.value + extent) if isinstance(start, Int) else f"{text}+{extent}"
-            return f"{text}:{stop}"
+            return f"{text}:{stop}{f':{axis}' if axis else ''}"
         case NewAxis():
             return "NewAxis"
         case Int() | Name() | Arith():
-            return index_text(index)
+            return _index_text(index)[0]
         case _:
             assert_never(index)
 
@@ -157,7 +208,7 @@ def _index_text(expr: IndexExpr) -> tuple[str, int]:
         case Int(value=value):
             return str(value), _ATOM if value >= 0 else 7
         case Name(name=name):
-            return name, _ATOM
+            return _name(name), _ATOM
         case Arith(op="min" | "max" as op, a=a, b=b):
             return f"{op}({_index_text(a)[0]}, {_index_text(b)[0]})", _ATOM
         case Arith(op=op, a=a, b=b):
@@ -171,57 +222,60 @@ def _index_text(expr: IndexExpr) -> tuple[str, int]:
 
 
 def expr_doc(expr: TileExpr) -> Doc:
-    """A tile expression as text that knows where it may break."""
-    return _expr(expr)[0]
+    """A tile expression, without axes and dtypes of literals, as text that knows where it may break."""
+    return _expr(bare(expr))[0]
 
 
 def _expr(expr: TileExpr) -> tuple[Doc, int]:
+    """The text and how strongly it binds; what is stated in `expr` is printed, and what is "" is not."""
     match expr:
         case Access():
-            return flat_access(expr), _ATOM
+            return _access(expr), _ATOM
         case Gather(tensor=name, indices=indices):
-            return call("gather", name, *(expr_doc(index) for index in indices)), _ATOM
+            return call("gather", _name(name), *(_expr(index)[0] for index in indices)), _ATOM
         case Iota(index=index):
             return f"iota[{', '.join(_index(part) for part in index)}]", _ATOM
+        case Scalar(value=Name(name)):
+            return _name(name), _ATOM
         case Scalar(value=value):
-            text, level = _index_text(simplify(value))
-            return text, level
-        case Literal(value=value):
+            return f"index({_index_text(value)[0]})", _ATOM
+        case Literal(value=value, dtype=""):
             return literal_text(value), _ATOM if isinstance(value, bool) or value >= 0 else 7
+        case Literal(value=value, dtype=dtype):
+            return f"literal({literal_text(value)}, {dtype})", _ATOM
         case Elementwise(op=op, args=args):
             return _elementwise(op, args)
         case Cast(arg=arg, dtype=dtype):
-            return call(dtype, expr_doc(arg)), _ATOM
+            return call(dtype, _expr(arg)[0]), _ATOM
         case Permute(arg=arg, order=order):
-            return call("permute", expr_doc(arg), f"({', '.join(map(str, order))})"), _ATOM
+            return call("permute", _expr(arg)[0], f"({', '.join(map(str, order))})"), _ATOM
         case Reduce(op=op, arg=arg, dim=dim):
-            return call("reduce", op, expr_doc(arg), f"dim={dim}"), _ATOM
+            return call("reduce", op, _expr(arg)[0], f"dim={dim}"), _ATOM
         case Dot(a=a, b=b, acc=acc):
-            args_doc: tuple[Doc, ...] = (expr_doc(a), expr_doc(b))
+            args_doc: tuple[Doc, ...] = (_expr(a)[0], _expr(b)[0])
             if acc is not None:
-                args_doc += (seq("acc=", expr_doc(acc)),)
+                args_doc += (seq("acc=", _expr(acc)[0]),)
             return call("dot", *args_doc), _ATOM
         case _:
             assert_never(expr)
 
 
 def _elementwise(op: str, args: tuple[TileExpr, ...]) -> tuple[Doc, int]:
-    if op in _INFIX:
-        symbol, level = _INFIX[op]
+    if op in INFIX:
+        symbol, level = INFIX[op]
         left, right = _expr(args[0]), _expr(args[1])
-        associative = op in ("add", "mul", "and", "or")
         # A comparison takes no comparison as an operand without brackets: Python would chain them.
         left_ok = left[1] > level if level == 4 else left[1] >= level
-        same = isinstance(args[1], Elementwise) and args[1].op == op
-        right_ok = right[1] > level or (associative and right[1] == level and same and op in ("and", "or"))
         a = left[0] if left_ok else seq("(", left[0], ")")
-        b = right[0] if right_ok else seq("(", right[0], ")")
+        b = right[0] if right[1] > level else seq("(", right[0], ")")
         return seq(a, f" {symbol} ", b), level
-    if op in _PREFIX:
-        symbol, level = _PREFIX[op]
+    if op in PREFIX:
+        symbol, level = PREFIX[op]
         doc, inner = _expr(args[0])
-        return seq(symbol, doc if inner >= level else seq("(", doc, ")")), level
-    return call(op, *(expr_doc(arg) for arg in args)), _ATOM
+        # -2.0 is a number, -(2.0) its negation.
+        number = op == "neg" and isinstance(args[0], Literal) and inner == _ATOM
+        return seq(symbol, doc if inner >= level and not number else seq("(", doc, ")")), level
+    return call(op, *(_expr(arg)[0] for arg in args)), _ATOM
 
 
 def literal_text(value: float | int | bool) -> str:

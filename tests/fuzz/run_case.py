@@ -103,16 +103,32 @@ def check_validation(kernel: Any) -> None:
 
 
 def count_kernel(kernel: Any, outcome: Outcome) -> None:
-    """Which primitives and passes took part, and whether reductions share a kernel."""
+    """Which primitives and passes took part, and whether reductions share a kernel; its texts are read back."""
     outcome.met.update(f"primitive {step.primitive}" for step in kernel.schedule.steps)
     before = kernel.translated
+    check_text("translation", before)
     for name, tiles, _ in kernel.passes:
         if tiles is not before:
             outcome.met[f"pass {name}"] += 1
+            check_text(name, tiles)
         before = tiles
     updates = sum(step.primitive in ("rolling_update", "split_k_update") for step in kernel.schedule.steps)
     reductions = sum(len(stage_names) for stage_names in [_reductions(kernel)])
     outcome.fused |= updates > 0 or (reductions > 1 and len(kernel.htile.kernels) < reductions)
+
+
+def check_text(stage: str, tiles: Any) -> None:
+    """The text of the tile program after a stage has all of it."""
+    from neptune_lab.errors import TextError
+    from neptune_lab.htile import from_text, to_text
+
+    text = to_text(tiles)
+    try:
+        same = from_text(text) == tiles
+    except TextError as error:
+        raise Wrong(f"text after {stage}: {error.reason}") from error
+    if not same:
+        raise Wrong(f"text after {stage}: it is read as another program:\n{text}")
 
 
 def _reductions(kernel: Any) -> list[str]:

@@ -37,7 +37,7 @@ def test_brackets_where_the_tree_needs_them():
     assert text(op("sub", x, op("sub", y, y))) == "x[i0*4:i0*4+4] - (2.0 - 2.0)"
     assert text(op("add", op("mul", x, y), y)) == "x[i0*4:i0*4+4] * 2.0 + 2.0"
     assert text(op("neg", op("add", y, y))) == "-(2.0 + 2.0)"
-    assert text(op("mul", op("neg", y), y)) == "-2.0 * 2.0"
+    assert text(op("mul", op("neg", y), y)) == "-(2.0) * 2.0"
     less = Elementwise("lt", (Scalar(Name("i0")), Literal(3, "int32")), "bool")
     assert text(Elementwise("and", (less, less), "bool")) == "i0 < 3 and i0 < 3"
     assert text(Elementwise("eq", (less, less), "bool")) == "(i0 < 3) == (i0 < 3)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from neptune_lab.htile.bounds import Env, grid_env, loop_interval
+from neptune_lab.htile.labels import SUFFIX
 from neptune_lab.htile.nodes import Elementwise, For, Kernel, Part, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import map_stores, rewrite
@@ -14,8 +15,6 @@ from neptune_lab.htile_passes.partition_masked_loops.masks import Masks, find_ma
 from neptune_lab.htile_passes.partition_masked_loops.notes import Attempt, explain
 from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span
 from neptune_lab.htile_passes.rewrite import Rewrite
-
-SUFFIX: dict[Part, str] = {"left edge": "/left", "interior": "/interior", "right edge": "/right"}
 
 
 def partition_masked_loops(program: Program) -> Rewrite:

@@ -125,13 +125,15 @@ class Change:
 
 def changes(kernel: Kernel) -> tuple[Change, ...]:
     """The passes that changed something, in order."""
-    from neptune_lab.htile.printer import to_text
+    from neptune_lab.htile.printer import print_program
+
+    def text(program: TileProgram) -> str:
+        return "".join(f"{line.text}\n" for line in print_program(program)).partition("\n\n")[2]
 
     made, last = [], kernel.translated
     for applied in kernel.passes:
         if applied.program is not last:
-            before, after = (to_text(p).partition("\n\n")[2] for p in (last, applied.program))
-            made.append(Change(applied.name, before, after, applied.notes))
+            made.append(Change(applied.name, text(last), text(applied.program), applied.notes))
             last = applied.program
     return tuple(made)
 

@@ -1,0 +1,215 @@
+"""HTile programs out of their text: what `printer.to_text` prints, and what a reader writes in its form.
+
+    program double(x) -> y
+      input   x  float32[10, i: 64]
+      output  y  float32[10, i: 64]
+
+    kernel double  grid (r: 10)  num_warps=4
+        y[r, 0:64] = x[r, 0:64] * 2.0
+
+Statements are indented as in Python, names may be in backquotes, comments are free.  A comment after a loop with the
+name of a part (`# interior`) makes it that part.  `printer`, `unstated` and `labels` say what follows when it is not
+written.  The program is not verified; `verify` says whether it is valid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from neptune_lab.htile.labels import Labels, origin_of, usual_origin
+from neptune_lab.htile.nodes import For, GridAxis, Int, Kernel, Part, Program, Space, Stmt, Store, Tensor
+from neptune_lab.htile.parse_expression import ExpressionReader
+from neptune_lab.htile.shapes import DTYPES
+from neptune_lab.htile.unstated import Declared, filled
+from neptune_lab.strict.syntax import Item, Reader
+from neptune_lab.strict.tokens import Statement, Token, refusal, statements
+
+_SPACES: tuple[Space, ...] = get_args(Space)
+_PARTS: dict[str, Part] = {part: part for part in get_args(Part)}
+# Loops in each other.
+MOST_LOOPS = 32
+
+
+def from_text(text: str) -> Program:
+    """The program that a text describes; `from_text(to_text(program)) == program` for a verified program.
+
+    Raises:
+        TextError: the text is no program, with the line, the column, what was found and what is expected.
+    """
+    return _Program(statements(text)).read()
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A statement whose node id and origin are not known yet, and its label."""
+
+    stmt: Stmt
+    label: Token | None
+    body: tuple[_Read, ...] = ()
+
+
+class _Program:
+    """Reads a program from its first statement to its last."""
+
+    def __init__(self, found: tuple[Statement, ...]) -> None:
+        self._statements = found
+        self._next = 0
+        self._known = Declared((), ())
+        self._expressions = ExpressionReader(())
+
+    def read(self) -> Program:
+        name, inputs, outputs = self._header()
+        tensors, axes = [], []
+        while (reader := self._reader()) is not None and not reader.at("kernel"):
+            tensor, walked = _tensor(reader)
+            tensors.append(tensor)
+            axes.append(walked)
+            self._next += 1
+        self._known = Declared(tuple(tensors), tuple(axes))
+        self._expressions = ExpressionReader([t.name for t in tensors])
+        kernels = []
+        labels = Labels()
+        while (reader := self._reader()) is not None:
+            kernels.append(self._kernel(reader, labels))
+        return Program(name, tuple(tensors), inputs, outputs, tuple(kernels))
+
+    def _reader(self) -> Reader | None:
+        """The next statement; None after the last."""
+        return Reader(self._statements[self._next]) if self._next < len(self._statements) else None
+
+    def _header(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        reader = self._reader()
+        if reader is None:
+            raise refusal(Token("end", "", 1, 1), "program NAME(INPUT, ...) -> OUTPUT, ...")
+        reader.expect("program")
+        name = reader.name("the program")
+        reader.expect("(")
+        inputs = reader.names("an input")
+        reader.expect(")")
+        reader.expect("->")
+        outputs = reader.names("an output")
+        reader.end()
+        self._next += 1
+        return name, inputs, outputs
+
+    def _kernel(self, reader: Reader, labels: Labels) -> Kernel:
+        reader.expect("kernel")
+        name = reader.name("the kernel")
+        reader.expect("grid")
+        reader.expect("(")
+        grid = []
+        while not reader.at(")"):
+            var = reader.name("a grid axis")
+            reader.expect(":")
+            grid.append(GridAxis(var, reader.integer("an extent")))
+            if not reader.accept(","):
+                break
+        reader.expect(")")
+        hints: dict[str, int] = {}
+        while reader.at("num_warps", "num_stages"):
+            hint = reader.take()
+            if hint.text in hints:
+                raise refusal(hint, "each hint once")
+            reader.expect("=")
+            hints[hint.text] = reader.integer(hint.text)
+        label = reader.label()
+        reader.end()
+        indent = self._statements[self._next].indent
+        self._next += 1
+        body = self._body(indent, 0)
+        kernel = Kernel("", name, tuple(grid), (), hints.get("num_warps"), hints.get("num_stages"))
+        return replace(labels.kernel(kernel, label), body=tuple(_named(read, labels, ()) for read in body))
+
+    def _body(self, around: int, loops: int) -> tuple[_Read, ...]:
+        """The statements that are indented by more than `around`."""
+        body: list[_Read] = []
+        first = self._indent()
+        while (indent := self._indent()) > around:
+            reader = self._reader()
+            assert reader is not None
+            if indent != first:
+                raise refusal(reader.token, f"it indented by {first} blanks, not {indent}", "align a body")
+            self._next += 1
+            body.append(self._loop(reader, indent, loops) if reader.at("for") else self._store(reader))
+        return tuple(body)
+
+    def _indent(self) -> int:
+        """The indentation of the next statement; -1 after the last, and for a kernel's header."""
+        reader = self._reader()
+        return -1 if reader is None or reader.at("kernel") else self._statements[self._next].indent
+
+    def _loop(self, reader: Reader, indent: int, loops: int) -> _Read:
+        if loops == MOST_LOOPS:
+            raise refusal(reader.token, f"at most {MOST_LOOPS} loops in each other", "unroll the inner ones")
+        reader.expect("for")
+        var = reader.name("a loop variable")
+        reader.expect("in")
+        reader.expect("range")
+        reader.expect("(")
+        bounds = [self._expressions.scalar(reader.expression())]
+        if reader.accept(","):
+            bounds.append(self._expressions.scalar(reader.expression()))
+        reader.expect(")")
+        reader.expect(":")
+        label = reader.label()
+        said = reader.comment()
+        reader.end()
+        part = _PARTS.get(said, "")
+        start, stop = (Int(0), *bounds) if len(bounds) == 1 else bounds
+        return _Read(For("", var, start, stop, (), "", part), label, self._body(indent, loops + 1))
+
+    def _store(self, reader: Reader) -> _Read:
+        target = reader.expression()
+        if not isinstance(target, Item) or (target.name.name == "iota" and not target.name.quoted):
+            raise refusal(target.at, "for, kernel, or a tile to store to, such as x[0:4] = ...")
+        access = self._expressions.access(target)
+        reader.expect("=")
+        value = self._expressions.tile(reader.expression())
+        mask = self._expressions.tile(reader.expression()) if reader.accept("where") else None
+        label = reader.label()
+        reader.end()
+        return _Read(filled(Store("", access, value, "", mask), self._known), label)
+
+
+def _tensor(reader: Reader) -> tuple[Tensor, tuple[str, ...]]:
+    """A declaration, and the axis of each dimension, "" for none."""
+    if not reader.at(*_SPACES):
+        raise refusal(reader.token, f"kernel, or a tensor's space: {', '.join(_SPACES)}")
+    said = reader.take().text
+    space: Space = next(s for s in _SPACES if s == said)
+    name = reader.name("a tensor")
+    if not reader.at(*DTYPES):
+        raise refusal(reader.token, f"a dtype: {', '.join(sorted(DTYPES))}")
+    dtype = reader.take().text
+    reader.expect("[")
+    shape: list[int] = []
+    axes: list[str] = []
+    while not reader.at("]"):
+        named = reader.token.kind in ("word", "quoted")
+        axes.append(reader.name("an axis") if named else "")
+        if named:
+            reader.expect(":")
+        shape.append(reader.integer("an extent"))
+        if not reader.accept(","):
+            break
+    reader.expect("]")
+    reader.end()
+    return Tensor(name, tuple(shape), dtype, space), tuple(axes)
+
+
+def _named(read: _Read, labels: Labels, around: tuple[For, ...]) -> Stmt:
+    """The statement with its node id and origin, the bodies of loops after their loop."""
+    stmt = labels.named(read.stmt, read.label, _usual(read), around)
+    if isinstance(stmt, For):
+        inner = (*around, stmt)
+        return replace(stmt, body=tuple(_named(r, labels, inner) for r in read.body))
+    return stmt
+
+
+def _usual(read: _Read) -> str:
+    """The origin without a label: of a loop, that of its first statement."""
+    if isinstance(read.stmt, Store):
+        return usual_origin(read.stmt)
+    origins = (_usual(inner) if inner.label is None else origin_of(inner.label) for inner in read.body)
+    return next((origin for origin in origins if origin), "")
