@@ -221,16 +221,16 @@ def test_base_two_overflows_no_finite_difference(masked: float):
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-30)
 
 
-def test_a_sum_that_a_maximum_scales_is_no_maximum():
-    """x - the sum may be exact and positive, so it is multiplied as a whole."""
-    moved = op("add", op("mul", op("exp", op("sub", M, M)), M), Reduce("sum", X, 1))
-    before = program(
-        store("s0", M, Reduce("max", X, 1)),
-        store("s1", M, moved),
-        store("s2", Y, op("exp", op("sub", X, at("m", I, NEW)))),
-    )
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_sum_is_no_maximum(scaled: bool):
+    """x - the sum may be exact and positive, so it is multiplied as a whole; also where a maximum scales the sum."""
+    total = Reduce("sum", X, 1)
+    moved = op("add", op("mul", op("exp", op("sub", M, M)), M), total) if scaled else total
+    difference = op("sub", X, at("m", I, NEW))
+    first = [store("s0", M, Reduce("max", X, 1))] if scaled else []
+    before = program(*first, store("s1", M, moved), store("s2", Y, op("exp", difference)))
     value = value_of(exponentials_to_base_two(before), "s2")
-    assert split_factor(value.args[0]) == (op("sub", X, at("m", I, NEW)), pytest.approx(math.log2(math.e)))
+    assert split_factor(value.args[0]) == (difference, pytest.approx(math.log2(math.e)))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.25, -2.0])
