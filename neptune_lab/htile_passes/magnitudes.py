@@ -114,7 +114,7 @@ class Magnitudes:
         if not set(names) <= set(self.grid) or math.prod(self.grid[name] for name in names) > _TRIED:
             return _INF
         points = itertools.product(*(range(self.grid[name]) for name in names))
-        return max(_value(expr, dict(zip(names, point, strict=True))) for point in points)
+        return max(abs(_value(expr, dict(zip(names, point, strict=True)))) for point in points)
 
     def _growing(self, value: float, expr: TileExpr) -> float:
         """The value of an operator that can grow from one iteration to the next: unknown where it reads itself."""
@@ -150,8 +150,11 @@ def _value(expr: TileExpr, at: Mapping[str, int]) -> float:
         case Cast(arg=arg, dtype=dtype) if dtype.startswith("float"):
             return _value(arg, at)
         case Elementwise(op=op, args=args) if op in _SCALARS:
+            values = [_value(arg, at) for arg in args]
+            if _INF in values:
+                return _INF  # a part without a rule: its exponential is not known either
             try:
-                return _SCALARS[op](*(_value(arg, at) for arg in args))
+                return _SCALARS[op](*values)
             except (ArithmeticError, ValueError):
                 return _INF
     return _INF

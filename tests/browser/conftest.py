@@ -138,12 +138,12 @@ def new_page(browser, request) -> Iterator[Callable[..., Page]]:
 
 
 @pytest.fixture(scope="session")
-def contexts(browser) -> Iterator[list[BrowserContext]]:
-    """The context that pages of JupyterLab share, once there is one: its cache has JupyterLab's code."""
-    shared: list[BrowserContext] = []
-    yield shared
-    for context in shared:
-        context.close()
+def contexts(browser) -> list[BrowserContext]:
+    """The context that pages of JupyterLab share, once there is one: its cache has JupyterLab's code.
+
+    The browser closes it: at the session's end another test may be the last, and Playwright's loop is set aside then.
+    """
+    return []
 
 
 @pytest.fixture

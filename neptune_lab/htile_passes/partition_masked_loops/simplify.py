@@ -99,7 +99,7 @@ def _infinities_of(op: str, args: list[Infinities], operands: tuple[TileExpr, ..
         case (("tanh" | "sigmoid" | "erf"), _):
             return NEITHER
         case (("div" | "div_rn"), [a, b]) if isinstance(operands[1], Literal) and operands[1].value != 0:
-            return a
+            return a if operands[1].value > 0 else _negated(a)
         case (("log" | "log2"), [a]):
             return (a & {INF}) | {-INF}
         case (("and" | "or" | "not" | "lt" | "le" | "gt" | "ge" | "eq" | "ne"), _):
