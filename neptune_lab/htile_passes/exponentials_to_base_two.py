@@ -18,13 +18,16 @@ from neptune_lab.htile_passes.rewrite import rewrite_expressions
 LOG2_E = math.log2(math.e)
 # Summands that cannot pass this keep the constant: what the pass may round wrong is then common to a row, in a sum.
 SAFE = 1e12
-# Rows above this get a smaller factor: the roundings of the two products, six at most, stay below 2 ** 7 together.
+# Rows above this get a smaller factor: 4 tells apart what is not equal, or 1 does.
 _LARGE = 2.0**27
-_LEAST = 2.0**-101
+# The same where the products are rounded: seven roundings are less than 2 ** 4 together, so that a weight, which may be
+# rounded to float16, is at most 2 ** 11.
+_ROUNDED = 2.0**24
+_LEAST = 2.0**-104
 # Above this, four times a number may overflow beside one that does not.
 _LARGEST = 2.0**100
 _FINITE = float(np.finfo(np.float32).max)
-_SMALL = 2.0**-24  # its product with _LEAST is no denormal
+_SMALL = 2.0**-21  # its product with _LEAST is no denormal
 
 
 def exponentials_to_base_two(program: Program) -> Program:
@@ -220,8 +223,8 @@ class _Large:
             large = Elementwise("gt", (size, float32(_LARGE)), "bool")
             least = Elementwise("where", (huge, float32(own), float32(4 * own)), "float32")
             return Elementwise("where", (large, least, float32(own * LOG2_E)), "float32")
-        largest = Elementwise("max", (size, float32(_LARGE)), "float32")
-        part = Elementwise("div", (float32(_LARGE), largest), "float32")
+        largest = Elementwise("max", (size, float32(_ROUNDED)), "float32")
+        part = Elementwise("div", (float32(_ROUNDED), largest), "float32")
         least = Elementwise("max", (part, float32(_LEAST)), "float32")
         return Elementwise("mul", (least, float32(own * LOG2_E)), "float32")
 

@@ -28,7 +28,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds
-from neptune_lab.loop_ir.visits import LIMIT, Extents, Visits, extents_of, points, visits
+from neptune_lab.loop_ir.visits import LIMIT, Extents, Points, Visits, extents_of, points, visits
 
 Guarded: TypeAlias = tuple[Load | Previous, tuple[Expr, ...]]
 
@@ -215,11 +215,18 @@ def _limits(
     names = variables(value)
     holding = [*block.predicates, *(substitute(c, env) for c in conditions)]
     predicates = [p for p in holding if variables(p) & names]
-    used = names.union(*(variables(p) for p in predicates))
-    table = points([value], predicates, {name: extents[name] for name in extents if name in used})
+    table = _points(value, predicates, extents)
+    if table is None and conditions:
+        # A condition that is no arithmetic of loops, or that brings in too many of them: without it there are more.
+        table = _points(value, [p for p in block.predicates if variables(p) & names], extents)
     if table is None:
         return None
     return (0, 0) if not len(table) else (int(table.min()), int(table.max()))
+
+
+def _points(value: Expr, predicates: list[Expr], extents: Mapping[str, int]) -> Points | None:
+    used = variables(value).union(*(variables(p) for p in predicates))
+    return points([value], predicates, {name: extents[name] for name in extents if name in used})
 
 
 def _not_provable(block: Block, what: str) -> ScheduleError:

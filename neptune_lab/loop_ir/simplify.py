@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Program, Var, add, children, mul, rebuild, transform, walk
+from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.tree import blocks
+
+# What a comparison says of a - b where it holds: (least, greatest), None for no limit.
+_SIGNS = {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "eq": (0, 0)}
+_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
 
 
 def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
@@ -21,9 +26,13 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
         case Op("abs", (a,)):
             x = bounds(a, extents)
             return None if x is None else (max(0, x[0], -x[1]), max(-x[0], x[1]))
-        case Op("select", (_, a, b)):
-            x, y = bounds(a, extents), bounds(b, extents)
-            return None if x is None or y is None else (min(x[0], y[0]), max(x[1], y[1]))
+        case Op("select", (condition, a, b)):
+            sides = [_where(condition, a, extents), _where(Op("not", (condition,)), b, extents)]
+            taken = [x for x in sides if x is None or x[0] <= x[1]]
+            if None in taken:
+                return None
+            known = [x for x in taken if x is not None]
+            return (min(x[0] for x in known), max(x[1] for x in known)) if known else bounds(a, extents)
         case Op(name, (a, b)):
             x, y = bounds(a, extents), bounds(b, extents)
             if x is None or y is None:
@@ -45,6 +54,33 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
                 case "min":
                     return min(x[0], y[0]), min(x[1], y[1])
     return None
+
+
+def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """`bounds` of `expr` where `condition` holds, (1, 0) where it never does: j + 8 is in [0, 7] where j < 0."""
+    found = bounds(expr, extents)
+    match condition:
+        case Op("not", (Op("not", (whole,)),)):
+            return _where(whole, expr, extents)
+        case Op("not", (Op(name, args),)) if name in _OPPOSITE:
+            condition = Op(_OPPOSITE[name], args)
+    match condition:
+        case Op(name, (a, b)) if found is not None and name in _SIGNS:
+            difference = Op("sub", (a, b))
+            own, form, around = as_sum(expr), as_sum(difference), bounds(difference, extents)
+            if own is None or form is None or around is None:
+                return found
+            least, greatest = _SIGNS[name]
+            low = around[0] if least is None else max(around[0], least)
+            high = around[1] if greatest is None else min(around[1], greatest)
+            if low > high:
+                return (1, 0)
+            for sign in (1, -1):
+                rest = own.plus(form, -sign)
+                if not rest.terms:
+                    ends = sorted((sign * low + rest.constant, sign * high + rest.constant))
+                    return max(found[0], ends[0]), min(found[1], ends[1])
+    return found
 
 
 def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:

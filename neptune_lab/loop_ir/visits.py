@@ -230,6 +230,7 @@ ARITHMETIC: dict[str, Callable[..., Points]] = {
     "max": np.maximum,
     "min": np.minimum,
     "neg": np.negative,
+    "abs": np.abs,
     "lt": np.less,
     "le": np.less_equal,
     "gt": np.greater,

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.operations import NUMBERS, kind_of, operate
+from neptune_lab.operators.operations import NUMBERS, is_wide, kind_of, operate
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
 
 _LARGEST = 3.4028234663852886e38  # of float32
+_LARGEST_OF_64_BITS = 1.7976931348623157e308
 
 
 def _apply(name: str, *args: Any) -> Any:
@@ -72,8 +73,9 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Scalar:
 
 
 def _nan_to_num(x: Any, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Scalar:
-    high = _LARGEST if posinf is None else posinf
-    low = -_LARGEST if neginf is None else neginf
+    largest = _LARGEST_OF_64_BITS if is_wide(getattr(x, "value", x)) else _LARGEST
+    high = largest if posinf is None else posinf
+    low = -largest if neginf is None else neginf
     finite = _select(_apply("eq", x, math.inf), high, _select(_apply("eq", x, -math.inf), low, x))
     return _select(_apply("ne", x, x), 0.0 if nan is None else nan, finite)
 

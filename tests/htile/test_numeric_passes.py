@@ -248,6 +248,18 @@ def test_products_of_base_two_are_exact_in_large_rows(scale: float):
     np.testing.assert_array_equal(np.abs(np.frexp(products / x.astype(np.float64))[0][large]), 0.5)  # powers of two
 
 
+@pytest.mark.parametrize("scale", [1e20, 0.0884, 1e5])
+def test_rounded_products_of_base_two_stay_far_from_the_end_of_float16(scale: float):
+    """The maximum's weight is 1 up to a few roundings, which are common to its row."""
+    before = rows_of_softmax(op("mul", X, lit(scale)))
+    after = exponentials_to_base_two(scale_after_maximum(before))
+    for size in (1.0, 1e3, 1e9, 1e18):
+        x = (size * np.random.default_rng(0).standard_normal((32, 16))).astype(np.float32)
+        weights = interpret(after, {"x": x})["y"]
+        assert np.isfinite(weights.astype(np.float16)).all()
+        assert (weights.max(axis=1) > 2.0**-11).all()
+
+
 @pytest.mark.parametrize("hidden", [-3.4028234663852886e38, 3.4028234663852886e38])
 def test_base_two_sees_what_a_mask_writes_into_bounded_values(hidden: float):
     """tanh bounds the elements, but not the literal of the mask: rows of finfo.min alone, and beside -inf."""

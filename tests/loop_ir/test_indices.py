@@ -20,6 +20,14 @@ PYTHON = {
     "max": max,
     "min": min,
     "neg": lambda a: -a,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "not": lambda a: not a,
+    "select": lambda c, a, b: a if c else b,
 }
 NAMES = ("a", "b", "c")
 EXTENTS = st.fixed_dictionaries({name: st.integers(1, 5) for name in NAMES})
@@ -41,6 +49,24 @@ def _bigger(part: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
 
 
 INDICES = st.recursive(LEAVES, _bigger, max_leaves=8)
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> Expr:
+    """A choice by a comparison, of what is compared as often as of anything else."""
+    a, b = draw(INDICES), draw(INDICES)
+    condition = Op(draw(st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"])), (a, b))
+    if draw(st.booleans()):
+        condition = Op("not", (condition,))
+    shifts = st.integers(-9, 9).map(Const)
+    near = [
+        Op("add", (a, draw(shifts))),
+        Op("sub", (draw(shifts), a)),
+        Op("add", (Op("sub", (a, b)), draw(shifts))),
+        Op("sub", (b, a)),
+        draw(INDICES),
+    ]
+    return Op("select", (condition, draw(st.sampled_from(near)), draw(st.sampled_from(near))))
 
 
 def evaluate(expr: Expr, env: dict[str, int]) -> int:
@@ -87,13 +113,23 @@ def test_simplify_keeps_every_value_and_never_grows(expr: Expr, extents: dict[st
         assert evaluate(short, env) == evaluate(expr, env)
 
 
-@given(INDICES, EXTENTS)
+@given(INDICES | choices(), EXTENTS)
 def test_bounds_hold_everywhere(expr: Expr, extents: dict[str, int]):
     found = bounds(expr, extents)
     assert found is not None
     values = [evaluate(expr, env) for env in points(extents)]
     assert found[0] <= min(values)
     assert max(values) <= found[1]
+
+
+def test_bounds_of_an_index_from_the_end():
+    distance = Op("sub", (Var("j"), Var("i")))
+    wrapped = Op("select", (Op("lt", (distance, Const(0))), Op("add", (distance, Const(16384))), distance))
+    assert bounds(wrapped, {"i": 8192, "j": 8192}) == (0, 16383)
+    other = Op("select", (Op("not", (Op("ge", (distance, Const(0))),)), Op("neg", (distance,)), distance))
+    assert bounds(other, {"i": 8, "j": 4}) == (0, 7)
+    never = Op("select", (Op("lt", (Var("i"), Const(0))), Const(99), Var("i")))
+    assert bounds(never, {"i": 8}) == (0, 7)
 
 
 @given(INDICES, st.sampled_from(NAMES))

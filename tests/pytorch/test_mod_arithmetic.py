@@ -87,6 +87,45 @@ def test_scores(score_mod):
     same(score_mod)
 
 
+WIDE = torch.tensor([math.nan, math.inf, -math.inf] + [0.5] * (N - 3), dtype=torch.float64, device=DEVICE)
+
+
+def test_the_largest_number_is_that_of_64_bits_where_a_mod_computes_in_them():
+    """It is an infinity as a score in float32, so that rows with it are NaN."""
+    same(lambda s, b, h, q, kv: torch.nan_to_num(s + WIDE[q], 0.5).float())
+    same(lambda s, b, h, q, kv: torch.nan_to_num(s * ODD[q], 0.5))
+
+
+@pytest.mark.parametrize("score_mod", [lambda s, b, h, q, kv: s * 1e20, lambda s, b, h, q, kv: s / -1e-9])
+def test_weights_of_large_scores_fit_float16(score_mod):
+    """Small whole numbers, so that no score is rounded: the largest one of a row takes all."""
+    q, k, v = (torch.randint(-3, 4, (1, 2, N, 8), generator=G).half().to(DEVICE) for _ in range(3))
+    found, expected = nl.attention(q, k, v, score_mod=score_mod), flex(q, k, v, score_mod)
+    assert (found - expected).abs().max() < 2e-3
+
+
+def test_a_score_that_is_a_large_number_of_the_mod():
+    """Its products with log2(e) are rounded, as validation knows (docs/concepts/numbers.md, "Large common offsets")."""
+    q, k, v = tensors((1, 2, N, 8))
+    mod = lambda s, b, h, q, kv: torch.where((kv * 5 + q) % 3 == 3, s, -1e4) + torch.ceil(kv / 3)  # noqa: E731
+    assert (nl.attention(q, k, v, score_mod=mod) - flex(q, k, v, mod)).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize(
+    "mask_mod",
+    [
+        lambda b, h, q, kv: (kv - q) * 0.7 < 3,
+        lambda b, h, q, kv: (kv - q).abs() <= 5,
+        lambda b, h, q, kv: torch.where(q % 7 > 2, (q >= kv) == (kv > 3), kv < 9),
+    ],
+)
+def test_an_index_from_the_end_beside_a_mask(mask_mod):
+    same(lambda s, b, h, q, kv: s + TABLE[kv - q] + POOL[-q - 1], lambda b, h, q, kv: mask_mod(b, h, q, kv) | (q == kv))
+
+
+TABLE = torch.randn(2 * N, generator=G).to(DEVICE)
+
+
 class Neighbourhood:
     """A mask whose sizes are an object's, on a canvas of `width` columns."""
 

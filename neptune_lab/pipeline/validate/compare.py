@@ -13,7 +13,7 @@ from neptune_lab.loop_ir.nodes import Cast, Op, Program, walk
 from neptune_lab.pipeline.validate.reference import evaluate, evaluate_sets
 
 Arrays = dict[str, np.ndarray]
-Undecided = Callable[[], Mapping[str, np.ndarray]]
+Roundings = Callable[[], "Mapping[str, Rounding]"]
 
 # Inputs are moved by this much, relatively, to see how far rounding on the way can move a result.
 _UNIT = 2.0**-22
@@ -25,6 +25,23 @@ _TRIALS = 8
 _ROUNDINGS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
+# How many times the spread of these evaluations is still rounding.
+_SPREADS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What rounding on the way makes of an output.
+
+    Args:
+        decides: elements that it decides, as it decides 0/0 where a variance of equal numbers is divided by.
+        spread: how far apart the evaluations are; infinite where some give no number.
+    """
+
+    decides: np.ndarray
+    spread: np.ndarray
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What an output should be.
@@ -33,13 +50,13 @@ class Wanted:
         stated: the definition in its own dtypes.
         wide: in float64.
         slack: the distance from `wide` that is still rounding.
-        undecided: gives the elements that rounding decides, by output; computed when first called.
+        rounding: gives what rounding makes of each output; computed when first called.
     """
 
     stated: np.ndarray
     wide: np.ndarray
     slack: np.ndarray
-    undecided: Undecided
+    rounding: Roundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +94,22 @@ def expectations(
     expected = []
     for n, inputs in enumerate(sets):
         finite = _finite(inputs)
-        undecided = cache(partial(_undecided, definition, inputs))
+        rounding = cache(partial(_roundings, definition, inputs))
         expected.append(
             {
-                name: _wanted(stated[name][n], wide[name][n], other[name][n], unit, finite, undecided)
+                name: _wanted(stated[name][n], wide[name][n], other[name][n], unit, finite, rounding)
                 for name in definition.outputs
             }
         )
     return expected
 
 
-def _undecided(definition: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Elements of each output that rounding decides, as it decides 0/0 where a variance of equal numbers is divided by.
+def _roundings(definition: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, Rounding]:
+    """What rounding makes of each output.
 
-    Formal statement: among `_TRIALS` evaluations in float64, each with every operation off by a rounding of float32 at
-    random, some give a number and others do not, or their numbers have no digit in common.
+    Formal statement: of `_TRIALS` evaluations in float64, each with every operation off by a rounding of float32 at
+    random, and an exact one, an element is decided by rounding if some give a number and others do not, or if their
+    numbers have no digit in common.
     """
     rng = np.random.default_rng(0)
     trials = [evaluate(definition, inputs, wide=True, rounding=rng) for _ in range(_TRIALS)]
@@ -101,8 +119,9 @@ def _undecided(definition: Program, inputs: Mapping[str, np.ndarray]) -> dict[st
         values = np.stack([np.asarray(trial[name], np.float64) for trial in (*trials, exact)])
         finite = np.isfinite(values)
         with np.errstate(all="ignore"):
-            spread = np.max(values, axis=0) - np.min(values, axis=0) > np.max(np.abs(values), axis=0) / 4
-        found[name] = np.where(finite.all(axis=0), spread, finite.any(axis=0))
+            spread = np.max(values, axis=0) - np.min(values, axis=0)
+            decides = np.where(finite.all(axis=0), spread > np.max(np.abs(values), axis=0) / 4, finite.any(axis=0))
+        found[name] = Rounding(decides, np.where(np.isfinite(spread), spread, np.inf))
     return found
 
 
@@ -111,7 +130,7 @@ def _finite(inputs: Mapping[str, np.ndarray]) -> bool:
 
 
 def _wanted(
-    stated: np.ndarray, wide: np.ndarray, moved: np.ndarray, unit: float, finite: bool, undecided: Undecided
+    stated: np.ndarray, wide: np.ndarray, moved: np.ndarray, unit: float, finite: bool, rounding: Roundings
 ) -> Wanted:
     """What an output should be, from three evaluations of it.
 
@@ -119,7 +138,7 @@ def _wanted(
         moved: in float64, on inputs that are moved by rounding errors.
         unit: of the coarsest rounding on the way.
         finite: the inputs are.
-        undecided: gives the elements that rounding decides.
+        rounding: gives what rounding makes of each output.
     """
     kind = stated.dtype.kind
     a, b = np.asarray(stated, np.float64), np.asarray(wide, np.float64)
@@ -133,7 +152,7 @@ def _wanted(
             slack = np.full(np.shape(b), np.inf)  # a threshold that is compared with an infinity
         elif kind in "iu":  # ties are rounded either way; of NaN nothing is stated
             slack = np.where(a == b, np.maximum(slack, 1.0), np.inf)
-        return Wanted(a, b, np.where(np.isfinite(slack), slack, np.inf), undecided)
+        return Wanted(a, b, np.where(np.isfinite(slack), slack, np.inf), rounding)
 
 
 def _dtypes(definition: Program) -> set[str]:
@@ -159,8 +178,10 @@ def difference(wanted: Mapping[str, Wanted], found: Mapping[str, np.ndarray], *,
             apart = finite & ~np.isfinite(got)
             if not removes:
                 apart |= ~np.isfinite(want.stated) & ~np.isfinite(want.wide) & np.isfinite(got)
-            if apart.any():
-                bad |= apart & ~want.undecided()[name]
+            if (bad | apart).any():  # numbers of the definition itself, as a mask of -1e4, are rounded on the way too
+                rounding = want.rounding()[name]
+                bad &= np.abs(got - want.wide) > _SPREADS * rounding.spread
+                bad |= apart & ~rounding.decides
         if bad.any():
             at = tuple(int(n) for n in np.argwhere(bad)[0]) if bad.ndim else ()
             return Difference(name, at, float(want.wide[at]), float(got[at]))

@@ -208,9 +208,6 @@ class _Machine:
                 if name in _ROUNDED:
                     found = self.rounded(found)
                 # NumPy computes a function of whole numbers in float64; single precision is what was written.
-                return (
-                    found.astype(np.float32)
-                    if found.dtype == np.float64 and not self.wide and name != "select"
-                    else found
-                )
+                written = self.wide or name == "select" or any(np.asarray(p).dtype == np.float64 for p in parts)
+                return found if written or found.dtype != np.float64 else found.astype(np.float32)
         raise TypeError(f"{type(e).__name__} is not part of a definition")
