@@ -6,9 +6,10 @@ reads back what it wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import NoReturn
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
@@ -29,15 +30,17 @@ from neptune_lab.htile.nodes import (
     Tensor,
     TileExpr,
 )
+from neptune_lab.htile.printer import flat_access
 from neptune_lab.htile.walk import (
     accesses,
     names_of_access,
     reads,
     region,
-    rewrite,
+    rewrite_store,
     same_region,
     stores,
     subexpressions,
+    written,
 )
 
 
@@ -54,28 +57,75 @@ def keep_stored_tiles(program: Program) -> Program:
     is 0 past the tensor's end, as a load gives it.
 
     Raises:
-        TileError: a kernel reads another region of such a tensor than the one it stored.
+        TileError: a kernel stores two regions of such a tensor, reads another one than it stored, or stores only some
+            elements of a tile whose others are read.
     """
     tensors = {t.name: t for t in program.tensors}
     added: list[Tensor] = []
-    kernels = []
+    kernels: list[Kernel] = []
+    earlier: set[str] = set()
     for kernel in program.kernels:
-        stored: dict[str, Access] = {}
-        for store in stores(kernel.body):
-            if tensors[store.target.tensor].space != "chip":
-                stored[store.target.tensor] = store.target
         read = {a.tensor for store in stores(kernel.body) for a in reads(store)}
         names: dict[str, str] = {}
-        for tensor in stored:
-            if tensor in read:
+        for tensor in dict.fromkeys(store.target.tensor for store in stores(kernel.body)):
+            if tensor in read and tensors[tensor].space != "chip":
                 names[tensor] = _fresh(f"{tensor}_chip", set(tensors) | {t.name for t in added})
                 added.append(replace(tensors[tensor], name=names[tensor], space="chip"))
         if names:
             kernel = replace(kernel, body=tuple(_without_moving_bounds(s, names, tensors, ()) for s in kernel.body))
+            stored = _stored(kernel, names, earlier)
         kernels.append(_keep(kernel, names, stored, tensors) if names else kernel)
+        earlier |= written(kernel)
     if not added:
         return program
     return replace(program, tensors=program.tensors + tuple(added), kernels=tuple(kernels))
+
+
+def _stored(kernel: Kernel, names: Collection[str], earlier: Collection[str]) -> dict[str, Access]:
+    """The one tile of each tensor of `names` that a kernel stores and reads; `earlier` kernels store the tensors.
+
+    Formal statement: all accesses of a tensor are of one region, whose variables are of the same loops; all stores have
+    one mask, which reads nothing; and none if an earlier kernel stores the tensor, since a read may need what the mask
+    leaves out.
+    """
+    tiles: dict[str, Access] = {}
+    bound: dict[str, tuple[str, ...]] = {}
+    masks: dict[str, TileExpr | None] = {}
+
+    def refuse(store: Store, tensor: str, found: str, expected: str) -> NoReturn:
+        raise TileError(
+            f"kernel {kernel.name} stores {tensor!r} and reads it, {found}; expected {expected}",
+            node=store.node_id,
+            help="compute the reader in a kernel of its own",
+        )
+
+    def visit(body: tuple[Stmt, ...], loops: tuple[For, ...]) -> None:
+        for stmt in body:
+            if isinstance(stmt, For):
+                visit(stmt.body, (*loops, stmt))
+                continue
+            for access in (stmt.target, *reads(stmt)):
+                name = access.tensor
+                if name not in names:
+                    continue
+                first = tiles.setdefault(name, access)
+                if not same_region(first, access):
+                    found = f"as {flat_access(first)} and as {flat_access(access)}"
+                    refuse(stmt, name, found, "one tile, which it can keep on chip")
+                around = tuple(loop.node_id for loop in loops if loop.var in names_of_access(access))
+                if bound.setdefault(name, around) != around:
+                    refuse(stmt, name, f"as {flat_access(access)} in two loops", "one loop around both")
+            if stmt.target.tensor in names:
+                name = stmt.target.tensor
+                if masks.setdefault(name, stmt.mask) != stmt.mask:
+                    refuse(stmt, name, "each time under another mask", "one mask for all stores of a tile")
+                if stmt.mask is not None and name in earlier:
+                    refuse(stmt, name, "and its mask leaves elements of an earlier kernel", "a store of the whole tile")
+                if any(True for _ in accesses(stmt.mask)):
+                    refuse(stmt, name, "under a mask that is computed from tensors", "a mask of positions")
+
+    visit(kernel.body, ())
+    return tiles
 
 
 def _fresh(name: str, taken: set[str]) -> str:
@@ -141,12 +191,6 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access], tens
 
     def visit(expr: TileExpr, env: Env) -> TileExpr:
         if isinstance(expr, Access) and expr.tensor in names:
-            if not same_region(expr, stored[expr.tensor]):
-                raise TileError(
-                    f"kernel {kernel.name} reads a region of {expr.tensor!r} that it stores in another shape",
-                    node=kernel.node_id,
-                    help="compute the reader in a kernel of its own",
-                )
             chip = Access(names[expr.tensor], expr.index)
             return _as_loaded(chip, tensors[expr.tensor], env) if expr.tensor in factors else chip
         return expr
@@ -172,11 +216,11 @@ def _keep(kernel: Kernel, names: dict[str, str], stored: dict[str, Access], tens
             inner = {**env, stmt.var: loop_interval(stmt, env)}
             body = tuple(s for x in stmt.body for s in statement(x, (*loops, stmt.var), inner))
             return (replace(stmt, body=body),)
-        value = rewrite(stmt.value, lambda expr: visit(expr, env))
+        stmt = rewrite_store(stmt, lambda expr: visit(expr, env))
         if stmt.target.tensor not in names:
-            return (stmt if value is stmt.value else replace(stmt, value=value),)
+            return (stmt,)
         chip = Access(names[stmt.target.tensor], stmt.target.index)
-        kept = Store(f"{stmt.node_id}/chip", chip, value, stmt.origin)
+        kept = Store(f"{stmt.node_id}/chip", chip, stmt.value, stmt.origin)
         out = replace(stmt, value=chip)
         if names_of_access(stmt.target) & set(loops):
             return (kept, out)

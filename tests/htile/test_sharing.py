@@ -2,123 +2,245 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from htile_programs import F32, NEW, at, lit, op, tile
+from pass_texts import after, read
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile import to_text, verify
-from neptune_lab.htile.nodes import Arith, For, GridAxis, Int, Kernel, Name, Program, Slice, Stmt, Store, Tensor
 from neptune_lab.htile_passes import keep_stored_tiles, share_common_tiles
 
-I, D = tile("i0", 16, "i"), Slice(Int(0), 8, "d")
-TENSORS = (
-    Tensor("x", (32,), F32, "input"), Tensor("w", (32, 8), F32, "input"), Tensor("y", (32,), F32, "output"),
-    Tensor("z", (32, 8), F32, "output"), Tensor("a", (32,), F32, "chip"), Tensor("b", (32,), F32, "chip"),
-    Tensor("s", (32,), F32, "chip"), Tensor("o", (32, 8), F32, "chip"),
-)  # fmt: skip
-X, W, Y, Z = at("x", I), at("w", I, D), at("y", I), at("z", I, D)
-A, B, S, O = at("a", I), at("b", I), at("s", I), at("o", I, D)
-A2, B2 = at("a", I, NEW), at("b", I, NEW)
+DECLARED = """
+program p(x, w) -> y, z
+  input   x  float32[i: 32]
+  input   w  float32[i: 32, d: 8]
+  output  y  float32[i: 32]
+  output  z  float32[i: 32, d: 8]
+  chip    a  float32[i: 32]
+  chip    b  float32[i: 32]
+  chip    s  float32[i: 32]
+  chip    o  float32[i: 32, d: 8]
+"""
+# Every output must be stored: by this kernel, if not by another one.
+FILL = """
+kernel f  grid ()
+    y[0:32] = x[0:32]
+    z[0:32, 0:8] = w[0:32, 0:8]
+"""
 
 
-def program(*body: Stmt) -> Program:
-    """The body as the first kernel; a second one fills both outputs, since every output must be stored."""
-    fill = (store("fill_y", Y, X), store("fill_z", Z, W))
-    grid = (GridAxis("i0", 2),)
-    out = Program("p", TENSORS, ("x", "w"), ("y", "z"), (Kernel("k", "p", grid, body), Kernel("f", "f", grid, fill)))
-    verify(out)
-    return out
+def kept(kernel: str) -> str:
+    return after(keep_stored_tiles, DECLARED, kernel + FILL)
 
 
-def store(node: str, target, value) -> Store:
-    return Store(node, target, value, f"block_{node}")
+def shared(kernel: str) -> str:
+    return after(share_common_tiles, DECLARED, kernel + FILL)
 
 
-def nodes(after: Program) -> list[str]:
-    return [stmt.node_id for stmt in after.kernels[0].body]
+# -- keep_stored_tiles ----------------------------------------------------------------------------------------------
 
 
 def test_what_is_stored_and_read_again_stays_on_chip():
-    after = keep_stored_tiles(program(store("s1", Y, op("exp", X)), store("s2", Z, op("mul", at("y", I, NEW), W))))
-    verify(after)
-    assert nodes(after) == ["s1/chip", "s1", "s2"]
-    assert "z[i0*16:i0*16+16, 0:8] = y_chip[i0*16:i0*16+16, NewAxis] *" in to_text(after)
+    made = kept("""
+kernel p  grid (r: 8)
+    y[r*4:r*4+4] = exp(x[r*4:r*4+4])
+    z[r*4:r*4+4, 0:8] = y[r*4:r*4+4, NewAxis] * w[r*4:r*4+4, 0:8]
+""")
+    assert (
+        made
+        == f"""
++ chip y_chip float32[i: 32]
+kernel p  grid (r: 8)
+    y_chip[r*4:r*4+4] = exp(x[r*4:r*4+4])  @y/chip
+    y[r*4:r*4+4] = y_chip[r*4:r*4+4]
+    z[r*4:r*4+4, 0:8] = y_chip[r*4:r*4+4, NewAxis] * w[r*4:r*4+4, 0:8]
+{FILL}"""
+    )
 
 
 def test_an_output_that_a_loop_carries_is_stored_once():
-    loop = For("l1", "t", Int(0), Int(4), (store("s2", Y, op("add", Y, X)),), "block")
-    after = keep_stored_tiles(program(store("s1", Y, lit(0.0)), loop))
-    verify(after)
-    assert nodes(after) == ["s1/chip", "l1", "s2"]
-    assert to_text(after).count(" y[") == 2  # here, and in the second kernel
+    made = kept("""
+kernel p  grid (r: 8)
+    y[r*4:r*4+4] = 0.0  @start
+    for t in range(4):
+        y[r*4:r*4+4] = y[r*4:r*4+4] + x[r*4:r*4+4]
+""")
+    assert (
+        made
+        == f"""
++ chip y_chip float32[i: 32]
+kernel p  grid (r: 8)
+    y_chip[r*4:r*4+4] = 0.0  @start/chip
+    for t in range(4):
+        y_chip[r*4:r*4+4] = y_chip[r*4:r*4+4] + x[r*4:r*4+4]  @y/chip
+    y[r*4:r*4+4] = y_chip[r*4:r*4+4]
+{FILL}"""
+    )
 
 
 def test_an_output_whose_region_moves_with_the_loop_is_stored_in_it():
-    moving = Slice(Arith("*", Name("t"), Int(8)), 8, "i")
-    body = (store("s1", at("y", moving), lit(1.0)), store("s2", at("z", moving, D), at("y", moving, NEW)))
-    after = keep_stored_tiles(program(For("l1", "t", Int(0), Int(4), body, "block")))
-    verify(after)
-    (loop,) = after.kernels[0].body
-    assert isinstance(loop, For)
-    assert [s.node_id for s in loop.body] == ["s1/chip", "s1", "s2"]
+    made = kept("""
+kernel p  grid ()
+    for t in range(4):
+        y[t*8:t*8+8] = 1.0
+        z[t*8:t*8+8, 0:8] = y[t*8:t*8+8, NewAxis]
+""")
+    assert (
+        made
+        == f"""
++ chip y_chip float32[i: 32]
+kernel p  grid ()
+    for t in range(4):
+        y_chip[t*8:t*8+8] = 1.0  @y/chip
+        y[t*8:t*8+8] = y_chip[t*8:t*8+8]
+        z[t*8:t*8+8, 0:8] = y_chip[t*8:t*8+8, NewAxis]
+{FILL}"""
+    )
 
 
 def test_what_an_earlier_kernel_stored_is_loaded_before_the_loop_that_adds_to_it():
-    adds = For("l1", "t", Int(0), Int(4), (store("s1", Y, op("add", Y, X)),), "block")
-    start = Kernel("k0", "start", (GridAxis("i0", 2),), (store("s0", Y, lit(0.0)),))
-    before = program(adds)
-    after = keep_stored_tiles(replace(before, kernels=(start, *before.kernels)))
-    verify(after)
-    load, loop, out = after.kernels[1].body
-    assert "y_chip[i0*16:i0*16+16] = y[i0*16:i0*16+16]" in to_text(after)
-    assert [stmt.node_id for stmt in (load, loop, out)] == ["tile:y/load@p", "l1", "s1"]
+    start = """
+kernel start  grid (r: 8)
+    y[r*4:r*4+4] = 0.0
+"""
+    made = kept(f"""{start}
+kernel p  grid (r: 8)
+    for t in range(4):
+        y[r*4:r*4+4] = y[r*4:r*4+4] + x[r*4:r*4+4]  @sum
+""")
+    assert (
+        made
+        == f"""
++ chip y_chip float32[i: 32]{start}
+kernel p  grid (r: 8)
+    y_chip[r*4:r*4+4] = y[r*4:r*4+4]  @sum=tile:y/load@p
+    for t in range(4):
+        y_chip[r*4:r*4+4] = y_chip[r*4:r*4+4] + x[r*4:r*4+4]  @sum/chip
+    y[r*4:r*4+4] = y_chip[r*4:r*4+4]  @sum
+{FILL}"""
+    )
 
 
 def test_nothing_read_again_is_the_same_object():
-    before = program(store("s1", Y, op("exp", X)))
-    assert keep_stored_tiles(before) is before
+    assert kept("""
+kernel p  grid ()
+    y[0:32] = exp(x[0:32])
+""") == "unchanged"  # fmt: skip
 
 
-def test_another_region_read_back_is_refused():
-    other = Slice(Int(0), 16, "i")
-    with pytest.raises(TileError, match=r"(?s)'y'.*kernel of its own"):
-        keep_stored_tiles(program(store("s1", Y, X), store("s2", Z, at("y", other, NEW))))
+REFUSED = {
+    "another region read back": """
+kernel p  grid (r: 8)
+    y[r*4:r*4+4] = x[r*4:r*4+4]
+    z[r*4:r*4+4, 0:8] = y[0:4, NewAxis]
+""",
+    "two regions stored, one read": """
+kernel p  grid ()
+    y[0:4] = x[0:4]
+    y[4:8] = x[4:8]
+    z[4:8, 0:8] = y[4:8, NewAxis]
+""",
+    "another region stored before a loop": """
+kernel p  grid (r: 8)
+    y[r*r] = 0.0
+    for t in range(2):
+        y[r*4:r*4+4] = y[r*4:r*4+4] + x[r*4:r*4+4]
+""",
+    "one variable, two loops": """
+kernel p  grid ()
+    for t in range(4):
+        y[t*8:t*8+8] = x[t*8:t*8+8]
+    for t in range(4):
+        z[t*8:t*8+8, 0:8] = y[t*8:t*8+8, NewAxis]
+""",
+    "elements of an earlier kernel": """
+kernel e  grid ()
+    y[0:32] = 0.0
+kernel p  grid ()
+    y[0:32] = x[0:32]  where iota[0:32] < 5
+    z[0:32, 0:8] = y[0:32, NewAxis]
+""",
+    "two masks": """
+kernel p  grid ()
+    y[0:32] = x[0:32]  where iota[0:32] < 5
+    y[0:32] = y[0:32] * 2.0  where iota[0:32] >= 5
+""",
+    "a mask of values": """
+kernel p  grid ()
+    for t in range(2):
+        a[0:32] = x[t*4:t*4+1]
+        y[0:32] = x[0:32]  where a[0:32] > 0.0
+    z[0:32, 0:8] = y[0:32, NewAxis]
+""",
+}
 
 
-def start() -> tuple[Stmt, ...]:
-    return store("a", A, X), store("b", B, lit(0.0)), store("s", S, lit(1.0)), store("o", O, lit(1.0))
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_tile_that_is_not_the_one_kept_is_refused(name: str):
+    program = read(DECLARED, REFUSED[name] + FILL)
+    with pytest.raises(TileError, match=r"(?s)kernel p stores 'y' and reads it.*kernel of its own"):
+        keep_stored_tiles(program)
+
+
+def test_a_mask_reads_what_is_kept():
+    made = kept("""
+kernel p  grid ()
+    y[0:32] = x[0:32]
+    z[0:32, 0:8] = w[0:32, 0:8]  where y[0:32, NewAxis] > 0.0
+""")
+    assert "    z[0:32, 0:8] = w[0:32, 0:8]  where y_chip[0:32, NewAxis] > 0.0\n" in made
+
+
+# -- share_common_tiles ---------------------------------------------------------------------------------------------
+
+START = """
+kernel p  grid (r: 8)
+    a[r*4:r*4+4] = x[r*4:r*4+4]
+    b[r*4:r*4+4] = 0.0
+    s[r*4:r*4+4] = 1.0
+    o[r*4:r*4+4, 0:8] = 1.0"""
 
 
 def test_a_repair_term_is_computed_once_for_all_ranks():
-    one, two = op("exp", op("sub", A, B)), op("exp", op("sub", A2, B2))
-    after = share_common_tiles(program(*start(), store("n", S, op("mul", one, S)), store("m", O, op("mul", two, O))))
-    verify(after)
-    text = to_text(after)
-    assert nodes(after) == ["a", "b", "s", "o", "n/repair", "n", "m"]
-    assert text.count("exp(") == 1
-    assert "repair[0:16, NewAxis] * o[" in text
+    made = shared(f"""{START}
+    s[r*4:r*4+4] = exp(a[r*4:r*4+4] - b[r*4:r*4+4]) * s[r*4:r*4+4]  @sum
+    o[r*4:r*4+4, 0:8] = exp(a[r*4:r*4+4, NewAxis] - b[r*4:r*4+4, NewAxis]) * o[r*4:r*4+4, 0:8]  @out
+""")
+    assert (
+        made
+        == f"""
++ chip repair float32[i: 4]{START}
+    repair[0:4] = exp(a[r*4:r*4+4] - b[r*4:r*4+4])  @sum/repair
+    s[r*4:r*4+4] = repair[0:4] * s[r*4:r*4+4]  @sum
+    o[r*4:r*4+4, 0:8] = repair[0:4, NewAxis] * o[r*4:r*4+4, 0:8]  @out
+{FILL}"""
+    )
 
 
 def test_a_guard_is_named_after_what_it_guards():
-    def guard(x):
-        return op("where", op("eq", x, lit(0.0), dtype="bool"), lit(1.0), x)
-
-    after = share_common_tiles(
-        program(*start(), store("n", S, op("div", S, guard(A))), store("m", O, op("div", O, guard(A2))))
+    made = shared(f"""{START}
+    s[r*4:r*4+4] = s[r*4:r*4+4] / where(a[r*4:r*4+4] == 0.0, 1.0, a[r*4:r*4+4])  @sum
+    o[r*4:r*4+4, 0:8] = o[r*4:r*4+4, 0:8] / where(a[r*4:r*4+4, NewAxis] == 0.0, 1.0, a[r*4:r*4+4, NewAxis])  @out
+""")
+    assert (
+        made
+        == f"""
++ chip a_finite float32[i: 4]{START}
+    a_finite[0:4] = where(a[r*4:r*4+4] == 0.0, 1.0, a[r*4:r*4+4])  @sum/a_finite
+    s[r*4:r*4+4] = s[r*4:r*4+4] / a_finite[0:4]  @sum
+    o[r*4:r*4+4, 0:8] = o[r*4:r*4+4, 0:8] / a_finite[0:4, NewAxis]  @out
+{FILL}"""
     )
-    verify(after)
-    assert "n/a_finite" in nodes(after)
 
 
 def test_a_tile_written_between_two_uses_keeps_them_apart():
-    one = op("exp", op("sub", A, B))
-    before = program(*start(), store("n", S, one), store("c", B, A), store("m", O, op("exp", op("sub", A2, B2))))
-    assert share_common_tiles(before) is before
+    assert shared(f"""{START}
+    s[r*4:r*4+4] = exp(a[r*4:r*4+4] - b[r*4:r*4+4])
+    b[r*4:r*4+4] = a[r*4:r*4+4]
+    o[r*4:r*4+4, 0:8] = exp(a[r*4:r*4+4, NewAxis] - b[r*4:r*4+4, NewAxis])
+""") == "unchanged"  # fmt: skip
 
 
 def test_reads_of_global_memory_and_cheap_arithmetic_are_left_alone():
-    value = op("add", op("exp", X), op("sub", A, B))
-    before = program(*start(), store("n", Y, value), store("m", S, value))
-    assert share_common_tiles(before) is before
+    assert shared(f"""{START}
+    y[r*4:r*4+4] = exp(x[r*4:r*4+4]) + (a[r*4:r*4+4] - b[r*4:r*4+4])
+    s[r*4:r*4+4] = exp(x[r*4:r*4+4]) + (a[r*4:r*4+4] - b[r*4:r*4+4])
+""") == "unchanged"  # fmt: skip
