@@ -2,126 +2,253 @@
 
 from __future__ import annotations
 
-from htile_programs import F16, F32, NEW, at, attention, lit, matmul, op, split_k, tile
+import pytest
+from htile_programs import F16, attention, matmul, split_k
+from pass_texts import after
 
 from neptune_lab.htile import to_text, verify
-from neptune_lab.htile.nodes import Dot, For, GridAxis, Int, Kernel, Program, Reduce, Slice, Stmt, Store, Tensor
+from neptune_lab.htile.nodes import For, Store, Tensor
 from neptune_lab.htile_passes import drop_dead_tiles, fold_dot_accumulate, fold_initial_values, hoist_invariant_loads
 
-I, J = tile("i0", 16, "i"), Slice(Int(0), 16, "j")
-TENSORS = (
-    Tensor("x", (32, 16), F32, "input"), Tensor("w", (16, 16), F32, "input"), Tensor("y", (32, 16), F32, "output"),
-    Tensor("t", (32, 16), F32, "chip"), Tensor("acc", (32, 16), F32, "chip"), Tensor("m", (32,), F32, "chip"),
-)  # fmt: skip
-X, W, Y, T, ACC, M = at("x", I, J), at("w", J, J), at("y", I, J), at("t", I, J), at("acc", I, J), at("m", I)
+DECLARED = """
+program p(x, w) -> y
+  input   x    float32[i: 4, j: 8]
+  input   w    float32[j: 8, j: 8]
+  output  y    float32[i: 4, j: 8]
+  chip    t    float32[i: 4, j: 8]
+  chip    acc  float32[i: 4, j: 8]
+  chip    m    float32[i: 4]
+"""
 
 
-def program(*body: Stmt) -> Program:
-    out = Program("p", TENSORS, ("x", "w"), ("y",), (Kernel("k", "p", (GridAxis("i0", 2),), body),))
-    verify(out)
-    return out
-
-
-def store(node: str, target, value, mask=None) -> Store:
-    return Store(node, target, value, f"block_{node}", mask)
+# -- hoist_invariant_loads ------------------------------------------------------------------------------------------
 
 
 def test_hoist_loads_q_once():
-    before = attention().program
-    after = hoist_invariant_loads(before)
-    verify(after)
-    kernel = after.kernels[0]
+    hoisted = hoist_invariant_loads(attention().program)
+    verify(hoisted)
+    kernel = hoisted.kernels[0]
     at_loop = next(n for n, stmt in enumerate(kernel.body) if isinstance(stmt, For))
     load = kernel.body[at_loop - 1]
     assert isinstance(load, Store)
     assert (load.node_id, load.target.tensor, load.origin) == ("l1.q_tile", "q_tile", "score")
-    assert after.tensor("q_tile") == Tensor("q_tile", (64, 64), F16, "chip")
-    text = to_text(after)
+    assert hoisted.tensor("q_tile") == Tensor("q_tile", (64, 64), F16, "chip")
+    text = to_text(hoisted)
     assert text.count("q[b, h, i0*64:i0*64+64, 0:64]") == 1
     assert "k_tile" not in text, "k moves with the loop"
 
 
-def test_hoist_through_two_loops_and_not_out_of_a_write():
-    inner = For("l2", "b", Int(0), Int(2), (store("s2", ACC, op("add", ACC, X)),), "block")
-    outer = For("l1", "a", Int(0), Int(2), (inner,), "block")
-    after = hoist_invariant_loads(program(store("s1", ACC, lit(0.0)), outer, store("s3", Y, ACC)))
-    assert [stmt.node_id for stmt in after.kernels[0].body] == ["s1", "l1.x_tile", "l1", "s3"]
-    rewritten = program(
-        store("s1", Y, X), For("l1", "a", Int(0), Int(2), (store("s2", Y, op("add", Y, lit(1.0))),), "")
+def test_hoist_through_two_loops():
+    made = after(hoist_invariant_loads, DECLARED, """
+        kernel p  grid ()
+            acc[0:4, 0:8] = 0.0
+            for a in range(2):
+                for b in range(2):
+                    acc[0:4, 0:8] = acc[0:4, 0:8] + x[0:4, 0:8]
+            y[0:4, 0:8] = acc[0:4, 0:8]
+    """)  # fmt: skip
+    assert (
+        made
+        == """
++ chip x_tile float32[i: 4, j: 8]
+kernel p  grid ()
+    acc[0:4, 0:8] = 0.0
+    x_tile[0:4, 0:8] = x[0:4, 0:8]  @acc=for:a@acc.x_tile
+    for a in range(2):
+        for b in range(2):
+            acc[0:4, 0:8] = acc[0:4, 0:8] + x_tile[0:4, 0:8]
+    y[0:4, 0:8] = acc[0:4, 0:8]
+"""
     )
-    assert hoist_invariant_loads(rewritten) is rewritten
+
+
+def test_what_a_kernel_stores_is_not_hoisted():
+    assert after(hoist_invariant_loads, DECLARED, """
+        kernel p  grid ()
+            y[0:4, 0:8] = x[0:4, 0:8]
+            for a in range(2):
+                y[0:4, 0:8] = y[0:4, 0:8] + 1.0
+    """) == "unchanged"  # fmt: skip
 
 
 def test_hoisted_names_are_unique_and_shared():
-    columns = [Slice(Int(0), 8, "j"), Slice(Int(8), 8, "j")]
-    body = tuple(
-        store(f"s{n}", at("y", I, c), op("add", at("x", I, c), at("x", I, columns[0]))) for n, c in enumerate(columns)
+    made = after(hoist_invariant_loads, DECLARED, """
+        kernel p  grid ()
+            for a in range(2):
+                y[0:4, 0:4] = x[0:4, 0:4] + x[0:4, 0:4]
+                y[0:4, 4:8] = x[0:4, 4:8] + x[0:4, 0:4]
+    """)  # fmt: skip
+    assert (
+        made
+        == """
++ chip x_tile float32[i: 4, j: 4]
++ chip x_tile_2 float32[i: 4, j: 4]
+kernel p  grid ()
+    x_tile[0:4, 0:4] = x[0:4, 0:4]  @y=for:a@y.x_tile
+    x_tile_2[0:4, 0:4] = x[0:4, 4:8]  @y=for:a@y.x_tile_2
+    for a in range(2):
+        y[0:4, 0:4] = x_tile[0:4, 0:4] + x_tile[0:4, 0:4]
+        y[0:4, 4:8] = x_tile_2[0:4, 0:4] + x_tile[0:4, 0:4]
+"""
     )
-    after = hoist_invariant_loads(program(For("l1", "a", Int(0), Int(2), body, "block")))
-    assert [s.node_id for s in after.kernels[0].body] == ["l1.x_tile", "l1.x_tile_2", "l1"]
 
 
-def test_fold_dot_into_the_accumulator():
-    scaled = op("mul", ACC, at("m", I, NEW))
-    inits = (store("s1", ACC, lit(0.0)), store("s2", M, lit(1.0)))
-    split = program(*inits, store("s3", T, Dot(X, W)), store("s4", ACC, op("add", scaled, T)), store("s5", Y, ACC))
-    inline = program(*inits, store("s4", ACC, op("add", Dot(X, W), scaled)), store("s5", Y, ACC))
-    for before in (split, inline):
-        after = fold_dot_accumulate(before)
-        assert after.kernels[0].body == (*inits, store("s4", ACC, Dot(X, W, scaled)), store("s5", Y, ACC))
+# -- fold_dot_accumulate --------------------------------------------------------------------------------------------
 
 
-def test_fold_dot_leaves_alone():
-    init = store("s1", ACC, lit(0.0))
-    used_twice = op("add", op("add", ACC, T), T)
-    cases = [
-        program(init, store("s2", T, Dot(X, W)), store("s3", ACC, used_twice), store("s4", Y, ACC)),
-        program(init, store("s2", T, Dot(X, W)), store("s3", ACC, op("add", ACC, T)), store("s4", Y, T)),
-        program(store("s1", M, lit(0.0)), store("s2", Y, op("add", at("m", I, NEW), Dot(X, W)))),
-        # `acc` feeds the product and changes between the two stores.
-        program(init, store("s2", T, Dot(ACC, W)), store("s3", ACC, lit(1.0)), store("s4", ACC, op("add", ACC, T)),
-                store("s5", Y, ACC)),
-    ]  # fmt: skip
-    for case in cases:
-        assert fold_dot_accumulate(case) is case
+FOLDED = """
+kernel p  grid ()
+    acc[0:4, 0:8] = 0.0
+    m[0:4] = 1.0
+    acc[0:4, 0:8] = dot(x[0:4, 0:8], w[0:8, 0:8], acc=acc[0:4, 0:8] * m[0:4, NewAxis])
+    y[0:4, 0:8] = acc[0:4, 0:8]
+"""
 
 
-def test_fold_initial_values():
-    row_max = Reduce("max", X, 1)
-    before = program(
-        store("s1", M, lit(float("-inf"))), store("s2", M, op("max", M, row_max)), store("s3", Y, at("m", I, NEW))
+@pytest.mark.parametrize(
+    "product",
+    [
+        """
+            t[0:4, 0:8] = dot(x[0:4, 0:8], w[0:8, 0:8])
+            acc[0:4, 0:8] = acc[0:4, 0:8] * m[0:4, NewAxis] + t[0:4, 0:8]
+        """,
+        """
+            acc[0:4, 0:8] = dot(x[0:4, 0:8], w[0:8, 0:8]) + acc[0:4, 0:8] * m[0:4, NewAxis]
+        """,
+    ],
+)
+def test_fold_dot_into_the_accumulator(product: str):
+    made = after(fold_dot_accumulate, DECLARED, f"""
+        kernel p  grid ()
+            acc[0:4, 0:8] = 0.0
+            m[0:4] = 1.0{product}
+            y[0:4, 0:8] = acc[0:4, 0:8]
+    """)  # fmt: skip
+    assert made == FOLDED
+
+
+KEPT_PRODUCTS = {
+    "the product is read twice": """
+            acc[0:4, 0:8] = 0.0
+            t[0:4, 0:8] = dot(x[0:4, 0:8], w[0:8, 0:8])
+            acc[0:4, 0:8] = acc[0:4, 0:8] + t[0:4, 0:8] + t[0:4, 0:8]
+            y[0:4, 0:8] = acc[0:4, 0:8]
+    """,
+    "the product is read again later": """
+            acc[0:4, 0:8] = 0.0
+            t[0:4, 0:8] = dot(x[0:4, 0:8], w[0:8, 0:8])
+            acc[0:4, 0:8] = acc[0:4, 0:8] + t[0:4, 0:8]
+            y[0:4, 0:8] = t[0:4, 0:8]
+    """,
+    "what is added has another shape": """
+            m[0:4] = 0.0
+            y[0:4, 0:8] = m[0:4, NewAxis] + dot(x[0:4, 0:8], w[0:8, 0:8])
+    """,
+    "`acc` feeds the product and changes between the two stores": """
+            acc[0:4, 0:8] = 0.0
+            t[0:4, 0:8] = dot(acc[0:4, 0:8], w[0:8, 0:8])
+            acc[0:4, 0:8] = 1.0
+            acc[0:4, 0:8] = acc[0:4, 0:8] + t[0:4, 0:8]
+            y[0:4, 0:8] = acc[0:4, 0:8]
+    """,
+}
+
+
+@pytest.mark.parametrize("name", KEPT_PRODUCTS)
+def test_fold_dot_leaves_alone(name: str):
+    assert after(fold_dot_accumulate, DECLARED, f"        kernel p  grid (){KEPT_PRODUCTS[name]}") == "unchanged"
+
+
+# -- fold_initial_values --------------------------------------------------------------------------------------------
+
+
+def test_a_reduction_that_runs_once_needs_no_initial_value():
+    made = after(fold_initial_values, DECLARED, """
+        kernel p  grid ()
+            m[0:4] = -inf
+            m[0:4] = max(m[0:4], reduce(max, x[0:4, 0:8], dim=1))  @m=max
+            y[0:4, 0:8] = m[0:4, NewAxis]
+    """)  # fmt: skip
+    assert (
+        made
+        == """
+kernel p  grid ()
+    m[0:4] = reduce(max, x[0:4, 0:8], dim=1)  @m=max
+    y[0:4, 0:8] = m[0:4, NewAxis]
+"""
     )
-    after = fold_initial_values(before)
-    assert after.kernels[0].body == (store("s2", M, row_max), store("s3", Y, at("m", I, NEW)))
-    dots = program(store("s1", ACC, lit(0.0)), store("s2", ACC, Dot(X, W, ACC)), store("s3", Y, ACC))
-    assert fold_initial_values(dots).kernels[0].body[0] == store("s2", ACC, Dot(X, W))
 
 
-def test_fold_initial_values_leaves_alone():
-    row_max = Reduce("max", X, 1)
-    last = store("s9", Y, at("m", I, NEW))
-    cases = [
-        program(store("s1", M, lit(0.0)), store("s2", M, op("max", M, row_max)), last),  # 0 is not max's identity
-        program(store("s1", M, lit(1.0)), store("s2", Y, at("m", I, NEW)), store("s3", M, op("mul", M, row_max)), last),
-        program(
-            store("s1", M, lit(0.0)), For("l", "a", Int(0), Int(2), (store("s2", M, op("add", M, row_max)),), ""), last
-        ),
-        program(store("s1", M, lit(0.0)), store("s2", M, op("add", M, op("mul", M, row_max))), last),
-    ]
-    for case in cases:
-        assert fold_initial_values(case) is case
+def test_a_product_that_runs_once_needs_no_accumulator():
+    made = after(fold_initial_values, DECLARED, """
+        kernel p  grid ()
+            acc[0:4, 0:8] = 0.0
+            acc[0:4, 0:8] = dot(x[0:4, 0:8], w[0:8, 0:8], acc=acc[0:4, 0:8])  @acc=product
+            y[0:4, 0:8] = acc[0:4, 0:8]
+    """)  # fmt: skip
+    assert (
+        made
+        == """
+kernel p  grid ()
+    acc[0:4, 0:8] = dot(x[0:4, 0:8], w[0:8, 0:8])  @acc=product
+    y[0:4, 0:8] = acc[0:4, 0:8]
+"""
+    )
+
+
+KEPT_VALUES = {
+    "0 is not max's identity": """
+            m[0:4] = 0.0
+            m[0:4] = max(m[0:4], reduce(max, x[0:4, 0:8], dim=1))
+            y[0:4, 0:8] = m[0:4, NewAxis]
+    """,
+    "the initial value is read before": """
+            m[0:4] = 1.0
+            y[0:4, 0:8] = m[0:4, NewAxis]
+            m[0:4] = m[0:4] * reduce(max, x[0:4, 0:8], dim=1)
+            y[0:4, 0:8] = m[0:4, NewAxis]
+    """,
+    "the reduction runs twice": """
+            m[0:4] = 0.0
+            for a in range(2):
+                m[0:4] = m[0:4] + reduce(max, x[0:4, 0:8], dim=1)
+            y[0:4, 0:8] = m[0:4, NewAxis]
+    """,
+    "what is folded reads the initial value": """
+            m[0:4] = 0.0
+            m[0:4] = m[0:4] + m[0:4] * reduce(max, x[0:4, 0:8], dim=1)
+            y[0:4, 0:8] = m[0:4, NewAxis]
+    """,
+}
+
+
+@pytest.mark.parametrize("name", KEPT_VALUES)
+def test_initial_values_that_count_are_left_alone(name: str):
+    assert after(fold_initial_values, DECLARED, f"        kernel p  grid (){KEPT_VALUES[name]}") == "unchanged"
+
+
+# -- drop_dead_tiles ------------------------------------------------------------------------------------------------
 
 
 def test_drop_dead_tiles():
-    before = program(
-        store("s1", T, X),
-        store("s2", ACC, lit(0.0)),
-        For("l", "a", Int(0), Int(2), (store("s3", ACC, op("add", ACC, T)),), "block"),
-        store("s4", Y, X),
+    made = after(drop_dead_tiles, DECLARED, """
+        kernel p  grid ()
+            t[0:4, 0:8] = x[0:4, 0:8]
+            acc[0:4, 0:8] = 0.0
+            for a in range(2):
+                acc[0:4, 0:8] = acc[0:4, 0:8] + t[0:4, 0:8]
+            y[0:4, 0:8] = x[0:4, 0:8]
+    """)  # fmt: skip
+    assert (
+        made
+        == """
+- chip t float32[i: 4, j: 8]
+- chip acc float32[i: 4, j: 8]
+- chip m float32[4]
+kernel p  grid ()
+    y[0:4, 0:8] = x[0:4, 0:8]
+"""
     )
-    after = drop_dead_tiles(before)
-    assert after.kernels[0].body == (store("s4", Y, X),)
-    assert [tensor.name for tensor in after.tensors] == ["x", "w", "y"]
 
 
 def test_drop_dead_tiles_keeps_what_another_kernel_reads():
