@@ -315,6 +315,25 @@ def list_command() -> None:
 
 
 @app.command()
+def opt(
+    file: Annotated[
+        Path | None, typer.Argument(help="A tile program's text; - is standard input.", metavar="FILE")
+    ] = None,
+    passes: Annotated[list[str] | None, typer.Option("--pass", help="A pass to run; several run in order.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the passes instead.")] = False,
+) -> None:
+    """Run passes on the text of a tile program, and print the program that they make.
+
+    The text is what `neptune-lab compile ... --emit htile` prints. Without a pass it is only checked and printed.
+    """
+    from neptune_lab.pipeline.opt import list_passes, read, run_passes
+
+    if not list_ and file is None:
+        raise DefinitionError("opt needs FILE", help="give the path of a text, or - for standard input")
+    typer.echo(list_passes() if file is None else run_passes(*read(file), passes or ()), nl=False)
+
+
+@app.command()
 def env(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
     """Versions, and the GPU or the interpreter that kernels run on."""
     from dataclasses import asdict

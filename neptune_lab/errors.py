@@ -100,12 +100,18 @@ class ValidationError(NeptuneError):
 
 
 class TextError(NeptuneError):
-    """The text of a program cannot be read; `line` and `column` count from 1."""
+    """The text of a program cannot be read; `line` and `column` count from 1 (None: the file is no text at all)."""
 
     def __init__(
-        self, message: str, *, line: int, column: int = 1, node: str | None = None, help: str | None = None
+        self,
+        message: str,
+        *,
+        line: int | None = None,
+        column: int | None = None,
+        node: str | None = None,
+        help: str | None = None,
     ) -> None:
-        super().__init__(f"line {line}, column {column}: {message}", node=node, help=help)
+        super().__init__(message if line is None else f"line {line}, column {column}: {message}", node=node, help=help)
         self.line = line
         self.column = column
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from neptune_lab.cli import main
+from neptune_lab.htile.nodes import Program
+from neptune_lab.htile_passes import ALL_PASSES
 
 CAUSAL = ["attention.causal", "--batch", "1", "--heads", "2", "--seq", "32", "--head-dim", "16"]
 
@@ -53,6 +59,79 @@ def test_templates_and_tiles(call):
     status, out, _ = call("compile", *CAUSAL, "--template", "split_k_update", "--block-kv", "16")
     assert status == 0
     assert "attention_causal_combine" in out
+
+
+def test_passes_run_on_a_text_as_documented(call, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[1] / "docs" / "using" / "command_line.md").read_text(encoding="utf-8")
+    before, after = re.findall(r"```text\n(program .*?)```", page, re.DOTALL)
+    (line,) = re.findall(r"`neptune-lab (opt --pass .*?)`", page)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "product.htile").write_text(before, encoding="utf-8")
+    assert call(*line.split()) == (0, after, "")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(before.encode())))
+    assert call(*line.replace("product.htile", "-").split()) == (0, after, "")
+    assert call("opt", "product.htile") == (0, before, "")
+
+
+def test_passes_run_in_the_order_given(call, tmp_path):
+    """The loop that the first pass unrolls is none for the second."""
+    (tmp_path / "f.htile").write_text(ONE_ITERATION, encoding="utf-8")
+    passes = ["--pass", "unroll_single_iterations", "--pass", "hoist_invariant_loads"]
+    forward = call("opt", *passes, str(tmp_path / "f.htile"))
+    backward = call("opt", *passes[2:], *passes[:2], str(tmp_path / "f.htile"))
+    assert ("x_tile[" in forward[1], "x_tile[" in backward[1]) == (False, True)
+
+
+ONE_ITERATION = """\
+program f(x) -> y
+  input   x  float32[i: 4]
+  output  y  float32[i: 4]
+
+kernel f  grid ()
+    for n in range(1):
+        y[0:4] = x[0:4] * 2.0
+"""
+
+
+def test_passes_are_listed(call):
+    status, out, err = call("opt", "--list")
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == list(ALL_PASSES)
+    assert "longest_first                 Programs with the longest loops start first" in out
+
+
+def test_passes_on_a_wrong_text_say_where(call, tmp_path):
+    path = tmp_path / "f.htile"
+
+    def said(text: str, *arguments: str) -> str:
+        path.write_text(text, encoding="utf-8")
+        status, out, err = call("opt", *arguments, str(path))
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        return err
+
+    assert f"{path}: line 7, column 18: found 'z', expected a tensor" in said(ONE_ITERATION.replace("= x", "= z"))
+    assert f"{path}: line 7: tile:y: value of shape (2,)" in said(ONE_ITERATION.replace("= x[0:4]", "= x[0:2]"))
+    assert f"{path}: output y is never stored" in said(ONE_ITERATION.partition("    for")[0])
+    assert "there is no pass 'longest_frist'; did you mean longest_first?" in said(
+        ONE_ITERATION, "--pass", "longest_frist"
+    )
+    path.write_bytes(b"\xff")
+    assert call("opt", str(path))[2].endswith(
+        "not UTF-8 text (byte 0); give a file with the text of a tile program, in UTF-8\n"
+    )
+    assert "cannot read" in call("opt", str(tmp_path / "none.htile"))[2]
+    assert "opt needs FILE" in call("opt")[2]
+
+
+def test_a_pass_that_makes_a_program_that_is_not_valid_is_named(call, tmp_path, monkeypatch):
+    def wrong(program: Program) -> Program:
+        return replace(program, outputs=())
+
+    monkeypatch.setattr("neptune_lab.pipeline.opt.ALL_PASSES", {"wrong": wrong})
+    (tmp_path / "f.htile").write_text(ONE_ITERATION, encoding="utf-8")
+    status, _, err = call("opt", "--pass", "wrong", str(tmp_path / "f.htile"))
+    assert status == 2
+    assert "wrong made a program that is not valid: program lists the outputs ()" in err
 
 
 def test_explain_tells_the_derivation(call):

@@ -89,27 +89,23 @@ def templates() -> str:
 
 def passes() -> str:
     """A table of the HTile passes in their order, then an entry each."""
-    from neptune_lab.htile_passes import PASSES, interleave_rows
+    from neptune_lab import htile_passes
 
-    every = {**PASSES, "interleave_rows": interleave_rows}
+    def line(rewrite: htile_passes.Pass) -> str:
+        return escape_markdown(htile_passes.summary(rewrite))
+
     rows = [
-        f"| {number if name in PASSES else 'asked for'} | [`{name}`](#{name}) | {_first_line(rewrite)} |"
-        for number, (name, rewrite) in enumerate(every.items(), 1)
+        f"| {number if name in htile_passes.PASSES else 'asked for'} | [`{name}`](#{name}) | {line(rewrite)} |"
+        for number, (name, rewrite) in enumerate(htile_passes.ALL_PASSES.items(), 1)
     ]
     made = ["\n".join(["| order | pass | what it does |", "| --- | --- | --- |", *rows])]
-    for name, rewrite in every.items():
+    for name, rewrite in htile_passes.ALL_PASSES.items():
         made.append(f"### {name}")
         if name != rewrite.__name__:
             made.append(f"[`{rewrite.__name__}`](#{rewrite.__name__}) again, on what the passes before it have made.")
             continue
-        made += [_first_line(rewrite), to_markdown(rewrite.__doc__ or "")]
+        made += [line(rewrite), to_markdown(rewrite.__doc__ or "")]
     return "\n\n".join(made) + "\n"
-
-
-def _first_line(rewrite: object) -> str:
-    """What the pass is for: its module's first line says it in a sentence, its docstring shows the rewrite."""
-    module = inspect.getmodule(rewrite)
-    return escape_markdown((inspect.getdoc(module) or "").split("\n")[0])
 
 
 def _signature(function: Callable[..., Any], skip: int = 0) -> str:

@@ -40,12 +40,24 @@ def from_text(text: str) -> Program:
     return _Program(statements(text)).read()
 
 
+def lines_of_nodes(text: str) -> dict[str, int]:
+    """The line on which each kernel, loop and store of the text begins, by node id.
+
+    Raises:
+        TextError: as `from_text`.
+    """
+    program = _Program(statements(text))
+    program.read()
+    return program.lines
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """A statement whose node id and origin are not known yet, and its label."""
 
     stmt: Stmt
     label: Token | None
+    line: int
     body: tuple[_Read, ...] = ()
 
 
@@ -57,6 +69,7 @@ class _Program:
         self._next = 0
         self._known = Declared((), ())
         self._expressions = ExpressionReader(())
+        self.lines: dict[str, int] = {}
 
     def read(self) -> Program:
         name, inputs, outputs = self._header()
@@ -94,7 +107,7 @@ class _Program:
         return name, inputs, outputs
 
     def _kernel(self, reader: Reader, labels: Labels) -> Kernel:
-        reader.expect("kernel")
+        first = reader.expect("kernel")
         name = reader.name("the kernel")
         reader.expect("grid")
         reader.expect("(")
@@ -119,7 +132,9 @@ class _Program:
         self._next += 1
         body = self._body(indent, 0)
         kernel = Kernel("", name, tuple(grid), (), hints.get("num_warps"), hints.get("num_stages"))
-        return replace(labels.kernel(kernel, label), body=tuple(_named(read, labels, ()) for read in body))
+        kernel = labels.kernel(kernel, label)
+        self.lines[kernel.node_id] = first.line
+        return replace(kernel, body=tuple(self._named(read, labels, ()) for read in body))
 
     def _body(self, around: int, loops: int) -> tuple[_Read, ...]:
         """The statements that are indented by more than `around`."""
@@ -142,7 +157,7 @@ class _Program:
     def _loop(self, reader: Reader, indent: int, loops: int) -> _Read:
         if loops == MOST_LOOPS:
             raise refusal(reader.token, f"at most {MOST_LOOPS} loops in each other", "unroll the inner ones")
-        reader.expect("for")
+        first = reader.expect("for")
         var = reader.name("a loop variable")
         reader.expect("in")
         reader.expect("range")
@@ -157,7 +172,7 @@ class _Program:
         reader.end()
         part = _PARTS.get(said, "")
         start, stop = (Int(0), *bounds) if len(bounds) == 1 else bounds
-        return _Read(For("", var, start, stop, (), "", part), label, self._body(indent, loops + 1))
+        return _Read(For("", var, start, stop, (), "", part), label, first.line, self._body(indent, loops + 1))
 
     def _store(self, reader: Reader) -> _Read:
         target = reader.expression()
@@ -169,7 +184,16 @@ class _Program:
         mask = self._expressions.tile(reader.expression()) if reader.accept("where") else None
         label = reader.label()
         reader.end()
-        return _Read(filled(Store("", access, value, "", mask), self._known), label)
+        return _Read(filled(Store("", access, value, "", mask), self._known), label, target.at.line)
+
+    def _named(self, read: _Read, labels: Labels, around: tuple[For, ...]) -> Stmt:
+        """The statement with its node id and origin, the bodies of loops after their loop."""
+        stmt = labels.named(read.stmt, read.label, _usual(read), around)
+        self.lines[stmt.node_id] = read.line
+        if isinstance(stmt, For):
+            inner = (*around, stmt)
+            return replace(stmt, body=tuple(self._named(r, labels, inner) for r in read.body))
+        return stmt
 
 
 def _tensor(reader: Reader) -> tuple[Tensor, tuple[str, ...]]:
@@ -196,15 +220,6 @@ def _tensor(reader: Reader) -> tuple[Tensor, tuple[str, ...]]:
     reader.expect("]")
     reader.end()
     return Tensor(name, tuple(shape), dtype, space), tuple(axes)
-
-
-def _named(read: _Read, labels: Labels, around: tuple[For, ...]) -> Stmt:
-    """The statement with its node id and origin, the bodies of loops after their loop."""
-    stmt = labels.named(read.stmt, read.label, _usual(read), around)
-    if isinstance(stmt, For):
-        inner = (*around, stmt)
-        return replace(stmt, body=tuple(_named(r, labels, inner) for r in read.body))
-    return stmt
 
 
 def _usual(read: _Read) -> str:

@@ -28,7 +28,7 @@ from neptune_lab.htile_passes.keep_exact import keep_exact
 from neptune_lab.htile_passes.keep_stored_tiles import keep_stored_tiles
 from neptune_lab.htile_passes.longest_first import longest_first
 from neptune_lab.htile_passes.partition_masked_loops import partition_masked_loops
-from neptune_lab.htile_passes.rewrite import Pass, Rewrite, apply
+from neptune_lab.htile_passes.rewrite import Pass, Rewrite, apply, summary
 from neptune_lab.htile_passes.scale_after_maximum import scale_after_maximum
 from neptune_lab.htile_passes.share_common_tiles import share_common_tiles
 from neptune_lab.htile_passes.unroll_single_iterations import unroll_single_iterations
@@ -55,6 +55,10 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
 )
 
 
+# Those that always run, and those that are asked for.
+ALL_PASSES: Mapping[str, Pass] = MappingProxyType({**PASSES, "interleave_rows": interleave_rows})
+
+
 def run(program: Program, without: Collection[str] = ()) -> Program:
     """`program` after every pass, in the order of `PASSES`, but for those named in `without`."""
     for name, rewrite in PASSES.items():
@@ -64,6 +68,7 @@ def run(program: Program, without: Collection[str] = ()) -> Program:
 
 
 __all__ = [
+    "ALL_PASSES",
     "PASSES",
     "Pass",
     "Rewrite",
@@ -84,5 +89,6 @@ __all__ = [
     "run",
     "scale_after_maximum",
     "share_common_tiles",
+    "summary",
     "unroll_single_iterations",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -25,6 +26,11 @@ def apply(rewrite: Pass, program: Program) -> Rewrite:
     """`rewrite(program)`, with no notes where the pass gives none."""
     result = rewrite(program)
     return result if isinstance(result, Rewrite) else Rewrite(result)
+
+
+def summary(rewrite: Pass) -> str:
+    """What a pass does, in one line: the first of its module's docstring."""
+    return (sys.modules[rewrite.__module__].__doc__ or "").partition("\n")[0]
 
 
 def rewrite_expressions(program: Program, visit: Callable[[TileExpr], TileExpr]) -> Program:

@@ -87,7 +87,7 @@ def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
     """The HTile passes in order, by name: those that always run but for `code.without`, then those asked for."""
     chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in code.without}
     if code.interleave > 1:
-        chosen["interleave_rows"] = htile_passes.interleave_rows
+        chosen["interleave_rows"] = htile_passes.ALL_PASSES["interleave_rows"]
     return chosen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from neptune_lab.strict.console import printable, shown
@@ -34,11 +35,22 @@ def read_bytes(path: str | os.PathLike[str], most: int, error: Refusal, *, help:
 
 def read_text(path: str | os.PathLike[str], most: int, error: Refusal, *, help: str | None = None) -> str:
     """The contents of a UTF-8 file of at most `most` bytes; `error` as of `read_bytes`, and where it is not UTF-8."""
-    data = read_bytes(path, most, error, help=help)
+    return _decoded(read_bytes(path, most, error, help=help), shown_path(path), error, help)
+
+
+def read_standard_input(most: int, error: Refusal, *, help: str | None = None) -> str:
+    """Standard input up to its end, at most `most` bytes of UTF-8 text; else `error`."""
+    data = sys.stdin.buffer.read(most + 1)
+    if len(data) > most:
+        raise error(f"standard input has more than {most:,} bytes, the most that is read", help=help)
+    return _decoded(data, "standard input", error, help)
+
+
+def _decoded(data: bytes, name: str, error: Refusal, help: str | None) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as found:
-        raise error(f"{shown_path(path)}: not JSON: not UTF-8 text (byte {found.start:,})", help=help) from found
+        raise error(f"{name}: not UTF-8 text (byte {found.start:,})", help=help) from found
 
 
 def shown_path(path: object) -> str:

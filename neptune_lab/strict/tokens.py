@@ -73,7 +73,9 @@ def statements(text: str) -> tuple[Statement, ...]:
         TextError: more text than is read, a character or number that no token has, or brackets that do not match.
     """
     if len(text) > MOST_CHARACTERS:
-        raise TextError(f"found {len(text):,} characters, expected at most {MOST_CHARACTERS:,}", line=1, help=_HELP)
+        raise TextError(
+            f"found {len(text):,} characters, expected at most {MOST_CHARACTERS:,}", line=1, column=1, help=_HELP
+        )
     found: list[Statement] = []
     indent = 0
     tokens: list[Token] = []

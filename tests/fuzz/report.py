@@ -72,8 +72,8 @@ class Report:
 
 def _rare(met: Counter[str]) -> str:
     """The primitives and passes that were met less than `OFTEN` times, with how often."""
-    from neptune_lab.htile_passes import PASSES
+    from neptune_lab.htile_passes import ALL_PASSES
     from neptune_lab.loop_schedule import PRIMITIVES
 
-    names = [f"primitive {name}" for name in PRIMITIVES] + [f"pass {name}" for name in (*PASSES, "interleave_rows")]
+    names = [f"primitive {name}" for name in PRIMITIVES] + [f"pass {name}" for name in ALL_PASSES]
     return ", ".join(f"{name} {met[name]}" for name in names if met[name] < OFTEN)

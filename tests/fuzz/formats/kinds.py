@@ -30,6 +30,8 @@ from neptune_lab.bench.kernels import Directory
 from neptune_lab.bench.setups import tiny_setups
 from neptune_lab.bench.tables import target_rows, to_markdown
 from neptune_lab.errors import NeptuneError
+from neptune_lab.htile import from_text, to_text, verify
+from neptune_lab.htile_passes import ALL_PASSES, apply
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.operators import attention, softmax
 from neptune_lab.pipeline.options import check_names, split
@@ -42,7 +44,7 @@ from neptune_lab.runtime.bundle import read_entry, read_manifest
 from neptune_lab.trace import links, load_trace, save
 
 OP = attention.causal(heads=2, seq=32, head_dim=16)
-TILES = {"block_q": 16, "block_kv": 16}
+TILES: dict[str, Any] = {"block_q": 16, "block_kv": 16}
 US = 12.5
 
 Change: TypeAlias = Callable[[bytes, Random, Path], bytes]
@@ -244,7 +246,8 @@ SHAPE = (1, 2, 32, 16)
 
 def _make_npz(folder: Path) -> None:
     rng = np.random.default_rng(0)
-    np.savez(folder / "a.npz", **{n: rng.standard_normal(SHAPE, np.float32) for n in "qkv"})
+    q, k, v = (rng.standard_normal(SHAPE, np.float32) for _ in "qkv")
+    np.savez(folder / "a.npz", q=q, k=k, v=v)
 
 
 def _make_pt(folder: Path) -> None:
@@ -325,6 +328,29 @@ def _command_line(*arguments: str) -> Callable[[Path], None]:
     return use
 
 
+def _make_tiles(folder: Path) -> None:
+    kernel = nl.compile(softmax.figure1(6, 8), "rolling_update", block_q=4, block_kv=4)
+    _write(folder / "f.htile", to_text(kernel.translated))
+
+
+def _use_tiles(folder: Path) -> None:
+    """A program is refused, or goes through every pass, and comes back from its text after each."""
+    program = from_text((folder / "f.htile").read_text("utf-8", "surrogateescape"))
+    verify(program)
+    assert from_text(to_text(program)) == program
+    for name, rewrite in ALL_PASSES.items():
+        program = apply(rewrite, program).program
+        try:
+            verify(program)
+        except NeptuneError as error:
+            raise AssertionError(f"{name} made a program that is not valid") from error
+        assert from_text(to_text(program)) == program
+
+
+_ALL = [argument for name in ALL_PASSES for argument in ("--pass", name)]
+_use_opt_command = _command_line("opt", "FOLDER/f.htile", *_ALL)
+
+
 def _make_store(folder: Path) -> None:
     Store(folder / "made.sqlite").put(*_records())
     import sqlite3
@@ -384,5 +410,7 @@ KINDS: dict[str, Kind] = {
     "accuracy npz": Kind(_make_npz, "a.npz", _ZIP, _use_tensors("a.npz")),
     "accuracy pt": Kind(_make_pt, "a.pt", _ZIP, _use_tensors("a.pt")),
     "cache entry": Kind(_make_entry, "entry.json", _JSON, _use_entry, exact=True),
+    "tile program": Kind(_make_tiles, "f.htile", mutate.change_words, _use_tiles),
+    "tile program, by the command": Kind(_make_tiles, "f.htile", mutate.change_words, _use_opt_command),
     "recorded run": Kind(_make_run, "run.json", _JSON, _use_run),
 }

@@ -1,10 +1,11 @@
-"""Seeded changes of a file: of its bytes, of its JSON, of its ZIP members, of its database rows."""
+"""Seeded changes of a file: of its bytes, its words, its JSON, its ZIP members, its database rows."""
 
 from __future__ import annotations
 
 import io
 import json
 import pickle
+import re
 import sqlite3
 import zipfile
 from pathlib import Path
@@ -66,6 +67,27 @@ def change_bytes(data: bytes, rng: Random) -> bytes:
                 other = rng.randrange(len(out) + 1)
                 out[at : at + size] = out[other : other + size]
     return bytes(out)
+
+
+def change_words(data: bytes, rng: Random, canary: Path) -> bytes:
+    """One to four words or signs replaced by others of the text or by hostile ones, left out, or repeated; or lines."""
+    words = re.findall(r"\n *|\w+|\S|[ ]+", data.decode())
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        at = rng.randrange(len(words))
+        match rng.randrange(6):
+            case 0 | 1:
+                words[at] = rng.choice(words)
+            case 2:
+                words[at] = str(_hostile(rng, canary))
+            case 3:
+                words[at : at + rng.choice((1, 1, 5, 40))] = ()
+            case 4:
+                words[at:at] = words[at : at + rng.choice((1, 2, 10, 60))]
+            case _:
+                words[at] = rng.choice(
+                    ("(" * 300, "-" * 300, "1+" * 300, "\n" + " " * 5000, "0" * 5000, "@", '@"', "`", "#")
+                )
+    return "".join(words).encode("utf-8", "surrogatepass")
 
 
 def change_json(data: bytes, rng: Random, canary: Path) -> bytes:
