@@ -177,6 +177,10 @@ class Reduce(Hashed):
     dim: int
 
 
+# Of a dot's operands.
+DOT_DTYPES = ("float16", "bfloat16", "float32")
+
+
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Dot(Hashed):

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import (
+    DOT_DTYPES,
     Access,
     Cast,
     Dot,
@@ -202,7 +203,7 @@ def dtype_of(expr: TileExpr, program: Program) -> str:
             return dtype
         case Dot(a=a, b=b, acc=acc):
             left, right = dtype_of(a, program), dtype_of(b, program)
-            if left != right or left not in ("float16", "bfloat16", "float32"):
+            if left != right or left not in DOT_DTYPES:
                 raise TileError(
                     f"dot of {left} and {right}; expected two tiles of one dtype, float16, bfloat16 or float32",
                     help="cast one operand",

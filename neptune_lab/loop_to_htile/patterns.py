@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import Access, Dot, Elementwise, Gather, Literal, Permute, Reduce, Scalar, TileExpr
+from neptune_lab.htile.nodes import (
+    DOT_DTYPES,
+    Access,
+    Dot,
+    Elementwise,
+    Gather,
+    Literal,
+    Permute,
+    Reduce,
+    Scalar,
+    TileExpr,
+)
 from neptune_lab.htile.nodes import Cast as TileCast
 from neptune_lab.loop_ir.nodes import (
     Block,
@@ -199,7 +210,7 @@ def fold(
     """
     dot = match_dot(convert, term, masks, spatial, reduced) if reducer == "sum" else None
     if dot is not None:
-        return dot
+        return dot if dtype == "float32" else TileCast(dot, dtype)
     axes = _order_of_reads(term, convert.nest, spatial, reduced) if reduced else spatial
     tile = convert.tile(term, axes)
     start = identity(reducer, dtype)
@@ -247,11 +258,13 @@ def match_dot(
         a, b = b, a
     elif uses != [{m, k}, {n, k}]:
         return None
-    tiles = [
-        _operand(convert, _narrow(a, convert.program), (m, k), k, masks),
-        _operand(convert, _narrow(b, convert.program), (k, n), k, masks),
-    ]
-    return Dot(tiles[0], tiles[1])
+    narrow = [_narrow(x, convert.program) for x in (a, b)]
+    if len({dtype_of(x, convert.program) for x in narrow}) == 1:
+        a, b = narrow
+    dtypes = {dtype_of(x, convert.program) for x in (a, b)}
+    if len(dtypes) > 1 or not dtypes <= set(DOT_DTYPES):
+        return None
+    return Dot(_operand(convert, a, (m, k), k, masks), _operand(convert, b, (k, n), k, masks))
 
 
 def _operand(convert: Converter, expr: Expr, axes: tuple[str, str], k: str, masks: tuple[Expr, ...]) -> TileExpr:
