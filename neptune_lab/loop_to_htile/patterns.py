@@ -270,12 +270,19 @@ def match_dot(
 def _operand(convert: Converter, expr: Expr, axes: tuple[str, str], k: str, masks: tuple[Expr, ...]) -> TileExpr:
     """A dot's operand; positions past the fold's end count as 0, which a global read gives past its tensor's end."""
     tile = convert.tile(expr, axes)
-    base = tile.arg if isinstance(tile, Permute) else tile
     dtype = dtype_of(expr, convert.program)
+    read = expr.arg if isinstance(expr, Cast) else expr
     for mask in masks:
-        if not (isinstance(base, Access) and isinstance(expr, Load) and _ends_with(convert, expr, mask)):
+        if not (_is_read(tile) and isinstance(read, Load) and _ends_with(convert, read, mask)):
             tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(0.0, dtype)), dtype)
     return tile
+
+
+def _is_read(tile: TileExpr) -> bool:
+    """Whether a tile is an access, perhaps permuted and converted."""
+    while isinstance(tile, Permute | TileCast):
+        tile = tile.arg
+    return isinstance(tile, Access)
 
 
 def _ends_with(convert: Converter, read: Load, mask: Expr) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import Access, Arith, Dot, Elementwise, Int, Iota, Literal, Name, NewAxis, Permute, Slice
+from neptune_lab.htile.nodes import Cast as TileCast
 from neptune_lab.loop_ir.nodes import Buffer, Cast, Const, Expr, Load, Op, Program, Var, add, mul
 from neptune_lab.loop_to_htile.dimensions import positions, reconcile
 from neptune_lab.loop_to_htile.patterns import Converter, fold, match_dot
@@ -153,7 +154,7 @@ def test_lanes_past_the_end_count_as_nothing_in_a_dot():
     mask = Op("lt", (K, Const(12)))
     found = match_dot(CONVERT, Op("mul", (Load("c", (Var("m"), K)), wide(B))), (mask,), ("m", "n"), ("k",))
     assert isinstance(found, Dot)
-    assert found.b == Access("b", (K_, N_))
+    assert found.b == TileCast(Access("b", (K_, N_)), "float32")
     assert isinstance(found.a, Elementwise)
     assert found.a.op == "where"
     assert found.a.args[1:] == (Access("c", (M_, K_)), Literal(0.0, "float32"))
@@ -164,7 +165,8 @@ def test_lanes_between_a_prefix_and_the_end_of_its_tensor_count_as_nothing_in_a_
     mask = Op("lt", (K, Const(11)))
     found = match_dot(CONVERT, Op("mul", (Load("c", (Var("m"), K)), wide(B))), (mask,), ("m", "n"), ("k",))
     assert isinstance(found, Dot)
-    for operand, read in ((found.a, Access("c", (M_, K_))), (found.b, Access("b", (K_, N_)))):
+    right = TileCast(Access("b", (K_, N_)), "float32")  # as c is
+    for operand, read in ((found.a, Access("c", (M_, K_))), (found.b, right)):
         assert isinstance(operand, Elementwise)
         assert (operand.op, operand.args[1]) == ("where", read)
 
