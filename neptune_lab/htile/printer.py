@@ -7,7 +7,9 @@ name in backquotes is no word of the language.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import assert_never
 
 from neptune_lab.htile.labels import Labels
@@ -85,9 +87,10 @@ def print_program(program: Program) -> tuple[Line, ...]:
     """`program` as lines: its tensors, then its kernels; a long statement owns several lines."""
     known = declared(program)
     out = [Line("", text, "") for text in _declarations(program, known)]
+    of_store = known.of_stores()
     for kernel in program.kernels:
         out.append(Line("", "", ""))
-        out += _kernel(kernel, known)
+        out += _kernel(kernel, of_store)
     return tuple(out)
 
 
@@ -134,7 +137,7 @@ def _declarations(program: Program, known: Declared) -> list[str]:
     ]
 
 
-def _kernel(kernel: Kernel, known: Declared) -> list[Line]:
+def _kernel(kernel: Kernel, known: Callable[[Store], Declared]) -> list[Line]:
     grid = ", ".join(f"{axis.var}: {axis.extent}" for axis in kernel.grid)
     hints = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     extra = "".join(f"  {key}={value}" for key, value in hints.items() if value is not None)
@@ -142,7 +145,7 @@ def _kernel(kernel: Kernel, known: Declared) -> list[Line]:
     return [Line(kernel.node_id, header, kernel.name), *_body(kernel.body, "    ", known)]
 
 
-def _body(body: tuple[Stmt, ...], indent: str, known: Declared) -> list[Line]:
+def _body(body: tuple[Stmt, ...], indent: str, known: Callable[[Store], Declared]) -> list[Line]:
     out: list[Line] = []
     for stmt in body:
         match stmt:
@@ -153,11 +156,17 @@ def _body(body: tuple[Stmt, ...], indent: str, known: Declared) -> list[Line]:
                 out.append(Line(stmt.node_id, f"{indent}for {var} in range({bounds}):{part}", stmt.origin))
                 out += _body(stmt.body, indent + "    ", known)
             case Store():
-                doc = _store(elided(stmt, known))
-                out += [Line(stmt.node_id, text, stmt.origin) for text in lines(doc, WIDTH, indent)]
+                texts = _store_lines(stmt, known(stmt), indent)
+                out += [Line(stmt.node_id, text, stmt.origin) for text in texts]
             case _:
                 assert_never(stmt)
     return out
+
+
+# Most passes change few stores, and the record prints the program after each pass.
+@lru_cache(maxsize=4096)
+def _store_lines(store: Store, known: Declared, indent: str) -> tuple[str, ...]:
+    return tuple(lines(_store(elided(store, known)), WIDTH, indent))
 
 
 def _store(store: Store) -> Doc:

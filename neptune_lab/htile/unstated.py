@@ -17,7 +17,7 @@ What follows:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import assert_never
@@ -42,7 +42,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import COMPARISONS, LOGICAL
-from neptune_lab.htile.walk import accesses, reads, rewrite, stores
+from neptune_lab.htile.walk import gathered, reads, rewrite, rewrite_store, stores, subexpressions
 
 _BOOLEAN = COMPARISONS | LOGICAL | {"not"}
 
@@ -58,6 +58,16 @@ class Declared:
 
     tensors: tuple[Tensor, ...]
     axes: tuple[tuple[str, ...], ...]
+
+    def of_stores(self) -> Callable[[Store], Declared]:
+        """For each store, the declarations of what it writes and reads."""
+        by_name = {tensor.name: (tensor, axes) for tensor, axes in zip(self.tensors, self.axes, strict=True)}
+
+        def of_store(store: Store) -> Declared:
+            known = [by_name[name] for name in _tensors_of(store) if name in by_name]
+            return Declared(tuple(tensor for tensor, _ in known), tuple(axes for _, axes in known))
+
+        return of_store
 
     def dtype(self, name: str) -> str:
         """The dtype of the tensor called `name`; "" if there is none."""
@@ -77,17 +87,32 @@ def declared(program: Program) -> Declared:
     walked: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     for kernel in program.kernels:
         for store in stores(kernel.body):
-            for access in (store.target, *reads(store)):
-                for dim, part in enumerate(p for p in access.index if not isinstance(p, NewAxis)):
-                    if isinstance(part, Slice):
-                        walked[access.tensor, dim][part.axis] += 1
+            for place, axis in _walked(store):
+                walked[place][axis] += 1
 
     def most(name: str, dim: int) -> str:
-        found = walked[name, dim]
+        found = walked.get((name, dim))
         return max(found, key=found.__getitem__) if found else ""
 
     axes = tuple(tuple(most(t.name, dim) for dim in range(len(t.shape))) for t in program.tensors)
     return Declared(program.tensors, axes)
+
+
+@lru_cache(maxsize=4096)
+def _walked(store: Store) -> tuple[tuple[tuple[str, int], str], ...]:
+    """The tensor, dimension and axis of each slice of a tensor in a store."""
+    return tuple(
+        ((access.tensor, dim), part.axis)
+        for access in (store.target, *reads(store))
+        for dim, part in enumerate(p for p in access.index if not isinstance(p, NewAxis))
+        if isinstance(part, Slice)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _tensors_of(store: Store) -> tuple[str, ...]:
+    """The names of the tensors that a store writes and reads."""
+    return tuple(dict.fromkeys((store.target.tensor, *(access.tensor for access in reads(store)), *gathered(store))))
 
 
 # -- taking out -----------------------------------------------------------------------------------------------------
@@ -98,9 +123,12 @@ def bare(expr: TileExpr) -> TileExpr:
     return rewrite(expr, lambda e: _without(e, None))
 
 
-@lru_cache(maxsize=4096)
 def elided(store: Store, known: Declared) -> Store:
     """`store` without what `filled` would put in."""
+    nodes = (node for root in (store.value, store.mask) if root is not None for node in subexpressions(root))
+    if not any(isinstance(node, Literal | Iota) for node in nodes):  # all that is left out are axes of tensors
+        short = rewrite_store(store, lambda expr: _short(expr, known) if isinstance(expr, Access) else expr)
+        return replace(short, target=_short(store.target, known))
     mask = None if store.mask is None else bare(store.mask)
     target = bare(store.target)
     assert isinstance(target, Access)
@@ -109,6 +137,18 @@ def elided(store: Store, known: Declared) -> Store:
     assert isinstance(target, Access)
     mask = None if store.mask is None or guessed.mask is None else _elided(store.mask, guessed.mask)
     return replace(store, target=target, value=_elided(store.value, guessed.value), mask=mask)
+
+
+def _short(access: Access, known: Declared) -> Access:
+    """`access` without the axes that its tensor's declaration gives."""
+    parts: list[Index] = []
+    dim = 0
+    for part in access.index:
+        if isinstance(part, Slice) and part.axis == known.axis(access.tensor, dim):
+            part = Slice(part.start, part.extent, "")
+        dim += not isinstance(part, NewAxis)
+        parts.append(part)
+    return Access(access.tensor, tuple(parts))
 
 
 def _elided(expr: TileExpr, guessed: TileExpr) -> TileExpr:
@@ -154,19 +194,20 @@ def _indexed(expr: Access | Iota, parts: list[Index]) -> Access | Iota:
 def filled(store: Store, known: Declared) -> Store:
     """`store` with every dtype and axis that it does not state."""
 
+    iotas = False
+
     def tiles(expr: TileExpr) -> TileExpr:
+        nonlocal iotas
+        iotas |= isinstance(expr, Iota)
         return _tile(expr, known) if isinstance(expr, Access) else expr
 
     target = _tile(store.target, known)
-    value = rewrite(store.value, tiles)
-    mask = None if store.mask is None else rewrite(store.mask, tiles)
-    read = (target, *accesses(value), *accesses(mask))
-
-    def positions(expr: TileExpr) -> TileExpr:
-        return _positions(expr, read) if isinstance(expr, Iota) else expr
-
-    value = _typed(rewrite(value, positions), known.dtype(target.tensor), known)
-    mask = None if mask is None else _typed(rewrite(mask, positions), "bool", known)
+    store = rewrite_store(store, tiles)
+    if iotas:
+        read = (target, *reads(store))
+        store = rewrite_store(store, lambda expr: _positions(expr, read) if isinstance(expr, Iota) else expr)
+    value = _typed(store.value, known.dtype(target.tensor), known)
+    mask = None if store.mask is None else _typed(store.mask, "bool", known)
     return replace(store, target=target, value=value, mask=mask)
 
 
