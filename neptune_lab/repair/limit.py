@@ -9,8 +9,11 @@ interrupted answer is not kept.
 from __future__ import annotations
 
 import ctypes
+import gc
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +28,14 @@ SECONDS = 10.0
 _SHOWN = 200
 # Between two looks at the clock, and before the exception is sent again where it was swallowed.
 _LOOK_SECONDS = 0.25
+# Until the next look at a thread that is in a callback of Python's.
+_CALLBACK_SECONDS = 0.005
+# What runs in these files may be a callback of a weak reference, or an import.
+_CALLBACK_FILES = (
+    weakref.WeakValueDictionary.__init__.__code__.co_filename,
+    weakref.WeakSet.__init__.__code__.co_filename,
+    "<frozen importlib",
+)
 
 T = TypeVar("T")
 _seconds: ContextVar[float] = ContextVar("seconds", default=SECONDS)
@@ -81,13 +92,13 @@ def limited(call: Callable[[], T], expression: object, clock: Callable[[], float
             watch.begin()
             outcome.append(call())
         finally:
-            watch.end()
+            watch.done = True  # an assignment, which nothing interrupts: nothing is sent from now on
+            watch.receive()
     except watch.expired:
-        watch.heard = True  # the last exception that is sent, unless one is under way
-        try:
-            watch.end()
-        except watch.expired:
-            watch.end()
+        pass
+    except BaseException:
+        watch.receive()  # Ctrl+C may have come first
+        raise
     return outcome[0] if outcome else watch.refuse(shown(expression))
 
 
@@ -113,10 +124,10 @@ class _Watch:
     def __init__(self, seconds: float, stop: threading.Event | None, clock: Callable[[], float]) -> None:
         # A class of its own, so that a limit around another one ends its own call. No `except Exception` takes it.
         self.expired: type[BaseException] = type("Expired", (BaseException,), {})
-        self.heard = False
+        self.done = False
         self._seconds, self._stop, self._clock = seconds, stop, clock
         self._thread, self._began = threading.get_ident(), clock()
-        self._lock, self._done = threading.Lock(), threading.Event()
+        self._ended = threading.Event()
 
     @property
     def over(self) -> bool:
@@ -130,11 +141,19 @@ class _Watch:
     def begin(self) -> None:
         threading.Thread(target=self._run, name="neptune_lab time limit", daemon=True).start()
 
-    def end(self) -> None:
-        """Nothing is sent from now on, and what was sent and has not come is taken back."""
-        with self._lock:
-            self._done.set()
-            _send(self._thread, None)
+    def receive(self) -> None:
+        """In the thread that is watched, when nothing more is sent: takes what was sent and has not come.
+
+        Python raises it at the next call or turn of a loop. To take it back by PyThreadState_SetAsyncExc(thread, NULL)
+        would not do: Python 3.11 and 3.12 then go on looking for it for ever, and in 3.11 a profiler or debugger that
+        is started later never gets past that.
+        """
+        try:
+            self._ended.set()
+            for _ in range(2):
+                pass
+        except self.expired:
+            self._ended.set()
 
     def refuse(self, expression: str) -> Any:
         """Raises the RepairError."""
@@ -149,18 +168,35 @@ class _Watch:
         )
 
     def _run(self) -> None:
-        while not self._done.wait(self._pause()):
-            if self.over:
-                with self._lock:
-                    if not self._done.is_set() and not self.heard:
-                        _send(self._thread, self.expired)
+        send = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        thread, expired = ctypes.c_ulong(self._thread), ctypes.py_object(self.expired)
+        pause = self._pause()
+        while not self._ended.wait(pause) and not self.done:
+            pause = self._pause()
+            if not self.over:
+                continue
+            if not _may_be_ended(self._thread):
+                pause = _CALLBACK_SECONDS
+                continue
+            # Python changes threads at the end of a call or a turn of a loop, so not between these two.
+            if not self.done:
+                send(thread, expired)
 
     def _pause(self) -> float:
         left = self._seconds - (self._clock() - self._began)
         return _LOOK_SECONDS if left <= 0 else min(left, _LOOK_SECONDS)
 
 
-def _send(thread: int, error: type[BaseException] | None) -> None:
-    """Has `error` raised in a thread; None takes back one that has not been raised."""
-    value = ctypes.py_object(error) if error is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), value)
+def _may_be_ended(thread: int) -> bool:
+    """Whether an exception in a thread reaches the call that is limited, and leaves nothing of Python's half done.
+
+    Python prints an exception in a finalizer or in a callback of the garbage collector or of a weak reference, and
+    drops it. An import that is interrupted leaves parts of modules. All of these end soon.
+    """
+    collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    frame = sys._current_frames().get(thread)
+    while frame is not None and (code := frame.f_code) is not limited.__code__:
+        if code in collecting or code.co_name == "__del__" or code.co_filename.startswith(_CALLBACK_FILES):
+            return False
+        frame = frame.f_back
+    return True

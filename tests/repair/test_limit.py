@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import math
 import random
+import subprocess
+import sys
 import threading
+import weakref
 
 import pytest
 
@@ -14,7 +18,7 @@ from neptune_lab.errors import RepairError
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
 from neptune_lab.operators import softmax
-from neptune_lab.repair import solve, solve_given, solve_vector, text, time_limit
+from neptune_lab.repair import limit, solve, solve_given, solve_vector, text, time_limit
 from neptune_lab.repair.limit import limited, thread_clock
 
 LONG = 120.0
@@ -74,6 +78,64 @@ def test_what_swallows_the_exception_is_told_again():
 
     assert limited(stubborn, "g", clock=steps(0.0, 0.0, 11.0)) == "done all the same"
     assert swallowed == ["Expired"] * 3
+
+
+class Finalized:
+    """Its `__del__` runs `work`, and what is raised there goes no further."""
+
+    def __init__(self, work):
+        self.work = work
+
+    def __del__(self):
+        self.work()
+
+
+def collected(work) -> None:
+    def callback(phase: str, info: object) -> None:
+        if phase == "start":
+            work()
+
+    gc.callbacks.append(callback)
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(callback)
+
+
+def weakly(work) -> None:
+    """In the file of weakref, as a callback of a WeakValueDictionary is."""
+
+    def run() -> None:
+        work()
+
+    weakref.finalize(threading.Event(), run)()
+
+
+CALLBACKS = {"finalizer": Finalized, "garbage collector": collected, "weak reference": weakly}
+
+
+@pytest.mark.parametrize("callback", CALLBACKS.values(), ids=CALLBACKS)
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_nothing_is_raised_in_a_callback_of_python_s(callback):
+    """Python would print it and drop it: the call behind the callback goes on."""
+    looks, looked, ended = itertools.count(), threading.Event(), []
+
+    def clock() -> float:
+        look = next(looks)
+        if look == 10:
+            looked.set()
+        return 11.0 if look > 2 else 0.0
+
+    def work() -> None:
+        ended.append(looked.wait(LONG))
+
+    def call() -> None:
+        callback(work)
+        forever()
+
+    with pytest.raises(RepairError, match="no answer"):
+        limited(call, "g", clock=clock)
+    assert ended == [True]
 
 
 def test_no_except_exception_takes_it():
@@ -161,6 +223,41 @@ def test_a_schedule_says_which_step_took_too_long():
     assert "time_limit(60)" in (error.value.help or "")
     assert schedule.steps == ()
     schedule.rolling_update("s_sum", "s_max.j")
+
+
+def test_an_interrupt_while_it_ends_leaves_nothing_to_come(monkeypatch: pytest.MonkeyPatch):
+    """Ctrl+C between the answer and the end of the watch: the watch is over, and sends nothing to other code."""
+    late = threading.Event()
+
+    def interrupted(watch: object) -> None:
+        monkeypatch.setattr(limit._Watch, "receive", lambda watch: None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(limit._Watch, "receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        limited(lambda: 7, "g", clock=lambda: 11.0 if late.is_set() else 0.0)
+    late.set()
+    for thread in threading.enumerate():
+        if thread.name == "neptune_lab time limit":
+            thread.join(LONG)
+            assert not thread.is_alive()
+
+
+PROFILED = """
+import sys
+from neptune_lab.repair import solve
+solve("sum", "exp(c - r)", ["r"])
+events = []
+sys.setprofile(lambda frame, event, argument: events.append(event))
+(lambda: 0)()
+sys.setprofile(None)
+assert "call" in events
+"""
+
+
+def test_a_profiler_works_after_a_question():
+    """Python 3.11 never got past the first function call where an exception had been taken back."""
+    subprocess.run([sys.executable, "-c", PROFILED], check=True, timeout=LONG)
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), "10", None, True])
