@@ -1,0 +1,56 @@
+"""Triton's interpreter without repeated work.
+
+When a kernel begins, the interpreter replaces functions of `triton.language` by its own, and at the kernel's end it
+restores them. It also does so at every call of a device function (`tl.max`, `tl.sum`, helpers of our kernels), where it
+lists all names of the modules and finds that all are replaced. That took a third of a launch. Here, it replaces them
+once per kernel and module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class _PatchedOnce:
+    """Triton's `_patch_lang`, which a kernel calls when it begins, and each device function that it calls."""
+
+    def __init__(self, patch: Callable[[Any], Any]) -> None:
+        self._patch = patch
+        # By the globals of a function, which say what Triton replaces for it.
+        self._patched: dict[int, Any] = {}
+
+    def __call__(self, function: Any) -> Any:
+        """What takes the patches out again, by `restore()`; Triton calls that at the end of a kernel only."""
+        key = id(function.__globals__)
+        if key not in self._patched:
+            self._patched[key] = self._patch(function)
+        return _Restored(self._patched, self._patched[key])
+
+
+class _Restored:
+    """The end of a kernel: its patches are out, and the next kernel puts them in again."""
+
+    def __init__(self, patched: dict[int, Any], scope: Any) -> None:
+        self._all, self._scope = patched, scope
+
+    def restore(self) -> None:
+        self._all.clear()
+        self._scope.restore()
+
+
+@contextmanager
+def patched_once() -> Iterator[None]:
+    """Inside, a kernel in the interpreter replaces the functions of each module once. One thread at a time."""
+    from triton.runtime import interpreter
+
+    before = getattr(interpreter, "_patch_lang", None)
+    if before is None:  # another version of Triton, which may not need it
+        yield
+        return
+    interpreter._patch_lang = _PatchedOnce(before)
+    try:
+        yield
+    finally:
+        interpreter._patch_lang = before

@@ -1,0 +1,60 @@
+"""Triton's interpreter replaces the functions of a module once per kernel, and they are restored afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab.operators import attention, norms
+from neptune_lab.runtime.device import interpreting
+
+pytestmark = pytest.mark.skipif(not interpreting(), reason="kernels run on the GPU here")
+
+
+def patches(kernel: nl.Kernel, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """How often the interpreter looked through a module's names in one launch, by the module's globals."""
+    from triton.runtime import interpreter
+
+    found: Counter[int] = Counter()
+    patch = interpreter._patch_lang
+
+    def counted(function: Any) -> Any:
+        found[id(function.__globals__)] += 1
+        return patch(function)
+
+    with monkeypatch.context() as context:
+        context.setattr(interpreter, "_patch_lang", counted)
+        assert kernel.error() < 1e-3
+        assert interpreter._patch_lang is counted
+    return found
+
+
+def test_once_per_module_whatever_it_calls(monkeypatch: pytest.MonkeyPatch):
+    kernel = nl.compile(attention.causal(heads=2, seq=48, head_dim=16), block_q=16, block_kv=16)
+    found = patches(kernel, monkeypatch)
+    assert set(found.values()) == {1}
+    assert 1 <= len(found) <= 3
+
+
+def test_again_for_each_kernel_of_a_module(monkeypatch: pytest.MonkeyPatch):
+    op = attention.causal(heads=2, seq=48, head_dim=16)
+    kernel = nl.compile(op, "split_k_update", block_q=16, block_kv=16, splits=3)
+    assert kernel.source.count("@triton.jit") > 1
+    assert max(patches(kernel, monkeypatch).values()) == 2
+
+
+def test_triton_language_is_restored():
+    import triton.language as tl
+
+    def state() -> dict[str, Any]:
+        names = {name: getattr(tl, name) for name in ("load", "store", "arange", "dot", "reduce", "range", "where")}
+        return names | {"T": tl.tensor.T, "bool": getattr(tl.tensor, "__bool__", None)}
+
+    before = state()
+    kernel = nl.compile(norms.l2_norm(8, 40))
+    for _ in range(2):
+        assert kernel.error() < 1e-3
+    assert state() == before
