@@ -4,12 +4,16 @@ When a kernel begins, the interpreter replaces functions of `triton.language` by
 restores them. It also does so at every call of a device function (`tl.max`, `tl.sum`, helpers of our kernels), where it
 lists all names of the modules and finds that all are replaced. That took a third of a launch. Here, it replaces them
 once per kernel and module.
+
+It also computes every sum and product of integers a second time, in int64, to assert that int32 does not overflow, and
+then drops the assertion unless it debugs. That took a third of the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 
@@ -41,16 +45,22 @@ class _Restored:
 
 
 @contextmanager
-def patched_once() -> Iterator[None]:
-    """Inside, a kernel in the interpreter replaces the functions of each module once. One thread at a time."""
+def lean_interpreter() -> Iterator[None]:
+    """Inside, a kernel in the interpreter does no work twice, and gives the same numbers. One thread at a time."""
     from triton.runtime import interpreter
 
-    before = getattr(interpreter, "_patch_lang", None)
-    if before is None:  # another version of Triton, which may not need it
-        yield
-        return
-    interpreter._patch_lang = _PatchedOnce(before)
+    # Other versions of Triton may have neither, and may not need it.
+    patch = getattr(interpreter, "_patch_lang", None)
+    builder: Any = getattr(interpreter, "interpreter_builder", None)
+    options: Any = getattr(builder, "options", None)
+    if patch is not None:
+        interpreter._patch_lang = _PatchedOnce(patch)
+    if getattr(options, "sanitize_overflow", False) and not getattr(options, "debug", True):
+        builder.options = replace(options, sanitize_overflow=False)
     try:
         yield
     finally:
-        interpreter._patch_lang = before
+        if patch is not None:
+            interpreter._patch_lang = patch
+        if options is not None:
+            builder.options = options

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import FileError, LaunchError
 from neptune_lab.files import write_text
 from neptune_lab.runtime.device import check_device, interpreting
-from neptune_lab.runtime.interpreter import patched_once
+from neptune_lab.runtime.interpreter import lean_interpreter
 from neptune_lab.runtime.precompiled import with_precompiled_launches
 from neptune_lab.runtime.spec import KernelSpec
 
@@ -155,7 +155,7 @@ class LoadedKernel:
         import numpy as np
 
         # Lanes past the end of a tile may divide by zero; a GPU does not warn of it either.
-        with _interpreting, patched_once(), np.errstate(all="ignore"):
+        with _interpreting, lean_interpreter(), np.errstate(all="ignore"):
             return self._entry(*tensors)
 
     @property

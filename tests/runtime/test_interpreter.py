@@ -1,8 +1,9 @@
-"""Triton's interpreter replaces the functions of a module once per kernel, and they are restored afterwards."""
+"""Triton's interpreter does no work twice, and is afterwards what it was."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,30 @@ def test_again_for_each_kernel_of_a_module(monkeypatch: pytest.MonkeyPatch):
     kernel = nl.compile(op, "split_k_update", block_q=16, block_kv=16, splits=3)
     assert kernel.source.count("@triton.jit") > 1
     assert max(patches(kernel, monkeypatch).values()) == 2
+
+
+def test_no_integer_is_computed_twice_for_an_assertion_that_is_dropped(monkeypatch: pytest.MonkeyPatch):
+    """In debug mode it is not dropped, and so it is computed."""
+    from triton.runtime import interpreter
+
+    builder: Any = interpreter.interpreter_builder
+    kernel = nl.compile(norms.l2_norm(8, 40))
+    asked: list[bool] = []
+    check = type(interpreter.interpreter_semantic).binary_op_sanitize_overflow_impl
+
+    def looked(semantic: Any, *arguments: Any) -> None:
+        asked.append(semantic.builder.options.sanitize_overflow)
+        check(semantic, *arguments)
+
+    monkeypatch.setattr(type(interpreter.interpreter_semantic), "binary_op_sanitize_overflow_impl", looked)
+    before = builder.options
+    assert kernel.error() < 1e-3
+    assert builder.options is before
+    assert set(asked) == {False}
+    asked.clear()
+    monkeypatch.setattr(builder, "options", replace(before, debug=True))
+    assert kernel.error() < 1e-3
+    assert set(asked) == {True}
 
 
 def test_triton_language_is_restored():
