@@ -246,7 +246,7 @@ def _name_in(dims: Dimensions, first: Block, name: str, block: Block) -> str:
     return dims.all_of(block)[dims.of(first, name)]
 
 
-def _factors(block: Block) -> tuple[Expr, Expr] | None:
+def factors_of(block: Block) -> tuple[Expr, Expr] | None:
     """The two factors of the product that a block sums up; None where it is no sum of products."""
     if not block.is_reduction or not isinstance(block.body.value, Op):
         return None
@@ -262,7 +262,7 @@ def _walked(factor: Expr) -> set[str]:
 
 def is_product(block: Block) -> bool:
     """Whether a block is a matrix product: a sum of products, each factor along a dimension that the other lacks."""
-    if (factors := _factors(block)) is None:
+    if (factors := factors_of(block)) is None:
         return False
     spatial = {it.name for it in block.iters if it.kind == "spatial"}
     left, right = map(_walked, factors)
@@ -273,7 +273,7 @@ def _batch(block: Block, name: str) -> int:
     """0 where `name` is no batch dimension of a product; 1 where it is; n where only `name // n` is."""
     if not is_product(block):
         return 0
-    factors = _factors(block)
+    factors = factors_of(block)
     assert factors is not None
     if not all(name in _walked(factor) for factor in factors):
         return 0
@@ -306,4 +306,4 @@ def parallelism(program: Program, nest: Nest, rows: int) -> int:
     return count
 
 
-__all__ = ["SMALLEST_ROWS", "Nest", "is_product", "parallelism", "plan"]
+__all__ = ["SMALLEST_ROWS", "Nest", "factors_of", "is_product", "parallelism", "plan"]

@@ -18,6 +18,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.nodes import Cast as TileCast
+from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
 from neptune_lab.loop_ir.nodes import (
     Block,
     Cast,
@@ -38,25 +39,6 @@ from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.loop_to_htile.dimensions import positions, reconcile
 from neptune_lab.loop_to_htile.regions import Nest, index_expr, region, split_inner
-
-_COMPARE = ("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not")
-
-
-def dtype_of(expr: Expr, program: Program) -> str:
-    """The dtype of a scalar expression."""
-    match expr:
-        case Const(_, dtype) | Cast(dtype, _):
-            return dtype
-        case Var():
-            return "int32"
-        case Load(buffer, _) | Previous(buffer, _, _):
-            return program.buffer(buffer).dtype
-        case Op(name, _) if name in _COMPARE:
-            return "bool"
-        case Op("select", (_, a, _)):
-            return dtype_of(a, program)
-        case Op(_, args):
-            return dtype_of(args[0], program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +240,7 @@ def match_dot(
         a, b = b, a
     elif uses != [{m, k}, {n, k}]:
         return None
-    narrow = [_narrow(x, convert.program) for x in (a, b)]
-    if len({dtype_of(x, convert.program) for x in narrow}) == 1:
-        a, b = narrow
+    a, b = as_multiplied(a, b, convert.program)
     dtypes = {dtype_of(x, convert.program) for x in (a, b)}
     if len(dtypes) > 1 or not dtypes <= set(DOT_DTYPES):
         return None
@@ -309,14 +289,6 @@ def _ends_with(convert: Converter, read: Load, mask: Expr) -> bool:
             if start == simplify(Op("mul", (place, Const(step))), nest.extents) and size <= limit * step:
                 return True
     return False
-
-
-def _narrow(expr: Expr, program: Program) -> Expr:
-    """The operand before it was widened: a dot multiplies halves and accumulates in float32 by itself."""
-    match expr:
-        case Cast("float32", arg) if dtype_of(arg, program) in ("float16", "bfloat16"):
-            return arg
-    return expr
 
 
 def _variables(expr: Expr, nest: Nest) -> set[str]:

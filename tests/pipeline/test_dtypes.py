@@ -6,25 +6,28 @@ import pytest
 from tvm import te
 
 import neptune_lab as nl
-from neptune_lab.htile.nodes import Dot
+from neptune_lab.htile.nodes import Cast, Dot
+from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.operators import Operator, custom
 
 NARROW = {"float16": 2e-2, "bfloat16": 2e-1}
 
 
-def chain(inputs: str, v_dtype: str, stages: str) -> Operator:
+def chain(inputs: str, v_dtype: str, stages: str, rows: int = 6, cols: int = 11, width: int = 4) -> Operator:
     """sum over j of tanh(q·k)[i, j] * v[j, d], each stage in `stages`: only what has another dtype is converted."""
 
     def seen_as(value, dtype: str):
         return value if dtype == stages else value.astype(stages)
 
-    q = te.placeholder((6, 4), inputs, name="q")
-    k = te.placeholder((11, 4), inputs, name="k")
-    v = te.placeholder((11, 3), v_dtype, name="v")
-    d, j = te.reduce_axis((0, 4), name="d"), te.reduce_axis((0, 11), name="j")
-    s = te.compute((6, 11), lambda i, j: te.sum(seen_as(q[i, d], inputs) * seen_as(k[j, d], inputs), axis=d), name="s")
-    acc = te.compute((6, 3), lambda i, n: te.sum(te.tanh(s[i, j]) * seen_as(v[j, n], v_dtype), axis=j), name="acc")
+    q = te.placeholder((rows, width), inputs, name="q")
+    k = te.placeholder((cols, width), inputs, name="k")
+    v = te.placeholder((cols, 3), v_dtype, name="v")
+    d, j = te.reduce_axis((0, width), name="d"), te.reduce_axis((0, cols), name="j")
+    s = te.compute(
+        (rows, cols), lambda i, j: te.sum(seen_as(q[i, d], inputs) * seen_as(k[j, d], inputs), axis=d), name="s"
+    )
+    acc = te.compute((rows, 3), lambda i, n: te.sum(te.tanh(s[i, j]) * seen_as(v[j, n], v_dtype), axis=j), name="acc")
     return custom("chain", [q, k, v], [acc])
 
 
@@ -46,6 +49,15 @@ def test_two_dots_in_one_kernel(inputs: str, v_dtype: str, stages: str, block: i
     dots = [e for store in stores(body) for e in subexpressions(store.value) if isinstance(e, Dot)]
     assert len(dots) >= 2
     assert kernel.error() < max(NARROW.get(dtype, 1e-5) for dtype in (inputs, v_dtype, stages))
+
+
+@pytest.mark.parametrize(("stages", "largest"), [("float16", 64), ("float32", 32)])
+def test_tiles_of_a_product_in_float32_are_small(stages: str, largest: int):
+    """tanh(q·k) in float32 times a v of halves is one; larger tiles would not fit a lane's registers."""
+    kernel = nl.compile(chain("float16", "float16", stages, 128, 128, 16), validate="none")
+    stored = [store for k in kernel.htile.kernels for store in stores(k.body) if isinstance(store.value, Dot | Cast)]
+    shapes = [shape_of(store.value, kernel.htile) for store in stored]
+    assert max(max(shape[-2:]) for shape in shapes) == largest
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32"])

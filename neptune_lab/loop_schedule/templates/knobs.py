@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program, loads
+from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
+from neptune_lab.loop_ir.nodes import Block, Program
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.arguments import check_size
-from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, Nest, is_product, parallelism
+from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, Nest, factors_of, is_product, parallelism
 from neptune_lab.strict.values import check_switch
 from neptune_lab.target import DEFAULT
 
@@ -135,7 +136,7 @@ def default_knobs(
       most rows that still give every multiprocessor a program.
     - A product with rows enough for two programs of 128 a multiprocessor: tiles of 128 x 64 in 8 warps, within 5% of
       the best of four plain tilings of attention on an H200 at head_dim 128, and with memory to spare for loads.
-    - A product of float32: tiles of 32 x 32 at most. No matrix unit has its precision, and of 64 x 64 elements a lane
+    - A product in float32: tiles of 32 x 32 at most. No matrix unit has its precision, and of 64 x 64 elements a lane
       keeps more than its registers hold: ptxas 12.8 spilled 13 KB, and some rows were wrong on an H200.
     - All else: tiles of 64 x 64, with fewer columns where each has many elements (a key's features).
 
@@ -196,16 +197,21 @@ def power_of_two(n: int) -> int:
 
 def has_product(program: Program, nest: Nest) -> bool:
     """Whether a matrix product is among the nest's blocks."""
-    names = {nest.first, *nest.beside, *nest.chain}
-    return any(b.name in names and reducer_of(b) == "sum" and is_product(b) for b in tree.blocks(program))
+    return bool(_products(program, nest))
 
 
 def multiplies_float32(program: Program, nest: Nest) -> bool:
-    """Whether a matrix product of the nest reads float32 inputs."""
+    """Whether a matrix product of the nest has factors of float32 or wider."""
+    return any(
+        dtype_of(as_multiplied(*factors, program)[0], program) not in ("float16", "bfloat16")
+        for b in _products(program, nest)
+        if (factors := factors_of(b)) is not None
+    )
+
+
+def _products(program: Program, nest: Nest) -> list[Block]:
     names = {nest.first, *nest.beside, *nest.chain}
-    products = [b for b in tree.blocks(program) if b.name in names and reducer_of(b) == "sum" and is_product(b)]
-    read = {load.buffer for b in products for load in loads(b.body.value)} & set(program.params)
-    return any(program.buffer(buffer).dtype == "float32" for buffer in read)
+    return [b for b in tree.blocks(program) if b.name in names and reducer_of(b) == "sum" and is_product(b)]
 
 
 def columns_of(program: Program, nest: Nest) -> int:

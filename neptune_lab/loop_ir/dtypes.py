@@ -1,0 +1,38 @@
+"""The dtypes of scalar expressions, and those in which a product is computed."""
+
+from __future__ import annotations
+
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var
+
+_COMPARE = ("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not")
+
+
+def dtype_of(expr: Expr, program: Program) -> str:
+    """The dtype of a scalar expression."""
+    match expr:
+        case Const(_, dtype) | Cast(dtype, _):
+            return dtype
+        case Var():
+            return "int32"
+        case Load(buffer, _) | Previous(buffer, _, _):
+            return program.buffer(buffer).dtype
+        case Op(name, _) if name in _COMPARE:
+            return "bool"
+        case Op("select", (_, a, _)):
+            return dtype_of(a, program)
+        case Op(_, args):
+            return dtype_of(args[0], program)
+
+
+def as_multiplied(a: Expr, b: Expr, program: Program) -> tuple[Expr, Expr]:
+    """The factors of a sum of products as a matrix unit takes them: it multiplies halves of one dtype and adds in
+    float32 by itself, so a conversion to float32 falls away where both factors have that dtype before it."""
+    narrow = _narrow(a, program), _narrow(b, program)
+    return narrow if dtype_of(narrow[0], program) == dtype_of(narrow[1], program) else (a, b)
+
+
+def _narrow(expr: Expr, program: Program) -> Expr:
+    match expr:
+        case Cast("float32", arg) if dtype_of(arg, program) in ("float16", "bfloat16"):
+            return arg
+    return expr
