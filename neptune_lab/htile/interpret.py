@@ -8,7 +8,6 @@ it in the result.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
@@ -40,48 +39,10 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.shapes import FLOATS, shape_of_access
 from neptune_lab.htile.walk import evaluate, written
+from neptune_lab.scalar_ops import NUMPY
 
 Array = NDArray[Any]
 
-OPERATORS: dict[str, Callable[..., Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "div_rn": np.divide,
-    "floordiv": np.floor_divide,
-    "floormod": np.mod,
-    "max": np.maximum,
-    "min": np.minimum,
-    "pow": np.power,
-    "neg": np.negative,
-    "abs": np.abs,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "log": np.log,
-    "log2": np.log2,
-    "sqrt": np.sqrt,
-    "sqrt_rn": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "sin": np.sin,
-    "cos": np.cos,
-    "erf": np.vectorize(math.erf),
-    "floor": np.floor,
-    "round": np.rint,
-    "ceil": np.ceil,
-    "where": np.where,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-}
 _REDUCERS: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
@@ -239,7 +200,7 @@ class _Machine:
             case Literal(value=value, dtype=dtype):
                 return self.convert(np.asarray(value), dtype)
             case Elementwise(op=op, args=args, dtype=dtype):
-                return self.convert(OPERATORS[op](*(self.eval(arg) for arg in args)), dtype)
+                return self.convert(NUMPY[op](*(self.eval(arg) for arg in args)), dtype)
             case Cast(arg=arg, dtype=dtype):
                 return self.convert(self.eval(arg), dtype)
             case Permute(arg=arg, order=order):

@@ -27,21 +27,13 @@ from neptune_lab.htile.nodes import (
     Tensor,
     TileExpr,
 )
+from neptune_lab.scalar_ops import ScalarOp, in_htile, rows
 
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 DTYPES = FLOATS | INTEGERS | {"bool"}
 
-ARITHMETIC = frozenset({"add", "sub", "mul", "max", "min"})
-DIVISIONS = frozenset({"floordiv", "floormod"})
-FLOAT_UNARY = frozenset(
-    {
-        *("exp", "exp2", "log", "log2", "sqrt", "sqrt_rn", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf"),
-        *("floor", "ceil", "round"),
-    }
-)
-FLOAT_BINARY = frozenset({"div", "div_rn", "pow"})
-COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+COMPARISONS = frozenset(row.name for row in rows("htile") if row.kind == "comparison")
 LOGICAL = frozenset({"and", "or"})
 
 Shape = tuple[int, ...]
@@ -49,13 +41,15 @@ Shape = tuple[int, ...]
 
 def arity(op: str) -> int:
     """How many operands the elementwise operator `op` takes."""
-    if op in FLOAT_UNARY or op in ("neg", "abs", "not"):
-        return 1
-    if op == "where":
-        return 3
-    if op in ARITHMETIC | DIVISIONS | COMPARISONS | LOGICAL | FLOAT_BINARY:
-        return 2
-    raise TileError(f"{op!r} is not an elementwise operator of HTile IR")
+    return operation(op).arity
+
+
+def operation(op: str) -> ScalarOp:
+    """What the table of scalar operations says of the elementwise operator `op`; TileError for an unknown one."""
+    found = in_htile(op)
+    if found is None:
+        raise TileError(f"{op!r} is not an elementwise operator of HTile IR")
+    return found
 
 
 def find_tensor(program: Program, name: str) -> Tensor:
@@ -223,21 +217,21 @@ def _known(dtype: str) -> str:
 
 def _check_elementwise(op: str, operands: list[str], dtype: str) -> None:
     # Formal statement: op : d x ... x d -> d for one numeric d; comparisons d x d -> bool; where bool x d x d -> d.
-    arity(op)
+    kind = operation(op).kind
     found = f"{op}({', '.join(operands)}) -> {dtype}"
-    if op in COMPARISONS:
+    if kind == "comparison":
         ok = dtype == "bool" and len(set(operands)) == 1
         expected = "operands of one dtype and a bool result"
-    elif op in LOGICAL or op == "not":
+    elif kind == "logic":
         ok = dtype == "bool" and set(operands) == {"bool"}
         expected = "bool operands and a bool result"
-    elif op == "where":
+    elif kind == "choice":
         ok = operands[0] == "bool" and set(operands[1:]) == {dtype}
         expected = "a bool condition and two operands of the result's dtype"
-    elif op in FLOAT_UNARY | FLOAT_BINARY:
+    elif kind == "float":
         ok = dtype in FLOATS and set(operands) == {dtype}
         expected = "float operands of the result's dtype"
-    elif op in DIVISIONS:
+    elif kind == "integer":
         ok = dtype in INTEGERS and set(operands) == {dtype}
         expected = "integer operands of the result's dtype"
     else:

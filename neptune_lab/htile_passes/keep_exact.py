@@ -9,11 +9,11 @@ from enum import IntEnum
 from functools import cached_property
 
 from neptune_lab.htile.nodes import Access, Cast, Dot, Elementwise, Literal, Permute, Program, Reduce, Store, TileExpr
-from neptune_lab.htile.shapes import COMPARISONS, DIVISIONS, FLOATS
+from neptune_lab.htile.shapes import COMPARISONS, FLOATS
 from neptune_lab.htile.walk import accesses, children, map_stores, stores, subexpressions
 
 # Their value jumps where the operand crosses a number, so one rounding more or less can change it by a whole step.
-_CUTS = frozenset({"floor", "ceil", *DIVISIONS, *COMPARISONS})
+_CUTS = frozenset({"floor", "ceil", "floordiv", "floormod", *COMPARISONS})
 _EXACT = {"div": "div_rn", "sqrt": "sqrt_rn"}
 # These are 0 exactly where their (first) operands are, however they are rounded.
 _KEEP_ZERO = frozenset({"mul", "div", "neg", "abs", "sqrt", "max", "min", "where"})

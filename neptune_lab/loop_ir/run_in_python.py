@@ -16,11 +16,7 @@ import numpy as np
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Loop, Op, Previous, Program, Stmt, Store, Var
 from neptune_lab.loop_ir.start_values import explicit_start_values
-
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "floormod": "%", "lt": "<", "le": "<=", "gt": ">",
-    "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
-}  # fmt: skip
+from neptune_lab.scalar_ops import NUMPY, OPERATIONS, Functions, ScalarOp, python_operator
 
 
 def run_in_python(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -40,7 +36,7 @@ def run_in_python(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[st
             buffers[buffer.name] = wide.reshape(-1).tolist()
         else:
             buffers[buffer.name] = [None] * prod(buffer.shape)
-    scope: dict[str, Any] = {**_FUNCTIONS, "buffers": buffers, "where": [""]}
+    scope: dict[str, Any] = {**_NAMES, "operations": _FUNCTIONS, "buffers": buffers, "where": [""]}
     exec(
         compile(python_source(explicit_start_values(program)), f"<{program.name}>", "exec"), scope
     )  # names and numbers of our own making
@@ -141,17 +137,12 @@ class _Writer:
                 return inner if "float" in dtype else f"truncated({inner})" if "int" in dtype else f"bool({inner})"
             case Op("select", (condition, yes, no)):
                 return f"({self.expr(yes, env)} if {self.expr(condition, env)} else {self.expr(no, env)})"
-            case Op("guard", (x, point, stand_in)):
-                return f"guard({self.expr(x, env)}, {self.expr(point, env)}, {self.expr(stand_in, env)})"
             case Op(name, args):
                 parts = [self.expr(a, env) for a in args]
-                if name in _INFIX and len(parts) == 2:
-                    return f"({parts[0]} {_INFIX[name]} {parts[1]})"
-                if name == "neg":
-                    return f"(-{parts[0]})"
-                if name == "not":
-                    return f"(not {parts[0]})"
-                return f"{name}_({', '.join(parts)})"
+                symbol = OPERATIONS[name].symbol
+                if not symbol or name in _OWN:
+                    return f"operations[{name!r}]({', '.join(parts)})"
+                return f"({parts[0]} {symbol} {parts[1]})" if len(parts) == 2 else f"({symbol}{parts[0]})"
 
 
 def _inside(index: int, size: int, buffer: str) -> int:
@@ -170,9 +161,7 @@ def _total(function: Callable[..., float]) -> Callable[..., float]:
     return call
 
 
-def _fast(exact: Callable[[float], float], numpy: Callable[..., Any]) -> Callable[[float], float]:
-    total = _total(numpy)
-
+def _fast(exact: Callable[[float], float], total: Callable[..., float]) -> Callable[[float], float]:
     def call(x: float) -> float:
         try:
             return exact(x)
@@ -194,29 +183,26 @@ def _min(a: Any, b: Any) -> Any:
     return a if a < b or a != a else b
 
 
-_FUNCTIONS: dict[str, Any] = {
+def _on_numbers(row: ScalarOp) -> Callable[..., Any] | None:
+    """By Python's operator, the function of `math` of that name, or in NumPy; None: by its formula."""
+    if row.formula is not None and not row.numpy:
+        return None
+    if row.kind == "float" and row.arity == 1 and not row.exact and hasattr(math, row.name):
+        return _fast(getattr(math, row.name), _total(NUMPY[row.name]))
+    return python_operator(row) or _total(NUMPY[row.name])
+
+
+_NAMES: dict[str, Any] = {
     "INF": math.inf,
     "NAN": math.nan,
     "inside": _inside,
     "truncated": lambda x: math.trunc(x) if math.isfinite(x) else -(1 << 31),  # any number: what it is is not stated
-    "guard": lambda x, point, stand_in: stand_in if x == point else x,
-    "max_": _max,
-    "min_": _min,
-    "div_": _div,
-    "pow_": _total(np.power),
-    "exp_": _fast(math.exp, np.exp),
-    "exp2_": _fast(math.exp2, np.exp2) if hasattr(math, "exp2") else _total(np.exp2),
-    "log_": _fast(math.log, np.log),
-    "log2_": _fast(math.log2, np.log2),
-    "sqrt_": _fast(math.sqrt, np.sqrt),
-    "rsqrt_": lambda x: _div(1.0, _FUNCTIONS["sqrt_"](x)),
-    "tanh_": math.tanh,
-    "sigmoid_": lambda x: _div(1.0, 1.0 + _FUNCTIONS["exp_"](-x)),
-    "sin_": _fast(math.sin, np.sin),
-    "cos_": _fast(math.cos, np.cos),
-    "erf_": math.erf,
-    "abs_": abs,
-    "floor_": _total(np.floor),
-    "ceil_": _total(np.ceil),
-    "round_": _total(np.rint),
 }
+# Whole numbers stay such, and nothing raises an error.
+_OWN: dict[str, Callable[..., Any]] = {
+    "max": _max,
+    "min": _min,
+    "div": _div,
+    "select": lambda condition, yes, no: yes if condition else no,
+}
+_FUNCTIONS = Functions(_on_numbers, own=_OWN)

@@ -13,7 +13,6 @@ read of a computed tensor the record says which write it saw, and whether the el
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.run import EACH_INPUT
 from neptune_lab.loop_ir.tag_events import Index, Number, Read, RepairValue, Tag, Write, classify, origin
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.scalar_ops import NUMPY, Functions, python_operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,31 +117,19 @@ def _executions(stmt: Stmt) -> int:
 
 # -- running -----------------------------------------------------------------------------------------------
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "floordiv": lambda a, b: a // b,
-    "floormod": lambda a, b: a % b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "neg": lambda a: -a,
-    "not": lambda a: not a,
-    "max": np.maximum,
-    "min": np.minimum,
-    "pow": np.power,
-    "rsqrt": lambda a: type(a)(1) / np.sqrt(a),
-    "sigmoid": lambda a: type(a)(1) / (type(a)(1) + np.exp(-a)),
-    "erf": lambda a: type(a)(math.erf(a)),
-    "guard": lambda a, point, stand_in: stand_in if a == point else a,
-    **{n: getattr(np, n) for n in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sin", "cos", "abs", "floor", "ceil")},
-    "round": np.rint,
-}
+
+def _on_scalars(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that gives a scalar of its operands' dtype where NumPy gives an array without axes."""
+
+    def call(*args: Any) -> Any:
+        found = function(*args)
+        return type(args[0])(found) if isinstance(found, np.ndarray) else found
+
+    return call
+
+
+# Python's operators leave whole numbers Python's own.
+_FUNCTIONS = Functions(lambda row: python_operator(row) or _on_scalars(NUMPY[row.name]))
 
 
 def _number(value: Any, dtype: str) -> Any:

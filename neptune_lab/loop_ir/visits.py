@@ -7,7 +7,7 @@ apart into digits first (`ij // 8` and `ij % 8` are two loops), so that few grou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from neptune_lab.loop_ir.nodes import Const, Expr, Iter, Loop, Op, Var, children, rebuild, substitute, variables, walk
 from neptune_lab.loop_ir.reach import as_sum, upper_limit, without_gaps
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
 # The most points of one group that are looked at.
 LIMIT = 1 << 21
@@ -221,38 +222,18 @@ def points(values: list[Expr], predicates: list[Expr], sizes: Mapping[str, int])
     return np.stack(columns, axis=1) if columns else np.zeros((int(mask.sum()), 0), np.int64)
 
 
-ARITHMETIC: dict[str, Callable[..., Points]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "floordiv": np.floor_divide,
-    "floormod": np.mod,
-    "max": np.maximum,
-    "min": np.minimum,
-    "neg": np.negative,
-    "abs": np.abs,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-    "select": np.where,
-}
-
-
 def evaluate(expr: Expr, env: Mapping[str, Points]) -> Points:
-    """An index or a condition over arrays of its variables; KeyError for what is not arithmetic of them."""
+    """An index or a condition over arrays of its variables; KeyError for what is not arithmetic of them.
+
+    Functions of floats are left out: kernels round their results to float32.
+    """
     match expr:
         case Const(value):
             return np.asarray(value)
         case Var(name):
             return env[name]
-        case Op(name, args):
-            return ARITHMETIC[name](*(evaluate(a, env) for a in args))
+        case Op(name, args) if OPERATIONS[name].kind != "float":
+            return NUMPY[name](*(evaluate(a, env) for a in args))
     raise KeyError(type(expr).__name__)
 
 

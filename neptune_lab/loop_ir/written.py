@@ -8,7 +8,7 @@ for another, a wrong bracket, a branch of a root) shows here and nowhere else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var, transform
-from neptune_lab.loop_ir.reduction import IDENTITIES
+from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.sign import Range, range_of
-from neptune_lab.loop_ir.visits import ARITHMETIC
+from neptune_lab.scalar_ops import NUMPY
 
 Array = npt.NDArray[Any]
 
@@ -31,25 +31,7 @@ _TRIALS = 3
 _TOLERANCE = 1e-9
 _WRITTEN = "leave repair= out, and h is derived; a derived h that fails here is a mistake of the compiler"
 
-UFUNCS: dict[str, np.ufunc] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-    "any": np.logical_or,
-    "all": np.logical_and,
-}
-_FUNCTIONS: dict[str, Callable[..., Array]] = {
-    **ARITHMETIC,
-    "div": np.divide,
-    "pow": np.power,
-    "guard": lambda x, point, stand_in: np.where(x == point, stand_in, x),
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "erf": np.vectorize(math.erf, otypes=[np.float64]),
-    "round": np.rint,
-    **{n: getattr(np, n) for n in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sin", "cos", "abs", "floor", "ceil")},
-}
+UFUNCS: dict[str, np.ufunc] = {reducer: NUMPY[name] for reducer, name in OPERATORS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +201,7 @@ def _compute(expr: Expr, at: Mapping[Expr, Array], precision: str) -> Array:
         case Cast(dtype, arg):
             return _compute(arg, at, precision).astype(precision if "float" in dtype else dtype)
         case Op(name, args):
-            found = _FUNCTIONS[name](*(_compute(a, at, precision) for a in args))
+            found = NUMPY[name](*(_compute(a, at, precision) for a in args))
             return found.astype(precision) if found.dtype.kind == "f" else found
     raise AssertionError(f"no value for {expr}")
 

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.functions import FUNCTIONS
-from neptune_lab.operators.operations import FLOAT_FUNCTIONS, NUMPY, ROUNDING, kind_of
+from neptune_lab.operators.operations import kind_of
+from neptune_lab.scalar_ops import rows
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
 
-# Other libraries' names of the same operation.
-ALIASES = {
-    "subtract": "sub", "multiply": "mul", "true_divide": "div", "divide": "div", "floor_divide": "floordiv",
-    "remainder": "floormod", "power": "pow", "float_power": "pow", "negative": "neg", "absolute": "abs",
-    "minimum": "min", "maximum": "max", "less": "lt", "less_equal": "le",
-    "greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne", "logical_and": "and",
-    "logical_or": "or", "logical_not": "not", "where": "select", "special_expit": "sigmoid", "special_erf": "erf",
-    "special_exp2": "exp2", "rint": "round",
+# Names of the same operation beside those of the table.
+_ALIASES = {
+    "float_power": "pow", "absolute": "abs", "special_expit": "sigmoid", "special_erf": "erf", "special_exp2": "exp2",
 }  # fmt: skip
 # Names of torch's dtypes and of the conversions that methods make.
 DTYPES = {
@@ -50,8 +46,8 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
             raise DefinitionError(
                 f"{library}.{name} in a mod: {error}", help="call it with the arguments that the library itself takes"
             ) from error
-    ours = ALIASES.get(name, name)
-    if kwargs or ours not in NUMPY:
+    ours = _operation(name)
+    if kwargs or ours is None:
         raise DefinitionError(
             f"{library}.{name}{' with ' + ', '.join(kwargs) if kwargs else ''} is not one of the functions that a mod "
             "can use",
@@ -61,10 +57,16 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
     return _apply(ours, *args)
 
 
+def _operation(name: str) -> str | None:
+    """The operation that torch or NumPy calls `name`; None if there is none."""
+    name = _ALIASES.get(name, name)
+    return next((row.name for row in rows("loop") if row.torch and name in (row.name, row.numpy, row.torch)), None)
+
+
 def known_functions() -> list[str]:
     """The names that a mod can call, of torch or of NumPy."""
     hidden = {"clip", "fix", "power", "rsub", "invert", "clamp_min", "clamp_max"}
-    return sorted({*FLOAT_FUNCTIONS, *ROUNDING, "abs", "minimum", "maximum", *FUNCTIONS} - hidden)
+    return sorted({*(row.torch for row in rows("loop") if row.torch and not row.symbol), *FUNCTIONS} - hidden)
 
 
 def power(base: Any, exponent: Any) -> Scalar:

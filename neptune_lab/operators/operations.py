@@ -7,17 +7,12 @@ A value is an expression of TVM (int32, int64, float32, float64 or bool), a NumP
 from __future__ import annotations
 
 import math as _math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
-
-# Functions of one float; each is an operator of the loop-scalar IR of the same name.
-FLOAT_FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf")
-ROUNDING = ("floor", "ceil", "round")
-LOGIC = ("and", "or", "not")
+from neptune_lab.scalar_ops import NUMPY, OPERATIONS, compose
 
 # Captured integers that kernels hold as int32; what a mod computes with them alone wraps around as in PyTorch.
 NARROW = {"int8": (8, True), "uint8": (8, False), "int16": (16, True), "uint16": (16, False)}
@@ -26,38 +21,6 @@ _FLOAT32 = np.finfo(np.float32)
 # As PyTorch computes with two conditions.
 _OF_CONDITIONS = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 _SPELLED = {"and": "&", "or": "|", "not": "~", "select": "math.where"}
-
-NUMPY: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "floordiv": np.floor_divide,
-    "floormod": np.mod,
-    "pow": np.power,
-    "neg": np.negative,
-    "abs": np.abs,
-    "min": np.minimum,
-    "max": np.maximum,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-    "select": np.where,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
-    "erf": np.vectorize(_math.erf, otypes=[np.float64]),
-    "round": np.rint,
-    **{
-        name: getattr(np, name)
-        for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sin", "cos", "floor", "ceil")
-    },
-}
 
 
 def kind_of(value: Any) -> str:
@@ -83,7 +46,7 @@ def operate(name: str, values: list[Any]) -> Any:
         DefinitionError: operands of a kind that it does not take.
     """
     kinds = [kind_of(v) for v in values]
-    truths = kinds if name in LOGIC else kinds[:1] if name == "select" else []
+    truths = kinds if OPERATIONS[name].kind == "logic" else kinds[:1] if name == "select" else []
     if any(kind != "bool" for kind in truths):
         raise DefinitionError(
             f"`{_SPELLED[name]}` takes conditions, got {', '.join(kinds)}", help="compare first, as in `(x > 0)`"
@@ -137,13 +100,13 @@ def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
 
     if set(kinds) == {"bool"}:
         name = _OF_CONDITIONS.get(name, name)
-    if name in LOGIC:
-        build = {"and": tirx.And, "or": tirx.Or, "not": tirx.Not}[name]
-        return build(*(to_tvm(v, "bool") for v in values))
+    row = OPERATIONS[name]
+    if row.kind == "logic":
+        return getattr(tirx, row.tvm)(*(to_tvm(v, "bool") for v in values))
     head = [to_tvm(values[0], "bool")] if name == "select" else []
     values, kinds = values[len(head) :], kinds[len(head) :]
-    floats = "float" in kinds or name in ("div", "pow", *FLOAT_FUNCTIONS)
-    if not floats and name in ROUNDING:
+    floats = "float" in kinds or (row.kind == "float" and not row.exact)
+    if not floats and row.kind == "float":
         return values[0]
     conditions = name == "select" and set(kinds) == {"bool"}
     wide = any(is_wide(v) and kind_of(v) == ("float" if floats else "int") for v in values)
@@ -160,15 +123,11 @@ def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
             return product(*operands)
         case "neg":
             return tirx.const(0, dtype) - operands[0]
-        case "select":
-            return tirx.if_then_else(*operands)
         case "round":
             return tirx.nearbyint(*operands)
-    build = {
-        "div": tirx.Div, "floordiv": tirx.FloorDiv, "floormod": tirx.FloorMod, "min": tirx.Min, "max": tirx.Max,
-        "lt": tirx.LT, "le": tirx.LE, "gt": tirx.GT, "ge": tirx.GE, "eq": tirx.EQ, "ne": tirx.NE,
-    }.get(name) or getattr(tirx, name)  # fmt: skip
-    return build(*operands)
+    if not row.tvm and row.formula is not None:
+        return compose(row.formula, operands, operate, lambda number: tirx.const(number, dtype))
+    return getattr(tirx, row.tvm)(*operands)
 
 
 def _widened(value: Any) -> Any:

@@ -8,8 +8,9 @@ from math import inf, prod
 import numpy as np
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, Var, loads, walk
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, loads, transform, walk
 from neptune_lab.loop_ir.tree import stores
+from neptune_lab.loop_ir.visits import evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +105,6 @@ def _operations(expr: Expr) -> int:
     return 0
 
 
-_COMPARE = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "floordiv": np.floor_divide,
-    "floormod": np.mod,
-    "max": np.maximum,
-    "min": np.minimum,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-}
 _SAMPLES = 1 << 15
 
 
@@ -130,21 +113,9 @@ def _share(block: Block, condition: Expr) -> float:
     tensors or uses what is not known here."""
     rng = np.random.default_rng(0)
     points = {i.name: rng.integers(0, i.extent, _SAMPLES) for i in block.iters}
-
-    def value(expr: Expr) -> np.ndarray:
-        match expr:
-            case Var(name):
-                return points[name]
-            case Const(number, _):
-                return np.asarray(number)
-            case Cast(_, arg):
-                return value(arg)
-            case Op(name, args):
-                return _COMPARE[name](*(value(a) for a in args))
-        raise KeyError(expr)
-
+    plain = transform(condition, lambda e: e.arg if isinstance(e, Cast) else e)
     try:
-        return float(np.mean(np.broadcast_to(value(condition), _SAMPLES)))
+        return float(np.mean(np.broadcast_to(evaluate(plain, points), _SAMPLES)))
     except KeyError:
         return 1.0
 

@@ -14,21 +14,16 @@ import numpy.typing as npt
 import sympy as sp
 from sympy import Expr, Symbol
 
+from neptune_lab.scalar_ops import NUMPY
+
 Array = npt.NDArray[np.float64]
 SEED = 20240607
 
 
 @lru_cache(maxsize=1024)
 def _lambdified(exprs: tuple[Expr, ...], args: tuple[Symbol, ...]) -> Callable[..., Any]:
-    modules = [{"erf": _erf}, "numpy"]
+    modules = [{"erf": NUMPY["erf"]}, "numpy"]  # SciPy is not a dependency
     return cast("Callable[..., Any]", sp.lambdify(args, exprs, modules=modules, docstring_limit=0))
-
-
-def _erf(x: Array) -> Array:
-    """Abramowitz and Stegun 7.1.26 is not accurate enough here, and SciPy is not a dependency: use `math.erf`."""
-    import math
-
-    return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
 def compute(expr: Expr, at: Mapping[Symbol, Any]) -> Array:

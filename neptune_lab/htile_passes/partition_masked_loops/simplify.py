@@ -13,7 +13,6 @@ from typing import assert_never
 
 import numpy as np
 
-from neptune_lab.htile.interpret import OPERATORS
 from neptune_lab.htile.nodes import (
     Access,
     Cast,
@@ -31,6 +30,7 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.shapes import FLOATS
 from neptune_lab.htile.walk import accesses, rewrite, subexpressions
+from neptune_lab.scalar_ops import NUMPY
 
 INF = math.inf
 Infinities = frozenset[float]
@@ -200,7 +200,7 @@ def _folded(op: str, args: tuple[TileExpr, ...], dtype: str) -> Literal | None:
     if len(values) < len(args):
         return None
     with np.errstate(all="ignore"):
-        value = np.asarray(OPERATORS[op](*(np.asarray(v) for v in values))).item()
+        value = np.asarray(NUMPY[op](*(np.asarray(v) for v in values))).item()
     return None if value != value else Literal(_typed(value, dtype), dtype)
 
 

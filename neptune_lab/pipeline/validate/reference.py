@@ -12,6 +12,7 @@ from neptune_lab.htile.interpret import round_to_bfloat16
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Op, Program, Var, variables
 from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
 Array = np.ndarray
 Arrays = dict[str, np.ndarray]
@@ -19,23 +20,9 @@ Arrays = dict[str, np.ndarray]
 _REDUCE: dict[str, Callable[..., Array]] = {
     "sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod, "any": np.any, "all": np.all,
 }  # fmt: skip
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide,
-    "floormod": np.mod, "max": np.maximum, "min": np.minimum, "pow": np.power, "lt": np.less, "le": np.less_equal,
-    "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal, "and": np.logical_and,
-    "or": np.logical_or, "not": np.logical_not, "neg": np.negative, "select": np.where, "exp": np.exp,
-    "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
-    "tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos,
-    "erf": np.vectorize(math.erf, otypes=[float]), "abs": np.abs, "floor": np.floor, "ceil": np.ceil,
-    "round": np.rint,
-}  # fmt: skip
 _ROUNDING = 2.0**-23
 # Beyond it, a sum may overflow on the way ("Near the largest float" in docs/concepts/numbers.md).
 _LARGE = 1e35
-# Operations on floats whose results are rounded.
-_ROUNDED = frozenset(
-    "add sub mul div pow exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf".split()  # noqa: SIM905
-)
 
 
 def evaluate(
@@ -202,10 +189,10 @@ class _Machine:
                 return self.convert(self.expr(arg, env), dtype)
             case Op(name, args):
                 parts = [self.expr(a, env) for a in args]
-                found = np.asarray(_FUNCTIONS[name](*parts))
-                if name in ("tanh", "sigmoid") and self.moved:
+                found = np.asarray(NUMPY[name](*parts))
+                if OPERATIONS[name].absolute_error and self.moved:
                     found = found + self.moved
-                if name in _ROUNDED:
+                if not OPERATIONS[name].exact:
                     found = self.rounded(found)
                 # NumPy computes a function of whole numbers in float64; single precision is what was written.
                 written = self.wide or name == "select" or any(np.asarray(p).dtype == np.float64 for p in parts)

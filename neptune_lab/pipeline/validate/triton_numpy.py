@@ -18,6 +18,7 @@ import numpy as np
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.interpret import round_to_bfloat16
 from neptune_lab.htile_to_triton import TritonSource
+from neptune_lab.scalar_ops import NUMPY, rows
 
 Arrays = dict[str, np.ndarray]
 
@@ -231,7 +232,9 @@ def _extremum(keeps: Callable[..., Any], drops: Callable[..., Any]) -> Callable[
 def _elementwise(function: Callable[..., Any]) -> Callable[..., Tile]:
     def call(*args: Any, **_: Any) -> Tile:
         # A number is left one: as an array of its own it would make float64 of the tile.
-        return _tile(function(*_aligned(args)))
+        found = function(*_aligned(args))
+        kinds = [arg.dtype for arg in args if isinstance(arg, np.ndarray)]
+        return _tile(found.astype(np.result_type(*kinds), copy=False) if kinds else found)
 
     return call
 
@@ -275,8 +278,7 @@ class _Language:
         self.sum, self.max, self.min = _fold(np.sum), _fold(np.fmax.reduce), _fold(np.fmin.reduce)
         self.maximum, self.minimum = _extremum(np.maximum, np.fmax), _extremum(np.minimum, np.fmin)
         self.PropagateNan = SimpleNamespace(ALL="all", NONE=None)
-        for name, function in _NUMPY.items():
-            setattr(self, name, _elementwise(function))
+        self.fma = _elementwise(lambda a, b, c: a * b + c)
         self.constexpr = lambda value: value
         self.zeros = lambda shape, dtype: _full(shape, 0, dtype)
         self.cast = lambda value, dtype, **_: _tile(dtype.convert(value))
@@ -291,17 +293,10 @@ class _Language:
         return self.instance[axis]
 
     def __getattr__(self, name: str) -> Any:
+        for row in rows("htile"):
+            if row.triton == f"tl.{name}":
+                return _elementwise(NUMPY[row.name])
         raise UnknownSpelling(f"tl.{name} is not known to the NumPy form of Triton")
-
-
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt, "sqrt_rn": np.sqrt,
-    "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype), "sin": np.sin, "cos": np.cos, "abs": np.abs, "floor": np.floor,
-    "ceil": np.ceil,
-    "sigmoid": lambda x: (1 / (1 + np.exp(-x))).astype(x.dtype), "div_rn": np.divide,
-    "fma": lambda a, b, c: a * b + c,
-}  # fmt: skip
-_NUMPY["erf"] = lambda x: np.vectorize(__import__("math").erf, otypes=[float])(x).astype(x.dtype)
 
 
 class _Function:
