@@ -152,7 +152,8 @@ _ROWS = (
     _logic("or", 2, OR, triton="|"),
     _logic("not", 1, NOT, python="not_", triton="=="),
     ScalarOp(
-        "neg", 1, "number", "-", NEGATE, python="neg", numpy="negative", torch="neg", triton="-", exact=True, zero=True
+        "neg", 1, "number", "-", NEGATE, python="neg", numpy="negative", torch="neg", triton="-",
+        formula=("mul", "x", -1), exact=True, zero=True,
     ),
     ScalarOp(
         "select", 3, "choice", htile="where", numpy="where", torch="where", tvm="if_then_else", triton="tl.where",
@@ -168,7 +169,7 @@ _ROWS = (
     ScalarOp(
         "sqrt_rn", 1, "float", ir="htile", numpy="sqrt", triton="tl.sqrt_rn", rising=True, start=0.0, within=(0.0, inf)
     ),
-    _function("rsqrt", numpy="", sympy="", formula=("div", 1, ("sqrt", "x")), within=(0.0, inf)),
+    _function("rsqrt", numpy="", sympy="", formula=("div", 1, ("sqrt", "x"))),
     _function("tanh", triton="_tanh", zero=True, rising=True, within=(-1.0, 1.0), absolute_error=True),
     _function(
         "sigmoid", numpy="", sympy="", formula=("div", 1, ("add", 1, ("exp", ("neg", "x")))), rising=True,
@@ -207,6 +208,12 @@ def in_htile(name: str) -> ScalarOp | None:
     """The row of an operation of HTile IR; None if it has none of that name."""
     row = OPERATIONS.get(name)
     return row if row is not None and row.ir != "loop" and (row.htile or row.name) == name else None
+
+
+def symbol(name: str) -> tuple[str, int]:
+    """An operation's symbol in printed programs, and how strongly it binds; "": it is printed as a call."""
+    row = OPERATIONS.get(name)
+    return ("", ATOM) if row is None else (row.symbol, row.level)
 
 
 def compose(
@@ -287,5 +294,5 @@ evaluators convert back."""
 
 __all__ = [
     "ATOM", "COMPARE", "NUMPY", "OPERATIONS", "Functions", "ScalarOp", "compose", "in_htile", "in_loops",
-    "python_operator", "rows",
+    "python_operator", "rows", "symbol",
 ]  # fmt: skip

@@ -136,9 +136,8 @@ class Literal(Hashed):
 class Elementwise(Hashed):
     """An elementwise operator on broadcast operands; the result's dtype is stated, never inferred.
 
-    Operators: add sub mul div floordiv floormod max min pow neg abs exp exp2 log log2 sqrt rsqrt tanh sigmoid
-    sin cos erf floor ceil round (ties to even) where lt le gt ge eq ne and or not.  max, min and folds with them are
-    NaN if an operand is.  div_rn and sqrt_rn are div and sqrt rounded as IEEE 754 says, which a GPU otherwise does not.
+    `scalar_ops` lists the operators, such as add, lt, where and exp.  max, min and folds with them are NaN if an
+    operand is.  div_rn and sqrt_rn are div and sqrt rounded as IEEE 754 says, which a GPU otherwise does not.
     """
 
     op: str

@@ -28,13 +28,12 @@ from neptune_lab.htile.nodes import (
     Slice,
     TileExpr,
 )
-from neptune_lab.htile.printer import INFIX, PREFIX
-from neptune_lab.htile.shapes import COMPARISONS, DIVISIONS, DTYPES, FLOAT_BINARY, FLOAT_UNARY, arity
+from neptune_lab.htile.shapes import DTYPES
+from neptune_lab.scalar_ops import in_htile, rows
 from neptune_lab.strict.syntax import Binary, Call, Group, Item, Number, Range, Syntax, Unary, Word
 from neptune_lab.strict.tokens import Token, refusal
 
-_SYMBOLS = {symbol: op for op, (symbol, _) in INFIX.items()}
-_OPERATORS = (FLOAT_UNARY | FLOAT_BINARY | COMPARISONS | DIVISIONS | {"max", "min", "abs", "where"}) - {*INFIX, *PREFIX}
+_SYMBOLS = {row.symbol: row.name for row in rows("htile") if row.arity == 2 and row.symbol}
 _REDUCERS: tuple[Reducer, ...] = get_args(Reducer)
 _INDEX_OPERATORS: tuple[IndexOp, ...] = get_args(IndexOp)
 _CONSTANTS = {"True": True, "False": False}
@@ -134,11 +133,13 @@ class ExpressionReader:
             return self._calls[function](call)
         if function in DTYPES:
             return Cast(self.tile(self._only(call, function)), function)
-        if function in _OPERATORS:
-            if len(call.args) != arity(function) or call.named:
-                self._refuse(call, f"{arity(function)} operands of {function}")
+        row = in_htile(function)
+        if row is not None and not row.symbol:
+            if len(call.args) != row.arity or call.named:
+                self._refuse(call, f"{row.arity} operands of {function}")
             return Elementwise(function, tuple(self.tile(arg) for arg in call.args), "")
-        known = (*self._calls, *_OPERATORS, *DTYPES)
+        operators = (row.htile or row.name for row in rows("htile") if not row.symbol)
+        known = (*self._calls, *operators, *DTYPES)
         near = difflib.get_close_matches(function, known, 1)
         raise refusal(
             call.at, "an operator or a dtype", f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

@@ -42,30 +42,13 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.unstated import Declared, bare, declared, elided
 from neptune_lab.htile.walk import simplify
+from neptune_lab.scalar_ops import ATOM, COMPARE, NEGATE, rows, symbol
 
 WIDTH = 110
 
 # Words that stand for something else than a tensor or variable, which need backquotes if they are called so.
 _RESERVED = frozenset({"iota", "inf", "nan", "True", "False", "NewAxis", "and", "or", "not", "for", "kernel"})
-INFIX = {
-    "or": ("or", 1),
-    "and": ("and", 2),
-    "lt": ("<", 4),
-    "le": ("<=", 4),
-    "gt": (">", 4),
-    "ge": (">=", 4),
-    "eq": ("==", 4),
-    "ne": ("!=", 4),
-    "add": ("+", 5),
-    "sub": ("-", 5),
-    "mul": ("*", 6),
-    "div": ("/", 6),
-    "floordiv": ("//", 6),
-    "floormod": ("%", 6),
-}
-PREFIX = {"neg": ("-", 7), "not": ("not ", 3)}
-_ATOM = 9
-_INDEX_LEVEL = {"+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
+_INDEX_LEVEL = {row.symbol: row.level for row in rows("htile") if row.kind in ("number", "integer") and row.arity == 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +198,11 @@ def index_text(expr: IndexExpr) -> str:
 def _index_text(expr: IndexExpr) -> tuple[str, int]:
     match expr:
         case Int(value=value):
-            return str(value), _ATOM if value >= 0 else 7
+            return str(value), ATOM if value >= 0 else NEGATE
         case Name(name=name):
-            return _name(name), _ATOM
+            return _name(name), ATOM
         case Arith(op="min" | "max" as op, a=a, b=b):
-            return f"{op}({_index_text(a)[0]}, {_index_text(b)[0]})", _ATOM
+            return f"{op}({_index_text(a)[0]}, {_index_text(b)[0]})", ATOM
         case Arith(op=op, a=a, b=b):
             level = _INDEX_LEVEL[op]
             (left, left_level), (right, right_level) = _index_text(a), _index_text(b)
@@ -239,52 +222,50 @@ def _expr(expr: TileExpr) -> tuple[Doc, int]:
     """The text and how strongly it binds; what is stated in `expr` is printed, and what is "" is not."""
     match expr:
         case Access():
-            return _access(expr), _ATOM
+            return _access(expr), ATOM
         case Gather(tensor=name, indices=indices):
-            return call("gather", _name(name), *(_expr(index)[0] for index in indices)), _ATOM
+            return call("gather", _name(name), *(_expr(index)[0] for index in indices)), ATOM
         case Iota(index=index):
-            return f"iota[{', '.join(_index(part) for part in index)}]", _ATOM
+            return f"iota[{', '.join(_index(part) for part in index)}]", ATOM
         case Scalar(value=Name(name)):
-            return _name(name), _ATOM
+            return _name(name), ATOM
         case Scalar(value=value):
-            return f"index({_index_text(value)[0]})", _ATOM
+            return f"index({_index_text(value)[0]})", ATOM
         case Literal(value=value, dtype=""):
-            return literal_text(value), _ATOM if isinstance(value, bool) or value >= 0 else 7
+            return literal_text(value), ATOM if isinstance(value, bool) or value >= 0 else NEGATE
         case Literal(value=value, dtype=dtype):
-            return f"literal({literal_text(value)}, {dtype})", _ATOM
+            return f"literal({literal_text(value)}, {dtype})", ATOM
         case Elementwise(op=op, args=args):
             return _elementwise(op, args)
         case Cast(arg=arg, dtype=dtype):
-            return call(dtype, _expr(arg)[0]), _ATOM
+            return call(dtype, _expr(arg)[0]), ATOM
         case Permute(arg=arg, order=order):
-            return call("permute", _expr(arg)[0], f"({', '.join(map(str, order))})"), _ATOM
+            return call("permute", _expr(arg)[0], f"({', '.join(map(str, order))})"), ATOM
         case Reduce(op=op, arg=arg, dim=dim):
-            return call("reduce", op, _expr(arg)[0], f"dim={dim}"), _ATOM
+            return call("reduce", op, _expr(arg)[0], f"dim={dim}"), ATOM
         case Dot(a=a, b=b, acc=acc):
             args_doc: tuple[Doc, ...] = (_expr(a)[0], _expr(b)[0])
             if acc is not None:
                 args_doc += (seq("acc=", _expr(acc)[0]),)
-            return call("dot", *args_doc), _ATOM
+            return call("dot", *args_doc), ATOM
         case _:
             assert_never(expr)
 
 
 def _elementwise(op: str, args: tuple[TileExpr, ...]) -> tuple[Doc, int]:
-    if op in INFIX:
-        symbol, level = INFIX[op]
-        left, right = _expr(args[0]), _expr(args[1])
-        # A comparison takes no comparison as an operand without brackets: Python would chain them.
-        left_ok = left[1] > level if level == 4 else left[1] >= level
-        a = left[0] if left_ok else seq("(", left[0], ")")
-        b = right[0] if right[1] > level else seq("(", right[0], ")")
-        return seq(a, f" {symbol} ", b), level
-    if op in PREFIX:
-        symbol, level = PREFIX[op]
-        doc, inner = _expr(args[0])
-        # -2.0 is a number, -(2.0) its negation.
-        number = op == "neg" and isinstance(args[0], Literal) and inner == _ATOM
-        return seq(symbol, doc if inner >= level and not number else seq("(", doc, ")")), level
-    return call(op, *(_expr(arg)[0] for arg in args)), _ATOM
+    sign, level = symbol(op)
+    if not sign:
+        return call(op, *(_expr(arg)[0] for arg in args)), ATOM
+    left, inner = _expr(args[0])
+    # A comparison takes no comparison as an operand without brackets: Python would chain them.
+    # And -2.0 is a number, -(2.0) its negation.
+    strong = inner > level if level == COMPARE else inner >= level
+    number = op == "neg" and isinstance(args[0], Literal) and inner == ATOM
+    left = left if strong and not number else seq("(", left, ")")
+    if len(args) == 1:
+        return seq(sign, left), level
+    right, inner = _expr(args[1])
+    return seq(left, f" {sign} ", right if inner > level else seq("(", right, ")")), level
 
 
 def literal_text(value: float | int | bool) -> str:

@@ -19,7 +19,7 @@ WIDTH = 116
 
 # Precedence of Python's operators, loosest first; an atom needs no brackets anywhere.
 COMPARE, OR, AND, ADD, MUL, NEGATE, ATOM = 4, 5, 6, 8, 9, 10, 12
-_INDEX_LEVEL = {"+": ADD, "-": ADD, "*": MUL, "//": MUL, "%": MUL}
+LEVELS = {"+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL, "&": AND, "|": OR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Context:
             case Arith(op="//" | "%" as op, a=a, b=b) if self.interval(a).lo < 0:
                 return self._floored(op, a, b)
             case Arith(op=op, a=a, b=b):
-                level = _INDEX_LEVEL[op]
+                level = LEVELS[op]
                 return f"{self._operand(a, level)} {op} {self._operand(b, level + 1)}", level
             case _:
                 assert_never(expr)

@@ -6,40 +6,22 @@ import math
 
 from neptune_lab.htile.layout import Doc, call, seq
 from neptune_lab.htile.nodes import Elementwise, Iota, Literal, Scalar, Slice, TileExpr
-from neptune_lab.htile.shapes import COMPARISONS, FLOATS, LOGICAL
+from neptune_lab.htile.shapes import COMPARISONS, FLOATS, LOGICAL, operation
 from neptune_lab.htile.walk import subexpressions
-from neptune_lab.htile_to_triton.context import ADD, AND, ATOM, COMPARE, MUL, NEGATE, OR, Context
-from neptune_lab.htile_to_triton.pieces import Piece, cast, full, strong
+from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, LEVELS, MUL, NEGATE, Context
+from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
+from neptune_lab.scalar_ops import OPERATIONS, Formula, compose
 
-_INFIX = {
-    "add": ("+", ADD),
-    "sub": ("-", ADD),
-    "mul": ("*", MUL),
-    "div": ("/", MUL),
-    "lt": ("<", COMPARE),
-    "le": ("<=", COMPARE),
-    "gt": (">", COMPARE),
-    "ge": (">=", COMPARE),
-    "eq": ("==", COMPARE),
-    "ne": ("!=", COMPARE),
-    "and": ("&", AND),
-    "or": ("|", OR),
-}
-_FUNCTIONS = {
-    "max": "tl.maximum",
-    "min": "tl.minimum",
-    "where": "tl.where",
-    "tanh": "_tanh",
-    "round": "_round",
-}
 # What Triton computes in float16 as it stands, without promotion and with one rounding.
-_NATIVE_HALF = frozenset({"add", "sub", "mul", "neg", "abs", "max", "min", "where"}) | COMPARISONS
+_NATIVE_HALF = ("number", "comparison", "choice")
 
 
 def elementwise(ctx: Context, expr: Elementwise, pieces: list[Piece]) -> Piece:
     """One elementwise operator on its emitted operands; the result has exactly the stated dtype."""
     operand_dtype = ctx.dtype(expr.args[-1])
-    through_float32 = operand_dtype == "bfloat16" or (operand_dtype == "float16" and expr.op not in _NATIVE_HALF)
+    through_float32 = operand_dtype == "bfloat16" or (
+        operand_dtype == "float16" and operation(expr.op).kind not in _NATIVE_HALF
+    )
     if not through_float32:
         return _apply(ctx, expr, pieces, operand_dtype)
     widened = [p if ctx.dtype(arg) == "bool" else _widen(p) for p, arg in zip(pieces, expr.args, strict=True)]
@@ -59,13 +41,17 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
         return _power(ctx, pieces, expr.args[1], dtype)
     if op in LOGICAL:
         return _infix(op, [_condition(ctx, arg, expr, p) for arg, p in zip(expr.args, pieces, strict=True)], dtype)
-    if op in _INFIX:
-        return _infix(op, pieces, dtype)
     if op == "neg":
         return Piece(seq("-", pieces[0].at(NEGATE + 1)), NEGATE, pieces[0].python)
     if op == "not":
         return Piece(seq(pieces[0].at(COMPARE + 1), " == 0"), COMPARE)
-    function = _FUNCTIONS.get(op, f"tl.{op}")
+    row = operation(op)
+    function = row.triton
+    if not function:
+        assert row.formula is not None, f"the table says nothing of {op} in Triton"
+        return _by_formula(ctx, row.formula, expr, pieces, dtype)
+    if not function.isidentifier() and not function.startswith("tl."):
+        return _infix(op, pieces, dtype)
     if op == "tanh" and dtype == "float32" and ctx.options.tanh == "hardware":
         function = "_hardware_tanh"
     if op == "where" and expr.dtype == "bool":
@@ -85,6 +71,21 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
     return Piece(call(function, *args))
 
 
+def _by_formula(ctx: Context, formula: Formula, expr: Elementwise, pieces: list[Piece], dtype: str) -> Piece:
+    """An operation that Triton has no name for; an operand is written as often as the formula has it."""
+
+    def apply(name: str, args: list[tuple[TileExpr, Piece]]) -> tuple[TileExpr, Piece]:
+        row = OPERATIONS[name]
+        result = "bool" if row.kind in ("comparison", "logic") else dtype
+        made = Elementwise(row.htile or name, tuple(arg for arg, _ in args), result)
+        return made, _apply(ctx, made, [piece for _, piece in args], dtype)
+
+    def constant(value: float) -> tuple[TileExpr, Piece]:
+        return Literal(float(value), dtype), literal_piece(float(value), dtype)
+
+    return compose(formula, list(zip(expr.args, pieces, strict=True)), apply, constant)[1]
+
+
 def _condition(ctx: Context, arg: TileExpr, whole: Elementwise, piece: Piece) -> Piece:
     """An operand of & or |, or a value of where.  Triton's interpreter spreads a comparison of two floats over a tile
     as floats, which have neither & nor |, so one without axes goes through int32."""
@@ -99,7 +100,8 @@ def _compares_floats(ctx: Context, expr: TileExpr) -> bool:
 
 
 def _infix(op: str, pieces: list[Piece], dtype: str) -> Piece:
-    symbol, level = _INFIX[op]
+    symbol = operation(op).triton
+    level = LEVELS.get(symbol, COMPARE)
     left, right = pieces
     if left.literal is not None and right.literal is not None and op not in LOGICAL:
         left = Piece(full((), left.literal.value, dtype))

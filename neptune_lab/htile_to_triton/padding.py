@@ -32,7 +32,7 @@ from neptune_lab.htile.nodes import (
     Slice,
     TileExpr,
 )
-from neptune_lab.htile.shapes import dtype_of, shape_of
+from neptune_lab.htile.shapes import dtype_of, operation, shape_of
 from neptune_lab.htile.walk import stores, subexpressions
 
 DOT_MINIMUM = 16
@@ -40,8 +40,6 @@ DOT_MINIMUM = 16
 _FROM_SHARED = 64
 _HALVES = ("float16", "bfloat16")
 _WIDEST = 64
-# f(0, ..., 0) = 0, and finite operands stay finite: zero lanes stay zero lanes.
-_ZERO_PRESERVING = frozenset({"add", "sub", "mul", "max", "min", "neg", "abs", "sqrt", "tanh", "sin", "erf", "floor"})
 
 
 def next_power_of_two(extent: int) -> int:
@@ -147,7 +145,7 @@ class Padding:
             case Elementwise(op="where", args=(_, a, b)):
                 return all(self._zero_operand("where", arg, dim, assumed) for arg in (a, b))
             case Elementwise(op=op, args=args):
-                return op in _ZERO_PRESERVING and all(self._zero_operand(op, arg, dim, assumed) for arg in args)
+                return operation(op).zero and all(self._zero_operand(op, arg, dim, assumed) for arg in args)
             case Dot():
                 return False
             case _:

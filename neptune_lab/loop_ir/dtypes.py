@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var
-
-_COMPARE = ("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not")
+from neptune_lab.scalar_ops import OPERATIONS
 
 
 def dtype_of(expr: Expr, program: Program) -> str:
@@ -16,7 +15,7 @@ def dtype_of(expr: Expr, program: Program) -> str:
             return "int32"
         case Load(buffer, _) | Previous(buffer, _, _):
             return program.buffer(buffer).dtype
-        case Op(name, _) if name in _COMPARE:
+        case Op(name, _) if OPERATIONS[name].kind in ("comparison", "logic"):
             return "bool"
         case Op("select", (_, a, _)):
             return dtype_of(a, program)

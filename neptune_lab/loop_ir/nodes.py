@@ -65,10 +65,7 @@ class Previous(Hashed):
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Op(Hashed):
-    """An operator on scalars: add sub mul div floordiv floormod max min pow lt le gt ge eq ne and or not neg select
-    and the functions exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf abs floor ceil round (ties to even); and
-    guard(x, point, stand_in), which is x, and stand_in where x sits at the singular point (`repair.guard` says why
-    that is right)."""
+    """An operation on scalars, by its name in `scalar_ops`, such as add, lt, select and exp."""
 
     name: str
     args: tuple[Expr, ...]

@@ -30,25 +30,9 @@ from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks, blocks_under
 from neptune_lab.loop_ir.unproved import unproved
+from neptune_lab.scalar_ops import ATOM, symbol
 
 WIDTH = 92
-_INFIX = {
-    "or": (1, "or"),
-    "and": (2, "and"),
-    "lt": (4, "<"),
-    "le": (4, "<="),
-    "gt": (4, ">"),
-    "ge": (4, ">="),
-    "eq": (4, "=="),
-    "ne": (4, "!="),
-    "add": (5, "+"),
-    "sub": (5, "-"),
-    "mul": (6, "*"),
-    "div": (6, "/"),
-    "floordiv": (6, "//"),
-    "floormod": (6, "%"),
-}
-_ATOM = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +66,28 @@ def _parts(expr: Expr, tagged: frozenset[str]) -> tuple[int, str]:
     """Binding strength and text."""
     match expr:
         case Const(value):
-            return _ATOM, _number(value)
+            return ATOM, _number(value)
         case Var(name):
-            return _ATOM, name
+            return ATOM, name
         case Load(buffer, indices):
-            return _ATOM, _access(buffer, indices, tagged)
+            return ATOM, _access(buffer, indices, tagged)
         case Previous(buffer, indices):
-            return _ATOM, _access(buffer, indices, tagged | {buffer}, previous=True)
+            return ATOM, _access(buffer, indices, tagged | {buffer}, previous=True)
         case Cast(dtype, arg):
-            return _ATOM, f"{dtype}({expression(arg, tagged)})"
-        case Op("neg", (a,)):
-            level, text = _parts(a, tagged)
-            return 7, "-" + (text if level > 7 else f"({text})")
-        case Op("not", (a,)):
-            level, text = _parts(a, tagged)
-            return 3, "not " + (text if level >= 3 else f"({text})")
+            return ATOM, f"{dtype}({expression(arg, tagged)})"
         case Op("select", (c, a, b)):
-            return _ATOM, f"where({', '.join(expression(x, tagged) for x in (c, a, b))})"
-        case Op(name, (a, b)) if name in _INFIX:
-            level, sign = _INFIX[name]
-            la, ta = _parts(a, tagged)
-            lb, tb = _parts(b, tagged)
+            return ATOM, f"where({', '.join(expression(x, tagged) for x in (c, a, b))})"
+        case Op(name, args) if symbol(name)[0]:
+            sign, level = symbol(name)
+            (la, ta), *others = (_parts(a, tagged) for a in args)
+            if not others:
+                return level, sign + (ta if la > level or (la == level and name == "not") else f"({ta})")
             left = ta if la >= level else f"({ta})"
+            (lb, tb) = others[0]
             right = tb if lb > level or (lb == level and name in ("add", "and", "or")) else f"({tb})"
             return level, f"{left} {sign} {right}"
         case Op(name, args):
-            return _ATOM, f"{name}({', '.join(expression(a, tagged) for a in args)})"
+            return ATOM, f"{name}({', '.join(expression(a, tagged) for a in args)})"
     raise AssertionError(expr)
 
 
@@ -135,7 +115,7 @@ def _wrapped(expr: Expr, pad: str, tagged: frozenset[str], *, split: bool = True
             right = tb if lb > level or (lb == level and name == "add") else f"({tb})"
             la, ta = _parts(a, tagged)
             left = _wrapped(a, pad, tagged, split=False) if la >= level else [f"{pad}({ta})"]
-            return [*left, f"{pad}{_INFIX[name][1]} {right}"]
+            return [*left, f"{pad}{symbol(name)[0]} {right}"]
     return [f"{pad}{text}"]
 
 

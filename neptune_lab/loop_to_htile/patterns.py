@@ -38,7 +38,8 @@ from neptune_lab.loop_ir.reduction import REDUCERS, identity
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.loop_to_htile.dimensions import positions, reconcile
-from neptune_lab.loop_to_htile.regions import Nest, index_expr, region, split_inner
+from neptune_lab.loop_to_htile.regions import Nest, index_expr, is_index_operation, region, split_inner
+from neptune_lab.scalar_ops import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Converter:
         if self._is_index(expr):
             return self._index(expr, axes)
         assert isinstance(expr, Op), expr
-        name = "where" if expr.name == "select" else expr.name
+        name = OPERATIONS[expr.name].htile or expr.name
         return Elementwise(name, tuple(self.tile(a, axes) for a in expr.args), dtype_of(expr, self.program))
 
     def place(self, index: Expr, axes: tuple[str, ...]) -> TileExpr:
@@ -100,7 +101,7 @@ class Converter:
         return all(
             isinstance(e, Var)
             or (isinstance(e, Const) and e.dtype.startswith("int"))
-            or (isinstance(e, Op) and e.name in ("add", "sub", "mul", "floordiv", "floormod", "min", "max"))
+            or (isinstance(e, Op) and is_index_operation(e.name))
             for e in walk(expr)
         )
 

@@ -14,8 +14,13 @@ from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Name, Slice
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, variables
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.scalar_ops import OPERATIONS
 
-_ARITH = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "floormod": "%", "min": "min", "max": "max"}
+
+def is_index_operation(name: str) -> bool:
+    """Whether `Arith` has the operation: two whole numbers, and a third as the result."""
+    row = OPERATIONS[name]
+    return row.arity == 2 and row.kind in ("number", "integer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,8 @@ def index_expr(expr: Expr) -> IndexExpr:
             return Int(int(value))
         case Var(name):
             return Name(name)
-        case Op(name, (a, b)) if name in _ARITH:
-            return Arith(_ARITH[name], index_expr(a), index_expr(b))  # type: ignore[arg-type]
+        case Op(name, (a, b)) if is_index_operation(name):
+            return Arith(OPERATIONS[name].symbol or name, index_expr(a), index_expr(b))  # type: ignore[arg-type]
     raise TileError(
         f"the index {expression(expr)} is not integer arithmetic",
         help="write indices with +, -, *, // and %, or read the tensor in a stage that no other is fused with",
