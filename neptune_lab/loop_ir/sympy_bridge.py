@@ -19,51 +19,25 @@ from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.repair.condition import nonneg
+from neptune_lab.repair.read import SYMPY
+from neptune_lab.scalar_ops import OPERATIONS, ScalarOp, rows
 
-_FUNCTIONS = {
-    "exp": sympy.exp,
-    "log": sympy.log,
-    "sqrt": sympy.sqrt,
-    "tanh": sympy.tanh,
-    "sin": sympy.sin,
-    "cos": sympy.cos,
-    "erf": sympy.erf,
-    "abs": sympy.Abs,
-    "floor": sympy.floor,
-    "ceil": sympy.ceiling,
-    "max": sympy.Max,
-    "min": sympy.Min,
-    "pow": sympy.Pow,
-    "neg": lambda x: -x,
-    "exp2": lambda x: sympy.Integer(2) ** x,
-    "log2": lambda x: sympy.log(x, 2),
-    "rsqrt": lambda x: 1 / sympy.sqrt(x),
-    "sigmoid": lambda x: 1 / (1 + sympy.exp(-x)),
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-}
-_COMPARISONS = {
-    "lt": sympy.Lt,
-    "le": sympy.Le,
-    "gt": sympy.Gt,
-    "ge": sympy.Ge,
-    "eq": sympy.Eq,
-    "ne": sympy.Ne,
-}
 _MULTIPLIED = 4  # up to this power, x**n is written x*x*…
-_CONNECTIVES = {"and": sympy.And, "or": sympy.Or, "not": sympy.Not}
-_NAMES = {
-    sympy.log: "log",
-    sympy.tanh: "tanh",
-    sympy.sin: "sin",
-    sympy.cos: "cos",
-    sympy.erf: "erf",
-    sympy.Abs: "abs",
-    sympy.floor: "floor",
-    sympy.ceiling: "ceil",
-}
+
+
+def _is_arithmetic(name: str) -> bool:
+    """Whether the algebra knows the operation."""
+    row = OPERATIONS[name]
+    return row.kind in ("number", "float") and bool(row.sympy or row.python or row.formula)
+
+
+def _is_condition(name: str) -> bool:
+    return OPERATIONS[name].kind in ("comparison", "logic")
+
+
+def _operation_of(kind: type) -> ScalarOp | None:
+    """The operation that a class of SymPy's stands for."""
+    return next((row for row in rows("loop") if row.sympy and getattr(sympy, row.sympy) is kind), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +69,9 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
 
     def truth(node: Expr) -> sympy.Basic:
         match node:
-            case Op(name, (a, b)) if name in _COMPARISONS:
-                return _COMPARISONS[name](convert(a), convert(b))
-            case Op(name, args) if name in _CONNECTIVES:
-                return _CONNECTIVES[name](*(truth(a) for a in args))
+            case Op(name, args) if _is_condition(name):
+                of = convert if OPERATIONS[name].kind == "comparison" else truth
+                return SYMPY[name](*(of(a) for a in args))
         return sympy.Ne(convert(node), 0)
 
     def convert(node: Expr) -> sympy.Expr:
@@ -122,9 +95,9 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
             case Op("log" | "log2" | "sqrt" | "rsqrt" | "pow" as name, (base, *rest)) if depends(base):
                 power = [convert(a) for a in rest]
                 whole = bool(power) and power[0].is_integer is True
-                return _FUNCTIONS[name](convert(base) if whole else nonneg(convert(base)), *power)
-            case Op(name, args) if name in _FUNCTIONS:
-                return _FUNCTIONS[name](*(convert(a) for a in args))
+                return SYMPY[name](convert(base) if whole else nonneg(convert(base)), *power)
+            case Op(name, args) if _is_arithmetic(name):
+                return SYMPY[name](*(convert(a) for a in args))
         if depends(node):
             match node:
                 case Op("select", (condition, yes, no)) if not (depends(condition) or _infinite(yes) or _infinite(no)):
@@ -134,7 +107,7 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
                     return mask * convert(yes) + (1 - mask) * convert(no)
                 case Op("select", (condition, yes, no)):
                     return sympy.Piecewise((convert(yes), truth(condition)), (convert(no), True))
-                case Op(name, _) if name in _COMPARISONS or name in _CONNECTIVES:
+                case Op(name, _) if _is_condition(name):
                     return sympy.Piecewise((sympy.Integer(1), truth(node)), (sympy.Integer(0), True))
             raise RepairError(
                 f"the term uses a reduction result inside {type(node).__name__.lower()} {expression(node)}",
@@ -203,12 +176,12 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
         return Op("mul", (number(factor), Op("sub", (convert(read), convert(other)))))
 
     def truth(e: sympy.Basic) -> Expr:
-        for name, kind in _COMPARISONS.items():
-            if isinstance(e, kind):
-                return Op(name, tuple(convert(side) for side in e.args))
-        for name, kind in _CONNECTIVES.items():
-            if isinstance(e, kind):
-                return chain(name, [truth(a) for a in e.args]) if name != "not" else Op(name, (truth(e.args[0]),))
+        row = _operation_of(type(e))
+        if row is not None and row.kind == "comparison":
+            return Op(row.name, tuple(convert(side) for side in e.args))
+        if row is not None and row.kind == "logic":
+            args = [truth(a) for a in e.args]
+            return chain(row.name, args) if row.arity == 2 else Op(row.name, tuple(args))
         return Const(e == sympy.true, "bool")
 
     def convert(e: sympy.Basic) -> Expr:
@@ -242,8 +215,6 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
             if factors[0] == -1:
                 return Op("neg", (product(factors[1:]),))
             return product(factors)
-        if isinstance(e, sympy.exp):
-            return Op("exp", (convert(e.args[0]),))
         if isinstance(e, sympy.Pow):
             base, power = e.args
             if base == sympy.E:
@@ -255,16 +226,16 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
             if power.could_extract_minus_sign():
                 return Op("div", (number(sympy.Integer(1)), convert(base**-power)))
             return Op("pow", (convert(base), convert(power)))
-        if isinstance(e, sympy.Max | sympy.Min):
-            return chain("max" if isinstance(e, sympy.Max) else "min", [convert(a) for a in e.args])
         if isinstance(e, sympy.Piecewise):
             *cases, (last, _) = (pair.args for pair in e.args)
             result = convert(last)
             for value, condition in reversed(cases):
                 result = Op("select", (truth(condition), convert(value), result))
             return result
-        if type(e) in _NAMES:
-            return Op(_NAMES[type(e)], tuple(convert(a) for a in e.args))
+        row = _operation_of(type(e))
+        if row is not None:
+            args = [convert(a) for a in e.args]
+            return chain(row.name, args) if row.arity == 2 else Op(row.name, tuple(args))
         raise RepairError(
             f"the repair term holds {type(e).__name__}, which has no scalar form",
             step="derive",

@@ -11,6 +11,8 @@ here as well, so that a mod written for FlexAttention works as it is (neither li
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import foreign
 from neptune_lab.operators.operations import convert, is_wide, kind_of, operate, promoted, wrapped
+from neptune_lab.scalar_ops import in_loops
 
 
 class Unread:
@@ -318,6 +321,14 @@ def maximum(a: Any, b: Any) -> Scalar:
 def where(condition: Any, yes: Any, no: Any) -> Scalar:
     """`yes` where the condition holds, `no` elsewhere."""
     return apply("select", condition, yes, no)
+
+
+def __getattr__(name: str) -> Callable[..., Scalar]:
+    """The table's other functions, such as `erf` and `floor`."""
+    row = in_loops(name)
+    if row is None or row.symbol:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return functools.partial(apply, name)
 
 
 def apply(name: str, *args: Any) -> Scalar:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.scalar_ops import NUMPY, OPERATIONS, compose
+from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
 # Captured integers that kernels hold as int32; what a mod computes with them alone wraps around as in PyTorch.
 NARROW = {"int8": (8, True), "uint8": (8, False), "int16": (16, True), "uint16": (16, False)}
@@ -98,11 +98,13 @@ def _on_numpy(name: str, values: list[Any], kinds: list[str]) -> np.ndarray:
 def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
     from tvm import tirx
 
+    from neptune_lab.loop_ir.tvm_compat.words import build
+
     if set(kinds) == {"bool"}:
         name = _OF_CONDITIONS.get(name, name)
     row = OPERATIONS[name]
     if row.kind == "logic":
-        return getattr(tirx, row.tvm)(*(to_tvm(v, "bool") for v in values))
+        return build(name, [to_tvm(v, "bool") for v in values])
     head = [to_tvm(values[0], "bool")] if name == "select" else []
     values, kinds = values[len(head) :], kinds[len(head) :]
     floats = "float" in kinds or (row.kind == "float" and not row.exact)
@@ -125,9 +127,7 @@ def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
             return tirx.const(0, dtype) - operands[0]
         case "round":
             return tirx.nearbyint(*operands)
-    if not row.tvm and row.formula is not None:
-        return compose(row.formula, operands, operate, lambda number: tirx.const(number, dtype))
-    return getattr(tirx, row.tvm)(*operands)
+    return build(name, operands)
 
 
 def _widened(value: Any) -> Any:

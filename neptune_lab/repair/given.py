@@ -19,7 +19,7 @@ from neptune_lab.repair.check import Model, check
 from neptune_lab.repair.derive import Derivation, given
 from neptune_lab.repair.limit import limited
 from neptune_lab.repair.numeric import Array, close, compute, generator
-from neptune_lab.repair.read import FUNCTIONS, Question, names_in, parse, read
+from neptune_lab.repair.read import Question, functions, names_in, parse, read
 from neptune_lab.repair.render import text
 from neptune_lab.repair.solve import Posed, answer, pose, prove, solve
 from neptune_lab.repair.term import RepairTerm, Unproved
@@ -170,7 +170,7 @@ def read_h(source: str, names: GivenNames) -> Expr:
     try:
         expr = parse(source, "h")
         free = {symbol.name for symbol in cast("set[Symbol]", expr.free_symbols)}
-        unknown = sorted((names_in(source) - set(FUNCTIONS) | free) - set(names.known))
+        unknown = sorted((names_in(source) - set(functions()) | free) - set(names.known))
     except RepairError as error:
         help = f"{error.help}; {advice}" if error.help and error.help.startswith("known") else advice
         raise RepairError(error.reason, step="read", expression=source, help=help) from error

@@ -21,30 +21,35 @@ from neptune_lab.errors import RepairError
 from neptune_lab.repair.condition import check_nonnegative, free_conditions
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
+from neptune_lab.scalar_ops import Functions, ScalarOp, python_operator, rows
 
 WORDS = ("positive", "nonnegative", "negative", "nonpositive", "nonzero", "finite", "integer")
 """Words that an assumption may use."""
 
-FUNCTIONS: dict[str, tuple[int | None, Callable[..., Expr]]] = {
-    "exp": (1, lambda x: sp.exp(x)),
-    "exp2": (1, lambda x: cast(Expr, Integer(2) ** x)),
-    "log": (1, lambda x: sp.log(x)),
-    "sqrt": (1, lambda x: cast(Expr, sp.sqrt(x))),
-    "rsqrt": (1, lambda x: cast(Expr, 1 / sp.sqrt(x))),
+
+def _of_sympy(row: ScalarOp) -> Callable[..., Any] | None:
+    return getattr(sp, row.sympy) if row.sympy else python_operator(row)
+
+
+SYMPY = Functions(_of_sympy, constant=lambda value: Rational(str(value)))
+"""The scalar operations in SymPy."""
+
+_OWN: dict[str, tuple[int | None, Callable[..., Expr]]] = {
     "abs": (1, lambda x: cast(Expr, sp.Abs(x))),
     "relu": (1, lambda x: cast(Expr, Max(x, 0))),
-    "sigmoid": (1, lambda x: cast(Expr, 1 / (1 + sp.exp(-x)))),
-    "tanh": (1, lambda x: sp.tanh(x)),
     "sinh": (1, lambda x: sp.sinh(x)),
     "cosh": (1, lambda x: sp.cosh(x)),
-    "sin": (1, lambda x: sp.sin(x)),
-    "cos": (1, lambda x: sp.cos(x)),
-    "erf": (1, lambda x: sp.erf(x)),
     "max": (None, lambda *xs: cast(Expr, Max(*xs))),
     "min": (None, lambda *xs: cast(Expr, sp.Min(*xs))),
     "pow": (2, lambda x, y: _power(x, y)),
 }
-"""Functions that text may call: how many arguments (None: one or more) and what they build."""
+
+
+def functions() -> dict[str, tuple[int | None, Callable[..., Expr]]]:
+    """Functions that text may call: how many arguments (None: one or more) and what they build."""
+    smooth = (row for row in rows("loop") if row.arity == 1 and row.kind == "float" and not row.exact)
+    return {**{row.name: (1, SYMPY[row.name]) for row in smooth if row.sympy or row.formula}, **_OWN}
+
 
 _LONGEST_TEXT = 2000
 _DEEPEST_TEXT = 60
@@ -102,7 +107,7 @@ def parse(source: str, what: str = "g") -> Expr:
     Traceback (most recent call last):
     ...
     neptune_lab.errors.RepairError: g calls '__import__', which is not a known function
-      help: known: abs, cos, cosh, erf, exp, exp2, log, max, min, pow, relu, rsqrt, sigmoid, sin, sinh, sqrt, tanh
+      help: known: abs, cos, cosh, erf, exp, exp2, log, log2, max, min, pow, relu, rsqrt, sigmoid, sin, sinh, sqrt, tanh
     """
     if len(source) > _LONGEST_TEXT:
         _refuse(f"{what} is {len(source)} characters long; at most {_LONGEST_TEXT} are read", source[:40] + "...")
@@ -137,10 +142,11 @@ def _build(node: ast.expr, source: str, what: str, depth: int) -> Expr:
         case ast.BinOp(left=left, op=op, right=right):
             return _binary(build(left), op, build(right), source, what)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            if name not in FUNCTIONS:
-                known = ", ".join(sorted(FUNCTIONS))
-                _refuse(f"{what} calls {name!r}, which is not a known function", source, f"known: {known}")
-            arity, make = FUNCTIONS[name]
+            known = functions()
+            if name not in known:
+                names = ", ".join(sorted(known))
+                _refuse(f"{what} calls {name!r}, which is not a known function", source, f"known: {names}")
+            arity, make = known[name]
             if not args or (arity is not None and len(args) != arity):
                 _refuse(f"{name} takes {arity or 'one or more'} argument(s), found {len(args)}", source)
             return make(*(build(arg) for arg in args))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, TypeAlias
 
-from neptune_lab.runtime.named import OPERATIONS
+from neptune_lab.runtime.named import known_arity
 from neptune_lab.runtime.spec import DType
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.typed import Extent, Name, unpack
@@ -93,7 +93,7 @@ def _expression(value: Any, where: str, ranks: dict[str, int], axes: frozenset[s
         case ["cast", str() as dtype, child]:
             unpack(dtype, DType, where, error)
             children = [child]
-        case [str() as name, *children] if OPERATIONS.get(name) == len(children):
+        case [str() as name, *children] if known_arity(name) == len(children):
             pass
         case _:
             raise error(f"{where} is no expression: {shown(value)}")

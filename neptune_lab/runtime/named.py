@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.scalar_ops import Functions, ScalarOp, in_loops
 
 
 class Named(NamedTuple):
@@ -119,56 +120,28 @@ def fold(reducer: str, value: Named, over: Mapping[str, int]) -> Named:
 
 def elementwise(name: str, values: Sequence[Named]) -> Named:
     """An operator of the loop-scalar IR on tensors, position by position."""
-    function = _functions().get(name)
-    if function is None:
+    if known_arity(name) is None:
         raise MeasureError(f"the reference has no operation {name!r}")
     order, tensors = _together(values)
-    return Named(order, function(*tensors))
+    return Named(order, _TORCH[name](*tensors))
 
 
-def _functions() -> Mapping[str, Callable[..., Any]]:
+def known_arity(name: str) -> int | None:
+    """How many operands an operation takes that the reference knows; None for any other."""
+    row = in_loops(name)
+    return row.arity if row is not None and (row.torch or row.formula is not None) else None
+
+
+def _of_torch(row: ScalarOp) -> Callable[..., Any] | None:
     import torch
 
-    return {
-        "add": torch.add,
-        "sub": torch.sub,
-        "mul": torch.mul,
-        "div": torch.true_divide,
-        "floordiv": torch.floor_divide,
-        "floormod": torch.remainder,
-        "max": torch.maximum,
-        "min": torch.minimum,
-        "pow": torch.pow,
-        "lt": torch.lt,
-        "le": torch.le,
-        "gt": torch.gt,
-        "ge": torch.ge,
-        "eq": torch.eq,
-        "ne": torch.ne,
-        "and": torch.logical_and,
-        "or": torch.logical_or,
-        "not": torch.logical_not,
-        "neg": torch.neg,
-        "select": torch.where,
-        **{n: getattr(torch, n) for n in _SAME},
-    }
+    return getattr(torch, row.torch) if row.torch else None
 
 
-# Spelled alike in torch; its round also takes ties to even.
-_SAME = (
-    "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "abs", "floor", "ceil",
-    "round",
-)  # fmt: skip
+def _constant(value: float) -> Any:
+    import torch
 
-# Every operation that the reference knows, with the number of its operands.
-OPERATIONS: Mapping[str, int] = {
-    **dict.fromkeys(
-        ("add", "sub", "mul", "div", "floordiv", "floormod", "max", "min", "pow", "lt", "le", "gt", "ge", "eq", "ne"), 2
-    ),
-    "and": 2,
-    "or": 2,
-    "not": 1,
-    "neg": 1,
-    "select": 3,
-    **dict.fromkeys(_SAME, 1),
-}
+    return torch.tensor(value, dtype=torch.float64)
+
+
+_TORCH = Functions(_of_torch, _constant)

@@ -10,11 +10,11 @@ from typing import Any
 from tvm import te, tirx
 from tvm.ir import Call
 
-from neptune_lab.loop_ir.tvm_compat.words import BINARY_NAMES
+from neptune_lab.loop_ir.tvm_compat.words import node_names
 
 _PREFIX = "neptune_lab."
 # Integers among these are simplified by TVM, unless they come from a tensor: then they may wrap around.
-_OPERATORS = {**BINARY_NAMES, "Not": "not"}
+_OPERATORS = node_names()
 _LOGIC = ("and", "or", "not")
 
 

@@ -34,7 +34,7 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.tvm_compat.as_written import hidden, operator_of
-from neptune_lab.loop_ir.tvm_compat.words import BINARY_NAMES, CALL_ALIASES, CALLS, first_line
+from neptune_lab.loop_ir.tvm_compat.words import call_names, first_line, node_names
 
 
 def _loop_name(name: str) -> str:
@@ -43,6 +43,9 @@ def _loop_name(name: str) -> str:
     if name.endswith("_fused"):
         name = name[: -len("_fused")].replace("_", "")
     return re.sub(r"_(\d+)$", r"\1", name)
+
+
+_NODES = node_names()
 
 
 class _In:
@@ -63,8 +66,9 @@ class _In:
 
     def expr(self, e: Any, env: dict[Any, Expr]) -> Expr:
         kind = type(e).__name__
-        if kind in BINARY_NAMES:
-            return _operator(BINARY_NAMES[kind], self.expr(e.a, env), self.expr(e.b, env))
+        if kind in _NODES:
+            operands = (e.a,) if kind == "Not" else (e.a, e.b)
+            return _operator(_NODES[kind], *(self.expr(x, env) for x in operands))
         if kind == "IntImm":
             dtype = str(e.ty.dtype)
             return Const(bool(e.value) if dtype == "bool" else int(e.value), dtype)
@@ -76,20 +80,18 @@ class _In:
             return Load(self.buffer(e.source), tuple(self.expr(i, env) for i in e.indices))
         if kind == "Cast":
             return Cast(str(e.ty.dtype), self.expr(e.value, env))
-        if kind == "Not":
-            return Op("not", (self.expr(e.a, env),))
         if kind == "Select":
             return self.select(e.condition, e.true_value, e.false_value, env, eager=True)
         if kind == "Call":
             if (written := operator_of(e)) is not None:
                 return _operator(written, *(self.expr(a, env) for a in e.args[1:]))
             name = str(e.op.name).rsplit(".", 1)[-1]
-            name = CALL_ALIASES.get(name, name)
-            if name == "select":
+            known = call_names()
+            if known.get(name) == "select":
                 return self.select(*e.args, env)
-            if name in CALLS:
-                return Op(name, tuple(self.expr(a, env) for a in e.args))
-            raise DefinitionError(f"the call {e} is not one the compiler takes", help=f"it takes {', '.join(CALLS)}")
+            if name in known:
+                return Op(known[name], tuple(self.expr(a, env) for a in e.args))
+            raise DefinitionError(f"the call {e} is not one the compiler takes", help=f"it takes {', '.join(known)}")
         raise DefinitionError(
             f"the expression {e} ({kind}) is not one the compiler takes",
             help="write it with arithmetic, comparisons, casts, te.if_then_else, and functions such as te.exp",

@@ -26,7 +26,7 @@ from neptune_lab.loop_ir.nodes import (
     Var,
     loads,
 )
-from neptune_lab.loop_ir.tvm_compat.words import BINARY, CALLS, THREAD_BINDING
+from neptune_lab.loop_ir.tvm_compat.words import THREAD_BINDING, build
 
 
 class _Out:
@@ -53,19 +53,11 @@ class _Out:
                     self.buffers[buffer], [tirx.Sub(t, tirx.const(1, "int32"))] + [self.expr(i, env) for i in rest]
                 )
                 return tirx.if_then_else(tirx.GT(t, tirx.const(0, "int32")), read, self.expr(initial, env))
-            case Op("not", (a,)):
-                return tirx.Not(self.expr(a, env))
-            case Op("neg", (a,)):
-                x = self.expr(a, env)
-                return tirx.Mul(x, tirx.const(-1, x.ty.dtype))
             case Op("guard", (a, point, stand_in)):
                 x = self.expr(a, env)
                 return tirx.Select(tirx.EQ(x, self.expr(point, env)), self.expr(stand_in, env), x)
-            case Op("select", (c, a, b)):
-                return tirx.if_then_else(self.expr(c, env), self.expr(a, env), self.expr(b, env))
             case Op(name, args):
-                build = BINARY.get(name) or CALLS[name]
-                return build(*(self.expr(a, env) for a in args))
+                return build(name, [self.expr(a, env) for a in args])
             case Cast(dtype, arg):
                 return tirx.Cast(dtype, self.expr(arg, env))
         raise AssertionError(expr)

@@ -5,53 +5,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
 
-BINARY = {
-    "add": tirx.Add,
-    "sub": tirx.Sub,
-    "mul": tirx.Mul,
-    "div": tirx.Div,
-    "floordiv": tirx.FloorDiv,
-    "floormod": tirx.FloorMod,
-    "max": tirx.Max,
-    "min": tirx.Min,
-    "lt": tirx.LT,
-    "le": tirx.LE,
-    "gt": tirx.GT,
-    "ge": tirx.GE,
-    "eq": tirx.EQ,
-    "ne": tirx.NE,
-    "and": tirx.And,
-    "or": tirx.Or,
-}
-BINARY_NAMES = {cls.__name__: name for name, cls in BINARY.items()}
-CALLS: dict[str, Callable[..., Any]] = {
-    name: getattr(tirx, name)
-    for name in [
-        "exp",
-        "exp2",
-        "log",
-        "log2",
-        "sqrt",
-        "rsqrt",
-        "tanh",
-        "sigmoid",
-        "sin",
-        "cos",
-        "erf",
-        "floor",
-        "ceil",
-        "round",
-        "abs",
-        "pow",
-    ]
-}
+from neptune_lab.scalar_ops import OPERATIONS, compose, rows
+
+
+def build(name: str, operands: Sequence[Any]) -> Any:
+    """An operation on TVM's expressions: a node, a call, or what the formula makes of those."""
+    row = OPERATIONS[name]
+    if row.tvm:
+        return getattr(tirx, row.tvm)(*operands)
+    assert row.formula is not None, f"the table says nothing of {name} in TVM"
+    return compose(row.formula, operands, build, lambda value: tirx.const(value, operands[0].ty.dtype))
+
+
+def node_names() -> dict[str, str]:
+    """The operation of each class of nodes, by the class's name."""
+    return {row.tvm: row.name for row in rows("loop") if row.tvm[:1].isupper()}
+
+
+def call_names() -> dict[str, str]:
+    """The operation of each call, by the name of what is called."""
+    return {row.tvm: row.name for row in rows("loop") if row.tvm[:1].islower()} | _ALIASES
+
+
 # TVM compiles its `round` and `nearbyint` to the same rounding, ties to even.
-CALL_ALIASES = {"fabs": "abs", "nearbyint": "round", "if_then_else": "select"}
+_ALIASES = {"fabs": "abs", "nearbyint": "round"}
 THREAD_BINDING = 1  # IterVar kind of a thread axis
 
 
