@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+
+import numpy as np
 
 from neptune_lab.htile.nodes import (
     Access,
@@ -20,24 +21,14 @@ from neptune_lab.htile.nodes import (
     Scalar,
     TileExpr,
 )
-from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.shapes import operation, shape_of
 from neptune_lab.htile.walk import accesses, children, evaluate, names_of_index, stores, subexpressions
+from neptune_lab.scalar_ops import NUMPY
 
 _INF = math.inf
 _LARGEST: Mapping[str, float] = {"float16": 65504.0, "bool": 1.0, "int8": 128.0, "uint8": 255.0, "int16": 32768.0}
 _WHOLE = 2.0**63
 _TRIED = 4096
-_SCALARS: Mapping[str, Callable[..., float]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "div_rn": operator.truediv,
-    "neg": lambda x: -x,
-    "exp": math.exp,
-    "exp2": lambda x: 2.0**x,
-}
-_BOUNDED = frozenset({"tanh", "sigmoid", "sin", "cos", "erf"})
 
 
 class Magnitudes:
@@ -88,8 +79,9 @@ class Magnitudes:
         return _INF
 
     def _elementwise(self, op: str, args: tuple[TileExpr, ...], expr: TileExpr) -> float:
-        if op in _BOUNDED:
-            return 1.0
+        row = operation(op)
+        if row.kind == "float" and all(map(math.isfinite, row.within)):
+            return max(map(abs, row.within))
         if op in ("max", "min", "neg", "abs"):
             return max(self(arg) for arg in args)
         if op == "where":
@@ -114,7 +106,8 @@ class Magnitudes:
         if not set(names) <= set(self.grid) or math.prod(self.grid[name] for name in names) > _TRIED:
             return _INF
         points = itertools.product(*(range(self.grid[name]) for name in names))
-        return max(abs(_value(expr, dict(zip(names, point, strict=True)))) for point in points)
+        found = [_value(expr, dict(zip(names, point, strict=True))) for point in points]
+        return max((_INF if value is None else abs(value)) for value in found)
 
     def _growing(self, value: float, expr: TileExpr) -> float:
         """The value of an operator that can grow from one iteration to the next: unknown where it reads itself."""
@@ -140,24 +133,24 @@ class Magnitudes:
         return found
 
 
-def _value(expr: TileExpr, at: Mapping[str, int]) -> float:
-    """An expression of scalars at one point of the grid; infinite where it has no rule here."""
+def _value(expr: TileExpr, at: Mapping[str, int]) -> float | None:
+    """An expression of scalars at one point of the grid; None if any part of it is not a finite number."""
     match expr:
         case Literal(value=value):
-            return float(value)
+            found = float(value)
         case Scalar(value=index):
-            return float(evaluate(index, at))
+            found = float(evaluate(index, at))
         case Cast(arg=arg, dtype=dtype) if dtype.startswith("float"):
             return _value(arg, at)
-        case Elementwise(op=op, args=args) if op in _SCALARS:
+        case Elementwise(op=op, args=args):
             values = [_value(arg, at) for arg in args]
-            if _INF in values:
-                return _INF  # a part without a rule: its exponential is not known either
-            try:
-                return _SCALARS[op](*values)
-            except (ArithmeticError, ValueError):
-                return _INF
-    return _INF
+            if None in values:
+                return None
+            with np.errstate(all="ignore"):
+                found = float(NUMPY[op](*values))
+        case _:
+            return None
+    return found if math.isfinite(found) else None
 
 
 def _largest(dtype: str) -> float:

@@ -21,11 +21,8 @@ from neptune_lab.htile.nodes import (
     Tensor,
     TileExpr,
 )
+from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import accesses, region, rewrite, rewrite_store, subexpressions
-
-COSTLY = frozenset(
-    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "where", "div"}
-)
 
 
 def share_common_tiles(program: Program) -> Program:
@@ -168,4 +165,4 @@ class _State:
 
 
 def _costly(expr: TileExpr) -> bool:
-    return any(isinstance(e, Elementwise) and e.op in COSTLY for e in subexpressions(expr))
+    return any(isinstance(e, Elementwise) and operation(e.op).costly for e in subexpressions(expr))

@@ -8,7 +8,7 @@ bounded away from 0 counts as positive.  Anything else keeps its guard at 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,6 +32,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.simplify import bounds, simplify
+from neptune_lab.scalar_ops import NUMPY, OPERATIONS, ScalarOp, compose
 
 _INF = math.inf
 
@@ -129,8 +130,8 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
             return of(a).hull(of(b))
         case Op("guard", (a, _, stand_in)):
             return of(a).hull(of(stand_in))
-        case Op(name, args) if name in _RULES:
-            return _known(_RULES[name](*(of(a) for a in args)))
+        case Op(name, args):
+            return _rule(name, [of(a) for a in args])
         case Load(buffer, _) | Previous(buffer, _, _):
             return _of_buffer(program, buffer, around)
     return _ANY
@@ -295,58 +296,38 @@ def _bounded_power(base: float, exponent: float) -> float:
         return _INF
 
 
-def _rising(function: Callable[[float], float], least: float, most: float = _INF) -> Callable[[Range], Range]:
-    """The rule of a function that never falls, given its limits at the ends of the line."""
-
-    def at(value: float) -> float:
-        if value == -_INF:
-            return least
-        try:
-            return most if value == _INF else function(value)
-        except OverflowError:
-            return most
-
-    return lambda a: Range(at(a.low), at(a.high))
-
-
 def _absolute(a: Range) -> Range:
     ends = (abs(a.low), abs(a.high))
     return Range(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
 
 
-def _logarithm(function: Callable[[float], float]) -> Callable[[Range], Range]:
-    rule = _rising(lambda x: function(x) if x > 0 else -_INF, -_INF)
-    return lambda a: rule(a) if a.low > 0 else Range(high=rule(Range(0.0, max(a.high, 0.0))).high)
-
-
-_square_root = _rising(lambda x: math.sqrt(max(x, 0.0)), 0.0)
-
-# The limits of sigmoid and tanh are reached in floats.
 _RULES: dict[str, Callable[..., Range]] = {
-    "add": lambda a, b: Range(a.low + b.low, a.high + b.high),
     "sub": lambda a, b: Range(a.low - b.high, a.high - b.low),
     "mul": _multiplied,
     "div": _divided,
     "neg": lambda a: Range(-a.high, -a.low),
     "abs": _absolute,
-    "max": lambda a, b: Range(max(a.low, b.low), max(a.high, b.high)),
-    "min": lambda a, b: Range(min(a.low, b.low), min(a.high, b.high)),
-    "exp": _rising(math.exp, 0.0),
-    "exp2": _rising(lambda x: 2.0**x, 0.0),
-    "log": _logarithm(math.log),
-    "log2": _logarithm(math.log2),
-    "sqrt": _square_root,
-    "rsqrt": lambda a: _divided(Range(1.0, 1.0), _square_root(a)),
-    "tanh": _rising(math.tanh, -1.0, 1.0),
-    "erf": _rising(math.erf, -1.0, 1.0),
-    "sigmoid": _rising(lambda x: 1 / (1 + math.exp(-x)) if x > -700 else 0.0, 0.0, 1.0),
-    "sin": lambda _: Range(-1.0, 1.0),
-    "cos": lambda _: Range(-1.0, 1.0),
-    "floor": _rising(math.floor, -_INF),
-    "ceil": _rising(math.ceil, -_INF),
-    **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne", "and", "or"), lambda _a, _b: _UNIT),
-    "not": lambda _: _UNIT,
 }
+
+
+def _rule(name: str, args: Sequence[Range]) -> Range:
+    """The range of an operation on ranges: by its own rule, or by what the table says of it."""
+    row = OPERATIONS[name]
+    if name in _RULES:
+        return _known(_RULES[name](*args))
+    if row.rising:
+        found = _known(Range(_at(row, [a.low for a in args]), _at(row, [a.high for a in args])))
+    elif row.formula is not None:
+        found = compose(row.formula, args, _rule, lambda value: Range(value, value))
+    else:
+        found = _ANY
+    least, most = row.within  # reached in floats
+    return Range(max(found.low, least), min(found.high, most))
+
+
+def _at(row: ScalarOp, values: Sequence[float]) -> float:
+    with np.errstate(all="ignore"):
+        return float(NUMPY[row.name](*(np.float64(max(value, row.start)) for value in values)))
 
 
 def may_be_infinite(program: Program, expr: Expr, sign: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from neptune_lab.htile.nodes import Elementwise, TileExpr
 from neptune_lab.htile.nodes import Program as TileProgram
+from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.tree import blocks, find_block
@@ -34,7 +35,7 @@ def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequenc
     met = {
         "near the largest float": bool(sums),
         "beyond 1e-18 to 1e18": any(True for _ in repairs),
-        "tanh and sigmoid": any(isinstance(e, Elementwise) and e.op in ("tanh", "sigmoid") for e in computed),
+        "tanh and sigmoid": any(isinstance(e, Elementwise) and operation(e.op).absolute_error for e in computed),
         "vector repairs": bool(repaired_by_vectors(scheduled)),
         "masked tiles are not visited": assumed,
         "large common offsets": any(map(_is_offset_exponential, computed)),

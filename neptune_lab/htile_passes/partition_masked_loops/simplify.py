@@ -28,9 +28,9 @@ from neptune_lab.htile.nodes import (
     Store,
     TileExpr,
 )
-from neptune_lab.htile.shapes import FLOATS
+from neptune_lab.htile.shapes import FLOATS, operation
 from neptune_lab.htile.walk import accesses, rewrite, subexpressions
-from neptune_lab.scalar_ops import NUMPY
+from neptune_lab.scalar_ops import NUMPY, ScalarOp
 
 INF = math.inf
 Infinities = frozenset[float]
@@ -94,18 +94,21 @@ def _infinities_of(op: str, args: list[Infinities], operands: tuple[TileExpr, ..
             return _negated(a)
         case "mul", [a, b]:
             return BOTH if a | b else NEITHER
-        case (("exp" | "exp2" | "sqrt" | "sqrt_rn" | "abs"), [a]):
-            return frozenset((INF,)) if INF in a or (op == "abs" and a) else NEITHER
-        case (("tanh" | "sigmoid" | "erf"), _):
-            return NEITHER
+        case "abs", [a]:
+            return frozenset((INF,)) if a else NEITHER
         case (("div" | "div_rn"), [a, b]) if isinstance(operands[1], Literal) and operands[1].value != 0:
             return a if operands[1].value > 0 else _negated(a)
-        case (("log" | "log2"), [a]):
-            return (a & {INF}) | {-INF}
-        case (("and" | "or" | "not" | "lt" | "le" | "gt" | "ge" | "eq" | "ne"), _):
-            return NEITHER
         case _:
-            return BOTH
+            return _by_facts(operation(op), args)
+
+
+def _by_facts(row: ScalarOp, args: list[Infinities]) -> Infinities:
+    low, high = row.within
+    if not row.rising or row.arity > 1:
+        return frozenset(row.within) & BOTH
+    # Where the domain has a beginning, a finite operand gives the least value.
+    least = {low} if math.isfinite(row.start) or -INF in args[0] else set()
+    return frozenset(least | ({high} if INF in args[0] else set())) & BOTH
 
 
 def _negated(values: Infinities) -> Infinities:
