@@ -12,19 +12,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from neptune_lab.errors import TextError
+from neptune_lab.scalar_ops import COMPARE, NEGATE, NOT, rows
 from neptune_lab.strict.tokens import Statement, Token, number, refusal
 
 # Levels of operators and brackets in each other; the compiler makes about a dozen.
 MOST_LEVELS = 100
 
-_BINARY = {
-    "or": 1,
-    "and": 2,
-    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 4),
-    **dict.fromkeys("+-", 5),
-    **dict.fromkeys(("*", "/", "//", "%"), 6),
-}
-_COMPARISON, _SIGNED = 4, 7
+_BINARY = {row.symbol: row.level for row in rows("htile") if row.arity == 2 and row.symbol}
 _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
 
@@ -193,7 +187,7 @@ class Reader:
             right, more = self._expression(level + 1, around)
             levels = self._within(op, max(levels, more), around)
             left = Binary(op.text, left, right, op)
-            if level == _COMPARISON and self._operator() == _COMPARISON:
+            if level == COMPARE and self._operator() == COMPARE:
                 raise refusal(self.token, "no further comparison", "put brackets around one of the two")
         return left, levels
 
@@ -224,7 +218,7 @@ class Reader:
             case "-" if self.at("inf"):
                 return Number(-_CONSTANTS[self.take().text], token), 1
             case "-" | "not" as op:
-                arg, levels = self._expression(_SIGNED if op == "-" else _COMPARISON - 1, around)
+                arg, levels = self._expression(NEGATE if op == "-" else NOT, around)
                 return Unary(op, arg, token), self._within(token, levels, around - 1)
             case "(":
                 return self._brackets(token, around)

@@ -38,8 +38,9 @@ from neptune_lab.htile.nodes import (
     Tensor,
     TileExpr,
 )
-from neptune_lab.htile.shapes import ARITHMETIC, COMPARISONS, DIVISIONS, FLOAT_BINARY, FLOAT_UNARY, LOGICAL
+from neptune_lab.htile.shapes import COMPARISONS, LOGICAL
 from neptune_lab.htile_passes import PASSES, apply
+from neptune_lab.scalar_ops import rows
 from neptune_lab.strict.syntax import MOST_LEVELS
 from neptune_lab.strict.tokens import MOST_CHARACTERS
 from neptune_lab.trace import SCHEMA, schema
@@ -334,13 +335,10 @@ class _Draw:
         if self.rng.random() < 0.2:
             args = (self.tile("bool", depth), self.tile(dtype, depth), self.tile(dtype, depth))
             return Elementwise("where", args, dtype)
-        one, two = {"neg", "abs"}, set(ARITHMETIC)
-        if dtype.startswith("f"):
-            one, two = one | FLOAT_UNARY, two | FLOAT_BINARY
-        else:
-            two = two | DIVISIONS
-        op = self.rng.choice((*sorted(one), *sorted(two), "neg", "sub", "add"))
-        return Elementwise(op, tuple(self.tile(dtype, depth) for _ in range(1 if op in one else 2)), dtype)
+        kinds = ("number", "float" if dtype.startswith("f") else "integer")
+        arities = {row.name: row.arity for row in rows("htile") if row.kind in kinds}
+        op = self.rng.choice((*sorted(arities), "neg", "sub", "add"))
+        return Elementwise(op, tuple(self.tile(dtype, depth) for _ in range(arities[op])), dtype)
 
     def cast(self, dtype: str, depth: int) -> TileExpr:
         return Cast(self.tile(self.rng.choice(DTYPES), depth), dtype)
