@@ -39,8 +39,8 @@ class ScalarOp:
         ir: the IR that it belongs to.
         python: in Python's module `operator`.
         numpy, torch, sympy, tvm: in the library. "math.f": in Python's module `math`, element by element, in float64.
-        triton: in emitted modules, Triton or Gluon: an infix symbol, "tl.f", or "_f", a function of
-            `htile_to_triton.helpers`.
+        triton: in emitted modules: an infix symbol, "tl.f", or "_f", a function of `htile_to_triton.helpers`.
+        gluon: whether Gluon has it under Triton's name; otherwise its formula is emitted there.
         formula: the operation by others, for readers whose library has no name for it.
         exact: the result is not rounded.
         zero: it is 0 where all operands are, and finite where they are.
@@ -64,6 +64,7 @@ class ScalarOp:
     sympy: str = ""
     tvm: str = ""
     triton: str = ""
+    gluon: bool = True
     formula: Formula | None = None
     exact: bool = False
     zero: bool = False
@@ -172,7 +173,7 @@ _ROWS = (
     _function("rsqrt", numpy="", sympy="", formula=("div", 1, ("sqrt", "x"))),
     _function("tanh", triton="_tanh", zero=True, rising=True, within=(-1.0, 1.0), absolute_error=True),
     _function(
-        "sigmoid", numpy="", sympy="", formula=("div", 1, ("add", 1, ("exp", ("neg", "x")))), rising=True,
+        "sigmoid", numpy="", sympy="", gluon=False, formula=("div", 1, ("add", 1, ("exp", ("neg", "x")))), rising=True,
         within=(0.0, 1.0), absolute_error=True,
     ),
     _function("sin", zero=True, within=(-1.0, 1.0)),

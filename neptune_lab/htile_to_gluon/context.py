@@ -7,18 +7,20 @@ from dataclasses import replace
 
 from neptune_lab.htile.bounds import Interval
 from neptune_lab.htile.nodes import Kernel, Program
+from neptune_lab.htile_to_gluon.helpers import HELPERS
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.rows import CONSUMER
 from neptune_lab.htile_to_gluon.structure import Structure
 from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
+from neptune_lab.scalar_ops import ScalarOp
 
 # What an emitted module imports.
 MODULE_NAMES = frozenset(
     {"gl", "gluon", "mbarrier", "tma", "fence_async_shared", "warpgroup_mma", "warpgroup_mma_wait", "TensorDescriptor"}
 )
-_HELPER = re.compile(r"\b(_tanh|_hardware_tanh|_round|_square|_power|_maximum|_minimum|_max|_min)\(")
+_HELPER = re.compile(rf"\b({'|'.join(name for name, (text, _) in HELPERS.items() if f'def {name}_gluon(' in text)})\(")
 
 
 class GluonContext(Context):
@@ -71,6 +73,9 @@ class GluonContext(Context):
     def _layout(self, name: str) -> str:
         self.layouts[name] = None
         return name
+
+    def function(self, row: ScalarOp) -> str:
+        return row.triton if row.gluon else ""
 
     def say(self, text: str) -> Draft:
         """A statement, as a line of text."""

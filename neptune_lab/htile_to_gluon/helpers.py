@@ -88,12 +88,6 @@ def _arrive(BARRIER: gl.constexpr):
     )
 '''
 
-_TANH = '''@gluon.jit
-def _tanh_gluon(x):
-    """tanh(x) = 1 - 2 / (exp(2 x) + 1): finite everywhere, one exponential, no libdevice; x itself near 0."""
-    return gl.where(gl.abs(x) < 0.000244140625, x, 1.0 - 2.0 / (gl.exp2(2.8853900817779268 * x) + 1.0))
-'''
-
 _HARDWARE_TANH = '''@gluon.jit
 def _hardware_tanh_gluon(x):
     """The GPU's own instruction: relative error about 2**-11."""
@@ -165,7 +159,7 @@ HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "_meet": (_MEET, ()),
         "_sync": (_SYNC, ()),
         "_arrive": (_ARRIVE, ()),
-        "_tanh": (_TANH, ()),
+        "_tanh": (_respelled("_tanh"), ()),
         "_hardware_tanh": (_HARDWARE_TANH, ()),
         "_round": (_ROUND, ()),
         "_square": (_respelled("_square"), ()),

@@ -14,6 +14,7 @@ from neptune_lab.htile.walk import names_of_index, simplify, written
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
+from neptune_lab.scalar_ops import ScalarOp
 
 WIDTH = 116
 
@@ -76,6 +77,10 @@ class Context:
     def interval(self, expr: IndexExpr) -> Interval:
         """Bounds of an index expression here."""
         return interval(expr, self.env)
+
+    def function(self, row: ScalarOp) -> str:
+        """What the emitted module calls an operation; "": it has no name for it."""
+        return row.triton
 
     # -- lines ----------------------------------------------------------------------------------------------
 

@@ -46,9 +46,9 @@ def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> 
     if op == "not":
         return Piece(seq(pieces[0].at(COMPARE + 1), " == 0"), COMPARE)
     row = operation(op)
-    function = row.triton
+    function = ctx.function(row)
     if not function:
-        assert row.formula is not None, f"the table says nothing of {op} in Triton"
+        assert row.formula is not None, f"the table says nothing of {op} in emitted modules"
         return _by_formula(ctx, row.formula, expr, pieces, dtype)
     if not function.isidentifier() and not function.startswith("tl."):
         return _infix(op, pieces, dtype)

@@ -29,6 +29,17 @@ def reason(operator, template="rolling_update", **options) -> str | None:
     return htile_to_gluon.fits(program, program.kernels[0])
 
 
+def test_what_gluon_has_no_function_for_is_written_by_its_formula():
+    """Triton has tl.sigmoid; Gluon's module has no function of that name."""
+    op = attention.general(
+        batch=1, q_len=256, kv_len=256, heads=2, head_dim=64,
+        score_mod=lambda score, b, h, q, kv: score * torch.sigmoid(score),
+    )  # fmt: skip
+    source = compiled(op).source
+    assert "gl.sigmoid" not in source
+    assert "1.0 / (1.0 + gl.exp(-" in source
+
+
 def test_golden(golden):
     golden("attention_causal.gluon.py", compiled().source)
 
