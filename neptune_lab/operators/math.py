@@ -1,17 +1,17 @@
-"""What a mod may do with its arguments: Python's operators, and the functions here.
+"""What a mod may do with its arguments: Python's operators, the functions here, and those of `scalar_ops`, as `exp`.
 
 A mod's arguments are `Scalar`s.  While the definition is made a `Scalar` holds a TVM expression, while the reference
 runs a NumPy array; the mod cannot tell.  torch's and NumPy's functions of the same names, called on a `Scalar`, land
 here as well, so that a mod written for FlexAttention works as it is (neither library is imported for that).
 
     >>> import numpy as np
-    >>> where(Scalar(np.arange(4)) % 2 == 0, 1.0, tanh(Scalar(np.zeros(4)))).value
+    >>> from neptune_lab.operators import math
+    >>> math.where(math.Scalar(np.arange(4)) % 2 == 0, 1.0, math.tanh(math.Scalar(np.zeros(4)))).value
     array([1., 0., 1., 0.])
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import foreign
 from neptune_lab.operators.operations import convert, is_wide, kind_of, operate, promoted, wrapped
-from neptune_lab.scalar_ops import in_loops
+from neptune_lab.scalar_ops import rows
 
 
 class Unread:
@@ -268,46 +268,6 @@ class Scalar:
         return foreign.call("numpy", func.__name__, args, kwargs)
 
 
-def exp(x: Any) -> Scalar:
-    """e**x."""
-    return apply("exp", x)
-
-
-def exp2(x: Any) -> Scalar:
-    """2**x."""
-    return apply("exp2", x)
-
-
-def log(x: Any) -> Scalar:
-    """The natural logarithm."""
-    return apply("log", x)
-
-
-def log2(x: Any) -> Scalar:
-    """The logarithm to base 2."""
-    return apply("log2", x)
-
-
-def sqrt(x: Any) -> Scalar:
-    """The square root."""
-    return apply("sqrt", x)
-
-
-def rsqrt(x: Any) -> Scalar:
-    """1/sqrt(x)."""
-    return apply("rsqrt", x)
-
-
-def tanh(x: Any) -> Scalar:
-    """The hyperbolic tangent."""
-    return apply("tanh", x)
-
-
-def sigmoid(x: Any) -> Scalar:
-    """1/(1 + exp(-x))."""
-    return apply("sigmoid", x)
-
-
 def minimum(a: Any, b: Any) -> Scalar:
     """The smaller of two values, position by position."""
     return apply("min", a, b)
@@ -324,11 +284,24 @@ def where(condition: Any, yes: Any, no: Any) -> Scalar:
 
 
 def __getattr__(name: str) -> Callable[..., Scalar]:
-    """The table's other functions, such as `erf` and `floor`."""
-    row = in_loops(name)
-    if row is None or row.symbol:
+    """The functions of the table of scalar operations, such as `exp`, `rsqrt`, `erf` and `floor`."""
+    if name not in _functions():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return functools.partial(apply, name)
+
+    def function(*args: Any) -> Scalar:
+        return apply(name, *args)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"`{name}` of `Scalar`s and plain numbers, position by position."
+    return function
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_functions()})
+
+
+def _functions() -> set[str]:
+    return {row.name for row in rows("loop") if row.ir == "both" and not row.symbol}
 
 
 def apply(name: str, *args: Any) -> Scalar:
