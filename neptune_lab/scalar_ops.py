@@ -41,6 +41,7 @@ class ScalarOp:
         numpy, torch, sympy, tvm: in the library. "math.f": in Python's module `math`, element by element, in float64.
         triton: in emitted modules: an infix symbol, "tl.f", or "_f", a function of `htile_to_triton.helpers`.
         gluon: whether Gluon has it under Triton's name; otherwise its formula is emitted there.
+        ieee: the HTile operation that is rounded as IEEE 754 says, where a GPU's own is not.
         formula: the operation by others, for readers whose library has no name for it.
         exact: the result is not rounded.
         zero: it is 0 where all operands are, and finite where they are.
@@ -65,6 +66,7 @@ class ScalarOp:
     tvm: str = ""
     triton: str = ""
     gluon: bool = True
+    ieee: str = ""
     formula: Formula | None = None
     exact: bool = False
     zero: bool = False
@@ -73,6 +75,16 @@ class ScalarOp:
     within: tuple[float, float] = (-inf, inf)
     costly: bool = False
     absolute_error: bool = False
+
+    @property
+    def bounded(self) -> bool:
+        """Whether no operand makes it infinite."""
+        return all(map(math.isfinite, self.within))
+
+    @property
+    def jumps(self) -> bool:
+        """Whether one rounding more or less of an operand can change it by a whole step."""
+        return self.kind == "comparison" or (self.exact and self.kind in ("float", "integer"))
 
 
 def _function(name: str, **own: Any) -> ScalarOp:
@@ -122,9 +134,8 @@ _ROWS = (
     ),
     ScalarOp(
         "div", 2, "float", "/", MUL, python="truediv", numpy="divide", torch="true_divide", tvm="Div", triton="/",
-        costly=True,
+        ieee="div_rn", costly=True,
     ),
-    # Rounded as IEEE 754 says; a GPU's own division and square root are not.
     ScalarOp("div_rn", 2, "float", ir="htile", numpy="divide", triton="tl.div_rn"),
     ScalarOp(
         "floordiv", 2, "integer", "//", MUL, python="floordiv", numpy="floor_divide", torch="floor_divide",
@@ -166,11 +177,11 @@ _ROWS = (
     _function("exp2", sympy="", formula=("pow", 2, "x"), rising=True, within=(0.0, inf)),
     _function("log", rising=True, start=0.0),
     _function("log2", sympy="", formula=("div", ("log", "x"), ("log", 2)), rising=True, start=0.0),
-    _function("sqrt", zero=True, rising=True, start=0.0, within=(0.0, inf)),
+    _function("sqrt", ieee="sqrt_rn", zero=True, rising=True, start=0.0, within=(0.0, inf)),
     ScalarOp(
         "sqrt_rn", 1, "float", ir="htile", numpy="sqrt", triton="tl.sqrt_rn", rising=True, start=0.0, within=(0.0, inf)
     ),
-    _function("rsqrt", numpy="", sympy="", formula=("div", 1, ("sqrt", "x"))),
+    _function("rsqrt", numpy="", sympy="", formula=("div", 1, ("sqrt", "x")), start=0.0),
     _function("tanh", triton="_tanh", zero=True, rising=True, within=(-1.0, 1.0), absolute_error=True),
     _function(
         "sigmoid", numpy="", sympy="", gluon=False, formula=("div", 1, ("add", 1, ("exp", ("neg", "x")))), rising=True,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import sympy
 import torch
 
 import neptune_lab as nl
 from neptune_lab import scalar_ops
-from neptune_lab.errors import NeptuneError, TileError
+from neptune_lab.errors import NeptuneError, RepairError, TileError
 from neptune_lab.htile import interpret
 from neptune_lab.htile.nodes import Access, Arith, Elementwise, GridAxis, Int, Kernel, Literal, Name, Slice
 from neptune_lab.htile.nodes import Program as TileProgram
@@ -19,6 +22,7 @@ from neptune_lab.htile.nodes import Store as TileStore
 from neptune_lab.htile.nodes import Tensor as Tile
 from neptune_lab.htile.printer import to_text as tile_text
 from neptune_lab.htile.shapes import arity
+from neptune_lab.htile_passes.keep_exact import keep_exact
 from neptune_lab.htile_passes.partition_masked_loops.simplify import infinities
 from neptune_lab.htile_to_triton import emit
 from neptune_lab.loop_ir import run_in_python, tags
@@ -34,6 +38,10 @@ from neptune_lab.operators import custom
 from neptune_lab.operators import math as mod_math
 from neptune_lab.operators.operations import operate
 from neptune_lab.pipeline.validate import reference, triton_numpy
+from neptune_lab.repair.condition import check_nonnegative, nonneg
+from neptune_lab.repair.functions import SYMPY, start_of
+from neptune_lab.repair.guard import zeros
+from neptune_lab.repair.prove import check_real, direction
 from neptune_lab.runtime.named import Named, elementwise
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS, ScalarOp, rows
 
@@ -272,8 +280,27 @@ def test_infinities_are_foretold(name: str):
         assert not np.isinf(value) or value in found, (arguments, found)
 
 
+@pytest.mark.parametrize("name", [row.name for row in LOOP.values() if row.sympy and row.kind == "float"])
+def test_the_algebra_knows_every_pole(name: str):
+    """What it has under a name of SymPy's is finite inside the domain; a function with other poles is for a formula."""
+    x = sympy.Symbol("x", real=True)
+    if LOOP[name].arity == 1:
+        poles = sympy.singularities(SYMPY[name](x), x)
+        start = start_of(LOOP[name])
+        assert poles.is_subset(sympy.S.EmptySet if start is None else sympy.FiniteSet(start))
+
+
+@pytest.mark.parametrize("language", ["triton.language", "triton.experimental.gluon.language"])
+def test_emitted_names_exist(language: str):
+    module = importlib.import_module(language)
+    for row in HTILE.values():
+        if row.triton.startswith("tl.") and (row.gluon or language == "triton.language"):
+            assert hasattr(module, row.triton.removeprefix("tl.")), row.name
+
+
 # -- one row more ------------------------------------------------------------------------------------------------
 
+_ACOSH = ("log", ("add", "x", ("sqrt", ("sub", ("mul", "x", "x"), 1))))
 _SINH = ("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2)
 NEW = {
     "sinh": scalar_ops._function("sinh", triton="", formula=_SINH, rising=True, zero=True),
@@ -282,6 +309,7 @@ NEW = {
         "leading", 2, "float", formula=("select", ("gt", "x", "y"), "x", ("mul", ("add", "x", "y"), 0.5))
     ),
 }
+GLUON = {"block_q": 128, "block_kv": 64, "validate": "none"}
 WANTED = {"sinh": np.sinh, "leading": lambda x, y: np.where(x > y, x, (x + y) / 2)}
 
 
@@ -320,6 +348,45 @@ def test_a_function_of_a_new_row_compiles_from_tvm_and_from_torch(monkeypatch: p
         batch=1, heads=1, q_len=5, kv_len=7, head_dim=8, score_mod=lambda s, b, h, q, kv: torch.sinh(s * 0.1)
     )
     assert nl.compile(op, block_q=16, block_kv=16).error() < 1e-3
+    op = nl.operators.attention.causal(heads=1, seq=256, head_dim=64)
+    assert "gl.exp(" not in nl.compile(op, "rolling_update", code="gluon", **GLUON).source
+    op = nl.operators.attention.general(
+        batch=1, heads=1, q_len=256, kv_len=256, head_dim=64, score_mod=lambda s, b, h, q, kv: torch.sinh(s * 0.1)
+    )
+    assert "(gl.exp(" in nl.compile(op, "rolling_update", code="gluon", **GLUON).source
+
+
+def test_a_domain_of_a_new_row_is_kept_to(monkeypatch: pytest.MonkeyPatch):
+    """acosh(r) is real for r >= 1 only, and a running value need not be there yet."""
+    row = scalar_ops._function("acosh", triton="", formula=_ACOSH, rising=True, start=1.0, within=(0.0, math.inf))
+    r, p = sympy.Symbol("r", real=True), sympy.Symbol("p", positive=True)
+    assert direction(sympy.acosh(p + 1), p) is None
+    monkeypatch.setitem(OPERATIONS, "acosh", row)
+    assert (direction(sympy.acosh(p + 1), p), direction(sympy.acosh(r), r)) == (1, None)
+    check_real(sympy.acosh(p + 1), (p,))
+    with pytest.raises(RepairError, match="r - 1 may be negative"):
+        check_real(sympy.acosh(r), (r,))
+    assert zeros(sympy.acosh(r), [r]) == {r: ()}  # acosh(1) is 0
+    monkeypatch.setitem(OPERATIONS, "acosh", replace(row, within=(-math.inf, math.inf)))
+    assert zeros(sympy.acosh(r), [r]) == {r: (1,)}
+    read = Load("x", (Var("i"),))
+    term = read_term(Op("acosh", (read,)), {read: "r"}).term
+    assert term == sympy.acosh(nonneg(r - 1) + 1)
+    with pytest.raises(RepairError, match="r - 1 may be negative on the way"):
+        check_nonnegative(term, [r])
+
+
+def test_what_a_new_row_cuts_is_rounded_exactly(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(OPERATIONS, "trunc", scalar_ops._rounding("trunc"))
+    index = (Slice(Arith("*", Name("n"), Int(2)), 2, "i"),)
+    quotient = Elementwise("div", (Access("x", index), Access("y", index)), "float32")
+    program = tiles(LOOP["div"])
+    (kernel,) = program.kernels
+    (store,) = kernel.body
+    cut = replace(store, value=Elementwise("trunc", (quotient,), "float32"))
+    exact = keep_exact(replace(program, kernels=(replace(kernel, body=(cut,)),)))
+    assert "trunc(div_rn(x[" in tile_text(exact)
+    assert keep_exact(program) is program
 
 
 def test_a_library_without_the_function_is_an_error(monkeypatch: pytest.MonkeyPatch):

@@ -34,7 +34,7 @@ INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uin
 DTYPES = FLOATS | INTEGERS | {"bool"}
 
 COMPARISONS = frozenset(row.name for row in rows("htile") if row.kind == "comparison")
-LOGICAL = frozenset({"and", "or"})
+LOGICAL = frozenset(row.name for row in rows("htile") if row.kind == "logic" and row.arity == 2)
 
 Shape = tuple[int, ...]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neptune_lab.htile.nodes import Access, Elementwise, Literal, Program, Reduce, TileExpr
-from neptune_lab.htile.shapes import shape_of
+from neptune_lab.htile.shapes import operation, shape_of
 from neptune_lab.htile.walk import children, stores
 from neptune_lab.htile_passes.constants import float32, split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
@@ -200,7 +200,7 @@ def _summands(expr: TileExpr) -> Iterator[TileExpr]:
 
 def _may_be_infinite(expr: TileExpr) -> bool:
     match expr:
-        case Elementwise(op="tanh" | "sigmoid"):
+        case Elementwise(op=op) if operation(op).bounded:
             return False
         case Access():
             return True

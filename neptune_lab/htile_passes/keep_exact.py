@@ -9,12 +9,9 @@ from enum import IntEnum
 from functools import cached_property
 
 from neptune_lab.htile.nodes import Access, Cast, Dot, Elementwise, Literal, Permute, Program, Reduce, Store, TileExpr
-from neptune_lab.htile.shapes import COMPARISONS, FLOATS
+from neptune_lab.htile.shapes import FLOATS, operation
 from neptune_lab.htile.walk import accesses, children, map_stores, stores, subexpressions
 
-# Their value jumps where the operand crosses a number, so one rounding more or less can change it by a whole step.
-_CUTS = frozenset({"floor", "ceil", "floordiv", "floormod", *COMPARISONS})
-_EXACT = {"div": "div_rn", "sqrt": "sqrt_rn"}
 # These are 0 exactly where their (first) operands are, however they are rounded.
 _KEEP_ZERO = frozenset({"mul", "div", "neg", "abs", "sqrt", "max", "min", "where"})
 
@@ -46,8 +43,8 @@ def keep_exact(program: Program) -> Program:
         match expr:
             case Elementwise(op="div", args=(_, Literal()), dtype="float32") if use is Use.ROUNDED:
                 return replace(expr, op="div_rn")
-            case Elementwise(op="div" | "sqrt" as op, dtype="float32") if use is Use.CUT:
-                return replace(expr, op=_EXACT[op])
+            case Elementwise(op=op, dtype="float32") if use is Use.CUT and operation(op).ieee:
+                return replace(expr, op=operation(op).ieee)
             case _:
                 return expr
 
@@ -115,7 +112,7 @@ class _Uses:
                 return Use.SMOOTH if self._keeps_zero(a, frozenset()) else Use.CUT
             case Elementwise(op="round"):
                 return Use.ROUNDED
-            case Elementwise(op=op) if op in _CUTS:
+            case Elementwise(op=op) if operation(op).jumps:
                 return Use.CUT
             case Cast(dtype=dtype) if dtype not in FLOATS:
                 return Use.CUT

@@ -80,7 +80,7 @@ class Magnitudes:
 
     def _elementwise(self, op: str, args: tuple[TileExpr, ...], expr: TileExpr) -> float:
         row = operation(op)
-        if row.kind == "float" and all(map(math.isfinite, row.within)):
+        if row.bounded:
             return max(map(abs, row.within))
         if op in ("max", "min", "neg", "abs"):
             return max(self(arg) for arg in args)
@@ -91,11 +91,9 @@ class Magnitudes:
         if op == "mul":
             a, b = (self(arg) for arg in args)
             return self._growing(0.0 if a == 0 or b == 0 else a * b, expr)
-        if op in ("exp", "exp2"):
-            return self._of_grid(expr)
         if op in ("div", "div_rn") and isinstance(args[1], Literal) and args[1].value:
             return self._growing(self(args[0]) / abs(float(args[1].value)), expr)
-        return _INF
+        return self._of_grid(expr)
 
     def _of_grid(self, expr: TileExpr) -> float:
         """The largest value of an expression of grid variables alone (a head's slope), by trying them all."""

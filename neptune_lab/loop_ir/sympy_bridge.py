@@ -19,8 +19,8 @@ from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.repair.condition import nonneg
-from neptune_lab.repair.read import SYMPY
-from neptune_lab.scalar_ops import OPERATIONS, ScalarOp, rows
+from neptune_lab.repair.functions import SYMPY, operation_of, start_of
+from neptune_lab.scalar_ops import OPERATIONS
 
 _MULTIPLIED = 4  # up to this power, x**n is written x*x*…
 
@@ -33,11 +33,6 @@ def _is_arithmetic(name: str) -> bool:
 
 def _is_condition(name: str) -> bool:
     return OPERATIONS[name].kind in ("comparison", "logic")
-
-
-def _operation_of(kind: type) -> ScalarOp | None:
-    """The operation that a class of SymPy's stands for."""
-    return next((row for row in rows("loop") if row.sympy and getattr(sympy, row.sympy) is kind), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +87,15 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
                 return convert(arg)
             case Op("guard", (arg, _, _)):
                 return convert(arg)
-            case Op("log" | "log2" | "sqrt" | "rsqrt" | "pow" as name, (base, *rest)) if depends(base):
-                power = [convert(a) for a in rest]
-                whole = bool(power) and power[0].is_integer is True
-                return SYMPY[name](convert(base) if whole else nonneg(convert(base)), *power)
+            case Op("pow", (base, exponent)) if depends(base):
+                power = convert(exponent)
+                return SYMPY["pow"](convert(base) if power.is_integer is True else nonneg(convert(base)), power)
             case Op(name, args) if _is_arithmetic(name):
-                return SYMPY[name](*(convert(a) for a in args))
+                operands = [convert(a) for a in args]
+                start = start_of(OPERATIONS[name])
+                if start is not None and depends(args[0]):
+                    operands[0] = nonneg(operands[0] - start) + start
+                return SYMPY[name](*operands)
         if depends(node):
             match node:
                 case Op("select", (condition, yes, no)) if not (depends(condition) or _infinite(yes) or _infinite(no)):
@@ -176,7 +174,7 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
         return Op("mul", (number(factor), Op("sub", (convert(read), convert(other)))))
 
     def truth(e: sympy.Basic) -> Expr:
-        row = _operation_of(type(e))
+        row = operation_of(type(e))
         if row is not None and row.kind == "comparison":
             return Op(row.name, tuple(convert(side) for side in e.args))
         if row is not None and row.kind == "logic":
@@ -232,7 +230,7 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
             for value, condition in reversed(cases):
                 result = Op("select", (truth(condition), convert(value), result))
             return result
-        row = _operation_of(type(e))
+        row = operation_of(type(e))
         if row is not None:
             args = [convert(a) for a in e.args]
             return chain(row.name, args) if row.arity == 2 else Op(row.name, tuple(args))

@@ -25,6 +25,7 @@ import sympy as sp
 from sympy import Add, Dummy, Expr, ImmutableMatrix, Mul, S, Symbol
 
 from neptune_lab.errors import RepairError
+from neptune_lab.repair.functions import kinks
 from neptune_lab.repair.numeric import compute_all, generator, sample
 from neptune_lab.repair.render import text
 from neptune_lab.repair.simplify import is_zero
@@ -35,7 +36,6 @@ LARGEST = 6
 _MOST_TERMS = 200
 _MOST_OPERATIONS = 1000
 _POINTS = 48
-_KINKS = (sp.Max, sp.Min, sp.Abs, sp.sign, sp.floor, sp.ceiling)
 _HELP = (
     f"the term and its derivatives in the producer must span at most {LARGEST} functions, as sums of products of "
     "powers, exponentials, sines and cosines of the producer do: c - r, (c - r)**2, w*(c - r)**3, (c - r)*exp(c - r)"
@@ -89,7 +89,7 @@ def find_family(g: Expr, variable: Symbol, inputs: Sequence[Symbol]) -> Family:
     neptune_lab.errors.RepairError: g = erf(c - u) is in no finite family: none of its first 6 derivatives in u is ...
       help: ...
     """
-    for node in g.atoms(*_KINKS):
+    for node in g.atoms(*kinks()):
         if variable in node.free_symbols:
             _refuse(g, f"{text(node)} has a kink or a step in {text(variable)}, so no derivative tells of both sides")
     moving = (variable, *inputs)

@@ -24,6 +24,7 @@ from sympy import Expr, Integer, Pow, Rational, S, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.check import Draw, Model, draw
+from neptune_lab.repair.functions import operation_of, pole
 from neptune_lab.repair.invert import invert
 from neptune_lab.repair.numeric import close, compute
 from neptune_lab.repair.reducers import REDUCERS
@@ -88,10 +89,12 @@ def zeros(expr: Expr, producers: Sequence[Symbol], ignore: Sequence[Symbol] = ()
     for node in sp.preorder_traversal(expr):
         if isinstance(node, Pow) and node.exp.is_nonnegative is not True:
             bases = sp.Mul.make_args(node.base)
-        elif isinstance(node, sp.log):
-            bases = sp.Mul.make_args(cast(Expr, node.args[0]))
         else:
-            continue
+            row = operation_of(type(node))
+            at = None if row is None else pole(row)
+            if at is None:
+                continue
+            bases = sp.Mul.make_args(cast(Expr, node.args[0] - at))
         for base in bases:
             symbols = cast("set[Symbol]", base.free_symbols)
             mine = [symbol for symbol in producers if symbol in symbols]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import sympy as sp
 from sympy import Expr, Symbol
 
-from neptune_lab.scalar_ops import NUMPY
+from neptune_lab.scalar_ops import NUMPY, rows
 
 Array = npt.NDArray[np.float64]
 SEED = 20240607
@@ -22,7 +22,9 @@ SEED = 20240607
 
 @lru_cache(maxsize=1024)
 def _lambdified(exprs: tuple[Expr, ...], args: tuple[Symbol, ...]) -> Callable[..., Any]:
-    modules = [{"erf": NUMPY["erf"]}, "numpy"]  # SciPy is not a dependency
+    # SciPy is not a dependency: what NumPy lacks is computed by the table.
+    own = {row.sympy: NUMPY[row.name] for row in rows("loop") if row.numpy.startswith("math.")}
+    modules = [own, "numpy"]
     return cast("Callable[..., Any]", sp.lambdify(args, exprs, modules=modules, docstring_limit=0))
 
 

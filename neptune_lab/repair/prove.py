@@ -15,12 +15,13 @@ from sympy import Add, Dummy, Expr, Function, Max, Min, Mul, Pow, Symbol
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.derive import Derivation
 from neptune_lab.repair.domain import SIGNS
+from neptune_lab.repair.functions import operation_of, start_of
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Line, Step, equation, text
 from neptune_lab.repair.simplify import is_zero, nicest
 
 _SHOWN = 16  # operations, beyond which a difference tells the reader nothing
-_INCREASING = (sp.exp, sp.tanh, sp.sinh, sp.asinh, sp.atan, sp.erf)
+_INVERSES = (sp.sinh, sp.asinh, sp.atan)  # which rise as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,13 @@ def check_real(expr: Expr, producers: tuple[Symbol, ...], ignore: tuple[Symbol, 
     for node in sp.preorder_traversal(expr):
         if isinstance(node, Pow) and node.exp.is_integer is not True:
             inner, good = cast(Expr, node.base), node.base.is_nonnegative
-        elif isinstance(node, sp.log):
-            inner, good = cast(Expr, node.args[0]), node.args[0].is_positive
         else:
-            continue
+            row = operation_of(type(node))
+            start = None if row is None else start_of(row)
+            if start is None:
+                continue
+            inner = cast(Expr, node.args[0] - start)
+            good = inner.is_positive
         symbols = cast("set[Symbol]", inner.free_symbols)
         mine = sorted(text(symbol) for symbol in symbols & set(producers))
         if good or not mine or symbols & set(ignore):
@@ -258,11 +262,20 @@ def direction(expr: Expr, t: Symbol) -> int | None:
         moving = [arg for arg in args if t in arg.free_symbols]
         still = cast(Expr, Mul(*(arg for arg in args if t not in arg.free_symbols)))
         return _scaled(direction(moving[0], t), still) if len(moving) == 1 else None
-    if isinstance(expr, _INCREASING) or (isinstance(expr, sp.log) and args[0].is_positive):
+    if isinstance(expr, _INVERSES) or _rises(type(expr), args[0]):
         return direction(args[0], t)
     if isinstance(expr, Pow):
         return _power_direction(args[0], args[1], t)
     return None
+
+
+def _rises(kind: type, operand: Expr) -> bool:
+    """Whether a function is continuous and never falls around an operand inside its domain."""
+    row = operation_of(kind)
+    if row is None or row.arity > 1 or row.exact or not row.rising:
+        return False
+    start = start_of(row)
+    return start is None or bool((operand - start).is_positive)
 
 
 def _scaled(way: int | None, factor: Expr) -> int | None:

@@ -19,23 +19,16 @@ from sympy.core.function import AppliedUndef, Function
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.condition import check_nonnegative, free_conditions
+from neptune_lab.repair.functions import SYMPY, operation_of
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
-from neptune_lab.scalar_ops import Functions, ScalarOp, python_operator, rows
+from neptune_lab.scalar_ops import rows
 
 WORDS = ("positive", "nonnegative", "negative", "nonpositive", "nonzero", "finite", "integer")
 """Words that an assumption may use."""
 
-
-def _of_sympy(row: ScalarOp) -> Callable[..., Any] | None:
-    return getattr(sp, row.sympy) if row.sympy else python_operator(row)
-
-
-SYMPY = Functions(_of_sympy, constant=lambda value: Rational(str(value)))
-"""The scalar operations in SymPy."""
-
 _OWN: dict[str, tuple[int | None, Callable[..., Expr]]] = {
-    "abs": (1, lambda x: cast(Expr, sp.Abs(x))),
+    "abs": (1, SYMPY["abs"]),
     "relu": (1, lambda x: cast(Expr, Max(x, 0))),
     "sinh": (1, lambda x: sp.sinh(x)),
     "cosh": (1, lambda x: sp.cosh(x)),
@@ -339,13 +332,11 @@ def name_symbols(question: Question) -> Names:
     )
 
 
+# Beside the operations of programs: what derivatives and inverses are made of.
 _UNDERSTOOD = (
-    *(sp.exp, sp.log, sp.Abs, Max, sp.Min, sp.sign, sp.erf, sp.floor, sp.ceiling),
-    *(sp.sin, sp.cos, sp.tan, sp.asin, sp.acos, sp.atan),
-    *(sp.sinh, sp.cosh, sp.tanh, sp.asinh, sp.acosh, sp.atanh),
+    *(sp.sign, sp.tan, sp.asin, sp.acos, sp.atan),
+    *(sp.sinh, sp.cosh, sp.asinh, sp.acosh, sp.atanh),
 )
-
-
 _ARITHMETIC = (Function, Max, sp.Min, sp.Add, sp.Mul, sp.Pow, sp.Number, sp.NumberSymbol, Symbol)
 
 
@@ -354,7 +345,7 @@ def _opaque(g: Expr, producers: frozenset[Dummy]) -> tuple[tuple[Dummy, Expr], .
     found: dict[Expr, Dummy] = {}
 
     def look(node: sp.Basic) -> None:
-        if isinstance(node, Function) and not isinstance(node, _UNDERSTOOD):
+        if isinstance(node, Function) and not isinstance(node, _UNDERSTOOD) and operation_of(type(node)) is None:
             if not producers.isdisjoint(cast("set[Dummy]", node.free_symbols)):
                 _refuse(
                     f"{node.func} is applied to a producer, and nothing is known of {node.func}",

@@ -1,0 +1,53 @@
+"""The scalar operations as SymPy has them, and what the algebra takes from their rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import sympy as sp
+from sympy import Expr, Rational
+
+from neptune_lab.scalar_ops import Functions, ScalarOp, python_operator, rows
+
+
+def _of_sympy(row: ScalarOp) -> Callable[..., Any] | None:
+    return getattr(sp, row.sympy) if row.sympy else python_operator(row)
+
+
+SYMPY = Functions(_of_sympy, constant=lambda value: Rational(str(value)))
+"""The scalar operations in SymPy."""
+
+
+def operation_of(kind: type) -> ScalarOp | None:
+    """The operation that a class of SymPy's stands for.
+
+    >>> operation_of(sp.tanh).name, operation_of(sp.gamma)
+    ('tanh', None)
+    """
+    return next((row for row in rows("loop") if row.sympy and getattr(sp, row.sympy) is kind), None)
+
+
+def start_of(row: ScalarOp) -> Expr | None:
+    """Where the domain begins; None if every real number is in it.
+
+    >>> start_of(operation_of(sp.log)), start_of(operation_of(sp.tanh))
+    (0, None)
+    """
+    return None if row.start == -math.inf else cast(Expr, sp.nsimplify(row.start, rational=True))
+
+
+def pole(row: ScalarOp) -> Expr | None:
+    """Where the function is infinite: at the start of its domain, unless its least value there is finite; or None.
+
+    >>> pole(operation_of(sp.log)), pole(operation_of(sp.tanh))
+    (0, None)
+    """
+    return None if row.rising and math.isfinite(row.within[0]) else start_of(row)
+
+
+def kinks() -> tuple[type, ...]:
+    """Classes of functions with a kink or a step: those that pick or round, which rounding itself leaves exact."""
+    exact = (row for row in rows("loop") if row.sympy and row.exact and row.kind in ("number", "float"))
+    return (sp.sign, *(getattr(sp, row.sympy) for row in exact))
