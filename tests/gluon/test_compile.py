@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import neptune_lab as nl
-from neptune_lab.operators import attention
+from neptune_lab.operators import attention, math
+from neptune_lab.scalar_ops import rows
 
 SCRIPT = Path(__file__).parent.parent / "gluon_offline.py"
 BIG = {"heads": 2, "seq": 512, "head_dim": 128}
@@ -24,12 +25,25 @@ KERNELS = {
 }
 
 
+def every_function():
+    """Attention whose scores go through every function of the table."""
+
+    def score(s, b, h, q, kv):
+        inside = math.maximum(abs(s), 0.5)
+        for row in rows("loop"):
+            if row.kind == "float" and row.arity == 1:
+                s = s + getattr(math, row.name)(inside) / 64.0
+        return s
+
+    return attention.general(batch=1, heads=1, q_len=128, kv_len=128, head_dim=64, score_mod=score)
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """By name, what the compiler says of the one Gluon kernel of each module."""
     directory = tmp_path_factory.mktemp("gluon")
     paths = {}
-    for name, (make, options) in KERNELS.items():
+    for name, (make, options) in {**KERNELS, "functions": (every_function, {"block_kv": 64})}.items():
         options = {"block_q": 128, "block_kv": 128, **options}
         kernel = nl.compile(make(), "rolling_update", code="gluon", **options)
         paths[name] = kernel.export(directory / f"{name}.py")
@@ -48,6 +62,10 @@ def test_no_spills_and_products_overlap(compiled, name):
     assert facts["spills"] == 0
     assert not facts["serialized"]
     assert facts["products"] > 0
+
+
+def test_every_function_compiles(compiled):
+    assert compiled["functions"]["products"] > 0
 
 
 def test_warps_trade_registers(compiled):
