@@ -1,9 +1,14 @@
 """The scalar operations of both IRs: one row per operation, for evaluators, printers, bridges, mods and analyses.
 
 A row holds names and facts, and imports nothing: each reader looks its name up in its own library, at the first use.
-What a library has no name for is computed by the row's formula.  A new function is a row, as this one would be:
+What a library has no name for is computed by the row's formula.  A new function is one row, for example:
 
-    _function("sinh", triton="", formula=("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2), rising=True)
+    _function(
+        "sinh", triton="", formula=("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2), zero=True, rising=True,
+        absolute_error=True,
+    )
+
+SymPy derives: a derivative needs no column.  A function without a name there is derived through its formula.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ class ScalarOp:
         ir: the IR that it belongs to.
         python: in Python's module `operator`.
         numpy, torch, sympy, tvm: in the library. "math.f": in Python's module `math`, element by element, in float64.
+            SymPy's name is for functions that are finite inside their domain; give one with poles (tan) a formula.
         triton: in emitted modules: an infix symbol, "tl.f", or "_f", a function of `htile_to_triton.helpers`.
         gluon: whether Gluon has it under Triton's name; otherwise its formula is emitted there.
         ieee: the HTile operation that is rounded as IEEE 754 says, where a GPU's own is not.
