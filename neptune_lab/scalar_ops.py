@@ -258,6 +258,17 @@ def compose(
     return value(formula)
 
 
+def operations_in(formula: Formula) -> set[str]:
+    """The operations that a formula is made of.
+
+    >>> sorted(operations_in(("div", 1, ("sqrt", "x"))))
+    ['div', 'sqrt']
+    """
+    if not isinstance(formula, tuple):
+        return set()
+    return {formula[0]}.union(*map(operations_in, formula[1:]))
+
+
 class Functions(dict[str, Any]):
     """The operations as functions of one library, by name, made at the first use.
 
@@ -312,5 +323,5 @@ evaluators convert back."""
 
 __all__ = [
     "ATOM", "COMPARE", "NUMPY", "OPERATIONS", "Functions", "ScalarOp", "compose", "in_htile", "in_loops",
-    "python_operator", "rows", "symbol",
+    "operations_in", "python_operator", "rows", "symbol",
 ]  # fmt: skip

@@ -19,16 +19,10 @@ from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.repair.condition import nonneg
-from neptune_lab.repair.functions import SYMPY, operation_of, start_of
+from neptune_lab.repair.functions import SYMPY, is_arithmetic, operation_of, start_of
 from neptune_lab.scalar_ops import OPERATIONS
 
 _MULTIPLIED = 4  # up to this power, x**n is written x*x*…
-
-
-def _is_arithmetic(name: str) -> bool:
-    """Whether the algebra knows the operation."""
-    row = OPERATIONS[name]
-    return row.kind in ("number", "float") and bool(row.sympy or row.python or row.formula)
 
 
 def _is_condition(name: str) -> bool:
@@ -90,7 +84,7 @@ def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
             case Op("pow", (base, exponent)) if depends(base):
                 power = convert(exponent)
                 return SYMPY["pow"](convert(base) if power.is_integer is True else nonneg(convert(base)), power)
-            case Op(name, args) if _is_arithmetic(name):
+            case Op(name, args) if is_arithmetic(OPERATIONS[name]):
                 operands = [convert(a) for a in args]
                 start = start_of(OPERATIONS[name])
                 if start is not None and depends(args[0]):

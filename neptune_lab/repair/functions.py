@@ -9,7 +9,7 @@ from typing import Any, cast
 import sympy as sp
 from sympy import Expr, Rational
 
-from neptune_lab.scalar_ops import Functions, ScalarOp, python_operator, rows
+from neptune_lab.scalar_ops import OPERATIONS, Functions, ScalarOp, operations_in, python_operator, rows
 
 
 def _of_sympy(row: ScalarOp) -> Callable[..., Any] | None:
@@ -18,6 +18,19 @@ def _of_sympy(row: ScalarOp) -> Callable[..., Any] | None:
 
 SYMPY = Functions(_of_sympy, constant=lambda value: Rational(str(value)))
 """The scalar operations in SymPy."""
+
+
+def is_arithmetic(row: ScalarOp) -> bool:
+    """Whether the algebra knows the operation: under a name of SymPy's, or by arithmetic alone.
+
+    >>> is_arithmetic(OPERATIONS["rsqrt"]), is_arithmetic(OPERATIONS["guard"])
+    (True, False)
+    """
+    if row.kind not in ("number", "float"):
+        return False
+    if row.formula is None or row.sympy or row.python:
+        return bool(row.sympy or row.python)
+    return all(is_arithmetic(OPERATIONS[name]) for name in operations_in(row.formula))
 
 
 def operation_of(kind: type) -> ScalarOp | None:

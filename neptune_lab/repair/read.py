@@ -19,7 +19,7 @@ from sympy.core.function import AppliedUndef, Function
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.condition import check_nonnegative, free_conditions
-from neptune_lab.repair.functions import SYMPY, operation_of
+from neptune_lab.repair.functions import SYMPY, is_arithmetic, operation_of
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
 from neptune_lab.scalar_ops import rows
@@ -41,7 +41,7 @@ _OWN: dict[str, tuple[int | None, Callable[..., Expr]]] = {
 def functions() -> dict[str, tuple[int | None, Callable[..., Expr]]]:
     """Functions that text may call: how many arguments (None: one or more) and what they build."""
     smooth = (row for row in rows("loop") if row.arity == 1 and row.kind == "float" and not row.exact)
-    return {**{row.name: (1, SYMPY[row.name]) for row in smooth if row.sympy or row.formula}, **_OWN}
+    return {**{row.name: (1, SYMPY[row.name]) for row in smooth if is_arithmetic(row)}, **_OWN}
 
 
 _LONGEST_TEXT = 2000
@@ -100,7 +100,7 @@ def parse(source: str, what: str = "g") -> Expr:
     Traceback (most recent call last):
     ...
     neptune_lab.errors.RepairError: g calls '__import__', which is not a known function
-      help: known: abs, cos, ..., tanh
+      help: known: abs, ..., tanh
     """
     if len(source) > _LONGEST_TEXT:
         _refuse(f"{what} is {len(source)} characters long; at most {_LONGEST_TEXT} are read", source[:40] + "...")
