@@ -14,7 +14,7 @@ from tests.pipeline.odd import operator
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "numbers.md"
 SUMS, REPAIRS, VECTOR = "near the largest float", "beyond 1e-18 to 1e18", "vector repairs"
-TANH = "tanh and sigmoid"
+TANH = "absolute errors"
 MASKS, OFFSETS, HALVES = "masked tiles are not visited", "large common offsets", "float16 outputs"
 
 OPERATORS = {

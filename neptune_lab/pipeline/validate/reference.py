@@ -40,7 +40,7 @@ def evaluate(
         definition: a program before any step, one block per stage.
         inputs: an array per input, of its shape; `evaluate_sets` takes several of each.
         wide: floats are float64, and conversions between floats do nothing; else each stage is in its own dtype.
-        moved: what is added to each tanh and sigmoid, whose error is absolute.
+        moved: what is added to each function whose error is absolute (tanh and sigmoid).
         unclear: stages whose infinities are NaN here, since the promise does not say which of the two they are.
         rounding: moves the result of each operation that rounds, at random, by about a rounding of float32, and makes
             NaN at random of sums whose terms are near the largest float.
