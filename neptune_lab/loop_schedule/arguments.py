@@ -1,18 +1,15 @@
-"""Arguments of primitives and templates, checked before anything is done: a refusal names the argument."""
+"""Sizes, launch hints, notes and options of templates, checked before anything is done; `kinds` has primitives'."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import is_integer
-
-# A scalar formula as text.
-Formula: TypeAlias = str
 
 # Triton launches powers of two; 32 warps are 1024 threads, CUDA's limit on a block.
 WARPS = (1, 2, 4, 8, 16, 32)
@@ -34,52 +31,6 @@ def is_count(value: Any) -> bool:
     [True, False, False, False, False, False]
     """
     return is_integer(value) and 0 < value <= INT32_MAX
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(x, str) for x in value)
-
-
-def _is_sizes(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(k, str) and is_count(v) for k, v in value.items())
-
-
-def _is_factors(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(x is None or is_count(x) for x in value)
-
-
-def _is_value(value: Any) -> bool:
-    return isinstance(value, str | int) and not isinstance(value, bool)
-
-
-# By the annotation of a primitive's parameter: the test, what is expected, and an example.
-_TYPES: Mapping[str, tuple[Callable[[Any], bool], str, str]] = {
-    "str": (lambda v: isinstance(v, str), "a string", "a block is written 's_max', a loop 's_max.j'"),
-    "int": (is_count, "a positive integer", "for example 64"),
-    "bool": (lambda v: isinstance(v, bool), "True or False", "it is a switch"),
-    "Formula | None": (
-        lambda v: isinstance(v, str),
-        "a formula as a string",
-        "for example 't * exp(xmax_before - xmax_now)', or leave it out, and it is derived",
-    ),
-    "str | None": (lambda v: v is None or isinstance(v, str), "a string", "leave it out for a name of our own"),
-    "str | int": (_is_value, "a string or an int", "a number of warps is 4, a note is 'by hand'"),
-    "list[str]": (_is_names, "a list of loop names", "name loops without their block, as in ['i', 'j']"),
-    "list[str] | None": (_is_names, "a list of names", "name loops without their block, as in ['j0', 'j1']"),
-    "list[int | None]": (_is_factors, "positive integers, at most one of them None", "for example (None, 64)"),
-    "dict[str, int]": (_is_sizes, "a positive integer for each loop", "for example tile('s_max', i=64, j=64)"),
-}
-
-
-def check_types(primitive: str, annotations: Mapping[str, str], arguments: Mapping[str, Any]) -> None:
-    """Raise ScheduleError where an argument is not of the type that its parameter's annotation asks for."""
-    for name, value in arguments.items():
-        known = _TYPES.get(annotations[name])
-        if known is None or (value is None and annotations[name].endswith("| None")):
-            continue
-        fits, expected, example = known
-        if not fits(value):
-            raise ScheduleError(f"{primitive}: {name}={shown(value)}, expected {expected}", help=example)
 
 
 def check_hint(key: str, value: Any, where: str) -> None:

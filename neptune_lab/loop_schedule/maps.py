@@ -31,7 +31,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import align, fuse_under, loop_ref, under
-from neptune_lab.loop_schedule.materialize_tags import tag_of
+from neptune_lab.loop_schedule.primitives.materialize_tags import tag_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,6 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
 
     `policy`: "auto" keeps what others read too and inlines the rest; "inline" and "keep" do one for all.
     """
-    if policy not in ("auto", "inline", "keep"):
-        raise ScheduleError(f"maps={policy!r} is not a policy", help='use "auto", "inline" or "keep"')
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
     kept: list[str] = []
     inlined: list[str] = []

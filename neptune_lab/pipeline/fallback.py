@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from neptune_lab.errors import EmitError, NeptuneError, RepairError, ScheduleError, TileError
 from neptune_lab.loop_ir.render import definition
 from neptune_lab.loop_ir.tree import blocks
-from neptune_lab.loop_schedule.cut import Part, extract
+from neptune_lab.loop_schedule.primitives.cut import Part, extract
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
 from neptune_lab.loop_schedule.templates.alone import one_kernel

@@ -22,7 +22,7 @@ import pytest
 
 import neptune_lab as nl
 from neptune_lab.htile_passes import PASSES
-from neptune_lab.loop_schedule import PRIMITIVES, Schedule
+from neptune_lab.loop_schedule import PRIMITIVES, Schedule, as_method
 from neptune_lab.operators import OPERATORS, PRESETS, gemm_chain, softmax
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -280,7 +280,7 @@ def paths_named(text: str) -> Iterator[str]:
 
 
 def test_every_path_that_contributing_names_exists():
-    first_primitive = {"neptune_lab/loop_schedule/rename_loop.py", "tests/loop_schedule/test_rename_loop.py"}
+    first_primitive = {"neptune_lab/loop_schedule/primitives/rename_loop.py", "tests/loop_schedule/test_rename_loop.py"}
     found = set(paths_named(contributing()))
     assert len(found) > 30
     assert first_primitive <= found
@@ -314,11 +314,18 @@ def test_the_first_primitive_works_as_it_is_written():
         rename(sch.program, loop="s_max.j0", name="i")
 
 
-def test_contributing_adds_to_the_registry_as_it_is():
-    """The text shows `_OURS` with one name more: the others are those that are there."""
-    shown = re.search(r"_OURS = \((.*?)^\)", contributing(), re.DOTALL | re.MULTILINE)
-    assert shown
-    assert set(re.findall(r"\w+", shown[1])) == {p.name for p in PRIMITIVES.values() if p.ours} | {"rename_loop"}
+def test_the_first_primitive_is_declared_as_it_is_written():
+    """Its arguments, the method's signature and its refusals come from the decorated function."""
+    source = next(
+        b for b in re.findall(r"^```python\n(.*?)^```", contributing(), re.DOTALL | re.MULTILINE) if "def " in b
+    )
+    made: dict[str, Any] = {}
+    exec(compile(source, "CONTRIBUTING.md", "exec"), made)
+    declared = made["rename_loop"].primitive
+    assert str(as_method.signature(declared)) == "(self, loop: 'str', name: 'str') -> 'str'"
+    assert "Returns:\n    The loop, by its new name." in as_method.docstring(declared)
+    with pytest.raises(nl.errors.ScheduleError, match="rename_loop: name=3, expected a string"):
+        declared.check({"loop": "s_max.j0", "name": 3})
 
 
 # -- examples ----------------------------------------------------------------------------------------------------

@@ -32,9 +32,9 @@ VALUES = {
 def steps(draw):
     primitive = draw(st.sampled_from(sorted(PRIMITIVES)))
     arguments = {}
-    for name, _, required in PRIMITIVES[primitive].parameters:
-        if required or draw(st.booleans()):
-            arguments[name] = draw(VALUES.get(name, st.text(max_size=8)))
+    for p in PRIMITIVES[primitive].parameters:
+        if p.required or draw(st.booleans()):
+            arguments[p.name] = draw(VALUES.get(p.name, st.text(max_size=8)))
     return Step.of(primitive, **arguments)
 
 

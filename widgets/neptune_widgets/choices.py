@@ -18,32 +18,9 @@ from neptune_widgets.session import normal
 if TYPE_CHECKING:
     from neptune_lab import Schedule
     from neptune_lab.loop_schedule import Primitive
+    from neptune_lab.loop_schedule.declare import Parameter as Declared
     from neptune_lab.pipeline.facts import BlockFacts
 
-# The kind of each parameter that its name does not tell; "loop" is "block.loop".
-_KINDS = {
-    "block": "block",
-    "loop": "loop",
-    "loops": "loops",
-    "buffer": "buffer",
-    "factors": "factors",
-    "tiles": "tiles",
-    "thread": "choice",
-    "scope": "choice",
-    "maps": "choice",
-    "proved": "choice",
-    "key": "choice",
-    "value": "int",
-    "text": "sentence",
-}
-_FIXED: dict[str, tuple[Any, ...]] = {
-    "thread": ("blockIdx.x", "blockIdx.y", "blockIdx.z"),
-    "scope": ("local", "shared", "global"),
-    "key": ("num_warps", "num_stages", "sequential"),
-    "value": (1, 2, 3, 4, 8, 16),
-    "maps": ("auto", "inline", "keep"),
-    "proved": (True, False),
-}
 # Seconds that trying may take: what was not tried by then is not offered.
 PATIENCE = 1.0
 _TRIALS = 4000
@@ -66,11 +43,7 @@ class Parameter:
 
 def parameters(primitive: Primitive) -> tuple[Parameter, ...]:
     """A primitive's parameters, without choices."""
-    return tuple(Parameter(name, _kind(name), required) for name, _, required in primitive.parameters)
-
-
-def _kind(name: str) -> str:
-    return _KINDS.get(name, "text")
+    return tuple(Parameter(p.name, p.kind.control, p.required) for p in primitive.parameters)
 
 
 def choices(schedule: Schedule, primitive: str, now: Mapping[str, Any] | None = None) -> tuple[Parameter, ...]:
@@ -90,7 +63,7 @@ def choices(schedule: Schedule, primitive: str, now: Mapping[str, Any] | None = 
     if not values or not found.legal(values):
         block = {"block": values["block"]} if "block" in values else {}
         values = found.suggestion(values) or found.suggestion(block) or values
-    return tuple(found.parameter(name, required, values) for name, _, required in PRIMITIVES[primitive].parameters)
+    return tuple(found.parameter(p, values) for p in PRIMITIVES[primitive].parameters)
 
 
 @dataclass
@@ -123,26 +96,28 @@ class _Search:
 
     def suggestion(self, known: Mapping[str, Any]) -> dict[str, Any] | None:
         """The first arguments that go through, with as many of the known ones as there are."""
-        required = [name for name, _, needed in self.primitive.parameters if needed]
+        required = [p for p in self.primitive.parameters if p.required]
         for values in self._combinations(required, {}, known):
             if self.legal(values):
                 return values
         return None
 
     def _combinations(
-        self, names: list[str], values: dict[str, Any], known: Mapping[str, Any]
+        self, open_: list[Declared], values: dict[str, Any], known: Mapping[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        if not names:
+        if not open_:
             yield values
             return
-        name, *rest = names
-        several = [known[name]] if name in known else self.candidates(name, values)
+        first, *rest = open_
+        name = first.name
+        several = [known[name]] if name in known else self.candidates(first, values)
         for value in several:
             yield from self._combinations(rest, {**values, name: value}, known)
 
-    def parameter(self, name: str, required: bool, values: Mapping[str, Any]) -> Parameter:
+    def parameter(self, declared: Declared, values: Mapping[str, Any]) -> Parameter:
         """One parameter with the values that it can have, the others being as they are."""
-        kind, value = _kind(name), values.get(name)
+        name, kind, required = declared.name, declared.kind.control, declared.required
+        value = values.get(name)
         if kind in ("text", "sentence"):
             return Parameter(name, kind, required, None, value)
         if kind == "tiles":
@@ -150,21 +125,21 @@ class _Search:
         if kind == "loops":
             block = self.blocks.get(values.get("block", ""))
             return Parameter(name, kind, required, [v for v, _, _ in block.loops] if block else [], value)
-        options = [c for c in self.candidates(name, values) if self.legal({**values, name: c})]
+        options = [c for c in self.candidates(declared, values) if self.legal({**values, name: c})]
         if value is not None and value not in options and self.legal(values):
             options.insert(0, value)
         return Parameter(name, kind, required, options, value)
 
-    def candidates(self, name: str, values: Mapping[str, Any]) -> list[Any]:
+    def candidates(self, declared: Declared, values: Mapping[str, Any]) -> list[Any]:
         """What a parameter might be, before anything is tried."""
         block = self.blocks.get(values.get("block", ""))
-        match _kind(name):
+        match declared.kind.control:
             case "block":
                 return list(self.blocks)
-            case "loop":
-                if block and self.primitive.name == "decompose_reduction":
-                    return [f"{block.name}.{var}" for var, _, _ in block.loops]
+            case "loop" if not declared.kind.own:
                 return self._every_loop()
+            case "loop" if block:
+                return [f"{block.name}.{var}" for var, _, _ in block.loops]
             case "buffer":
                 return list(block.reads) if block else []
             case "factors":
@@ -174,8 +149,10 @@ class _Search:
                 return [{var: min(extent, 64)} for var, extent, _ in serial]
             case "loops" if block:
                 return self._loops([v for v, _, _ in block.loops])
+            case "int" if not declared.kind.offered:
+                return self._sizes(self._extent(values.get("loop", "")))
             case _:
-                return list(_FIXED.get(name, ()))
+                return list(declared.kind.offered)
 
     def _every_loop(self) -> list[str]:
         """Each loop once, by the first block that is in it."""
@@ -191,10 +168,8 @@ class _Search:
         return next((extent for v, extent, _ in around if v == var), 0)
 
     def _loops(self, around: list[str]) -> list[list[str]]:
-        """For fuse two neighbours, for reorder two loops the other way round."""
-        if self.primitive.name == "fuse":
-            return [list(pair) for pair in pairwise(around)]
-        return [[b, a] for a, b in combinations(around, 2)]
+        """Two loops the other way round, then two neighbours as they are."""
+        return [[b, a] for a, b in combinations(around, 2)] + [list(pair) for pair in pairwise(around)]
 
     def _tiles(self, values: Mapping[str, Any]) -> dict[str, list[int]]:
         """For each loop of the block the sizes that go through, the other loops' sizes being as they are."""

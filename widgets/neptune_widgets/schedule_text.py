@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import NeptuneError, ScheduleError
 
 if TYPE_CHECKING:
-    from neptune_lab.loop_schedule import Step
+    from neptune_lab.loop_schedule import Primitive, Step
 
 # More text than this is no schedule.
 MAX_CHARACTERS = 100_000
@@ -118,11 +118,12 @@ def _step(call: ast.Call, name: str) -> Step:
 
     if name not in PRIMITIVES:
         raise _error(call, f"there is no primitive {name!r}", _nearest(name, PRIMITIVES))
-    known = {p: required for p, _, required in PRIMITIVES[name].parameters}
+    primitive = PRIMITIVES[name]
+    known = {p.name: p.required for p in primitive.parameters}
     for argument in call.args:
         if isinstance(argument, ast.Starred):
             raise _error(argument, "write the arguments out, without *")
-    arguments = _bound(call, name, [_literal(a) for a in call.args], _keywords(call), list(known))
+    arguments = _bound(call, primitive, [_literal(a) for a in call.args], _keywords(call))
     for key, value in arguments.items():
         if key not in known:
             where = next((k for k in call.keywords if k.arg == key), call)
@@ -134,23 +135,21 @@ def _step(call: ast.Call, name: str) -> Step:
     return Step.of(name, **{key: arguments[key] for key in known if key in arguments})
 
 
-# What a method of Schedule takes one by one (*loops, **tiles): (primitive, argument).
-_SEVERAL = {"reorder": "loops", "fuse": "loops"}
-
-
-def _bound(call: ast.Call, name: str, given: list[Any], named: dict[str, Any], known: list[str]) -> dict[str, Any]:
+def _bound(call: ast.Call, primitive: Primitive, given: list[Any], named: dict[str, Any]) -> dict[str, Any]:
     """Positional arguments under their names, as Schedule's method of the same name takes them."""
-    several = _SEVERAL.get(name)
+    name, known = primitive.name, [p.name for p in primitive.parameters]
+    several = next((p.name for p in primitive.parameters if p.kind.written == "several"), None)
+    sizes = next((p.name for p in primitive.parameters if p.kind.written == "named"), None)
     positions = known
     if several is not None:
         positions = known[: known.index(several)]
-    elif name == "tile":
-        positions = ["block"]
-        sizes = {k: named.pop(k) for k in list(named) if k not in known}
-        if sizes and "tiles" in named:
-            raise _error(call, "give tiles={…} or sizes by loop name, not both")
-        if sizes:
-            named = {**named, "tiles": sizes}
+    elif sizes is not None:
+        positions = known[: known.index(sizes)]
+        by_loop = {k: named.pop(k) for k in list(named) if k not in known}
+        if by_loop and sizes in named:
+            raise _error(call, f"give {sizes}={{…}} or sizes by loop name, not both")
+        if by_loop:
+            named = {**named, sizes: by_loop}
     arguments = dict(zip(positions, given, strict=False))
     rest = given[len(positions) :]
     if rest and several is not None:

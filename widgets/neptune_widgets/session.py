@@ -51,7 +51,7 @@ def normal(primitive: str, arguments: Mapping[str, Any]) -> Step:
     """A step with its arguments in the primitive's own order, so that equal steps are equal data."""
     from neptune_lab.loop_schedule import PRIMITIVES, Step
 
-    known = [p for p, _, _ in PRIMITIVES[primitive].parameters] if primitive in PRIMITIVES else []
+    known = [p.name for p in PRIMITIVES[primitive].parameters] if primitive in PRIMITIVES else []
     ordered = sorted(arguments, key=lambda k: known.index(k) if k in known else len(known))
     return Step.of(primitive, **{k: arguments[k] for k in ordered if arguments[k] is not None})
 

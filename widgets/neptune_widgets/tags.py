@@ -219,6 +219,8 @@ def _number(value: Any) -> str:
 
 def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND, note: str = "") -> dict[str, Any]:
     """The tables of all phases, where together they make at most `most` stores; otherwise none."""
+    from neptune_lab.loop_schedule import PRIMITIVES
+
     steps = [(n, p.key, a.step.primitive) for n, a in enumerate(schedule.history, 1) for p in a.outcome.phases]
     phases = [(0, "definition", ""), *steps]
     if size(schedule) * len(phases) > most:
@@ -228,14 +230,11 @@ def tables(schedule: Schedule, inputs: Inputs, most: int = BEFOREHAND, note: str
     for step, phase, primitive in phases:
         try:
             several = sum(n == step for n, _, _ in phases) > 1  # a refusal's phases are programs of their own
-            if several or primitive not in _SAME_VALUES or last is None:
+            same = primitive in PRIMITIVES and PRIMITIVES[primitive].same_values
+            if several or not same or last is None:
                 last = table(schedule, step, phase, None, inputs, note)
         except NeptuneError:
             last = None  # a phase that cannot be run shows no table, and says why when it is asked for
             continue
         found[f"{step}.{phase}"] = last
     return found
-
-
-# Steps after which every value and every loop is what it was.
-_SAME_VALUES = ("annotate", "bind", "cut", "remark", "set_scope")

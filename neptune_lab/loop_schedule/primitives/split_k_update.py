@@ -24,12 +24,14 @@ from neptune_lab.loop_ir.nodes import (
     walk,
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
-from neptune_lab.loop_schedule.arguments import Formula
+from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import align, cannot_align, check_reads, loop_ref, names_under, under
+from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
 from neptune_lab.loop_schedule.maps import reorganise, roll, upstream
-from neptune_lab.loop_schedule.materialize_tags import run_along, tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
-from neptune_lab.loop_schedule.privatize_reduction import Private, privatize
+from neptune_lab.loop_schedule.primitives.materialize_tags import run_along, tag_of
+from neptune_lab.loop_schedule.primitives.privatize_reduction import Private, privatize
+from neptune_lab.loop_schedule.primitives.rolling_update import check_target, dataflow_note, repaired_phase
 from neptune_lab.loop_schedule.repairing import (
     Repair,
     apply_h,
@@ -38,7 +40,6 @@ from neptune_lab.loop_schedule.repairing import (
     repair_notes,
     solve_repair,
 )
-from neptune_lab.loop_schedule.rolling_update import check_target, dataflow_note, repaired_phase
 from neptune_lab.loop_schedule.special_values import Moment, guard_reads
 
 
@@ -132,8 +133,15 @@ def read_local(program: Program, name: str, half: Halves, var: str) -> Program:
     return tree.replace_block(program, name, replace(block, body=map_store(block.body, lambda e: transform(e, rule))))
 
 
+@primitive(ours=True, makes="several", made="The local blocks that were made.")
 def split_k_update(
-    program: Program, *, block: str, loop: str, maps: str = "auto", repair: Formula | None = None, proved: bool = True
+    program: Program,
+    *,
+    block: BlockName,
+    loop: LoopRef,
+    maps: MapPolicy = "auto",
+    repair: Formula | None = None,
+    proved: Switch = True,
 ) -> Outcome:
     """A reduction split into local ones in parallel and one that combines and repairs them; four phases.
 
@@ -147,7 +155,12 @@ def split_k_update(
         block: the reduction to fuse (L_t).
         loop: the loop over splits, "block.loop".
         maps: as in `rolling_update`.
-        repair, proved: as in `rolling_update`; before is a split's own value of a producer, now the whole one.
+        repair: as in `rolling_update`; before is a split's own value of a producer, now the whole one.
+        proved: as in `rolling_update`.
+
+    Raises:
+        ScheduleError: the loop is not one of the producers' reductions, or there is nothing to repair.
+        RepairError: no h exists, or the given one is not proved.
     """
     given = given_of("split_k_update", block, repair, proved)
     check_target(program, block, loop)

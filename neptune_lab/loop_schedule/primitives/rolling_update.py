@@ -9,7 +9,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Previous, Program, reads, transform
 from neptune_lab.loop_ir.reduction import match_reduction
-from neptune_lab.loop_schedule.arguments import Formula
+from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.estimate import (
     Progress,
     estimated,
@@ -19,10 +19,11 @@ from neptune_lab.loop_schedule.estimate import (
     with_estimates,
 )
 from neptune_lab.loop_schedule.fusion import check_reads, fuse_under, loop_ref, names_under, under
+from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
 from neptune_lab.loop_schedule.maps import Reorganised, reorganise, roll, upstream
-from neptune_lab.loop_schedule.materialize_tags import materialize, own_tag, run_along, start_of, tag_of
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
-from neptune_lab.loop_schedule.privatize_reduction import privatize
+from neptune_lab.loop_schedule.primitives.materialize_tags import materialize, own_tag, run_along, start_of, tag_of
+from neptune_lab.loop_schedule.primitives.privatize_reduction import privatize
 from neptune_lab.loop_schedule.repairing import (
     Repair,
     apply_h,
@@ -101,8 +102,15 @@ def privatize_here(program: Program, name: str, var: str) -> tuple[Program, str]
     return program, made.local
 
 
+@primitive(ours=True, makes="several", made="The local blocks that were made.")
 def rolling_update(
-    program: Program, *, block: str, loop: str, maps: str = "auto", repair: Formula | None = None, proved: bool = True
+    program: Program,
+    *,
+    block: BlockName,
+    loop: LoopRef,
+    maps: MapPolicy = "auto",
+    repair: Formula | None = None,
+    proved: Switch = True,
 ) -> Outcome:
     """A reduction fused under a loop of the reductions that it depends on, and repaired; four phases.
 
@@ -115,7 +123,12 @@ def rolling_update(
         loop: the rolling loop, "block.loop".
         maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganise`).
         repair: h as text, over t, `<buffer>_before` and `<buffer>_now` of each producer; default: it is derived.
-        proved: refuse a given h that is not proved; False takes it in, and marks the program as wrong where it is.
+        proved: refuse a given h that is not proved; False takes it in, and marks the program as wrong where it is. No
+            kernel is made of a wrong program.
+
+    Raises:
+        ScheduleError: the loop is not one of the producers' reductions, or there is nothing to repair.
+        RepairError: no h exists, or the given one is not proved.
     """
     given = given_of("rolling_update", block, repair, proved)
     check_target(program, block, loop)

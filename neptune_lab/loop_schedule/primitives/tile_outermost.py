@@ -9,11 +9,14 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Op, Program, Stmt, Var, add, loads, mul
+from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.kinds import LoopRef, Size
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 
-def tile_outermost(program: Program, *, loop: str, size: int) -> Outcome:
+@primitive(ours=True, makes="one", made='The new outermost loop, as "block.loop".')
+def tile_outermost(program: Program, *, loop: LoopRef, size: Size) -> Outcome:
     """The tiles of an inner loop become the outermost loop of its whole nest; what does not need it is repeated.
 
     With the outermost loop bound to the grid, more programs share the work, each with a smaller tile, at the price of

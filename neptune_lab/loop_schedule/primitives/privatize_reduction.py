@@ -27,7 +27,9 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import linear, loop_ref
+from neptune_lab.loop_schedule.kinds import LoopRef
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 
@@ -159,7 +161,8 @@ def _bounds(predicate: Expr, it: Iter, loop: str) -> bool:
     return bool(used) and (used <= variables(it.binding) or loop in used)
 
 
-def privatize_reduction(program: Program, *, loop: str) -> Outcome:
+@primitive(ours=True, makes="one", made="The local block.")
+def privatize_reduction(program: Program, *, loop: LoopRef) -> Outcome:
     """The reduction of "block.loop" split along that loop: a local part a tile, a global part in a nest of its own.
 
     before ⇒ after (j = j0 * 2 + j1):
@@ -168,6 +171,9 @@ def privatize_reduction(program: Program, *, loop: str) -> Outcome:
 
     Args:
         loop: "block.loop", along which the block folds; split it first, by the size of a tile.
+
+    Raises:
+        ScheduleError: the loop is no reduction's, or each of its iterations folds one element.
     """
     name, var = loop_ref(loop)
     tree.find_loop(program, name, var)

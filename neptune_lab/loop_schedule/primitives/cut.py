@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program, Stmt, loads
+from neptune_lab.loop_schedule.declare import primitive
+from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, Phase, plain
 
 
-def cut(program: Program, *, block: str) -> Outcome:
+@primitive(ours=True, same_values=True)
+def cut(program: Program, *, block: BlockName) -> Outcome:
     """What is computed before `block`, and what is computed from it on, never share a kernel; each is scheduled alone.
 
     before ⇒ after:

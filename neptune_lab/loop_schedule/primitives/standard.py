@@ -19,11 +19,25 @@ from neptune_lab.loop_ir.start_values import start_before
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
 from neptune_lab.loop_schedule import maps
 from neptune_lab.loop_schedule.arguments import check_note
+from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops, under
+from neptune_lab.loop_schedule.kinds import (
+    THREADS,
+    BlockName,
+    BufferName,
+    Factors,
+    GridAxis,
+    LoopNames,
+    LoopRef,
+    NewName,
+    NewNames,
+    NoteKey,
+    NoteValue,
+    OwnLoopRef,
+    Scope,
+    TileSizes,
+)
 from neptune_lab.loop_schedule.outcome import Outcome, plain
-
-THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-SCOPES = ("global", "shared", "local")
 
 # What usually helps where TVM's own check refuses; its message names no block of ours.
 _TVM_HELP = {
@@ -90,11 +104,6 @@ def _written_twice(program: Program) -> str:
     return "; ".join(f"{name} by {' and '.join(found)}" for name, found in writers.items() if len(found) > 1)
 
 
-def _check_scope(scope: str) -> None:
-    if scope not in SCOPES:
-        raise ScheduleError(f"scope={scope!r} is not a memory scope", help=tree.nearest(scope, list(SCOPES), "scopes"))
-
-
 def _free(program: Program, name: str, block: str) -> None:
     """TVM names a copy after buffer and scope, and two copies of one name would be taken for each other."""
     if name in {b.name for b in program.buffers} | {b.name for b in tree.blocks(program)}:
@@ -146,14 +155,23 @@ def _names_beside(program: Program, block: str, loop: Loop) -> set[str]:
     return around | loop_names(loop)
 
 
-def split(program: Program, *, loop: str, factors: list[int | None], names: list[str] | None = None) -> Outcome:
+@primitive(makes="several", made='The new loops, outermost first, as "block.loop".')
+def split(program: Program, *, loop: LoopRef, factors: Factors, names: NewNames | None = None) -> Outcome:
     """`for j` becomes `for j0: for j1: …` with these extents, at most one of them None (worked out).
 
     before ⇒ after, with factors (None, 64):
         for j in range(256):              for j0, j1 in grid(4, 64):
             X[j] = e(j)             ⇒         X[j0 * 64 + j1] = e(j0 * 64 + j1)
 
-    Sizes that do not divide get a guard. `names` names the new loops (default: j0, j1, …).
+    Sizes that do not divide get a guard.
+
+    Args:
+        loop: "block.loop".
+        factors: extents of the new loops, outermost first; at most one is None, which is worked out.
+        names: of the new loops; default: j0, j1, …
+
+    Raises:
+        ScheduleError: the factors do not cover the loop, or a name is taken.
     """
     block, var = loop_ref(loop)
     path, found, _ = tree.find_loop(program, block, var)
@@ -200,11 +218,19 @@ def split(program: Program, *, loop: str, factors: list[int | None], names: list
     )
 
 
-def reorder(program: Program, *, block: str, loops: list[str]) -> Outcome:
+@primitive(makes="several", made='The loops in their new order, as "block.loop".')
+def reorder(program: Program, *, block: BlockName, loops: LoopNames) -> Outcome:
     """The named loops around `block` in the order given.
 
     before ⇒ after, with loops ("j", "i"):
         for i, j: X[i, j] = e    ⇒    for j, i: X[i, j] = e
+
+    Args:
+        block: a block inside the loops.
+        loops: two or more of the loops around it, named without the block.
+
+    Raises:
+        ScheduleError: the loops are not of one nest, or the block is a reduction that would fold in another order.
     """
     if len(loops) < 2 or len(set(loops)) < len(loops):
         raise ScheduleError(
@@ -217,11 +243,20 @@ def reorder(program: Program, *, block: str, loops: list[str]) -> Outcome:
     return plain("reorder", result, f"loops of {block} in the order {', '.join(loops)}.", tuple(refs))
 
 
-def fuse(program: Program, *, block: str, loops: list[str], name: str | None = None) -> Outcome:
+@primitive(makes="one", made='The new loop, as "block.loop".')
+def fuse(program: Program, *, block: BlockName, loops: LoopNames, name: NewName | None = None) -> Outcome:
     """Nested loops made one, called `name` (default: their names joined).
 
     before ⇒ after, for i of 4 and j of 8:
         for i, j in grid(4, 8): X[i, j] = e    ⇒    for ij in range(32): X[ij // 8, ij % 8] = e
+
+    Args:
+        block: a block inside the loops.
+        loops: two or more loops that follow each other directly, outermost first, named without the block.
+        name: of the new loop; default: their names joined.
+
+    Raises:
+        ScheduleError: the loops do not follow each other, or the name is taken.
     """
     if len(loops) < 2:
         raise ScheduleError(
@@ -240,11 +275,19 @@ def fuse(program: Program, *, block: str, loops: list[str], name: str | None = N
     return plain("fuse", result, f"{', '.join(loops)} fused to {new}.", (f"{block}.{new}",))
 
 
-def tile(program: Program, *, block: str, tiles: dict[str, int]) -> Outcome:
+@primitive(makes="several", made='The outer loops, then the inner ones, as "block.loop".')
+def tile(program: Program, *, block: BlockName, tiles: TileSizes) -> Outcome:
     """Each loop split by its tile size, all outer loops before all inner ones: i, j ⇒ i0, j0, i1, j1.
 
     before ⇒ after, with i=16, j=16:
         for i, j in grid(64, 64): X[i, j] = e    ⇒    for i0, j0, i1, j1 in grid(4, 4, 16, 16): X[…] = e
+
+    Args:
+        block: a block inside the loops.
+        tiles: the size of a tile along each loop, in elements: `sch.tile("qk", i=128, j=64)`.
+
+    Raises:
+        ScheduleError: there is no such loop, or the loops cannot be reordered.
     """
     for var in tiles:
         tree.find_loop(program, block, var)  # before any is split, so that a refusal names the loops there are
@@ -296,15 +339,21 @@ def _tiled_at_once(program: Program, block: str, tiles: dict[str, int]) -> tuple
     return result, [*outer, *inner]
 
 
-def bind(program: Program, *, loop: str, thread: str) -> Outcome:
+@primitive(same_values=True)
+def bind(program: Program, *, loop: LoopRef, thread: GridAxis) -> Outcome:
     """The loop's iterations become program instances along a grid axis.
 
     before ⇒ after:
         for i in range(4): X[i] = e    ⇒    for i in range(4):  # blockIdx.x
                                                 X[i] = e
+
+    Args:
+        loop: "block.loop".
+        thread: "blockIdx.x", "blockIdx.y" or "blockIdx.z".
+
+    Raises:
+        ScheduleError: a block carries a value along the loop, or the nest has a loop on that axis already.
     """
-    if thread not in THREADS:
-        raise ScheduleError(f"thread={thread!r} is not a grid axis", help=f"one of {', '.join(THREADS)}")
     block, var = loop_ref(loop)
     path, found, around = tree.find_loop(program, block, var)
     # Formal statement: the loop carries nothing, i.e. no reduction folds along it, no scan walks its tags along it, and
@@ -339,13 +388,21 @@ def _loops_in(loop: Loop) -> list[Loop]:
     return inner + [x for s in inner for x in _loops_in(s)]
 
 
-def compute_at(program: Program, *, block: str, loop: str) -> Outcome:
+@primitive()
+def compute_at(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
     """A producer moved under a loop of its consumer, computing just what is needed there.
 
     before ⇒ after:
         for i, j: A[i, j] = a                for i:
         for i, j: B[i, j] = b(A[i, j])  ⇒        for j: A[i, j] = a
                                                  for j: B[i, j] = b(A[i, j])
+
+    Args:
+        block: the producer.
+        loop: "block.loop", around all that reads it.
+
+    Raises:
+        ScheduleError: a reader is outside the loop, or would read too early.
     """
     _, found, _ = tree.find_block(program, block)
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
@@ -356,7 +413,8 @@ def compute_at(program: Program, *, block: str, loop: str) -> Outcome:
     return plain("compute_at", result, f"{block} is computed inside {loop}.")
 
 
-def reverse_compute_at(program: Program, *, block: str, loop: str) -> Outcome:
+@primitive()
+def reverse_compute_at(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
     """A consumer moved under a loop of its producers.
 
     before ⇒ after:
@@ -365,6 +423,13 @@ def reverse_compute_at(program: Program, *, block: str, loop: str) -> Outcome:
                                                  B[i, j] = b(A[i, j])
 
     All that the consumer reads is complete there: a reduction that the loop still folds along is refused.
+
+    Args:
+        block: the consumer.
+        loop: "block.loop", around all that it reads.
+
+    Raises:
+        ScheduleError: what it reads is written outside the loop, or is not complete inside.
     """
     _, found, _ = tree.find_block(program, block)
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
@@ -381,12 +446,19 @@ def reverse_compute_at(program: Program, *, block: str, loop: str) -> Outcome:
     return plain("reverse_compute_at", result, f"{block} is computed inside {loop}.")
 
 
-def inline(program: Program, *, block: str) -> Outcome:
+@primitive()
+def inline(program: Program, *, block: BlockName) -> Outcome:
     """An elementwise block written into its consumers.
 
     before ⇒ after:
         for i, j: E[i, j] = exp(A[i, j])     for i, j: S[i] += exp(A[i, j])
         for i, j: S[i] += E[i, j]        ⇒
+
+    Args:
+        block: the elementwise block.
+
+    Raises:
+        ScheduleError: the block is a reduction, writes an output, or carries a value between iterations.
     """
     _, found, _ = tree.find_block(program, block)
     if found.role in ("scan", "current", "retire", "initial"):
@@ -413,14 +485,22 @@ def _alone(program: Program, block: str) -> bool:
     return len(tree.blocks_under(program.body[path[0]])) == 1
 
 
-def cache_read(program: Program, *, block: str, buffer: str, scope: str = "shared") -> Outcome:
+@primitive(makes="one", made="The block that makes the copy.")
+def cache_read(program: Program, *, block: BlockName, buffer: BufferName, scope: Scope = "shared") -> Outcome:
     """`block`, and every later reader of `buffer`, reads a copy in `scope`, made by a new block.
 
     before ⇒ after, with scope "shared":
         for i, j: B[i] += A[i, j]    ⇒    for i, j: A_shared[i, j] = A[i, j]
                                           for i, j: B[i] += A_shared[i, j]
+
+    Args:
+        block: the first reader of the copy.
+        buffer: what is copied.
+        scope: memory of the copy, "local", "shared" or "global".
+
+    Raises:
+        ScheduleError: the block does not read the buffer, or there is such a copy already.
     """
-    _check_scope(scope)
     _, reader, _ = tree.find_block(program, block)
     reads = list(dict.fromkeys(r.buffer for r in loads(reader.body.value) if r.buffer != reader.writes))
     if buffer not in reads:
@@ -441,14 +521,21 @@ def cache_read(program: Program, *, block: str, buffer: str, scope: str = "share
     return plain("cache_read", result, note, made)
 
 
-def cache_write(program: Program, *, block: str, scope: str = "local") -> Outcome:
+@primitive(makes="one", made="The block that stores the copy.")
+def cache_write(program: Program, *, block: BlockName, scope: Scope = "local") -> Outcome:
     """`block` writes to a copy in `scope`, which a new block stores to the buffer.
 
     before ⇒ after, with scope "local":
         for i, j: B[i] += A[i, j]    ⇒    for i, j: B_local[i] += A[i, j]
                                           for i: B[i] = B_local[i]
+
+    Args:
+        block: the block that writes.
+        scope: memory of the copy, "local", "shared" or "global".
+
+    Raises:
+        ScheduleError: the buffer keeps one value per tag, or there is such a copy already.
     """
-    _check_scope(scope)
     _, writer, _ = tree.find_block(program, block)
     _not_tagged(program, writer.writes, block)
     _free(program, f"{writer.writes}_{scope}", block)
@@ -464,13 +551,20 @@ def _adopt(program: Program, known: set[str], origin: str, role: str) -> Program
     return tree.map_blocks(program, lambda b: b if b.name in known else replace(b, origin=origin, role=role))
 
 
-def set_scope(program: Program, *, block: str, scope: str) -> Outcome:
+@primitive(same_values=True)
+def set_scope(program: Program, *, block: BlockName, scope: Scope = "shared") -> Outcome:
     """The buffer that `block` writes lives in `scope`: "shared" and "local" are on chip.
 
     Triton places on-chip tiles by itself, so the two mean the same there. A buffer left in global memory is written
     there only if another kernel, or the caller, reads it.
+
+    Args:
+        block: the block that writes the buffer.
+        scope: "local", "shared" or "global".
+
+    Raises:
+        ScheduleError: the buffer is an output, which is in global memory.
     """
-    _check_scope(scope)
     _, found, _ = tree.find_block(program, block)
     if found.writes in program.params and scope != "global":
         raise ScheduleError(
@@ -484,13 +578,21 @@ def set_scope(program: Program, *, block: str, scope: str) -> Outcome:
     return plain("set_scope", result, f"{found.writes} is kept in {scope} memory.")
 
 
-def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
+@primitive(makes="one", made="The block that writes the start value.")
+def decompose_reduction(program: Program, *, block: BlockName, loop: OwnLoopRef) -> Outcome:
     """The start value of a reduction is written before `loop`, by a block of its own.
 
     before ⇒ after, at loop j:
         for i, j: X[i] = X[i] (f) e    ⇒    for i:
                                                 X[i] = initial
                                                 for j: X[i] = X[i] (f) e
+
+    Args:
+        block: a reduction that still starts itself.
+        loop: "block.loop", the outermost loop that the block folds along, or one outside it.
+
+    Raises:
+        ScheduleError: the block has no start value, or folds along a loop outside `loop`.
     """
     _, found, loops = tree.find_block(program, block)
     named, var = loop_ref(loop)
@@ -524,12 +626,21 @@ def decompose_reduction(program: Program, *, block: str, loop: str) -> Outcome:
     return plain("decompose_reduction", result, f"{found.writes} gets its start value before {var}.", made)
 
 
-def annotate(program: Program, *, loop: str, key: str, value: str | int = 1) -> Outcome:
+@primitive(same_values=True)
+def annotate(program: Program, *, loop: LoopRef, key: NoteKey, value: NoteValue = 1) -> Outcome:
     """A note on a loop, which changes no number.
 
     "num_warps" and "num_stages" reach the launch; they belong to the outermost loop of a nest or to one on the grid,
     and are refused elsewhere when the program becomes tiles. "sequential" keeps a loop from being a dimension of a
-    tile. "note" is words for readers. Other names are refused.
+    tile. "note" is words for readers.
+
+    Args:
+        loop: "block.loop".
+        key: "num_warps", "num_stages", "sequential" or "note".
+        value: an int, or the words of a note.
+
+    Raises:
+        ScheduleError: the value is none that the key can have.
     """
     check_note(key, value, f"annotate on {loop!r}")
     path, found, _ = tree.find_loop(program, *loop_ref(loop))

@@ -10,12 +10,15 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import Program, Var, reads, variables
 from neptune_lab.loop_schedule import fusion
+from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import check_reads, loop_ref, names_under, under
+from neptune_lab.loop_schedule.kinds import BlockName, LoopRef
 from neptune_lab.loop_schedule.maps import upstream
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 
-def fuse_under(program: Program, *, block: str, loop: str) -> Outcome:
+@primitive(ours=True)
+def fuse_under(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
     """A block moved to the end of a loop's body, along the dimensions it shares with the blocks there.
 
     A block that stands before the loop, where all its readers are, moves to the start of the body.  Unlike
@@ -25,6 +28,13 @@ def fuse_under(program: Program, *, block: str, loop: str) -> Outcome:
     before ⇒ after:
         for i: for t: A[i] += a(i, t)          for i: for t: A[i] += a(i, t)
         for i: for t: B[i] += A[i] * b(i, t) ⇒        for t: B[i] += A[i] * b(i, t)
+
+    Args:
+        block: the block that moves.
+        loop: "block.loop", of another nest.
+
+    Raises:
+        ScheduleError: the block would read a reduction that is incomplete there, or one of its loops is on the grid.
     """
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
     _, _, loops = tree.find_block(program, block)

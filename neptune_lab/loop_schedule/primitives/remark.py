@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_schedule.declare import primitive
+from neptune_lab.loop_schedule.kinds import Sentence
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 
-def remark(program: Program, *, text: str) -> Outcome:
-    """A sentence for readers of the record; the program stays as it is."""
-    if not isinstance(text, str) or not text.strip():
+@primitive(ours=True, same_values=True)
+def remark(program: Program, *, text: Sentence) -> Outcome:
+    """A sentence for readers of the record; the program stays as it is.
+
+    Args:
+        text: why the schedule goes on as it does.
+
+    Raises:
+        ScheduleError: the text is empty.
+    """
+    if not text.strip():
         raise ScheduleError(
             f"remark takes a sentence, got {text!r}", help="say in words why the schedule goes on as it does"
         )

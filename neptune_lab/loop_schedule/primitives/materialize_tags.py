@@ -25,7 +25,9 @@ from neptune_lab.loop_ir.nodes import (
     walk,
     with_buffers,
 )
+from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import linear
+from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 
@@ -160,13 +162,20 @@ def materialize(program: Program, name: str) -> Program:
     return with_buffers(program, replace(buffer, shape=(last + 1, *buffer.shape), tagged=True))
 
 
-def materialize_tags(program: Program, *, block: str) -> Outcome:
+@primitive(ours=True)
+def materialize_tags(program: Program, *, block: BlockName) -> Outcome:
     """A reduction keeps its value after every tag, in a scan buffer; readers name the tag that they read.
 
     before ⇒ after:
         X[i] = X[i] (f) e         ⇒   X⟨t⟩[i] = X⟨t-1⟩[i] (f) e
         … X[i] …  (in the loop)   ⇒   … X⟨t⟩[i] …
         … X[i] …  (after it)      ⇒   … X⟨last⟩[i] …
+
+    Args:
+        block: the reduction.
+
+    Raises:
+        ScheduleError: it is no reduction along a serial loop, or has its tags already.
     """
     _, found, _ = tree.find_block(program, block)
     if is_tagged(program, found.writes):

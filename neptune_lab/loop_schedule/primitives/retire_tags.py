@@ -22,11 +22,14 @@ from neptune_lab.loop_ir.nodes import (
     variables,
     with_buffers,
 )
-from neptune_lab.loop_schedule.materialize_tags import is_tagged, rolling_loop, start_of
+from neptune_lab.loop_schedule.declare import primitive
+from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, plain
+from neptune_lab.loop_schedule.primitives.materialize_tags import is_tagged, rolling_loop, start_of
 
 
-def retire_tags(program: Program, *, block: str) -> Outcome:
+@primitive(ours=True)
+def retire_tags(program: Program, *, block: BlockName) -> Outcome:
     """A scan buffer becomes a previous and a current value: `X⟨t-1⟩` is X_0 and `X⟨t⟩` is X_1.
 
     before ⇒ after:
@@ -35,6 +38,12 @@ def retire_tags(program: Program, *, block: str) -> Outcome:
             … X⟨t-1⟩[i], X⟨t⟩[i] …    ⇒       X_1[i] = X_0[i] (f) e
                                               … X_0[i], X_1[i] …
                                               X_0[i] = X_1[i]
+
+    Args:
+        block: the scan, a reduction with tags.
+
+    Raises:
+        ScheduleError: the block has no tags, or a value other than the previous and the current one is read.
     """
     _, scan, loops = tree.find_block(program, block)
     name = scan.writes

@@ -1,0 +1,100 @@
+"""A method of `Schedule` from a primitive's declaration: its signature, its docstring, and its text in a stub file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from inspect import Parameter, Signature
+from typing import Any
+
+from neptune_lab.loop_schedule.declare import Primitive
+from neptune_lab.loop_schedule.steps import call
+
+_RETURNS = {"nothing": "None", "one": "str", "several": "tuple[str, ...]"}
+
+
+def signature(primitive: Primitive) -> Signature:
+    """The signature of the method: `self`, then the primitive's parameters as one writes them in a call."""
+    named = any(p.kind.written == "named" for p in primitive.parameters)
+    before = Parameter.POSITIONAL_ONLY if named else Parameter.POSITIONAL_OR_KEYWORD
+    made = [Parameter("self", before)]
+    for p in primitive.parameters:
+        annotation = p.kind.annotation + (" | None" if p.default is None else "")
+        match p.kind.written:
+            case "several":
+                made.append(Parameter(p.name, Parameter.VAR_POSITIONAL, annotation=annotation))
+                before = Parameter.KEYWORD_ONLY
+            case "named":
+                made.append(Parameter(p.name, Parameter.VAR_KEYWORD, annotation=annotation))
+            case _:
+                made.append(Parameter(p.name, before, default=p.default, annotation=annotation))
+    return Signature(made, return_annotation=_RETURNS[primitive.makes])
+
+
+def docstring(primitive: Primitive) -> str:
+    """The primitive's docstring, with what the method returns."""
+    doc = inspect.getdoc(primitive.apply) or ""
+    if not primitive.made:
+        return doc
+    returns = f"Returns:\n    {primitive.made}"
+    before, raises, after = doc.partition("Raises:\n")
+    return "\n\n".join(filter(None, (before.rstrip(), returns, raises + after)))
+
+
+def method_of(primitive: Primitive) -> Callable[..., Any]:
+    """The method: it applies the step of its call, and returns names that were made."""
+    taken = signature(primitive)
+
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = taken.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{method.__qualname__}(): {error}") from None
+        bound.apply_defaults()
+        made = self.apply(call(primitive, bound.arguments))
+        return {"nothing": None, "one": made[0] if made else None, "several": made}[primitive.makes]
+
+    method.__name__ = primitive.name
+    method.__qualname__ = f"Schedule.{primitive.name}"
+    method.__doc__ = docstring(primitive)
+    method.__signature__ = taken  # type: ignore[attr-defined]
+    return method
+
+
+_HEAD = """# Written from the primitives' declarations: pytest tests/loop_schedule/test_methods.py --update-golden
+
+from collections.abc import Iterable
+
+class PrimitiveMethods:
+"""
+
+
+def stub(primitives: Iterable[Primitive]) -> str:
+    """The text of `methods.pyi`: every method with its signature and docstring."""
+    return _HEAD + "\n".join(_stub_of(primitive) for primitive in primitives)
+
+
+def _stub_of(primitive: Primitive) -> str:
+    lines: list[str] = []
+    positional_only = False
+    for p in signature(primitive).parameters.values():
+        if positional_only and p.kind is not Parameter.POSITIONAL_ONLY:
+            lines.append("/")
+        positional_only = p.kind is Parameter.POSITIONAL_ONLY
+        lines.append(str(p.replace(annotation=Parameter.empty, default=Parameter.empty)))
+        if p.annotation is not Parameter.empty:
+            lines[-1] += f": {p.annotation}"
+        if p.default is not Parameter.empty:
+            lines[-1] += f" = {_quoted(p.default)}"
+    parameters = "".join(f"        {line},\n" for line in lines)
+    doc = docstring(primitive)
+    text = "\n".join(f"        {line}".rstrip() for line in doc.splitlines()).lstrip()
+    close = '"""' if "\n" not in doc else '\n        """'
+    return f'    def {primitive.name}(\n{parameters}    ) -> {_RETURNS[primitive.makes]}:\n        """{text}{close}\n'
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+__all__ = ["docstring", "method_of", "signature", "stub"]

@@ -1,0 +1,214 @@
+"""Kinds of arguments that primitives take: what each is called, checked by, written as, and chosen from.
+
+A primitive declares its arguments by the types below (`loop: LoopRef`, `size: Size`). Everything that handles an
+argument reads its kind: the check before the primitive runs, the method of `Schedule`, a step's text, and the editor's
+control.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeAlias
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_schedule.arguments import NOTES, is_count
+from neptune_lab.strict.console import shown
+
+THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+SCOPES = ("local", "shared", "global")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(x, str) for x in value)
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(k, str) and is_count(v) for k, v in value.items())
+
+
+def _is_factors(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(x is None or is_count(x) for x in value)
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def _as_given(value: Any) -> Any:
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """A list of what can be iterated; anything else as it is, for the check to refuse."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of argument.
+
+    Args:
+        control: the editor's control: "block", "loop", "loops", "buffer", "factors", "tiles", "choice", "int", "text"
+            or "sentence".
+        annotation: the type of the parameter of `Schedule`'s method, as Python text.
+        fits: whether a value is of this kind.
+        expected, example: for the refusal of a value that does not fit, and its help.
+        written: how a call writes it: by "position", by "name", "several" positions (`*loops`) or several "named"
+            values (`**tiles`).
+        of_step: what a method is called with, as what a step holds.
+        choices: the strings that the value is one of; () where the kind is open.
+        offered: the values that the editor offers; () where they come from the program.
+        refusal: of a value that is not among the choices, with {name} and {value}.
+        explicit: a step names the argument even where it has its default.
+        own: of a loop, that it is named with the block that the primitive is given.
+    """
+
+    control: str
+    annotation: str
+    fits: Callable[[Any], bool]
+    expected: str
+    example: str
+    written: Literal["position", "name", "several", "named"] = "name"
+    of_step: Callable[[Any], Any] = _as_given
+    choices: tuple[str, ...] = ()
+    offered: tuple[Any, ...] = ()
+    refusal: str = ""
+    explicit: bool = False
+    own: bool = False
+
+    def check(self, primitive: str, name: str, value: Any) -> None:
+        """Raise ScheduleError where `value` of the argument `name` is not of this kind."""
+        if not self.fits(value):
+            raise ScheduleError(f"{primitive}: {name}={shown(value)}, expected {self.expected}", help=self.example)
+        if self.choices and value not in self.choices:
+            message = self.refusal.format(name=name, value=repr(value))
+            close = difflib.get_close_matches(value[:100], self.choices, n=1, cutoff=0.5)
+            *others, last = (f'"{choice}"' for choice in self.choices)
+            meant = f"did you mean {close[0]!r}? " if close else ""
+            raise ScheduleError(message, help=f"{meant}Use {', '.join(others)} or {last}")
+
+    def block_of(self, value: Any) -> str | None:
+        """The block that a value names; a loop is named with its block. None for other kinds."""
+        return str(value).partition(".")[0] if self.control in ("block", "loop") else None
+
+
+_TEXT = Kind("text", "str", _is_text, "a string", "a block is written 's_max', a loop 's_max.j'")
+_REF = replace(_TEXT, written="position")
+
+
+def _choice(choices: tuple[str, ...], refusal: str, *, explicit: bool = False) -> Kind:
+    return replace(_TEXT, control="choice", choices=choices, offered=choices, refusal=refusal, explicit=explicit)
+
+
+# A block's name: "s_max".
+BlockName: TypeAlias = Annotated[str, replace(_REF, control="block")]
+# A loop with its block: "s_max.j".
+LoopRef: TypeAlias = Annotated[str, replace(_REF, control="loop")]
+# A loop around the block that the primitive is given, with that block.
+OwnLoopRef: TypeAlias = Annotated[str, replace(_REF, control="loop", own=True)]
+# Loops around a block, named without it, in an order: "i0", "j0".
+LoopNames: TypeAlias = Annotated[
+    list[str],
+    Kind(
+        *("loops", "str", _is_names, "a list of loop names", "name loops without their block, as in ['i', 'j']"),
+        written="several",
+        of_step=_listed,
+    ),
+]
+# Names of what a primitive makes.
+NewNames: TypeAlias = Annotated[
+    list[str],
+    Kind(
+        *("text", "Iterable[str]", _is_names, "a list of names"),
+        "name loops without their block, as in ['j0', 'j1']",
+        of_step=_listed,
+    ),
+]
+NewName: TypeAlias = Annotated[
+    str, replace(_TEXT, example="leave it out for a name of our own", offered=("outer", "inner"))
+]
+# A buffer that the block reads.
+BufferName: TypeAlias = Annotated[str, replace(_TEXT, control="buffer")]
+# Elements of a tile, or iterations of a loop.
+Size: TypeAlias = Annotated[int, Kind("int", "int", is_count, "a positive integer", "for example 64")]
+# Extents of the loops that a loop is split into; None for one that is worked out.
+Factors: TypeAlias = Annotated[
+    list[int | None],
+    Kind(
+        *("factors", "Iterable[int | None]", _is_factors, "positive integers, at most one of them None"),
+        "for example (None, 64)",
+        of_step=_listed,
+    ),
+]
+# A tile's size for each loop.
+TileSizes: TypeAlias = Annotated[
+    dict[str, int],
+    Kind(
+        *("tiles", "int", _is_sizes, "a positive integer for each loop", "for example tile('s_max', i=64, j=64)"),
+        written="named",
+    ),
+]
+# A scalar formula.
+Formula: TypeAlias = Annotated[
+    str,
+    replace(
+        _TEXT,
+        expected="a formula as a string",
+        example="for example 't * exp(xmax_before - xmax_now)', or leave it out, and it is derived",
+    ),
+]
+# Words for readers.
+Sentence: TypeAlias = Annotated[str, replace(_TEXT, control="sentence")]
+Switch: TypeAlias = Annotated[
+    bool,
+    Kind(
+        *("choice", "bool", lambda v: isinstance(v, bool), "True or False", "it is a switch"),
+        offered=(True, False),
+    ),
+]
+GridAxis: TypeAlias = Annotated[str, _choice(THREADS, "{name}={value} is not a grid axis")]
+# A step names the scope even where it is the default: readers of a schedule look for it.
+Scope: TypeAlias = Annotated[str, _choice(SCOPES, "{name}={value} is not a memory scope", explicit=True)]
+MapPolicy: TypeAlias = Annotated[str, _choice(("auto", "inline", "keep"), "{name}={value} is not a policy")]
+# What a note on a loop says; the editor leaves out "note", which is for words.
+NoteKey: TypeAlias = Annotated[
+    str, replace(_choice(NOTES, "there is no annotation {value}"), offered=tuple(k for k in NOTES if k != "note"))
+]
+NoteValue: TypeAlias = Annotated[
+    str | int,
+    Kind(
+        *("int", "str | int", _is_value, "a string or an int", "a number of warps is 4, a note is 'by hand'"),
+        offered=(1, 2, 3, 4, 8, 16),
+        explicit=True,
+    ),
+]
+
+__all__ = [
+    "SCOPES",
+    "THREADS",
+    "BlockName",
+    "BufferName",
+    "Factors",
+    "Formula",
+    "GridAxis",
+    "Kind",
+    "LoopNames",
+    "LoopRef",
+    "MapPolicy",
+    "NewName",
+    "NewNames",
+    "NoteKey",
+    "NoteValue",
+    "OwnLoopRef",
+    "Scope",
+    "Sentence",
+    "Size",
+    "Switch",
+    "TileSizes",
+]

@@ -1,0 +1,50 @@
+"""Every primitive by name: each module of this package that declares one is found by itself.
+
+Schedules, files, the command line, editors and the documentation read `PRIMITIVES`. A new primitive is a new module
+here.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.tree import nearest
+from neptune_lab.loop_schedule.declare import Primitive, declared
+
+
+def _found() -> Iterator[Primitive]:
+    for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+        yield from declared(import_module(f"{__name__}.{name}"))
+
+
+def by_name(found: Iterator[Primitive]) -> Mapping[str, Primitive]:
+    """Primitives by name, TVM's first.
+
+    Raises:
+        TypeError: two of them have one name.
+    """
+    made: dict[str, Primitive] = {}
+    for p in sorted(found, key=lambda p: p.ours):
+        if p.name in made:
+            modules = f"{made[p.name].apply.__module__} and {p.apply.__module__}"
+            raise TypeError(f"two primitives are called {p.name!r}, in {modules}: rename one")
+        made[p.name] = p
+    return made
+
+
+PRIMITIVES: Mapping[str, Primitive] = by_name(_found())
+
+
+def get(name: str, arguments: Mapping[str, Any]) -> Primitive:
+    """The primitive called `name`, its arguments checked by their kinds; ScheduleError otherwise."""
+    if name not in PRIMITIVES:
+        raise ScheduleError(f"there is no primitive {name!r}", help=nearest(name, list(PRIMITIVES), "primitives"))
+    PRIMITIVES[name].check(arguments)
+    return PRIMITIVES[name]
+
+
+__all__ = ["PRIMITIVES", "Primitive", "by_name", "get"]
