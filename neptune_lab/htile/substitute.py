@@ -22,17 +22,22 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.walk import rewrite_store, simplify
 
 
+def substitute_index(index: IndexExpr, var: str, value: IndexExpr) -> IndexExpr:
+    """An index expression with the index variable `var` replaced by `value`."""
+    match index:
+        case Name(name=name):
+            return value if name == var else index
+        case Arith(op=op, a=a, b=b):
+            return simplify(Arith(op, substitute_index(a, var, value), substitute_index(b, var, value)))
+        case Int():
+            return index
+
+
 def substitute(body: tuple[Stmt, ...], var: str, value: IndexExpr) -> tuple[Stmt, ...]:
     """`body` with the index variable `var` replaced by `value`."""
 
     def at(index: IndexExpr) -> IndexExpr:
-        match index:
-            case Name(name=name):
-                return value if name == var else index
-            case Arith(op=op, a=a, b=b):
-                return simplify(Arith(op, at(a), at(b)))
-            case Int():
-                return index
+        return substitute_index(index, var, value)
 
     def place(index: Index) -> Index:
         match index:

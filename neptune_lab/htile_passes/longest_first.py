@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from neptune_lab.htile.affine import affine
 from neptune_lab.htile.nodes import Arith, For, GridAxis, Int, Kernel, Name, Program, Stmt
-from neptune_lab.htile.substitute import substitute
+from neptune_lab.htile.substitute import substitute, substitute_index
 
 
 def longest_first(program: Program) -> Program:
@@ -43,15 +43,15 @@ def _reversed(axis: GridAxis) -> Arith:
 def _grows(body: tuple[Stmt, ...], axis: GridAxis) -> bool:
     """Whether the last program of the axis has more iterations than the first, as far as they can be counted."""
     ends = (0, axis.extent - 1)
-    first, last = (sum(_iterations(substitute(body, axis.var, Int(at)))) for at in ends)
+    first, last = (sum(_iterations(body, axis.var, Int(at))) for at in ends)
     return last > first
 
 
-def _iterations(body: tuple[Stmt, ...]) -> Iterator[int]:
-    """The trip count of each loop that has the same one everywhere."""
+def _iterations(body: tuple[Stmt, ...], var: str, at: Int) -> Iterator[int]:
+    """The trip count of each loop that has the same one everywhere in the program where `var` is `at`."""
     for stmt in body:
         if isinstance(stmt, For):
-            length = affine(stmt.stop) - affine(stmt.start)
+            length = affine(substitute_index(stmt.stop, var, at)) - affine(substitute_index(stmt.start, var, at))
             if not length.terms:
                 yield max(0, length.constant)
-            yield from _iterations(stmt.body)
+            yield from _iterations(stmt.body, var, at)
