@@ -31,6 +31,7 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.written import UFUNCS, compute
+from neptune_lab.loop_schedule.range_memory import remembered
 from neptune_lab.loop_schedule.range_samples import EACH, SEQUENCES, TAGS, draw, leaves_of
 from neptune_lab.loop_schedule.rolled_loop import Rolled
 
@@ -162,6 +163,10 @@ def check_range(loop: Rolled) -> str:
     Raises:
         RepairError: step "range", with values at which it fails.
     """
+    return remembered(loop, _run)
+
+
+def _run(loop: Rolled) -> str:
     run = _Run(loop)
     rng = np.random.default_rng(_SEED)
     for leaf in leaves_of(loop):

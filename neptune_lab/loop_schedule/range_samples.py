@@ -51,6 +51,18 @@ def leaves_of(loop: Rolled) -> list[Expr]:
     return list(found)
 
 
+def kind_of(loop: Rolled, leaf: Expr) -> tuple[object, ...]:
+    """All that decides what `draw` gives for a leaf."""
+    if isinstance(leaf, Op):
+        return ("mask",) if variables(leaf) else ("mask", leaf)
+    varies = bool(variables(leaf) & loop.inner)
+    if not isinstance(leaf, Load | Previous):
+        return ("place", varies)
+    within = range_of(loop.program, leaf)
+    extremes = [may_be_infinite(loop.program, leaf, direction) for direction in (-1, 1)]
+    return (loop.program.buffer(leaf.buffer).dtype, varies, within.low, within.high, extremes)
+
+
 def draw(loop: Rolled, leaf: Expr, rng: np.random.Generator) -> Array:
     """Values of one leaf: an offset and a spread, which stay for a whole sequence or change from tag to tag."""
     varies = bool(variables(leaf) & loop.inner)
@@ -110,4 +122,4 @@ def _with_extremes(loop: Rolled, leaf: Expr, values: Array, varies: bool, rng: n
     return np.where((rng.random((SEQUENCES, 1, 1)) < _EXTREME) & where, chosen, values)
 
 
-__all__ = ["EACH", "SEQUENCES", "TAGS", "draw", "leaves_of"]
+__all__ = ["EACH", "SEQUENCES", "TAGS", "draw", "kind_of", "leaves_of"]

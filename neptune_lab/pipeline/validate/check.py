@@ -18,6 +18,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.render import to_text
 from neptune_lab.loop_ir.run_in_python import run_in_python
+from neptune_lab.loop_schedule.range_memory import forget_ranges
 from neptune_lab.loop_schedule.remembered import forget_outcomes
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.pipeline.exceptions import repaired_by_vectors
@@ -93,6 +94,7 @@ def forget() -> None:
     """Every structure is validated again, and every step applied again: for tests that change the compiler."""
     _seen.clear()
     forget_outcomes()
+    forget_ranges()
 
 
 def structure(kernel: Kernel) -> str:
