@@ -134,7 +134,7 @@ def _option(text: str) -> tuple[str, Any]:
         return known[part.lower()] if part.lower() in known else int(part) if part.lstrip("-").isdigit() else part
 
     parts = [one(part) for part in value.split(",")]
-    return name, tuple(parts) if len(parts) > 1 or name == "without" else parts[0]
+    return name, tuple(parts) if len(parts) > 1 or name == "disable_passes" else parts[0]
 
 
 def _operator(name: str, sizes: dict[str, Any]) -> Any:
@@ -247,7 +247,7 @@ def run(
     op = request.operator
     facts = device_facts()
     kernel = compile(op, request.template, **request.options)
-    error = kernel.error(seed)
+    error = kernel.relative_error(seed)
     if tolerance is None:
         tolerance = 8e-3 if any(t.dtype == "bfloat16" for t in op.outputs) else 1e-3
     ok = error <= tolerance

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -204,3 +205,8 @@ def test_bad_arguments_are_one_clear_line_and_exit_2(call, arguments, message):
     assert message in err
     assert err.count("\n") == 1
     assert err.startswith("neptune-lab: ")
+
+
+def test_the_package_runs_as_a_module():
+    found = subprocess.run([sys.executable, "-m", "neptune_lab", "list"], capture_output=True, text=True, check=True)
+    assert "attention.full" in found.stdout

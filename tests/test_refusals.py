@@ -305,7 +305,7 @@ def test_the_limit_on_shared_memory_refuses_nothing_that_fits() -> None:
 
 def test_rows_of_a_product_are_no_matrix_product() -> None:
     """A single query is multiplied without `tl.dot`, so its tiles need no shared memory."""
-    op = attention.global_(1, 1, q_len=1, kv_len=2048, head_dim=128)
+    op = attention.full(1, 1, q_len=1, kv_len=2048, head_dim=128)
     assert nl.compile(op, "rolling_update", block_kv=2048).source
 
 

@@ -358,11 +358,11 @@ def test_a_function_of_a_new_row_compiles_from_tvm_and_from_torch(monkeypatch: p
     kernel = nl.compile(custom("f", [x], [sinh]))
     assert "sinh(x[" in kernel.htile_text
     assert "(tl.exp(" in kernel.source
-    assert kernel.error() < 1e-6
+    assert kernel.relative_error() < 1e-6
     op = nl.operators.attention.general(
         batch=1, heads=1, q_len=5, kv_len=7, head_dim=8, score_mod=lambda s, b, h, q, kv: torch.sinh(s * 0.1)
     )
-    assert nl.compile(op, block_q=16, block_kv=16).error() < 1e-3
+    assert nl.compile(op, block_q=16, block_kv=16).relative_error() < 1e-3
     op = nl.operators.attention.causal(heads=1, seq=256, head_dim=64)
     assert "gl.exp(" not in nl.compile(op, "rolling_update", code="gluon", **GLUON).source
     op = nl.operators.attention.general(

@@ -47,7 +47,7 @@ def variants(setup: Setup) -> tuple[Variant, ...]:
     if setup.name not in ABLATED:
         return (TUNED,)
     templates = [Variant(name, name) for name in ("rolling_update", "split_k_update")]
-    without = [Variant(f"without {name}", options={"without": (name,)}) for name in PASSES]
+    without = [Variant(f"without {name}", options={"disable_passes": (name,)}) for name in PASSES]
     code = [
         Variant("descriptors", options={"loads": "descriptors"}),
         Variant("pointers", options={"loads": "pointers"}),

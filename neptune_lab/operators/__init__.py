@@ -25,7 +25,7 @@ OPERATORS: dict[str, Callable[..., Operator]] = {
     "attention.alibi": attention.alibi,
     "attention.causal": attention.causal,
     "attention.general": attention.general,
-    "attention.global": attention.global_,
+    "attention.full": attention.full,
     "attention.gqa": attention.gqa,
     "attention.prefix": attention.prefix,
     "attention.softcap": attention.softcap,

@@ -1,6 +1,6 @@
 """Attention, as in the paper's Figure 12: scores, a mod, a mask, softmax, and the weighted sum of values.
 
-`general` takes any mods; `global_`, `causal`, `alibi`, `softcap`, `window`, `prefix`, `document` and `gqa` have theirs;
+`general` takes any mods; `full`, `causal`, `alibi`, `softcap`, `window`, `prefix`, `document` and `gqa` have theirs;
 `preset` gives one of them at a published model's sizes. Each computes
 
     score[b, h, i, j] = mod(scale * sum over d of q[b, h, i, d] * k[b, h // group, j, d])
@@ -63,7 +63,16 @@ from neptune_lab.operators.presets import PRESETS
 from neptune_lab.strict.values import check_choice, check_number, check_switch
 
 __all__ = [
-    "alibi", "causal", "define_attention", "document", "general", "global_", "gqa", "prefix", "preset", "softcap",
+    "alibi",
+    "causal",
+    "define_attention",
+    "document",
+    "full",
+    "general",
+    "gqa",
+    "prefix",
+    "preset",
+    "softcap",
     "window",
 ]  # fmt: skip
 
@@ -138,12 +147,12 @@ def general(
 
 
 @_with_options
-def global_(
+def full(
     batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[Options]
 ) -> Operator:
     """Every query sees every key.  Arguments and tensors: the module's."""
     params = _lengths(batch, heads, seq, head_dim, options)
-    return _operator("attention_global", "Global attention", params, {}, options, None, None)
+    return _operator("attention_full", "Full attention", params, {}, options, None, None)
 
 
 @_with_options
@@ -167,7 +176,7 @@ def gqa(
     causal: bool = True,
     **options: Unpack[Options],
 ) -> Operator:
-    """Grouped-query attention under its own name: `causal`, or with causal=False `global_`, with fewer kv_heads.
+    """Grouped-query attention under its own name: `causal`, or with causal=False `full`, with fewer kv_heads.
 
     Source: Neptune, Table 1 (GQA).  Arguments and tensors: the module's.
     """
@@ -367,7 +376,7 @@ def preset_function(name: str) -> Callable[..., Operator]:
 
 
 _OPERATORS: dict[str, Callable[..., Operator]] = {
-    "global_": global_, "causal": causal, "alibi": alibi, "gqa": gqa, "softcap": softcap, "window": window,
+    "full": full, "causal": causal, "alibi": alibi, "gqa": gqa, "softcap": softcap, "window": window,
 }  # fmt: skip
 
 

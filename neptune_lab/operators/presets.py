@@ -49,18 +49,18 @@ def _neptune(name: str, operator: str, model: str, heads: int, kv_heads: int, **
 
 def _mcfuser(name: str, model: str, heads: int, q_len: int, kv_len: int, head_dim: int) -> Preset:
     sizes = {"heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim, "v_head_dim": head_dim}
-    return Preset(name, "global_", model, "MCFuser, Table III", MappingProxyType(sizes))
+    return Preset(name, "full", model, "MCFuser, Table III", MappingProxyType(sizes))
 
 
 # A single query sees every key, so the decoding operators have no mask.
 _PRESETS = (
-    _neptune("global_pf", "global_", "ViT-L/16", 32, 32),
+    _neptune("global_pf", "full", "ViT-L/16", 32, 32),
     _neptune("causal_pf", "causal", "GPT-3 6.7B", 32, 32),
     _neptune("alibi_pf", "alibi", "MPT 7B", 32, 32),
     _neptune("gqa_pf", "gqa", "Llama 3 70B", 64, 8),
     _neptune("softcap_pf", "softcap", "Gemma 2 27B", 32, 16, cap=50.0),
     _neptune("window_pf", "window", "Gemma 2 27B", 32, 8, window=4096),
-    _neptune("causal_dc", "global_", "GPT-3 6.7B", 32, 32),
+    _neptune("causal_dc", "full", "GPT-3 6.7B", 32, 32),
     _neptune("alibi_dc", "alibi", "MPT 7B", 32, 32, causal=False),
     _neptune("gqa_dc", "gqa", "Llama 3 70B", 64, 8, causal=False),
     _neptune("softcap_dc", "softcap", "Gemma 2 27B", 32, 16, cap=50.0, causal=False),

@@ -72,7 +72,7 @@ def by_template(operator: Operator, template: str | None, options: dict[str, Any
 
 @uncollected
 def compile(
-    what: Operator | Schedule,
+    op: Operator | Schedule,
     template: str | None = None,
     *,
     tuned: bool = False,
@@ -83,7 +83,7 @@ def compile(
     """Compiles an operator (through a template) or a schedule as it stands.
 
     Args:
-        what: an Operator, or a Schedule that the caller made.
+        op: an Operator, or a Schedule that the caller made.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
         tuned: take template and options from the records of tuning (`nl.tune`) for this operator and GPU, at these
             sizes or the nearest ones, where there are any, and on a Hopper GPU write rolling loops in Gluon where there
@@ -100,18 +100,18 @@ def compile(
     check_switch("tuned", tuned, ScheduleError)
     if target is not None:
         target = as_target(target)
-    if tuned and not isinstance(what, Schedule):
-        return compile_tuned(what, template, target, {**options, "validate": validate})
+    if tuned and not isinstance(op, Schedule):
+        return compile_tuned(op, template, target, {**options, "validate": validate})
     code, options = split(options)
-    if isinstance(what, Schedule):
+    if isinstance(op, Schedule):
         if template or options:
             raise ScheduleError(
                 "a schedule is compiled as it stands; template and options go with an operator",
                 help="compile(schedule.operator, …), or leave them out",
             )
-        kernel = lower(what.copy(), code, target)
+        kernel = lower(op.copy(), code, target)
     else:
-        kernel = compile_operator(what, template, options, code, target)
+        kernel = compile_operator(op, template, options, code, target)
     return replace(kernel, validated=run_validation(kernel, code, target, validate))
 
 

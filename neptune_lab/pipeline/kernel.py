@@ -174,7 +174,7 @@ class Kernel:
 
         return torch_op(self._loaded, name)
 
-    def error(self, seed: int = 0) -> float:
+    def relative_error(self, seed: int = 0) -> float:
         """Runs on random inputs; the largest relative error (Frobenius norm) against the float64 reference.
 
         Infinite where a NaN or infinity stands in one of the two only (a fully masked row is NaN in both), or where

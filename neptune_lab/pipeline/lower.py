@@ -84,8 +84,8 @@ def check_proved(scheduled: Schedule) -> None:
 
 
 def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
-    """The HTile passes in order, by name: those that always run but for `code.without`, then those asked for."""
-    chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in code.without}
+    """The HTile passes in order, by name: those that always run but for `code.disable_passes`, then those asked for."""
+    chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in code.disable_passes}
     if code.interleave > 1:
         chosen["interleave_rows"] = htile_passes.ALL_PASSES["interleave_rows"]
     return chosen

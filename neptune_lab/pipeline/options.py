@@ -31,7 +31,7 @@ class CodeOptions:
         loads, tanh, loop_stages, dependent_launch: as in `EmitOptions`.
         interleave: independent parts that the rows of a program are cut into, 1 or 2. With 2 the softmax of one half
             runs while the product of the other does.
-        without: names of HTile passes that are left out, to see what each is worth.
+        disable_passes: names of HTile passes that are left out, to see what each is worth.
         code: "triton", or "gluon": kernels that have the form are written in Gluon, for Hopper only. On an H200 prefill
             attention from 512 positions on takes a tenth to a third less than in the best form in Triton.
         ring_stages, ping_pong, tie, persistent, ahead, heads_together: as in `GluonOptions`; they say something with
@@ -43,7 +43,7 @@ class CodeOptions:
     loop_stages: int | None = None
     dependent_launch: bool = False
     interleave: int = 1
-    without: tuple[str, ...] = ()
+    disable_passes: tuple[str, ...] = ()
     code: str = "triton"
     ring_stages: int = 2
     ping_pong: bool = True
@@ -62,15 +62,15 @@ class CodeOptions:
         check_integer("heads_together", self.heads_together, 1, MOST_HEADS, EmitError, optional=True)
         check_choice("interleave", self.interleave, (1, 2), ScheduleError)
         check_choice("code", self.code, CODES, ScheduleError)
-        if not isinstance(self.without, tuple):
+        if not isinstance(self.disable_passes, tuple):
             raise ScheduleError(
-                f"without={shown(self.without)}: expected a tuple of names of passes",
-                help='for example without=("longest_first",)',
+                f"disable_passes={shown(self.disable_passes)}: expected a tuple of names of passes",
+                help='for example disable_passes=("longest_first",)',
             )
-        for name in self.without:
+        for name in self.disable_passes:
             if not isinstance(name, str) or name not in PASSES:
                 raise ScheduleError(
-                    f"without={shown(name)}: there is no such pass",
+                    f"disable_passes={shown(name)}: there is no such pass",
                     help=nearest(printable(str(name)), list(PASSES), "passes"),
                 )
 
@@ -103,8 +103,8 @@ def split(options: Mapping[str, Any]) -> tuple[CodeOptions, dict[str, Any]]:
         ScheduleError, EmitError: a code option that is not of its type; the message names it.
     """
     mine = {name: value for name, value in options.items() if name in NAMES}
-    if isinstance(mine.get("without"), list):
-        mine["without"] = tuple(mine["without"])
+    if isinstance(mine.get("disable_passes"), list):
+        mine["disable_passes"] = tuple(mine["disable_passes"])
     return CodeOptions(**mine), {name: value for name, value in options.items() if name not in NAMES}
 
 

@@ -131,7 +131,7 @@ class NoGpu:
 def interpreted(kernel: Kernel) -> str:
     """What Triton's interpreter says about the kernel's numbers, in a sentence."""
     try:
-        error = kernel.error()
+        error = kernel.relative_error()
     except NeptuneError as refusal:
         return f"not run in the interpreter: {refusal.reason}"
     verdict = "right" if error <= 1e-2 else "WRONG"

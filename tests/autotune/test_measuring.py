@@ -74,7 +74,7 @@ def test_inputs_are_the_same_for_the_same_seed(small):
 
 
 def test_only_decoding_starts_cold(small):
-    assert starts_cold(attention.global_(heads=2, q_len=1, kv_len=64, head_dim=16))
+    assert starts_cold(attention.full(heads=2, q_len=1, kv_len=64, head_dim=16))
     assert not starts_cold(small)
     assert not starts_cold(gemm_chain.gemm_chain())
     assert task_of(small, cold=True).cold

@@ -53,7 +53,7 @@ CASES = [
     (gemm_chain.gemm_chain(m=64, n=96, k=48, h=80), {"block_q": 16, "block_kv": 32}),
     (gemm_chain.gemm_chain(batch=2, m=64, n=64, k=512, h=64), {"block_q": 32, "block_kv": 32}),
     (gemm_chain.gemm_chain(m=64, n=64, k=32, h=128), {"block_q": 32, "block_kv": 32, "block_out": 64}),
-    (attention.global_(heads=4, seq=128, head_dim=32), {"block_q": 32, "block_kv": 64}),
+    (attention.full(heads=4, seq=128, head_dim=32), {"block_q": 32, "block_kv": 64}),
     (norms.l2_norm(rows=8, cols=512, dtype="float16"), {"block_q": 2, "block_kv": 64}),
     (norms.rms_norm_quantize(rows=8, cols=512, dtype="float16"), {"block_q": 2, "block_kv": 64}),
 ]

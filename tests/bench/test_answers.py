@@ -71,7 +71,7 @@ def test_inputs_that_are_not_floats_are_refused():
 CASES = {
     "causal": attention.causal(1, 2, 128, 16),
     "grouped": attention.gqa(2, 4, 128, 16, kv_heads=2),
-    "two lengths": attention.global_(1, 2, head_dim=16, q_len=64, kv_len=128),
+    "two lengths": attention.full(1, 2, head_dim=16, q_len=64, kv_len=128),
 }
 
 
@@ -103,7 +103,7 @@ def test_the_hand_written_kernel_takes_the_fastest_configuration():
     ("op", "why"),
     [
         (attention.alibi(seq=128), "global and causal"),
-        (attention.global_(q_len=1, kv_len=128), "prefill"),
+        (attention.full(q_len=1, kv_len=128), "prefill"),
         (attention.causal(seq=128, head_dim=80), "powers of two"),
         (attention.causal(q_len=64, kv_len=128), "as many queries as keys"),
         (attention.causal(seq=100), "no tile divides"),

@@ -195,7 +195,7 @@ def test_a_tuned_kernel_is_taken_where_there_is_a_record(tmp_path, monkeypatch):
 
 def test_a_change_that_leaves_the_kernel_as_it_is_is_not_measured():
     setup = TINY["g1"]
-    same = Variant("without longest_first", options={"without": ("longest_first",)})
+    same = Variant("without longest_first", options={"disable_passes": ("longest_first",)})
     other = Variant("smaller", options={"block_q": 16})
     made = {v.name: kernels.compiled(setup, v) for v in (TUNED, Variant(DEFAULT), same, other)}
     assert repeats(made) == {same.name}

@@ -160,7 +160,7 @@ class TestTileMap:
 
     def test_without_the_pass_all_are_masked(self):
         op = attention.causal(heads=1, seq=256, head_dim=16)
-        found = tile_map(nl.compile(op, "rolling_update", without=("partition_masked_loops",)).htile)
+        found = tile_map(nl.compile(op, "rolling_update", disable_passes=("partition_masked_loops",)).htile)
         assert found.all == found.visited == found.masked
 
     def test_several_kernels_are_refused(self):

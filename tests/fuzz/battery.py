@@ -98,7 +98,7 @@ def battery() -> dict[str, Callable[[], Any]]:
         ("two masks", lambda: general(1, 1, 24, 24, 4, mask_mod=lambda b, h, q, kv: (kv < 5) | (kv > q - 4)), tiles),
         ("a gap", lambda: general(1, 1, 24, 24, 4, mask_mod=lambda b, h, q, kv: (kv < 4) | (kv >= 17)), tiles),
         ("a gap, remainder", lambda: general(1, 1, 9, 23, 4, mask_mod=lambda b, h, q, kv: (kv < 4) | (kv > 16)), tiles),
-        ("remainder", lambda: attention.global_(1, 1, 11, head_dim=3), tiles),
+        ("remainder", lambda: attention.full(1, 1, 11, head_dim=3), tiles),
         ("transposed product", transposed, tiles),
         ("factors exchanged", lambda: wide_values(True), tiles),
         ("by the largest", largest, {"template": "rolling_update", "block_kv": 4}),

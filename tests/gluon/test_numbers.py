@@ -31,7 +31,7 @@ def simulate(operator, template="rolling_update", multiprocessors=5, **options) 
 
 SMALL = {"heads": 2, "seq": 256, "head_dim": 64}
 OPERATORS = {
-    "global": lambda: attention.global_(**SMALL),
+    "global": lambda: attention.full(**SMALL),
     "causal": lambda: attention.causal(**SMALL),
     "alibi": lambda: attention.alibi(**SMALL),
     "softcap": lambda: attention.softcap(**SMALL),

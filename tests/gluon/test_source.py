@@ -69,10 +69,10 @@ def test_the_last_tile_comes_first():
 
 
 def test_a_kernel_that_does_not_fit_is_written_in_triton():
-    kernel = nl.compile(attention.global_(**SMALL), "split_k_update", code="gluon", block_q=128, block_kv=64, splits=2)
+    kernel = nl.compile(attention.full(**SMALL), "split_k_update", code="gluon", block_q=128, block_kv=64, splits=2)
     assert [made.language for made in kernel.triton.kernels] == ["gluon", "triton"]
-    assert kernel.triton.notes == ("attention_global_combine is written in Triton: it has no loop.",)
-    assert "@triton.jit\ndef attention_global_combine(" in kernel.source
+    assert kernel.triton.notes == ("attention_full_combine is written in Triton: it has no loop.",)
+    assert "@triton.jit\ndef attention_full_combine(" in kernel.source
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_a_kernel_that_does_not_fit_is_written_in_triton():
         (lambda: attention.causal(**SMALL), {"block_q": 32}, "it has 32 rows a program; expected 64, 128 or 192"),
         (lambda: attention.causal(**SMALL), {"block_q": 256}, "it has 256 rows a program"),
         (lambda: attention.causal(**SMALL, dtype="float32"), {}, "multiplies float32; expected float16 or bfloat16"),
-        (lambda: attention.global_(**{**SMALL, "seq": 64}), {"block_q": 64}, "it has no loop"),
+        (lambda: attention.full(**{**SMALL, "seq": 64}), {"block_q": 64}, "it has no loop"),
         (
-            lambda: attention.global_(**{**SMALL, "head_dim": 256}),
+            lambda: attention.full(**{**SMALL, "head_dim": 256}),
             {"block_kv": 128},
             "shared memory; a multiprocessor has 232448",
         ),
@@ -103,7 +103,7 @@ def test_reasons(make, options, why):
 
 
 def test_reason_of_decoding():
-    assert reason(attention.global_(heads=2, q_len=1, kv_len=256, head_dim=64)) == "its loop has no leading product"
+    assert reason(attention.full(heads=2, q_len=1, kv_len=256, head_dim=64)) == "its loop has no leading product"
 
 
 def test_fits():

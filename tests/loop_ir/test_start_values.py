@@ -11,7 +11,7 @@ from neptune_lab.operators import attention
 @pytest.mark.parametrize(("keys", "splits", "empty"), [(256, 3, 1), (160, 3, 1), (200, 3, 2), (256, 4, 0)])
 def test_tiles_past_the_end_within_a_split(keys: int, splits: int, empty: int):
     """Where the tile divides the keys, TVM states the bound by tiles alone: `if js * 3 + j0 < 8`."""
-    op = attention.global_(batch=1, heads=1, q_len=1, kv_len=keys, head_dim=8)
+    op = attention.full(batch=1, heads=1, q_len=1, kv_len=keys, head_dim=8)
     sch = nl.templates.split_k_update(nl.Schedule(op), block_kv=32, splits=splits)
     tiles = -(-keys // 32)
     assert splits * -(-tiles // splits) - tiles == empty

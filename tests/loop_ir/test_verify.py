@@ -69,7 +69,7 @@ def test_a_start_value_stays_before_its_fold():
 
 
 def test_a_split_after_a_rolling_update_inside_it():
-    sch = nl.Schedule(attention.global_(seq=16, head_dim=4))
+    sch = nl.Schedule(attention.full(seq=16, head_dim=4))
     sch.inline("score")
     sch.split("s_max.j", (2, 2, 4))
     sch.split_k_update("s_sum", "s_max.j0")

@@ -24,7 +24,7 @@ def sch() -> Schedule:
 @pytest.fixture
 def scores() -> Schedule:
     """Attention: a matmul, and a map of its result."""
-    return Schedule(attention.global_(1, 1, q_len=4, kv_len=6, head_dim=2))
+    return Schedule(attention.full(1, 1, q_len=4, kv_len=6, head_dim=2))
 
 
 def nest(sch: Schedule, block: str) -> list[tuple[str, int]]:

@@ -42,7 +42,7 @@ def test_split_counts_need_not_divide(splits: int):
     op = attention.causal(batch=1, heads=1, q_len=3, kv_len=101, head_dim=8)
     kernel = nl.compile(op, "split_k_update", block_q=4, block_kv=16, splits=splits)
     assert kernel.schedule.check()
-    assert kernel.error() < 1e-3
+    assert kernel.relative_error() < 1e-3
     # 7 tiles: whole ones to each split, none of them empty.
     wanted = {1: 1, 2: 2, 3: 3, 5: 4, 7: 7, 100: 7}[splits]
     assert kernel.triton.kernels[0].grid[0] == wanted
@@ -62,7 +62,7 @@ def test_the_heads_of_a_group_are_rows_in_decoding():
     for template, options in WAYS:
         kernel = nl.compile(op, template, block_kv=16, **options)
         assert "tl.dot(q, k)" in kernel.source or "tl.dot(q_tile, k)" in kernel.source
-        assert kernel.error() < 1e-3
+        assert kernel.relative_error() < 1e-3
 
 
 def test_heads_are_no_rows_where_queries_are_or_where_each_has_its_own_keys():
@@ -82,7 +82,7 @@ def test_performer_is_two_nests():
     kernel = nl.compile(op, "rolling_update", block_q=16, block_kv=16)
     assert len(kernel.triton.kernels) == 2
     assert kernel.schedule.check()
-    assert kernel.error() < 1e-3
+    assert kernel.relative_error() < 1e-3
 
 
 def test_a_nest_that_fills_a_gpu_is_not_split_beside_one_that_does_not():
@@ -105,7 +105,7 @@ def test_a_mean_and_a_variance_are_one_loop():
     kernel = nl.compile(norms.layer_norm_statistics(9, 70), "rolling_update", block_q=16, block_kv=16)
     assert len(kernel.triton.kernels) == 1
     assert not remarks(kernel.schedule)
-    assert kernel.error() < 1e-6
+    assert kernel.relative_error() < 1e-6
 
 
 def test_a_second_walk_over_the_columns_runs_in_tiles():
@@ -136,7 +136,7 @@ def test_a_loop_that_is_refused_the_next_keeps_its_tiles(template: str, options:
     kernel = nl.compile(op, template, block_q=4, block_kv=16, **options)
     assert any(said.startswith("spread starts a loop of its own") for said in remarks(kernel.schedule))
     assert "0:300]" not in kernel.outline
-    assert kernel.error() < 1e-6
+    assert kernel.relative_error() < 1e-6
 
 
 def test_what_cannot_be_combined_from_splits_rolls():

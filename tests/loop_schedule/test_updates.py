@@ -93,7 +93,7 @@ def test_maps_kept_or_inlined_as_asked():
 
 
 def test_where_nothing_rolls_nothing_is_repaired():
-    sch = Schedule(attention.global_(1, 1, q_len=4, kv_len=4, head_dim=2))
+    sch = Schedule(attention.full(1, 1, q_len=4, kv_len=4, head_dim=2))
     sch.tile("qk", i=2, j=2)
     sch.reverse_compute_at("score", "qk.j0")
     sch.rolling_update("s_max", "qk.j0")

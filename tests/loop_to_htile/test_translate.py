@@ -188,7 +188,7 @@ def test_masks_and_score_mods(template: str):
 
 @EACH
 def test_every_block_is_a_tile_store_with_its_name(template: str):
-    sch = scheduled(template, attention.global_(1, 1, q_len=4, kv_len=4, head_dim=2))
+    sch = scheduled(template, attention.full(1, 1, q_len=4, kv_len=4, head_dim=2))
     tiles = translate(sch.program)
     names = [b.name for b in blocks(sch.program)]
     assert [s.origin for s in all_stores(tiles)] == names
@@ -196,19 +196,19 @@ def test_every_block_is_a_tile_store_with_its_name(template: str):
 
 
 def test_rolling_update_is_one_kernel_with_one_loop_and_split_k_two():
-    op = attention.global_(1, 1, q_len=4, kv_len=4, head_dim=2)
+    op = attention.full(1, 1, q_len=4, kv_len=4, head_dim=2)
     (one,) = translate(scheduled("rolling_update", op).program).kernels
-    assert one.name == "attention_global"
+    assert one.name == "attention_full"
     loops = [s for s in one.body if isinstance(s, For)]
     assert len(loops) == 1
     assert not any(isinstance(s, For) for s in loops[0].body)
     first, second = translate(scheduled("split_k_update", op).program).kernels
-    assert (first.name, second.name) == ("attention_global_local", "attention_global_combine")
+    assert (first.name, second.name) == ("attention_full_local", "attention_full_combine")
     assert first.grid[0].var == "j0"
 
 
 def test_scores_stay_on_chip_and_multiply_as_dots():
-    tiles = translate(scheduled("rolling_update", attention.global_(1, 1, q_len=4, kv_len=4, head_dim=2)).program)
+    tiles = translate(scheduled("rolling_update", attention.full(1, 1, q_len=4, kv_len=4, head_dim=2)).program)
     spaces = {t.name: t.space for t in tiles.tensors}
     assert {n for n, s in spaces.items() if s != "chip"} == {"q", "k", "v", "out"}
     dots = {s.origin for s in all_stores(tiles) if any(isinstance(e, Dot) for e in subexpressions(s.value))}

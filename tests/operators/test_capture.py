@@ -178,20 +178,20 @@ def test_kernels_read_captured_tensors(dtype: str, template: str) -> None:
     op = attention.general(1, 4, 40, 40, 16, bias, mask, dtype, kv_heads=2)
     assert [str(t) for t in op.inputs[3:]] == [f"slopes: {dtype}[4]", "doc: int32[1, 40]", "keep: int32[40]"]
     tolerance = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}[dtype]
-    assert nl.compile(op, template, block_q=16, block_kv=16).error() < tolerance
+    assert nl.compile(op, template, block_q=16, block_kv=16).relative_error() < tolerance
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_kernels_read_a_bias_of_every_position(template: str) -> None:
     bias = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 2, 21, 35)))
     op = attention.general(1, 2, 21, 35, 16, lambda s, b, h, q, kv: s + bias[b, h, q, kv])
-    assert nl.compile(op, template, block_q=16, block_kv=16).error() < 1e-3
+    assert nl.compile(op, template, block_q=16, block_kv=16).relative_error() < 1e-3
 
 
 def test_an_index_of_two_loops_is_read_by_a_kernel_of_its_own() -> None:
     relative = np.linspace(-1, 1, 64)
     op = attention.general(1, 1, 32, 32, 16, lambda s, b, h, q, kv: s + relative[q - kv + 31])
-    assert nl.compile(op, block_q=16, block_kv=16).error() < 1e-3
+    assert nl.compile(op, block_q=16, block_kv=16).relative_error() < 1e-3
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -199,7 +199,7 @@ def test_an_index_of_two_loops_is_read_by_a_kernel_of_its_own() -> None:
 def test_document_attention(length: int, template: str) -> None:
     doc = np.arange(2 * length).reshape(2, length) // 11
     op = attention.document(doc, heads=2, head_dim=16)
-    assert nl.compile(op, template, block_q=16, block_kv=16).error() < 1e-3
+    assert nl.compile(op, template, block_q=16, block_kv=16).relative_error() < 1e-3
     at = np.arange(length)
     mask = (doc[:, None, :, None] == doc[:, None, None, :]) & (at[:, None] >= at)
     q, k, v = (torch.from_numpy(a.astype(np.float64)) for a in list(op.random_inputs().values())[:3])
@@ -269,7 +269,7 @@ def test_the_definition_and_its_reference_follow_live_captures(changed: str) -> 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_kernels_read_live_captures(template: str) -> None:
     kernel = nl.compile(live_operator(), template, block_q=16, block_kv=16)
-    assert kernel.error() < 1e-5
+    assert kernel.relative_error() < 1e-5
 
 
 def test_a_live_number_is_no_number_while_the_mod_is_traced() -> None:

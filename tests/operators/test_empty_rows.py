@@ -97,7 +97,7 @@ def test_kernels_of_both_kinds(name: str, dtype: str, template: str) -> None:
     for empty_rows in ("zero", "nan"):
         op = operator(name, dtype, empty_rows=empty_rows)
         kernel = nl.compile(op, template, block_q=16, block_kv=16)
-        assert kernel.error() < {"float16": 1e-3, "bfloat16": 8e-3}[dtype]
+        assert kernel.relative_error() < {"float16": 1e-3, "bfloat16": 8e-3}[dtype]
 
 
 def test_only_the_epilogue_differs() -> None:

@@ -80,7 +80,7 @@ def test_attention_has_one_block_a_stage_in_the_order_of_the_definition() -> Non
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("make", [attention.global_, attention.causal, attention.general])
+@pytest.mark.parametrize("make", [attention.full, attention.causal, attention.general])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("float32", 2e-6)])
 def test_attention_equals_its_reference(make, dtype: str, tolerance: float, seed: int) -> None:
     result, reference = run(make(**SIZES, dtype=dtype), seed)
@@ -90,7 +90,7 @@ def test_attention_equals_its_reference(make, dtype: str, tolerance: float, seed
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_reference_is_attention_as_torch_has_it(causal: bool) -> None:
-    op = (attention.causal if causal else attention.global_)(batch=2, heads=2, seq=6, head_dim=4, dtype="float32")
+    op = (attention.causal if causal else attention.full)(batch=2, heads=2, seq=6, head_dim=4, dtype="float32")
     inputs = op.random_inputs(3)
     q, k, v = (torch.from_numpy(a).double() for a in inputs.values())
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -108,7 +108,7 @@ def test_reference_is_the_same_in_chunks(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_causal_aligns_the_diagonal_to_the_end() -> None:
     op = attention.causal(q_len=1, kv_len=4, head_dim=4)
     q, k, v = op.random_inputs(0).values()
-    everything = attention.global_(q_len=1, kv_len=4, head_dim=4)
+    everything = attention.full(q_len=1, kv_len=4, head_dim=4)
     np.testing.assert_array_equal(op.reference(q, k, v), everything.reference(q, k, v))
 
 
@@ -228,7 +228,7 @@ def test_lengths_are_given_once() -> None:
     with pytest.raises(DefinitionError, match="give seq, or q_len and kv_len"):
         attention.causal()
     with pytest.raises(DefinitionError, match="kv_len=None: expected a positive integer"):
-        attention.global_(q_len=4)
+        attention.full(q_len=4)
     with pytest.raises(DefinitionError, match="rows=-1"):
         softmax.figure1(rows=-1)
 

@@ -87,7 +87,7 @@ def test_without_eps_performer_fuses_into_two_kernels() -> None:
     assert schedule.check()
     kernel = nl.compile(schedule)
     assert len(kernel.triton.kernels) == 2
-    assert kernel.error() < 2e-3
+    assert kernel.relative_error() < 2e-3
 
 
 def test_performer_refuses_and_names_the_argument() -> None:

@@ -49,7 +49,7 @@ def assert_same(op: Operator, template: str, inputs: Inputs, block: int = 2) -> 
 
 
 @cache
-def queries(mask: str = "global_") -> Operator:
+def queries(mask: str = "full") -> Operator:
     return getattr(attention, mask)(1, 1, q_len=6, kv_len=6, head_dim=16)
 
 

@@ -48,7 +48,7 @@ def test_two_dots_in_one_kernel(inputs: str, v_dtype: str, stages: str, block: i
     (body,) = (k.body for k in kernel.htile.kernels)
     dots = [e for store in stores(body) for e in subexpressions(store.value) if isinstance(e, Dot)]
     assert len(dots) >= 2
-    assert kernel.error() < max(NARROW.get(dtype, 1e-5) for dtype in (inputs, v_dtype, stages))
+    assert kernel.relative_error() < max(NARROW.get(dtype, 1e-5) for dtype in (inputs, v_dtype, stages))
 
 
 @pytest.mark.parametrize(("stages", "largest"), [("float16", 64), ("float32", 32)])
@@ -67,4 +67,4 @@ def test_a_dtype_that_no_dot_takes_is_a_reduction(dtype: str):
     j = te.reduce_axis((0, 4), name="j")
     op = custom("product", [x, y], [te.compute((6, 11), lambda i, n: te.sum(x[i, j] * y[n, j], axis=j), name="s")])
     kernel = nl.compile(op)
-    assert kernel.error() < 1e-6
+    assert kernel.relative_error() < 1e-6

@@ -19,7 +19,7 @@ TOLERANCE = 1e-3  # relative, Frobenius norm, fp16 inputs
 TILES = {"block_q": 16, "block_kv": 16}
 # Passes behind the partition that give its loops another form: a part of one tile becomes straight code, and the grid
 # runs backwards.  Without them the source shows every part as the loop that it is.
-AS_LOOPS = {"without": ("unroll_single_parts", "longest_first")}
+AS_LOOPS = {"disable_passes": ("unroll_single_parts", "longest_first")}
 
 
 def window(b, h, q, kv):
@@ -107,7 +107,7 @@ def test_causal_visits_the_lower_triangle_and_masks_the_diagonal():
 
 
 def test_a_tail_is_masked_in_the_last_tile_only():
-    kernel = nl.compile(attention.global_(heads=1, seq=200, head_dim=32), block_q=64, block_kv=64, **AS_LOOPS)
+    kernel = nl.compile(attention.full(heads=1, seq=200, head_dim=32), block_q=64, block_kv=64, **AS_LOOPS)
     assert [(loop.part, loop.start, loop.stop) for loop in loops(kernel)] == [
         ("interior", Int(0), Int(3)),
         ("right edge", Int(3), Int(4)),
@@ -117,7 +117,7 @@ def test_a_tail_is_masked_in_the_last_tile_only():
 
 
 def test_sizes_that_divide_without_a_mask_change_nothing():
-    kernel = nl.compile(attention.global_(heads=1, seq=128, head_dim=32), block_q=64, block_kv=64)
+    kernel = nl.compile(attention.full(heads=1, seq=128, head_dim=32), block_q=64, block_kv=64)
     done = applied(kernel)
     assert done.notes == ()
     assert done.program is kernel.passes[kernel.passes.index(done) - 1].program
@@ -168,7 +168,7 @@ def test_a_head_with_a_window_skips_what_one_without_visits():
 
 @pytest.mark.parametrize("mask", MASKS, ids=lambda m: m.__name__)
 def test_numbers(mask):
-    assert compiled(mask).error() < TOLERANCE
+    assert compiled(mask).relative_error() < TOLERANCE
 
 
 @pytest.mark.parametrize(("q_len", "kv_len"), [(33, 77), (77, 33), (48, 48)])
@@ -177,7 +177,7 @@ def test_causal_numbers_with_unequal_tiles(q_len, kv_len, block_q, block_kv):
     """77 queries on 33 keys: the first 44 rows see nothing, their first tiles have no iteration, and stay NaN."""
     op = attention.causal(heads=1, q_len=q_len, kv_len=kv_len, head_dim=32)
     kernel = nl.compile(op, block_q=block_q, block_kv=block_kv)
-    assert kernel.error() < TOLERANCE
+    assert kernel.relative_error() < TOLERANCE
     if q_len > kv_len:
         assert any(loop.part == "right edge" for loop in loops(kernel))
 
@@ -228,7 +228,7 @@ def test_an_absolute_value_bounds_the_loop_as_its_two_comparisons_do(written, co
     for mask in (written, compared):
         op = attention.general(1, 1, 256, 256, 16, mask_mod=mask, empty_rows="zero")
         kernel = nl.compile(op, block_q=32, block_kv=32)
-        assert kernel.error() < 1e-3
+        assert kernel.relative_error() < 1e-3
         loops.append([line.strip() for line in kernel.outline.splitlines() if line.strip().startswith("for ")])
     assert loops[0] == loops[1]
     assert loops[0]

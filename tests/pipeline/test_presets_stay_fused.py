@@ -15,7 +15,7 @@ RISES = "only rises"
 # What is repaired, and why its factor is at most 1; None: a vector repair, which moves sums and has no factor.
 PRESETS: dict[str, tuple[Callable[[], Operator], dict[str, str | None]]] = {
     "causal": (lambda: attention.causal(1, 2, 64, 16), {"s_sum": RISES, "acc": RISES}),
-    "global": (lambda: attention.global_(1, 2, 64, 16), {"s_sum": RISES, "acc": RISES}),
+    "global": (lambda: attention.full(1, 2, 64, 16), {"s_sum": RISES, "acc": RISES}),
     "alibi": (lambda: attention.alibi(1, 2, 64, 16), {"s_sum": RISES, "acc": RISES}),
     "softcap": (lambda: attention.softcap(1, 2, 64, 16), {"s_sum": RISES, "acc": RISES}),
     "window": (lambda: attention.window(1, 2, 64, 16, window=8), {"s_sum": RISES, "acc": RISES}),

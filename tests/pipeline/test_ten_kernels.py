@@ -69,7 +69,7 @@ def test_decode_is_two_kernels_that_share_partial_results_only(ten, name):
 
 def test_bounded_loads_are_said_to_be():
     """65 keys in tiles of 16: only the last tile's loads reach past the end; the queries' do as well."""
-    text = nl.compile(attention.global_(seq=65, head_dim=16), "rolling_update", block_q=16, block_kv=16).outline
+    text = nl.compile(attention.full(seq=65, head_dim=16), "rolling_update", block_q=16, block_kv=16).outline
     before, rest = text.split("  for j0 in range(4):  # interior")
     interior, edge = rest.split("    masks    none")
     assert "q[b, h, i0*16:i0*16+16, 0:16]  (bounded)" in before

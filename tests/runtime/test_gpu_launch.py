@@ -19,7 +19,7 @@ def scaled_dot_product(q, k, v):
 @pytest.fixture(scope="module")
 def decode():
     """Two kernels, with intermediates between them."""
-    op = attention.global_(batch=1, heads=4, q_len=1, kv_len=1024, head_dim=64)
+    op = attention.full(batch=1, heads=4, q_len=1, kv_len=1024, head_dim=64)
     return nl.compile(op, "split_k_update")
 
 

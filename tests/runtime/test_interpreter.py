@@ -28,7 +28,7 @@ def patches(kernel: nl.Kernel, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
     with monkeypatch.context() as context:
         context.setattr(interpreter, "_patch_lang", counted)
-        assert kernel.error() < 1e-3
+        assert kernel.relative_error() < 1e-3
         assert interpreter._patch_lang is counted
     return found
 
@@ -62,12 +62,12 @@ def test_no_integer_is_computed_twice_for_an_assertion_that_is_dropped(monkeypat
 
     monkeypatch.setattr(type(interpreter.interpreter_semantic), "binary_op_sanitize_overflow_impl", looked)
     before = builder.options
-    assert kernel.error() < 1e-3
+    assert kernel.relative_error() < 1e-3
     assert builder.options is before
     assert set(asked) == {False}
     asked.clear()
     monkeypatch.setattr(builder, "options", replace(before, debug=True))
-    assert kernel.error() < 1e-3
+    assert kernel.relative_error() < 1e-3
     assert set(asked) == {True}
 
 
@@ -81,5 +81,5 @@ def test_triton_language_is_restored():
     before = state()
     kernel = nl.compile(norms.l2_norm(8, 40))
     for _ in range(2):
-        assert kernel.error() < 1e-3
+        assert kernel.relative_error() < 1e-3
     assert state() == before

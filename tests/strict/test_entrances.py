@@ -39,9 +39,11 @@ def scheduled() -> Schedule:
 ENTRANCES = {
     **{
         f"compile({name}=)": lambda v, name=name: nl.compile(OP, **{name: v})
-        for name in ("tuned", "target", "block_q", "num_stages", "num_warps", "loads", "persistent", "without", "code")
+        for name in (
+            "tuned", "target", "block_q", "num_stages", "num_warps", "loads", "persistent", "disable_passes", "code",
+        )
     },
-    "compile(what)": nl.compile,
+    "compile(op)": nl.compile,
     "compile(template=)": lambda v: nl.compile(OP, v) if v is not None else nl.compile(v),
     **{
         f"tune({name}=)": lambda v, name=name: nl.tune(OP, **{"seconds": 0.01, "trials": 1, "progress": False, name: v})
@@ -106,7 +108,7 @@ def test_operators_refuse_wrong_arguments(name):
 def test_a_kernels_entrances(kernel):
     seeds = [v for v in WRONG if type(v) is int and 0 <= v < 2**63]
     names = [v for v in WRONG if v is None or (isinstance(v, str) and v.isidentifier())]
-    for act, right in ((kernel.error, seeds), (kernel.as_torch_op, names), (kernel, []), (kernel.export, [])):
+    for act, right in ((kernel.relative_error, seeds), (kernel.as_torch_op, names), (kernel, []), (kernel.export, [])):
         for value in WRONG:
             if any(value is r for r in right) or (act == kernel.export and isinstance(value, str)):
                 continue

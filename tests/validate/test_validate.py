@@ -418,7 +418,7 @@ def test_an_input_of_few_rows_has_special_rows_of_every_kind():
 
 def test_the_other_factors_of_a_product_are_not_negative():
     """Rows of q that are far below 0 make scores far below 0, where a lane past the end would show."""
-    definition = attention.global_(1, 1, 8, head_dim=4).program
+    definition = attention.full(1, 1, 8, head_dim=4).program
     sets = dict(data.data_sets(definition, {}, 4))
     assert (sets["special rows in q"]["k"] >= 0).all()
     scores = np.einsum("bhid,bhjd->bhij", *(sets["special rows in q"][n].astype("float64") for n in "qk"))

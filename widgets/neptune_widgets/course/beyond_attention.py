@@ -78,7 +78,7 @@ def fusion(operator: Operator, **options: Any) -> Fusion:
         inlined=moved[1],
         apart=moved[2],
         kernels=(len(ways[0].triton.kernels), len(ways[1].triton.kernels), len(ways[2].triton.kernels)),
-        error=max(kernel.error() for kernel in ways),
+        error=max(kernel.relative_error() for kernel in ways),
         kernel=fused,
     )
 

@@ -344,7 +344,7 @@ def _variant(name: str) -> Variant:
     from neptune_lab.bench.ablation import Variant
 
     if name.startswith("without "):
-        return Variant(name, options={"without": (name.removeprefix("without "),)})
+        return Variant(name, options={"disable_passes": (name.removeprefix("without "),)})
     return Variant(name, None if name in (OURS, DEFAULT) else name, tuned=name == OURS)
 
 

@@ -138,7 +138,7 @@ def _attention(scores: Sequence[float], values: Sequence[float]) -> TagTable:
     from neptune_lab.operators import attention
 
     keys = len(scores)
-    sch = Schedule(attention.global_(batch=1, heads=1, q_len=1, kv_len=keys, head_dim=1, dtype="float32"))
+    sch = Schedule(attention.full(batch=1, heads=1, q_len=1, kv_len=keys, head_dim=1, dtype="float32"))
     sch.reverse_compute_at("score", "qk.j")
     for block in ("s_max", "s_sum", "acc"):
         sch.rolling_update(block, "qk.j")

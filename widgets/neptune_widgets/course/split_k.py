@@ -96,7 +96,7 @@ def _setup(queries: int, keys: int) -> Setup:
     from neptune_lab.bench.setups import Setup
 
     sizes = {"heads": HEADS, "q_len": queries, "kv_len": keys, "head_dim": HEAD_DIM}
-    return Setup(f"global-{queries}x{keys}", "global", "attention", "attention.global", sizes, cold=True)
+    return Setup(f"global-{queries}x{keys}", "global", "attention", "attention.full", sizes, cold=True)
 
 
 def recorded() -> Run | None:
@@ -302,7 +302,7 @@ def partial_bytes(answer: int) -> str:
     from neptune_lab import operators
     from neptune_lab.pipeline.compile import schedule
 
-    op = operators.attention.global_(heads=8, q_len=1, kv_len=4096, head_dim=64)
+    op = operators.attention.full(heads=8, q_len=1, kv_len=4096, head_dim=64)
     program = schedule(op, "split_k_update", splits=16).program
     buffers = {b.name: b for b in program.buffers if b.scope == "global" and b.name not in program.params}
     sizes = {name: 4 * math.prod(b.shape) for name, b in buffers.items()}
@@ -390,5 +390,5 @@ def chosen(queries: int, heads: int = 16, keys: int = 8192, head_dim: int = 64) 
     from neptune_lab import operators
     from neptune_lab.loop_schedule.templates import choose_template
 
-    op = operators.attention.global_(heads=heads, q_len=queries, kv_len=keys, head_dim=head_dim)
+    op = operators.attention.full(heads=heads, q_len=queries, kv_len=keys, head_dim=head_dim)
     return choose_template(op.program)

@@ -315,14 +315,14 @@ def causal(block: int = 32, **options: Any) -> Kernel:
     "Which passes must be left out?",
     hints=(
         "`exercises.changes(kernel)` has what each pass changed. Which one replaced `exp`, and which one `range(4)`?",
-        "`nl.compile(…, without=(…,))` takes names; try one name and read `kernel.source`.",
+        "`nl.compile(…, disable_passes=(…,))` takes names; try one name and read `kernel.source`.",
         "One partitions loops by their masks; the other moves exponentials to base two.",
     ),
 )
 def left_out(answer: Sequence[str]) -> str:
     """Names of passes without which the kernel has one loop over all tiles, and no exp2."""
     names = (answer,) if isinstance(answer, str) else tuple(answer)
-    source = causal(without=names).source
+    source = causal(disable_passes=names).source
     wrong = []
     if "range(4)" not in source:
         wrong.append("the loop still depends on `i0`, the block of queries")
@@ -338,7 +338,7 @@ def left_out(answer: Sequence[str]) -> str:
 
 def _needed(names: tuple[str, ...]) -> bool:
     """Whether, with these left out alone, the kernel is not yet as wanted."""
-    source = causal(without=names).source
+    source = causal(disable_passes=names).source
     return "range(4)" not in source or "tl.exp2(" in source
 
 
@@ -366,7 +366,7 @@ def bytes_moved(answer: int) -> str:
         return f"{wanted} bytes, which are {wanted // tile} tiles of {tile}"
     known = {
         moved(
-            without=("partition_masked_loops",)
+            disable_passes=("partition_masked_loops",)
         ): "this counts the tiles that the mask leaves out; they are not visited",
         wanted // 2: "this is half of it: one head of two, or one byte a number",
         2 * wanted: "numbers of inputs and output are float16",

@@ -27,7 +27,7 @@ def one_query(keys: int = 4) -> Operator:
     """Attention of one query of width 1 in float32: where q is 1, a score is a key."""
     from neptune_lab.operators import attention
 
-    return attention.global_(batch=1, heads=1, q_len=1, kv_len=keys, head_dim=1, dtype="float32")
+    return attention.full(batch=1, heads=1, q_len=1, kv_len=keys, head_dim=1, dtype="float32")
 
 
 def one_query_inputs(scores: Sequence[float], values: Sequence[float]) -> dict[str, np.ndarray]:
