@@ -50,9 +50,11 @@ def children(expr: TileExpr) -> tuple[TileExpr, ...]:
 
 def subexpressions(expr: TileExpr) -> Iterator[TileExpr]:
     """`expr` and everything inside it, parents first."""
-    yield expr
-    for child in children(expr):
-        yield from subexpressions(child)
+    waiting = [expr]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        waiting += children(found)[::-1]
 
 
 def rewrite(expr: TileExpr, visit: Callable[[TileExpr], TileExpr]) -> TileExpr:
@@ -61,7 +63,7 @@ def rewrite(expr: TileExpr, visit: Callable[[TileExpr], TileExpr]) -> TileExpr:
         case Access() | Iota() | Scalar() | Literal():
             return visit(expr)
         case Elementwise(args=args):
-            new_args = tuple(rewrite(arg, visit) for arg in args)
+            new_args = tuple([rewrite(arg, visit) for arg in args])
             return visit(expr if _same(new_args, args) else replace(expr, args=new_args))
         case Gather(indices=indices):
             new_indices = tuple(rewrite(index, visit) for index in indices)

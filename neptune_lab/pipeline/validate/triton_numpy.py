@@ -64,7 +64,8 @@ class Tile(np.ndarray):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **_: Any) -> Any:
         """Operators; `out` of `a += b` is left out, since Python then binds what is returned."""
-        return _tile(ufunc(*_aligned(inputs)))
+        found = np.asarray(ufunc(*_aligned(inputs)))
+        return found.view(Tile) if found.ndim else _tile(found)
 
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__((slice(None), *(key if isinstance(key, tuple) else (key,))))
@@ -97,7 +98,10 @@ def _aligned(values: Iterable[Any], rank: int = 0) -> list[Any]:
     for value in values:
         if isinstance(value, np.ndarray) and value.ndim > rank:
             rank = value.ndim
-    return [_of_rank(value, rank) if isinstance(value, np.ndarray) else value for value in values]
+    for n, value in enumerate(values):
+        if isinstance(value, np.ndarray):
+            values[n] = value.view(np.ndarray) if value.ndim == rank else _of_rank(value, rank)
+    return values
 
 
 def _of_rank(value: np.ndarray, rank: int) -> np.ndarray:
