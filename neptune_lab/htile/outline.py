@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
-from neptune_lab.htile.layout import lines
 from neptune_lab.htile.nodes import (
     Access,
     Dot,
@@ -25,6 +24,7 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.printer import expr_doc, flat_access, index_text
 from neptune_lab.htile.walk import gathered, reads, region, subexpressions
+from neptune_lab.wrapping import lines
 
 _LABEL = 9
 _WIDE = 10_000  # a condition stands on one line

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import assert_never
 
 from neptune_lab.htile.labels import Labels
-from neptune_lab.htile.layout import Doc, Loose, call, lines, seq
 from neptune_lab.htile.nodes import (
     Access,
     Arith,
@@ -43,6 +42,7 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.unstated import Declared, bare, declared, elided
 from neptune_lab.htile.walk import simplify
 from neptune_lab.scalar_ops import ATOM, COMPARE, NEGATE, rows, symbol
+from neptune_lab.wrapping import Doc, Loose, call, lines, seq
 
 WIDTH = 110
 

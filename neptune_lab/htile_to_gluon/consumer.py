@@ -17,7 +17,6 @@ Two facts of the assembler decide how it is written (seen in machine code):
 from __future__ import annotations
 
 from neptune_lab.htile.affine import affine, is_nonnegative
-from neptune_lab.htile.layout import Doc, Loose, call, seq
 from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, Literal, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads
@@ -30,6 +29,7 @@ from neptune_lab.htile_to_gluon.shared import Ring, Shared, left_access
 from neptune_lab.htile_to_gluon.structure import Part, Product
 from neptune_lab.htile_to_gluon.visits import each_tile, later, left_after_first, neat, tiles
 from neptune_lab.htile_to_triton.descriptors import descriptor
+from neptune_lab.wrapping import Doc, Loose, call, seq
 
 # Barriers of the hardware, of which Triton uses the low numbers; `_sync` and `_arrive` of helpers.py.
 FIRST_BARRIER = 14

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import assert_never
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile.layout import Doc, call, seq
 from neptune_lab.htile.nodes import (
     Access,
     Cast,
@@ -27,6 +26,7 @@ from neptune_lab.htile_to_triton.context import ATOM
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expressions import fold_function
 from neptune_lab.htile_to_triton.pieces import Piece, cast, literal_piece, literal_text, triton_dtype
+from neptune_lab.wrapping import Doc, call, seq
 
 
 def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> Piece:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from neptune_lab.htile.layout import Bracketed, lines
 from neptune_lab.htile.nodes import Kernel, Program
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import reads, stores
@@ -19,6 +18,7 @@ from neptune_lab.htile_to_gluon.structure import Structure, Unfit
 from neptune_lab.htile_to_gluon.visits import tiles
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
 from neptune_lab.htile_to_triton.scope import Names
+from neptune_lab.wrapping import Bracketed, lines
 
 BARRIERS = 1024  # bytes put by for them
 # By consumers: registers of a thread at the launch, and those of a consumer; then the producer's. All of a

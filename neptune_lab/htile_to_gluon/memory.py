@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 
-from neptune_lab.htile.layout import Doc, call
 from neptune_lab.htile.nodes import Access, Int, NewAxis, Slice
 from neptune_lab.htile.shapes import FLOATS
 from neptune_lab.htile.walk import names_of_access, names_of_index, region, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, base, sliced
 from neptune_lab.htile_to_triton.context import ADD
+from neptune_lab.wrapping import Doc, call
 
 
 def vector(ctx: GluonContext, index: Slice, columns: int, *, is_columns: bool) -> str:

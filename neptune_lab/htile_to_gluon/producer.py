@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from neptune_lab.htile.layout import call, seq
 from neptune_lab.htile.nodes import Access
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.rows import CONSUMER, part_of_access
@@ -13,6 +12,7 @@ from neptune_lab.htile_to_gluon.structure import Part, Unfit
 from neptune_lab.htile_to_gluon.visits import bind_program, each_tile, section_of_tiles, tiles
 from neptune_lab.htile_to_triton.descriptors import descriptor
 from neptune_lab.htile_to_triton.scope import Draft, Scope
+from neptune_lab.wrapping import call, seq
 
 
 def emit_producer(ctx: GluonContext, shared: Shared) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from neptune_lab.htile.bounds import Interval, grid_env, interval
-from neptune_lab.htile.layout import Doc, flat, lines
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, TileExpr
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import names_of_index, simplify, written
@@ -15,6 +14,7 @@ from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
 from neptune_lab.scalar_ops import ScalarOp
+from neptune_lab.wrapping import Doc, flat, lines
 
 WIDTH = 116
 

@@ -11,7 +11,6 @@ import math
 from typing import assert_never
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile.layout import Doc, call, seq
 from neptune_lab.htile.nodes import (
     Access,
     Cast,
@@ -34,6 +33,7 @@ from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.memory import Condition, conjunction, loaded
 from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
+from neptune_lab.wrapping import Doc, call, seq
 
 
 def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> Piece:

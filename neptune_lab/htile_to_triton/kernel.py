@@ -10,7 +10,6 @@ from typing import assert_never
 
 from neptune_lab.errors import EmitError, TileError
 from neptune_lab.htile.bounds import loop_interval
-from neptune_lab.htile.layout import Doc, Loose, call, flat, seq
 from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import gathered, reads, stores, subexpressions
@@ -21,6 +20,7 @@ from neptune_lab.htile_to_triton.memory import Condition, barrier, load, store
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.pieces import Piece, cast, strong
 from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
+from neptune_lab.wrapping import Doc, Loose, call, flat, seq
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from neptune_lab.htile.layout import Doc, call, seq
 from neptune_lab.htile.nodes import Literal
 from neptune_lab.htile.shapes import FLOATS
 from neptune_lab.htile_to_triton.context import ATOM, NEGATE
+from neptune_lab.wrapping import Doc, call, seq
 
 _TRITON_DTYPE = {"bool": "tl.int1"}
 _NATIVE_LITERALS = frozenset({"float32", "int32", "bool"})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from htile_programs import CASES, F32, at, attention, lit, op, tile
 
 from neptune_lab.htile import print_program, to_text
-from neptune_lab.htile.layout import Loose, call, flat, lines, seq
 from neptune_lab.htile.nodes import Elementwise, Literal, Name, Scalar
 from neptune_lab.htile.printer import expr_doc
 from neptune_lab.htile.walk import stores
+from neptune_lab.wrapping import Loose, call, flat, lines, seq
 
 
 def text(expr) -> str:
@@ -54,7 +54,7 @@ def test_a_long_statement_gets_one_pair_of_brackets_where_they_help():
 
 def test_deeply_nested_text_is_laid_out():
     """Each level is tried in several ways: without what was found before, 60 of them would not end."""
-    from neptune_lab.htile.layout import Loose, call, flat, lines, seq
+    from neptune_lab.wrapping import Loose, call, flat, lines, seq
 
     doc = call("load", "table")
     for level in range(60):

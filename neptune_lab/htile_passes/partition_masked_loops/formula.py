@@ -13,10 +13,10 @@ from typing import Literal as Lit
 from typing import TypeAlias
 
 from neptune_lab.htile.affine import Affine, affine, expression
-from neptune_lab.htile.layout import flat
 from neptune_lab.htile.nodes import Cast, Elementwise, Int, Iota, Literal, Name, Scalar, Slice, TileExpr
 from neptune_lab.htile.printer import expr_doc, index_text
 from neptune_lab.htile.shapes import INTEGERS
+from neptune_lab.wrapping import flat
 
 
 @dataclass(frozen=True, slots=True)

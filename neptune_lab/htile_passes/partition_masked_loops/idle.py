@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from neptune_lab.htile.layout import flat
 from neptune_lab.htile.nodes import (
     Access,
     Dot,
@@ -44,6 +43,7 @@ from neptune_lab.htile_passes.partition_masked_loops.simplify import (
     Simplifier,
     infinities_of_tensors,
 )
+from neptune_lab.wrapping import flat
 
 MAX_INLINED = 40  # nodes; a larger value is a symbol of its own
 
