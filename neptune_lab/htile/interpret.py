@@ -37,9 +37,10 @@ from neptune_lab.htile.nodes import (
     Store,
     TileExpr,
 )
-from neptune_lab.htile.shapes import FLOATS, shape_of_access
+from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import evaluate, written
 from neptune_lab.scalar_ops import NUMPY
+from neptune_lab.strict.dtypes import FLOATS
 
 Array = NDArray[Any]
 

@@ -28,8 +28,8 @@ from neptune_lab.htile.nodes import (
     Slice,
     TileExpr,
 )
-from neptune_lab.htile.shapes import DTYPES
 from neptune_lab.scalar_ops import in_htile, rows
+from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.syntax import Binary, Call, Group, Item, Number, Range, Syntax, Unary, Word
 from neptune_lab.strict.tokens import Token, refusal
 

@@ -20,8 +20,8 @@ from typing import get_args
 from neptune_lab.htile.labels import Labels, origin_of, usual_origin
 from neptune_lab.htile.nodes import For, GridAxis, Int, Kernel, Part, Program, Space, Stmt, Store, Tensor
 from neptune_lab.htile.parse_expression import ExpressionReader
-from neptune_lab.htile.shapes import DTYPES
 from neptune_lab.htile.unstated import Declared, filled
+from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.syntax import Item, Reader
 from neptune_lab.strict.tokens import Statement, Token, refusal, statements
 

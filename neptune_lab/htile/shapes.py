@@ -28,10 +28,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.scalar_ops import ScalarOp, in_htile, rows
-
-FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
-INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
-DTYPES = FLOATS | INTEGERS | {"bool"}
+from neptune_lab.strict.dtypes import DTYPES, FLOATS, INTEGERS
 
 COMPARISONS = frozenset(row.name for row in rows("htile") if row.kind == "comparison")
 LOGICAL = frozenset(row.name for row in rows("htile") if row.kind == "logic" and row.arity == 2)

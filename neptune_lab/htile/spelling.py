@@ -36,9 +36,10 @@ from neptune_lab.htile.nodes import (
     Store,
     TileExpr,
 )
-from neptune_lab.htile.shapes import DTYPES, arity
+from neptune_lab.htile.shapes import arity
 from neptune_lab.htile.walk import subexpressions
 from neptune_lab.strict.console import shown
+from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.values import is_integer
 
 _PARTS = frozenset(get_args(Part))

@@ -28,8 +28,9 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.printer import flat_access
-from neptune_lab.htile.shapes import DTYPES, broadcast, dtype_of, find_tensor, shape_of
+from neptune_lab.htile.shapes import broadcast, dtype_of, find_tensor, shape_of
 from neptune_lab.htile.walk import names_of_access, reads, same_region, stores, subexpressions, written
+from neptune_lab.strict.dtypes import DTYPES
 
 SPACES = ("input", "output", "global", "chip")
 MAX_GRID_AXES = 3

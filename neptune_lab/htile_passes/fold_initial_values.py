@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, Literal, Program, Stmt, Store, TileExpr
-from neptune_lab.htile.shapes import FLOATS, INTEGERS, shape_of
+from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import accesses, reads, same_region, stores, subexpressions
+from neptune_lab.strict.dtypes import FLOATS, INTEGERS
 
 
 def fold_initial_values(program: Program) -> Program:

@@ -9,8 +9,9 @@ from enum import IntEnum
 from functools import cached_property
 
 from neptune_lab.htile.nodes import Access, Cast, Dot, Elementwise, Literal, Permute, Program, Reduce, Store, TileExpr
-from neptune_lab.htile.shapes import FLOATS, operation
+from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import accesses, children, map_stores, stores, subexpressions
+from neptune_lab.strict.dtypes import FLOATS
 
 # These are 0 exactly where their (first) operands are, however they are rounded.
 _KEEP_ZERO = frozenset({"mul", "div", "neg", "abs", "sqrt", "max", "min", "where"})

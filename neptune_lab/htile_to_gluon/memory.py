@@ -6,11 +6,11 @@ import math
 import re
 
 from neptune_lab.htile.nodes import Access, Int, NewAxis, Slice
-from neptune_lab.htile.shapes import FLOATS
 from neptune_lab.htile.walk import names_of_access, names_of_index, region, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, base, sliced
 from neptune_lab.htile_to_triton.context import ADD
+from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from neptune_lab.htile.nodes import Elementwise, Iota, Literal, Scalar, Slice, TileExpr
-from neptune_lab.htile.shapes import COMPARISONS, FLOATS, LOGICAL, operation
+from neptune_lab.htile.shapes import COMPARISONS, LOGICAL, operation
 from neptune_lab.htile.walk import subexpressions
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, LEVELS, MUL, NEGATE, Context
 from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
 from neptune_lab.scalar_ops import OPERATIONS, Formula, compose
+from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call, seq
 
 # What Triton computes in float16 as it stands, without promotion and with one rounding.

@@ -27,12 +27,12 @@ from neptune_lab.htile.nodes import (
     Slice,
     TileExpr,
 )
-from neptune_lab.htile.shapes import FLOATS, INTEGERS
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, strides, subscript, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.memory import Condition, conjunction, loaded
 from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
+from neptune_lab.strict.dtypes import FLOATS, INTEGERS
 from neptune_lab.wrapping import Doc, call, seq
 
 

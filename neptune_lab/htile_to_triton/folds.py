@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neptune_lab.htile.nodes import Access, Elementwise, For, Program, Reduce, Stmt, Store, TileExpr
-from neptune_lab.htile.shapes import FLOATS
 from neptune_lab.htile.walk import reads, stores
+from neptune_lab.strict.dtypes import FLOATS
 
 _FOLDS = frozenset({"add", "mul", "max", "min"})
 

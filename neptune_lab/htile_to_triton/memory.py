@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from neptune_lab.htile.nodes import Access, Index, NewAxis, Slice
-from neptune_lab.htile.shapes import FLOATS, shape_of_access
+from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import region, simplify
 from neptune_lab.htile_to_triton.addresses import inside, numbered, pointer, subscript, vector
 from neptune_lab.htile_to_triton.context import AND, ATOM, COMPARE, Context
 from neptune_lab.htile_to_triton.descriptors import descriptor
+from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call, seq
 
 Condition: TypeAlias = tuple[str, int]  # text and its precedence

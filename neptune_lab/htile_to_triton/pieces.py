@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from neptune_lab.htile.nodes import Literal
-from neptune_lab.htile.shapes import FLOATS
 from neptune_lab.htile_to_triton.context import ATOM, NEGATE
+from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call, seq
 
 _TRITON_DTYPE = {"bool": "tl.int1"}

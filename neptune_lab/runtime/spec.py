@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
+from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.typed import Extent, Line, Name, OneOf, Words
 
-# What torch spells after its dot.
-DTYPES = frozenset(
-    {"float16", "bfloat16", "float32", "float64", "bool"} | {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)}
-)
 DType: TypeAlias = Annotated[str, OneOf(DTYPES)]
 
 

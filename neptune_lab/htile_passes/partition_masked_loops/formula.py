@@ -15,7 +15,7 @@ from typing import TypeAlias
 from neptune_lab.htile.affine import Affine, affine, expression
 from neptune_lab.htile.nodes import Cast, Elementwise, Int, Iota, Literal, Name, Scalar, Slice, TileExpr
 from neptune_lab.htile.printer import expr_doc, index_text
-from neptune_lab.htile.shapes import INTEGERS
+from neptune_lab.strict.dtypes import INTEGERS
 from neptune_lab.wrapping import flat
 
 

@@ -28,9 +28,10 @@ from neptune_lab.htile.nodes import (
     Store,
     TileExpr,
 )
-from neptune_lab.htile.shapes import FLOATS, operation
+from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import accesses, rewrite, subexpressions
 from neptune_lab.scalar_ops import NUMPY, ScalarOp
+from neptune_lab.strict.dtypes import FLOATS
 
 INF = math.inf
 Infinities = frozenset[float]

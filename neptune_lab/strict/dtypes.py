@@ -1,0 +1,5 @@
+"""Names of the dtypes that programs, kernels and files may have."""
+
+FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
+DTYPES = FLOATS | INTEGERS | {"bool"}
