@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.integral import not_boolean, not_integral
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
@@ -101,6 +102,16 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
             node=block.name,
             help=f"the loops around it: {', '.join(var for var, _ in loops) or 'none'}",
         )
+    by_name = {b.name: b for b in buffers}
+    for index in (it.binding for it in block.iters):
+        _check_integral(block, index, by_name)
+    for predicate in block.predicates:
+        if not_boolean(predicate):
+            raise ScheduleError(
+                f"block {block.name!r} runs if {expression(predicate)}, which is no comparison",
+                node=block.name,
+                help="write a bound such as j0 * 2 + j1 < 5",
+            )
     found = visits(block.iters, block.predicates, loops)
     if found.unknown:
         raise _not_provable(block, f"which values {', '.join(found.unknown)} takes")
@@ -113,7 +124,6 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
                 node=block.name,
                 help="a bound is missing: undo the step, and split loops by sizes that divide before they are fused",
             )
-    by_name = {b.name: b for b in buffers}
     for store in (block.body, block.init):
         if store is None:
             continue
@@ -173,6 +183,7 @@ def _check_access(
             help="undo the step; another order of steps may do",
         )
     for dim, (index, size) in enumerate(zip(access.indices, shape, strict=True)):
+        _check_integral(block, index, buffers)
         match index:
             case Var(name) if (limits := found.range(name)) is not None and limits[0] >= 0 and limits[1] < size:
                 continue
@@ -190,6 +201,16 @@ def _check_access(
                 node=block.name,
                 help="undo the step, and split loops by sizes that divide before they are fused",
             )
+
+
+def _check_integral(block: Block, index: Expr, buffers: Mapping[str, Buffer]) -> None:
+    part = not_integral(index, lambda name: buffers[name].dtype if name in buffers else "")
+    if part is not None:
+        raise ScheduleError(
+            f"block {block.name!r} has the index {expression(index)}, in which {expression(part)} is no integer",
+            node=block.name,
+            help="convert it, such as int32(floor(x[i]))",
+        )
 
 
 def _limits(

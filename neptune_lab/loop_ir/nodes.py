@@ -84,11 +84,13 @@ Expr: TypeAlias = Const | Var | Load | Previous | Op | Cast
 
 # -- statements ---------------------------------------------------------------------------------------------
 
+SCOPES = ("local", "shared", "global")
+
 
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Buffer(Hashed):
-    """A tensor: its full, static shape; `scope` is "global", "shared" or "local".
+    """A tensor: its full, static shape; `scope` is one of `SCOPES`.
 
     `tagged` marks a scan buffer, whose first axis is the tag: `X[t, i]` is X[i] as it stood after tag t.
     """
@@ -211,23 +213,29 @@ def const(value: int) -> Const:
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """a + b on indices, with zeros dropped and constants folded."""
-    if isinstance(a, Const) and isinstance(b, Const):
-        return const(int(a.value) + int(b.value))
-    if isinstance(a, Const) and a.value == 0:
+    """a + b on indices, with zeros dropped and constants folded; floats, which data may be read at, stay."""
+    x, y = _integer(a), _integer(b)
+    if x is not None and y is not None:
+        return const(x + y)
+    if x == 0:
         return b
-    if isinstance(b, Const) and b.value == 0:
+    if y == 0:
         return a
     return Op("add", (a, b))
 
 
 def mul(a: Expr, factor: int) -> Expr:
     """a * factor on indices, folded where it can be."""
-    if isinstance(a, Const):
-        return const(int(a.value) * factor)
+    value = _integer(a)
+    if value is not None:
+        return const(value * factor)
     if factor == 0:
         return const(0)
     return a if factor == 1 else Op("mul", (a, const(factor)))
+
+
+def _integer(expr: Expr) -> int | None:
+    return expr.value if isinstance(expr, Const) and isinstance(expr.value, int) else None
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
+from neptune_lab.loop_ir.nodes import SCOPES
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_schedule.arguments import NOTES, is_count
 from neptune_lab.strict.console import shown
 
 THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-SCOPES = ("local", "shared", "global")
 
 
 def _is_text(value: Any) -> bool:

@@ -1,0 +1,45 @@
+"""Whether an index is an integer, which everything that bounds indices relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Var
+from neptune_lab.strict.dtypes import INTEGERS
+
+_ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "floormod", "min", "max", "neg", "abs"})
+_CONDITIONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"})
+
+
+def not_integral(index: Expr, dtype_of: Callable[[str], str]) -> Expr | None:
+    """The first part of an index that is no integer and is not converted to one; None if there is none.
+
+    Args:
+        dtype_of: the dtype of a buffer, by name.
+    """
+    match index:
+        case Const(value):
+            return None if isinstance(value, int) and not isinstance(value, bool) else index
+        case Var():
+            return None
+        case Cast(dtype, _):
+            return None if dtype in INTEGERS else index
+        case Load(buffer, _) | Previous(buffer, _, _):
+            return None if dtype_of(buffer) in INTEGERS else index
+        case Op("select", (_, *args)):
+            pass
+        case Op(name, args) if name in _ARITHMETIC:
+            pass
+        case Op():
+            return index
+    return next((found for arg in args if (found := not_integral(arg, dtype_of)) is not None), None)
+
+
+def not_boolean(condition: Expr) -> bool:
+    """Whether a predicate is no comparison or combination of them."""
+    match condition:
+        case Const(value):
+            return not isinstance(value, bool)
+        case Op(name, _):
+            return name not in _CONDITIONS
+    return True
