@@ -176,7 +176,9 @@ def compile_command(
         from neptune_lab.pipeline import compile, schedule
 
         if emit is Emit.loops:
-            text = str(schedule(op, request.template, **request.options)) + "\n"
+            from neptune_lab.loop_ir.printer import to_text
+
+            text = to_text(schedule(op, request.template, **request.options).program)
         else:
             kernel = compile(op, request.template, **request.options)
             if emit is Emit.htile:
@@ -204,7 +206,7 @@ def explain(
     programs: Annotated[bool, typer.Option(help="Print the program after every phase too.")] = False,
 ) -> None:
     """Print the derivation: each fusion, its phases, and the algebra of its repair term."""
-    from neptune_lab.loop_ir.render import to_text
+    from neptune_lab.loop_ir.render import as_figure
     from neptune_lab.pipeline import schedule
 
     op = request.operator
@@ -220,7 +222,7 @@ def explain(
             if phase.derivation is not None:
                 typer.echo(_indent(phase.derivation.to_text(), "       "))
             if programs:
-                typer.echo(_indent(to_text(phase.program).rstrip(), "       | "))
+                typer.echo(_indent(as_figure(phase.program).rstrip(), "       | "))
         typer.echo("")
     typer.echo(f"The scheduled program {made.check()}.")
 

@@ -37,7 +37,7 @@ def call(monkeypatch, capsys):
     ("emit", "expected"),
     [
         ("definition", "s_max[b, h, i] = max(score[b, h, i, j] for j in range(32))"),
-        ("loops", "# s_max"),
+        ("loops", "block s_max("),
         ("htile", "kernel attention_causal  grid"),
         ("outline", "loads    q[b, h, "),
         ("triton", "@triton.jit"),

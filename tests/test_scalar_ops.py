@@ -27,7 +27,7 @@ from neptune_lab.htile_passes.partition_masked_loops.simplify import infinities
 from neptune_lab.htile_to_triton import emit
 from neptune_lab.loop_ir import run_in_python, tags
 from neptune_lab.loop_ir.nodes import Block, Buffer, Const, Iter, Load, Loop, Op, Program, Store, Var
-from neptune_lab.loop_ir.render import to_text
+from neptune_lab.loop_ir.render import as_figure
 from neptune_lab.loop_ir.sign import range_of
 from neptune_lab.loop_ir.sympy_bridge import read_term, write
 from neptune_lab.loop_ir.tvm_compat.inward import from_tvm
@@ -223,7 +223,7 @@ def test_every_row_is_printed(name: str):
     row = LOOP[name]
     pattern = {1: f"{row.symbol}x[i]", 2: f"x[i] {row.symbol} y[i]"}.get(row.arity, "")
     call = f"{row.htile or name}({', '.join(f'{operand}[i]' for operand in inputs_of(row))})"
-    assert f"out[i] = {pattern if row.symbol else call}\n" in to_text(loops(row))
+    assert f"out[i] = {pattern if row.symbol else call}\n" in as_figure(loops(row))
 
 
 @pytest.mark.parametrize("name", HTILE)
@@ -337,7 +337,7 @@ def test_a_new_row_is_all_that_a_function_needs(name: str, monkeypatch: pytest.M
         if reader != "points":
             found = {**LOOP_READERS, **TILE_READERS}[reader](row)
             np.testing.assert_allclose(found, wanted, rtol=2e-6, err_msg=reader)
-    assert f"out[i] = {name}(x[i]" in to_text(loops(row))
+    assert f"out[i] = {name}(x[i]" in as_figure(loops(row))
     assert f"out[n*2:n*2+2] = {name}(x[n*2:n*2+2]" in tile_text(tiles(row))
     values = [a[:1].item() for a in inputs_of(row).values()]
     found = range_of(loops(row), Op(name, tuple(Const(value, "float32") for value in values)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Var
+from neptune_lab.scalar_ops import rows
 from neptune_lab.strict.dtypes import INTEGERS
 
-_ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "floormod", "min", "max", "neg", "abs"})
-_CONDITIONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"})
+_ARITHMETIC = frozenset(row.name for row in rows("loop") if row.kind in ("number", "integer"))
+_CONDITIONS = frozenset(row.name for row in rows("loop") if row.kind in ("comparison", "logic"))
 
 
 def not_integral(index: Expr, dtype_of: Callable[[str], str]) -> Expr | None:

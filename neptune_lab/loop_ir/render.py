@@ -1,7 +1,7 @@
 """Programs as text in the style of the paper's Figure 1: plain loops and stores, a stable node id a line.
 
-Block boilerplate (axes, reads, writes) is left out: iteration variables appear as what they are bound to, tags as
-`xmax⟨j⟩[i]`, reductions as `xsum[i] += …`.  TVMScript is one call away (`tvm_compat.tvmscript`).
+Facts that a reader can do without are left out (`printer` has them): iteration variables appear as what they are bound
+to, tags as `xmax⟨j⟩[i]`, reductions as `xsum[i] += …`.  TVMScript is one call away (`tvm_compat.tvmscript`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.simplify import simplify
-from neptune_lab.loop_ir.tree import blocks, blocks_under
+from neptune_lab.loop_ir.tree import blocks, blocks_under, grouped
 from neptune_lab.loop_ir.unproved import unproved
 from neptune_lab.scalar_ops import ATOM, symbol
 
@@ -163,15 +163,7 @@ def render(program: Program) -> tuple[Line, ...]:
         if isinstance(stmt, Block):
             block_lines(stmt, depth, loops)
             return
-        group = [stmt]
-        while (
-            len(group[-1].body) == 1
-            and isinstance(inner := group[-1].body[0], Loop)
-            and inner.kind == group[-1].kind == "serial"
-            and not inner.annotations
-            and not group[-1].annotations
-        ):
-            group.append(inner)
+        group = grouped(stmt)
         around = (*loops, *group)
         under = blocks_under(stmt)
         origin = under[0].origin if len(under) == 1 else ""
@@ -204,8 +196,8 @@ def render(program: Program) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def to_text(program: Program) -> str:
-    """The program as one text."""
+def as_figure(program: Program) -> str:
+    """The program as one text in the style of the paper's figures, without all facts; `printer.to_text` prints all."""
     return "\n".join(line.text for line in render(program)) + "\n"
 
 

@@ -170,6 +170,20 @@ def blocks_under(stmt: Stmt) -> tuple[Block, ...]:
     return tuple(b for s in stmt.body for b in blocks_under(s))
 
 
+def grouped(loop: Loop) -> tuple[Loop, ...]:
+    """The loop and the loops inside it that are printed on its line: serial, without annotations, nothing between."""
+    group = [loop]
+    while (
+        len(group[-1].body) == 1
+        and isinstance(inner := group[-1].body[0], Loop)
+        and inner.kind == group[-1].kind == "serial"
+        and not inner.annotations
+        and not group[-1].annotations
+    ):
+        group.append(inner)
+    return tuple(group)
+
+
 def map_blocks(program: Program, change: Callable[[Block], Block]) -> Program:
     """Every block rewritten in its place."""
 

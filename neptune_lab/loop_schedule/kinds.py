@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
-from neptune_lab.loop_ir.nodes import SCOPES
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.nodes import SCOPES
 from neptune_lab.loop_schedule.arguments import NOTES, is_count
 from neptune_lab.strict.console import shown
 

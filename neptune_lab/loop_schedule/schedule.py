@@ -12,7 +12,7 @@ import numpy as np
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
-from neptune_lab.loop_ir.render import to_text
+from neptune_lab.loop_ir.render import as_figure
 from neptune_lab.loop_ir.run import Agreement, compare, run
 from neptune_lab.loop_ir.tag_table import TagTable, table
 from neptune_lab.loop_ir.tags import record
@@ -122,7 +122,7 @@ class Schedule(PrimitiveMethods):
         return tuple(f"{block}.{loop.var}" for loop in loops)
 
     def __str__(self) -> str:
-        return to_text(self.program).rstrip("\n")
+        return as_figure(self.program).rstrip("\n")
 
     def tvmscript(self) -> str:
         """The program now in TVMScript, as TVM itself prints it: blocks, axes, reads and writes."""

@@ -18,8 +18,8 @@ from neptune_lab.strict.console import shown
 MOST_CHARACTERS = 1 << 20
 # Python converts longer numbers in quadratic time.
 MOST_DIGITS = 400
-# An integer takes at most 64 bits.
-MOST_INTEGER = (1 << 63) - 1
+# The greatest of uint64; a minus is no part of the number.
+MOST_INTEGER = (1 << 64) - 1
 
 Kind: TypeAlias = Literal["word", "quoted", "number", "sign", "label", "comment", "end"]
 
@@ -27,10 +27,10 @@ _BLANKS = re.compile(r" *")
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _LABEL = re.compile(rf'@(?:[^\s"=]+|{_STRING.pattern})(?:=(?:[^\s"=]+|{_STRING.pattern}))?')
-_SIGNS = re.compile(r"->|//|<=|>=|==|!=|[-+*/%<>=,:()\[\]]")
+_SIGNS = re.compile(r"->|\+=|//|<=|>=|==|!=|[-+*/%<>=,:()\[\]]")
 _OPENING, _CLOSING = {"(": ")", "[": "]"}, {")": "(", "]": "["}
 
-_HELP = "start from what the compiler prints: `neptune-lab compile OPERATOR --emit htile`"
+_HELP = "start from what the compiler prints: `neptune-lab compile OPERATOR --emit htile`, or --emit loops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,14 @@ class Statement:
 
     indent: int
     tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A statement and the statements of its body, which are indented further."""
+
+    statement: Statement
+    body: list[Nested]
 
 
 def refusal(token: Token, expected: str, help: str = _HELP) -> TextError:
@@ -102,6 +110,28 @@ def statements(text: str) -> tuple[Statement, ...]:
             line=last.line, column=last.column, help="close each bracket that is opened",
         )  # fmt: skip
     return tuple(found)
+
+
+def nested(found: tuple[Statement, ...], most: int) -> list[Nested]:
+    """The statements by their indentation.
+
+    Raises:
+        TextError: a body is not aligned, or there are more than `most` levels.
+    """
+    top: list[Nested] = []
+    bodies = [(-1, top)]
+    for statement in found:
+        while statement.indent <= bodies[-1][0]:
+            bodies.pop()
+        body = bodies[-1][1]
+        first = statement.tokens[0]
+        if body and body[0].statement.indent != statement.indent:
+            raise refusal(first, f"it indented by {body[0].statement.indent} blanks", "align a body")
+        if len(bodies) > most:
+            raise refusal(first, f"at most {most} levels of statements", "make one loop of several")
+        body.append(Nested(statement, []))
+        bodies.append((statement.indent, body[-1].body))
+    return top
 
 
 def _blanks(line: str, position: int) -> int:

@@ -119,7 +119,7 @@ def run_attention(case: dict[str, Any], outcome: Any) -> None:
     tensors = captured(case)
     op = operator(case, tensors)
     kernel = nl.compile(op, case["template"], validate="none", **case["options"])
-    count_kernel(kernel, outcome)
+    count_kernel(case, kernel, outcome)
     dtype = case["sizes"]["dtype"]
     shapes = {t.name: list(t.shape) for t in op.inputs if t.name not in op.captured}
     for n, kind in enumerate(case["data"]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import traceback
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from fuzz.judge import Expected
 from fuzz.outcome import Outcome, Wrong
 
 Case = dict[str, Any]
+T = TypeVar("T")
 
 
 def make(seed: str) -> Case:
@@ -82,7 +84,7 @@ def _operator(case: Case, outcome: Outcome) -> None:
 
     op = custom_operator(case["definition"])
     kernel = nl.compile(op, case["template"], validate="none", **case["options"])
-    count_kernel(kernel, outcome)
+    count_kernel(case, kernel, outcome)
     check_kernel(case, kernel, *reference_of(case["definition"]))
     if case["seed"] % 8 == 0:
         check_validation(kernel)
@@ -102,9 +104,10 @@ def check_validation(kernel: Any) -> None:
         raise Wrong(f"validation: {said}")
 
 
-def count_kernel(kernel: Any, outcome: Outcome) -> None:
+def count_kernel(case: Case, kernel: Any, outcome: Outcome) -> None:
     """Which primitives and passes took part, and whether reductions share a kernel; its texts are read back."""
     outcome.met.update(f"primitive {step.primitive}" for step in kernel.schedule.steps)
+    check_texts(kernel.schedule, each=case["seed"] % 8 == 0)
     before = kernel.translated
     check_text("translation", before)
     for name, tiles, _ in kernel.passes:
@@ -119,12 +122,31 @@ def count_kernel(kernel: Any, outcome: Outcome) -> None:
 
 def check_text(stage: str, tiles: Any) -> None:
     """The text of the tile program after a stage has all of it."""
-    from neptune_lab.errors import TextError
     from neptune_lab.htile import from_text, to_text
 
-    text = to_text(tiles)
+    _check_text(stage, tiles, to_text, from_text)
+
+
+def check_texts(schedule: Any, *, each: bool) -> None:
+    """The text of the loop program after the last step, or after each phase of each step, has all of it."""
+    from neptune_lab.loop_ir.parser import from_text
+    from neptune_lab.loop_ir.printer import to_text
+
+    before = schedule.definition
+    _check_text("the last step", schedule.program, to_text, from_text)
+    for applied in schedule.history if each else ():
+        for program in (*(phase.program for phase in applied.outcome.phases), applied.outcome.program):
+            if program is not before:
+                _check_text(str(applied.step), program, to_text, from_text)
+            before = program
+
+
+def _check_text(stage: str, program: T, to_text: Callable[[T], str], from_text: Callable[[str], T]) -> None:
+    from neptune_lab.errors import TextError
+
+    text = to_text(program)
     try:
-        same = from_text(text) == tiles
+        same = from_text(text) == program
     except TextError as error:
         raise Wrong(f"text after {stage}: {error.reason}") from error
     if not same:

@@ -89,7 +89,7 @@ def step(rng: random.Random, sch: Any) -> Any:
 def run_schedule(case: dict[str, Any], outcome: Any) -> None:
     """Applies the steps, each checked on its own; then tiles, where there are any."""
     import neptune_lab as nl
-    from fuzz.run_case import check_kernel, compare, count_kernel, custom_operator, reference_of
+    from fuzz.run_case import check_kernel, check_texts, compare, count_kernel, custom_operator, reference_of
     from neptune_lab.errors import NeptuneError, ScheduleError
     from neptune_lab.loop_ir.run_in_python import run_in_python
     from neptune_lab.loop_schedule import Schedule
@@ -124,6 +124,7 @@ def run_schedule(case: dict[str, Any], outcome: Any) -> None:
             compare(f"loops after {drawn_step}", kind, found, wanted[kind], inputs, masks)
     if random.Random(case["seed"]).random() < 0.05 and not sch.check():
         raise Wrong(f"native loops: {sch.check()}")
+    check_texts(sch, each=case["seed"] % 8 == 0)
     if refused is not None and not refused.help:
         raise refused
     if not sch.steps:
@@ -134,5 +135,5 @@ def run_schedule(case: dict[str, Any], outcome: Any) -> None:
         if not error.help:
             raise
         return
-    count_kernel(kernel, outcome)
+    count_kernel(case, kernel, outcome)
     check_kernel(case, kernel, reference, shapes, dtype, masks)

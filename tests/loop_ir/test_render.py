@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Previous, Program, Var
-from neptune_lab.loop_ir.render import WIDTH, definition, expression, render, to_text
+from neptune_lab.loop_ir.render import WIDTH, as_figure, definition, expression, render
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
@@ -158,4 +158,4 @@ def test_the_text_evaluates_to_what_the_tree_does(expr: Expr):
 
 def test_the_whole_program_as_text_is_the_lines_joined():
     program = small.operator(small.weighted()).program
-    assert to_text(program) == "".join(f"{line.text}\n" for line in render(program))
+    assert as_figure(program) == "".join(f"{line.text}\n" for line in render(program))

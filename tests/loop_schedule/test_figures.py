@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from loop_texts import figure  # pyright: ignore[reportMissingImports]
 
 from neptune_lab.loop_ir.nodes import Program
-from neptune_lab.loop_ir.render import to_text
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.templates import TEMPLATES
@@ -38,31 +38,31 @@ def tiny_attention() -> Schedule:
 
 
 def test_figure_1a_definition(figure1: Schedule, golden: Golden):
-    golden("figure_1a.txt", to_text(figure1.program))
+    golden("figure_1a.txt", figure(figure1.program))
 
 
 def test_figure_1b_naive_fusion(figure1: Schedule, golden: Golden):
     figure1.rolling_update("s_sum", "s_max.j", maps="keep")
-    golden("figure_1b.txt", to_text(phase(figure1, "naive").program))
+    golden("figure_1b.txt", figure(phase(figure1, "naive").program))
 
 
 def test_figure_1c_rolling_update(figure1: Schedule, golden: Golden):
     figure1.rolling_update("s_sum", "s_max.j")
     figure1.retire_tags("s_max")
-    golden("figure_1c.txt", to_text(figure1.program))
+    golden("figure_1c.txt", figure(figure1.program))
     assert figure1.check().error == 0
 
 
 def test_figure_3_split_k(figure1: Schedule, golden: Golden):
     figure1.split("s_max.j", (None, 2))
     figure1.split_k_update("s_sum", "s_max.j0")
-    golden("figure_3.txt", to_text(figure1.program))
+    golden("figure_3.txt", figure(figure1.program))
     assert figure1.check()
 
 
 def test_figure_14_phases_and_derivation(figure1: Schedule, golden: Golden):
     figure1.rolling_update("s_sum", "s_max.j")
-    parts = [f"--- {p.key}: {p.title}\n{p.note}\n\n{to_text(p.program)}" for p in figure1.phases]
+    parts = [f"--- {p.key}: {p.title}\n{p.note}\n\n{figure(p.program)}" for p in figure1.phases]
     parts.append(f"--- derivation\n{derivation(figure1)}\n")
     golden("figure_14.txt", "\n".join(parts))
 
@@ -71,14 +71,14 @@ def test_figure_15_privatised_rolling_update(figure1: Schedule, golden: Golden):
     figure1.split("s_max.j", (None, 2))
     figure1.rolling_update("s_sum", "s_max.j0")
     figure1.retire_tags("s_max")
-    golden("figure_15.txt", to_text(figure1.program))
+    golden("figure_15.txt", figure(figure1.program))
     assert figure1.check()
 
 
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])
 def test_causal_attention(tiny_attention: Schedule, template: str, golden: Golden):
     TEMPLATES[template](tiny_attention, block_q=2, block_kv=2)
-    golden(f"attention_causal_{template}.txt", to_text(tiny_attention.program))
+    golden(f"attention_causal_{template}.txt", figure(tiny_attention.program))
     assert tiny_attention.check()
 
 
@@ -94,7 +94,7 @@ def test_derivation_of_attention(tiny_attention: Schedule, template: str, golden
 
 
 def computing_lines(program: Program) -> list[str]:
-    return [line.strip() for line in to_text(program).splitlines() if "=" in line and "for " not in line]
+    return [line.strip() for line in figure(program).splitlines() if "=" in line and "for " not in line]
 
 
 def test_the_repair_changes_one_statement_of_the_naive_program_and_the_tags(figure1: Schedule):

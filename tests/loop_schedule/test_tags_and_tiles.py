@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import small_operators as small
+from loop_texts import figure  # pyright: ignore[reportMissingImports]
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.render import to_text
 from neptune_lab.loop_ir.run import run
 from neptune_lab.loop_ir.tree import find_block
 from neptune_lab.loop_schedule import Schedule
@@ -24,7 +24,7 @@ def sch() -> Schedule:
 def test_privatize_reduction(sch: Schedule, golden: Callable[[str, str], None]):
     sch.split("s_max.j", (None, 2))
     assert sch.privatize_reduction("s_max.j0") == "s_max_local"
-    golden("privatize_reduction.txt", to_text(sch.program))
+    golden("privatize_reduction.txt", figure(sch.program))
     local, whole = (find_block(sch.program, b)[1] for b in ("s_max_local", "s_max"))
     assert (local.role, local.origin) == ("local", "s_max")
     assert (whole.role, whole.origin) == ("global", "s_max")

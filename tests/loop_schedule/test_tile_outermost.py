@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import small_operators as small
+from loop_texts import figure  # pyright: ignore[reportMissingImports]
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.render import to_text
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.operators import gemm_chain, softmax
 
@@ -25,7 +25,7 @@ def chain() -> Schedule:
 
 def test_the_first_product_is_computed_for_each_tile(chain: Schedule, golden: Callable[[str, str], None]):
     assert chain.tile_outermost("abd.e", 2) == "abd.e0"
-    golden("tile_outermost.txt", to_text(chain.program))
+    golden("tile_outermost.txt", figure(chain.program))
     assert chain.loops("ab")[0] == "ab.e0"
     (phase,) = chain.phases
     assert phase.note == "3 tiles of e run outside everything else; ab, ab_rounded are computed again for each."

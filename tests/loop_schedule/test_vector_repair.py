@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import small_operators as small
 import torch
+from loop_texts import figure  # pyright: ignore[reportMissingImports]
 from small_operators import compute, fold, matrix, pair
 from tvm import te
 
@@ -169,7 +170,7 @@ def test_several_terms_an_element():
 
 def test_layer_norm_statistics_in_one_loop(golden: Callable[[str, str], None]):
     sch = fused("layer norm statistics", 2)
-    golden("layer_norm_statistics_vector_repair.txt", f"{sch}\n")
+    golden("layer_norm_statistics_vector_repair.txt", figure(sch.program))
     assert companions(sch.program, "squares") == ("squares_d1",)
 
 

@@ -16,7 +16,7 @@ from neptune_lab.htile import printer
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
-from neptune_lab.loop_ir.render import to_text
+from neptune_lab.loop_ir.render import as_figure
 from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule.range_memory import forget_ranges
 from neptune_lab.loop_schedule.remembered import forget_outcomes
@@ -105,7 +105,7 @@ def structure(kernel: Kernel) -> str:
     """
     text = "\n".join(
         [
-            to_text(kernel.schedule.definition),
+            as_figure(kernel.schedule.definition),
             *map(str, kernel.schedule.steps),
             printer.to_text(kernel.htile),
             kernel.triton.text,

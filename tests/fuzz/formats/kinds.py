@@ -347,6 +347,28 @@ def _use_tiles(folder: Path) -> None:
         assert from_text(to_text(program)) == program
 
 
+def _make_loops(folder: Path) -> None:
+    from neptune_lab.loop_ir.printer import to_text
+
+    steps = Schedule(softmax.figure1(6, 5))
+    steps.split("s_max.j", (None, 2))
+    steps.rolling_update("s_sum", loop="s_max.j0")
+    _write(folder / "f.loops", to_text(steps.program))
+
+
+def _use_loops(folder: Path) -> None:
+    """A program is refused, or comes back from its text, and is drawn."""
+    from neptune_lab.loop_ir.parser import from_text
+    from neptune_lab.loop_ir.printer import to_text
+    from neptune_lab.loop_ir.render import as_figure
+    from neptune_lab.loop_ir.verify import verify
+
+    program = from_text((folder / "f.loops").read_text("utf-8", "surrogateescape"))
+    assert from_text(to_text(program)) == program
+    as_figure(program)
+    verify(program)
+
+
 _ALL = [argument for name in ALL_PASSES for argument in ("--pass", name)]
 _use_opt_command = _command_line("opt", "FOLDER/f.htile", *_ALL)
 
@@ -412,5 +434,6 @@ KINDS: dict[str, Kind] = {
     "cache entry": Kind(_make_entry, "entry.json", _JSON, _use_entry, exact=True),
     "tile program": Kind(_make_tiles, "f.htile", mutate.change_words, _use_tiles),
     "tile program, by the command": Kind(_make_tiles, "f.htile", mutate.change_words, _use_opt_command),
+    "loop program": Kind(_make_loops, "f.loops", mutate.change_words, _use_loops),
     "recorded run": Kind(_make_run, "run.json", _JSON, _use_run),
 }
