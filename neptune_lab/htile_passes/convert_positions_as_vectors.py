@@ -8,11 +8,13 @@ from neptune_lab.errors import TileError
 from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
 from neptune_lab.htile.nodes import Cast, Elementwise, For, Iota, Literal, Program, Scalar, Slice, Stmt, Store, TileExpr
 from neptune_lab.htile.walk import rewrite_store
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 # Every integer up to here is a float32.
 EXACT = 2**24
 
 
+@tile_pass(after="partition_masked_loops")
 def convert_positions_as_vectors(program: Program) -> Program:
     """Before => after:
 

@@ -9,10 +9,12 @@ from neptune_lab.htile.nodes import Access, Cast, Elementwise, Kernel, Program, 
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import map_stores, rewrite_store, stores, subexpressions
 from neptune_lab.htile_passes.constants import float32, number, split_factor
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 NARROW = frozenset({"float16", "bfloat16"})
 
 
+@tile_pass(after="exponentials_to_base_two")
 def divide_by_multiplying(program: Program) -> Program:
     """Before => after, where `out` is narrower than float32 and `s` sums exponentials less a maximum:
 

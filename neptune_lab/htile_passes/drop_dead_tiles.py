@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from neptune_lab.htile.nodes import Program, Stmt, Store
 from neptune_lab.htile.walk import gathered, reads, stores
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 
+@tile_pass(after="hoist_invariant_loads")
 def drop_dead_tiles(program: Program) -> Program:
     """Stores to on-chip tiles and global temporaries that no other statement reads go, and their tensors too.
 

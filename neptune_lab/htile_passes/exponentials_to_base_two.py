@@ -13,7 +13,7 @@ from neptune_lab.htile.shapes import operation, shape_of
 from neptune_lab.htile.walk import children, stores
 from neptune_lab.htile_passes.constants import float32, split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
-from neptune_lab.htile_passes.rewrite import rewrite_expressions
+from neptune_lab.htile_passes.rewrite import rewrite_expressions, tile_pass
 
 LOG2_E = math.log2(math.e)
 # Summands that cannot pass this keep the constant: what the pass may round wrong is then common to a row, in a sum.
@@ -30,6 +30,7 @@ _FINITE = float(np.finfo(np.float32).max)
 _SMALL = 2.0**-21  # its product with _LEAST is no denormal
 
 
+@tile_pass(after="scale_after_maximum")
 def exponentials_to_base_two(program: Program) -> Program:
     """Before => after:
 

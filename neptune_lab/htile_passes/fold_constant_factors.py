@@ -6,8 +6,10 @@ from neptune_lab.htile.nodes import Elementwise, Program, TileExpr
 from neptune_lab.htile_passes.constants import float32, may_merge, normal, number, split_factor
 from neptune_lab.htile_passes.keep_exact import Use, rewrite_by_use
 from neptune_lab.htile_passes.magnitudes import Magnitudes
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 
+@tile_pass(after="keep_exact")
 def fold_constant_factors(program: Program) -> Program:
     """Before => after, in float32:
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, Kernel, NewAxis, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import accesses, reads, same_region, stores
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 
+@tile_pass(after="fold_initial_values")
 def fold_dot_accumulate(program: Program) -> Program:
     """An addition to an accumulator of a product, inline or in a tile of single use, becomes `dot(..., acc=...)`.
 

@@ -9,9 +9,11 @@ from dataclasses import replace
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, Literal, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import accesses, reads, same_region, stores, subexpressions
+from neptune_lab.htile_passes.rewrite import tile_pass
 from neptune_lab.strict.dtypes import FLOATS, INTEGERS
 
 
+@tile_pass(after="keep_stored_tiles")
 def fold_initial_values(program: Program) -> Program:
     """A tile set to a reducer's identity and updated once, side by side, takes the update's value.
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from neptune_lab.htile.nodes import Access, For, Int, Kernel, NewAxis, Program, Slice, Stmt, Store, Tensor, TileExpr
 from neptune_lab.htile.walk import names_of_access, region, rewrite_store, same_region, written
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 
+@tile_pass(after="share_common_tiles")
 def hoist_invariant_loads(program: Program) -> Program:
     """A global tile that a loop reads, at an index without the loop's variable, is loaded to an on-chip tile first.
 

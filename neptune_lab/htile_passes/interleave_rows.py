@@ -25,12 +25,14 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.walk import reads, rewrite_store, simplify, stores, subexpressions
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 PARTS = ("a", "b")
 # The matrix unit of a warp group takes 64 rows; below 16 there is no product at all.
 FEWEST_ROWS = 32
 
 
+@tile_pass(on_request=True)
 def interleave_rows(program: Program) -> Program:
     """Before => after, for 128 rows a program:
 

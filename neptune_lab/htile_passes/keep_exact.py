@@ -11,6 +11,7 @@ from functools import cached_property
 from neptune_lab.htile.nodes import Access, Cast, Dot, Elementwise, Literal, Permute, Program, Reduce, Store, TileExpr
 from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import accesses, children, map_stores, stores, subexpressions
+from neptune_lab.htile_passes.rewrite import tile_pass
 from neptune_lab.strict.dtypes import FLOATS
 
 # These are 0 exactly where their (first) operands are, however they are rounded.
@@ -28,6 +29,7 @@ class Use(IntEnum):
 _Visit = Callable[[TileExpr, Use], TileExpr]
 
 
+@tile_pass(after="convert_positions_as_vectors")  # before any pass that rounds in another way
 def keep_exact(program: Program) -> Program:
     """Before => after, in float32:
 

@@ -42,8 +42,10 @@ from neptune_lab.htile.walk import (
     subexpressions,
     written,
 )
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 
+@tile_pass(after="unroll_single_iterations")
 def keep_stored_tiles(program: Program) -> Program:
     """Before => after, for a tensor `x` in global memory:
 

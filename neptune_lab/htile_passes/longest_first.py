@@ -8,8 +8,10 @@ from dataclasses import replace
 from neptune_lab.htile.affine import affine
 from neptune_lab.htile.nodes import Arith, For, GridAxis, Int, Kernel, Name, Program, Stmt
 from neptune_lab.htile.substitute import substitute, substitute_index
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 
+@tile_pass(after="unroll_single_parts")
 def longest_first(program: Program) -> Program:
     """A grid axis along which loops grow runs backwards:
 

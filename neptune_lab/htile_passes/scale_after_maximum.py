@@ -9,6 +9,7 @@ from neptune_lab.htile.nodes import Access, Elementwise, Iota, Kernel, Literal, 
 from neptune_lab.htile.walk import map_stores, reads, rewrite_store, stores, subexpressions
 from neptune_lab.htile_passes.constants import split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 # Products of tile and scalar up to this stay finite where they are divided by the factor.
 _SAFE = 1e37
@@ -16,6 +17,7 @@ _SAFE = 1e37
 _SAFE_FACTOR = 2.0**20
 
 
+@tile_pass(after="fold_constant_factors")
 def scale_after_maximum(program: Program) -> Program:
     """Before => after:
 

@@ -23,8 +23,10 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import accesses, region, rewrite, rewrite_store, subexpressions
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 
+@tile_pass(after="fold_dot_accumulate")
 def share_common_tiles(program: Program) -> Program:
     """Before => after:
 

@@ -8,8 +8,11 @@ from neptune_lab.htile.affine import affine
 from neptune_lab.htile.nodes import For, Kernel, Program, Stmt, Store
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import simplify
+from neptune_lab.htile_passes.rewrite import tile_pass
 
 
+@tile_pass()
+@tile_pass(name="unroll_single_parts", after="divide_by_multiplying")  # again, on what passes before it made
 def unroll_single_iterations(program: Program) -> Program:
     """Before => after:
 

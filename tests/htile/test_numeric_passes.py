@@ -27,20 +27,18 @@ from neptune_lab.htile.nodes import (
     Tensor,
 )
 from neptune_lab.htile.walk import stores, subexpressions
-from neptune_lab.htile_passes import (
-    apply,
-    convert_positions_as_vectors,
-    divide_by_multiplying,
-    exponentials_to_base_two,
-    fold_constant_factors,
-    interleave_rows,
-    keep_exact,
-    longest_first,
-    partition_masked_loops,
-    scale_after_maximum,
-    unroll_single_iterations,
-)
+from neptune_lab.htile_passes import apply
 from neptune_lab.htile_passes.constants import split_factor, times
+from neptune_lab.htile_passes.convert_positions_as_vectors import convert_positions_as_vectors
+from neptune_lab.htile_passes.divide_by_multiplying import divide_by_multiplying
+from neptune_lab.htile_passes.exponentials_to_base_two import exponentials_to_base_two
+from neptune_lab.htile_passes.fold_constant_factors import fold_constant_factors
+from neptune_lab.htile_passes.interleave_rows import interleave_rows
+from neptune_lab.htile_passes.keep_exact import keep_exact
+from neptune_lab.htile_passes.longest_first import longest_first
+from neptune_lab.htile_passes.partition_masked_loops import partition_masked_loops
+from neptune_lab.htile_passes.scale_after_maximum import scale_after_maximum
+from neptune_lab.htile_passes.unroll_single_iterations import unroll_single_iterations
 
 I, J = tile("i0", 16, "i"), Slice(Int(0), 16, "j")
 TENSORS = (

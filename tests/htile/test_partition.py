@@ -35,7 +35,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.walk import arith
-from neptune_lab.htile_passes import partition_masked_loops
+from neptune_lab.htile_passes.partition_masked_loops import partition_masked_loops
 from neptune_lab.htile_passes.partition_masked_loops.formula import formula_of
 from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span, everywhere, somewhere
 

@@ -8,7 +8,10 @@ from pass_texts import after
 
 from neptune_lab.htile import to_text, verify
 from neptune_lab.htile.nodes import For, Store, Tensor
-from neptune_lab.htile_passes import drop_dead_tiles, fold_dot_accumulate, fold_initial_values, hoist_invariant_loads
+from neptune_lab.htile_passes.drop_dead_tiles import drop_dead_tiles
+from neptune_lab.htile_passes.fold_dot_accumulate import fold_dot_accumulate
+from neptune_lab.htile_passes.fold_initial_values import fold_initial_values
+from neptune_lab.htile_passes.hoist_invariant_loads import hoist_invariant_loads
 
 DECLARED = """
 program p(x, w) -> y

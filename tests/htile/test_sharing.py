@@ -6,7 +6,8 @@ import pytest
 from pass_texts import after, read
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile_passes import keep_stored_tiles, share_common_tiles
+from neptune_lab.htile_passes.keep_stored_tiles import keep_stored_tiles
+from neptune_lab.htile_passes.share_common_tiles import share_common_tiles
 
 DECLARED = """
 program p(x, w) -> y, z

@@ -18,7 +18,7 @@ from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.printer import to_text
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores, subexpressions
-from neptune_lab.htile_passes import keep_stored_tiles
+from neptune_lab.htile_passes.keep_stored_tiles import keep_stored_tiles
 from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_schedule import Schedule

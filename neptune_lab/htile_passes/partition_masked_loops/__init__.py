@@ -14,9 +14,10 @@ from neptune_lab.htile_passes.partition_masked_loops.idle import Idle, IdleProve
 from neptune_lab.htile_passes.partition_masked_loops.masks import Masks, find_masks
 from neptune_lab.htile_passes.partition_masked_loops.notes import Attempt, explain
 from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span
-from neptune_lab.htile_passes.rewrite import Rewrite
+from neptune_lab.htile_passes.rewrite import Rewrite, tile_pass
 
 
+@tile_pass(after="drop_dead_tiles")  # it copies bodies: the ones before find things in one
 def partition_masked_loops(program: Program) -> Rewrite:
     """Before => after, for causal attention with 64 rows and 64 columns a tile:
 
