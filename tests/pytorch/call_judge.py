@@ -64,8 +64,11 @@ def judge(case: Case) -> Verdict:
         halved = _flex(q.float(), k.float(), v.float(), score_mod, mask_mod, smaller)
     size, decided, ordered = _rows(case, q, k, score_mod, mask_mod)
     lost = single.isnan() & halved.isnan() & narrow.isnan()
-    # A row is left out where the order of a sum decides: numbers.md, "Near the largest float".
+    # numbers.md, "Near the largest float": an element is left out where the order of a sum decides, and where a sum of
+    # p * v, in which p is larger than the weight, may overflow on the way.
     found, single = (torch.where(ordered, double, x).to(found.dtype) for x in (found, single))
+    large = ((v.abs() > 1e35) & v.isfinite()).any(-2, keepdim=True).repeat_interleave(q.shape[1] // v.shape[1], 1)
+    found = torch.where(large & single.isfinite() & ~found.isfinite(), single.to(found.dtype), found)
     return compare(found, single, double, size, v, decided, lost & ~ordered, narrow.isnan())
 
 
