@@ -107,7 +107,7 @@ def _copy_runtime(lib: Path) -> None:
     """The package's own runtime with its checks of what it reads, which need nothing of the rest."""
     runtime = Path(neptune_lab.runtime.__file__).parent
     package = lib / "neptune_lab"
-    own = [runtime.parent / name for name in ("__init__.py", "collector.py", "errors.py", "files.py")]
+    own = [runtime.parent / name for name in ("__init__.py", "collector.py", "errors.py", "files.py", "scalar_ops.py")]
     for path in (*own, *sorted(runtime.rglob("*.py")), *sorted((runtime.parent / "strict").rglob("*.py"))):
         write_bytes(package / path.relative_to(runtime.parent), path.read_bytes(), parents=True)
 

@@ -51,8 +51,8 @@ def test_sizes_decide_nothing(monkeypatch: pytest.MonkeyPatch):
 def test_what_decides_is_told_apart(monkeypatch: pytest.MonkeyPatch):
     sizes: dict[str, Any] = {"heads": 2, "seq": 64, "head_dim": 16}
     ops = [
-        attention.global_(**sizes),
-        attention.global_(**sizes, dtype="float32"),
+        attention.full(**sizes),
+        attention.full(**sizes, dtype="float32"),
         attention.causal(**sizes),
         attention.softcap(**sizes, cap=2.0),
         rows.softmax(8, 64),
