@@ -90,10 +90,10 @@ def _nest(program: Program, block: str) -> Any:
 
 def flat(expr: TileExpr) -> str:
     """The expression as text in one line."""
-    from neptune_lab.htile import layout
+    from neptune_lab import wrapping
     from neptune_lab.htile.printer import expr_doc
 
-    return layout.flat(expr_doc(expr))
+    return wrapping.flat(expr_doc(expr))
 
 
 # -- HTile's operations and passes ------------------------------------------------------------------------------
