@@ -210,6 +210,9 @@ _ROWS = (
 OPERATIONS: dict[str, ScalarOp] = {name: row for row in _ROWS for name in (row.name, row.htile or row.name)}
 """The row of each name of either IR.  Readers look here, and keep no list."""
 
+# What a comparison of two numbers that are no NaN is where it does not hold.
+NEGATION = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+
 
 def rows(ir: Literal["loop", "htile"]) -> Iterator[ScalarOp]:
     """The operations of an IR, in the table's order."""

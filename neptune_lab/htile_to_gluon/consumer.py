@@ -29,6 +29,7 @@ from neptune_lab.htile_to_gluon.shared import Ring, Shared, left_access
 from neptune_lab.htile_to_gluon.structure import Part, Product
 from neptune_lab.htile_to_gluon.visits import each_tile, later, left_after_first, neat, tiles
 from neptune_lab.htile_to_triton.descriptors import descriptor
+from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.wrapping import Doc, Loose, call, seq
 
 # Barriers of the hardware, of which Triton uses the low numbers; `_sync` and `_arrive` of helpers.py.
@@ -289,7 +290,7 @@ class Consumer:
             return
         columns = shape[1] if len(shape) == 2 else ctx.columns
         result = value(ctx, stmt.value, shape, tensor.dtype)
-        described = descriptor(ctx, stmt.target) if tensor.dtype in ("float16", "bfloat16") else None
+        described = descriptor(ctx, stmt.target) if tensor.dtype in HALVES else None
         if described is None:
             ctx.line(store(ctx, stmt.target, result, columns))
         else:

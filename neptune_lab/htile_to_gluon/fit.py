@@ -49,8 +49,8 @@ from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import accesses, names_of_access, names_of_index, reads, subexpressions
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import Part, Product, Structure, Unfit
+from neptune_lab.strict.dtypes import HALVES
 
-HALVES = ("float16", "bfloat16")
 MOST_CONSUMERS = 3
 MOST_PROGRAMS = 4096  # whose loop bounds are worth computing one by one
 WIDEST = 256  # columns of a warp group's product

@@ -34,11 +34,11 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.shapes import dtype_of, operation, shape_of
 from neptune_lab.htile.walk import stores, subexpressions
+from neptune_lab.strict.dtypes import HALVES
 
 DOT_MINIMUM = 16
 # Hopper multiplies tiles of this many rows out of shared memory, in rows of at most 128 bytes: 64 such elements.
 _FROM_SHARED = 64
-_HALVES = ("float16", "bfloat16")
 _WIDEST = 64
 
 
@@ -81,7 +81,7 @@ class Padding:
                 continue
             for operand in (dot.a, dot.b):
                 inner = self._contiguous(operand, computed=operand is dot.b)
-                if inner is not None and dtype_of(operand, self._program) in _HALVES:
+                if inner is not None and dtype_of(operand, self._program) in HALVES:
                     widths[inner] = min(_WIDEST, self.extent(inner))
         widest = max(widths.values(), default=0)
         return {extent: widest for extent, width in widths.items() if width < widest}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var
 from neptune_lab.scalar_ops import OPERATIONS
+from neptune_lab.strict.dtypes import HALVES
 
 
 def dtype_of(expr: Expr, program: Program) -> str:
@@ -32,6 +33,6 @@ def as_multiplied(a: Expr, b: Expr, program: Program) -> tuple[Expr, Expr]:
 
 def _narrow(expr: Expr, program: Program) -> Expr:
     match expr:
-        case Cast("float32", arg) if dtype_of(arg, program) in ("float16", "bfloat16"):
+        case Cast("float32", arg) if dtype_of(arg, program) in HALVES:
             return arg
     return expr

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Program, Var, add, children, mul, rebuild, transform, walk
 from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.scalar_ops import NEGATION
 
 # What a comparison says of a - b where it holds: (least, greatest), None for no limit.
 _SIGNS = {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "eq": (0, 0)}
-_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
 
 
 def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
@@ -62,8 +62,8 @@ def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int
     match condition:
         case Op("not", (Op("not", (whole,)),)):
             return _where(whole, expr, extents)
-        case Op("not", (Op(name, args),)) if name in _OPPOSITE:
-            condition = Op(_OPPOSITE[name], args)
+        case Op("not", (Op(name, args),)) if name in NEGATION:
+            condition = Op(NEGATION[name], args)
     match condition:
         case Op(name, (a, b)) if found is not None and name in _SIGNS:
             difference = Op("sub", (a, b))

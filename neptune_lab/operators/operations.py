@@ -13,6 +13,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
+from neptune_lab.strict.dtypes import HALVES
 
 # Captured integers that kernels hold as int32; what a mod computes with them alone wraps around as in PyTorch.
 NARROW = {"int8": (8, True), "uint8": (8, False), "int16": (16, True), "uint16": (16, False)}
@@ -85,7 +86,7 @@ def convert(value: Any, dtype: str) -> Any:
         return operate("ne", [value, 0])
     if isinstance(value, np.ndarray | NUMBERS):
         return np.asarray(value).astype(np.int64 if dtype.startswith("int") else np.float64)
-    if dtype in ("float16", "bfloat16"):
+    if dtype in HALVES:
         return to_tvm(to_tvm(to_tvm(value, "float32"), dtype), "float32")
     return to_tvm(value, dtype)
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from neptune_lab.htile.affine import Affine, affine, expression
 from neptune_lab.htile.nodes import Cast, Elementwise, Int, Iota, Literal, Name, Scalar, Slice, TileExpr
 from neptune_lab.htile.printer import expr_doc, index_text
+from neptune_lab.scalar_ops import NEGATION
 from neptune_lab.strict.dtypes import INTEGERS
 from neptune_lab.wrapping import flat
 
@@ -119,14 +120,11 @@ def formula_of(condition: TileExpr, negated: bool = False) -> Formula:
         case Elementwise(op="and" | "or" as op, args=args):
             return Junction("and" if (op == "and") != negated else "or", tuple(formula_of(a, negated) for a in args))
         case Elementwise(op="lt" | "le" | "gt" | "ge" | "eq" | "ne" as op, args=(a, b)):
-            compared = _compared(_NEGATION[op] if negated else op, a, b)
+            compared = _compared(NEGATION[op] if negated else op, a, b)
             if compared is not None:
                 return compared
     text = flat(expr_doc(condition))
     return Unknown(f"not ({text})" if negated else text)
-
-
-_NEGATION = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
 def _compared(op: str, a: TileExpr, b: TileExpr) -> Formula | None:

@@ -13,6 +13,7 @@ from neptune_lab.loop_ir.nodes import Block, Program
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.arguments import check_size
 from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, Nest, factors_of, is_product, parallelism
+from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.strict.values import check_switch
 from neptune_lab.target import DEFAULT
 
@@ -203,7 +204,7 @@ def has_product(program: Program, nest: Nest) -> bool:
 def multiplies_float32(program: Program, nest: Nest) -> bool:
     """Whether a matrix product of the nest has factors of float32 or wider."""
     return any(
-        dtype_of(as_multiplied(*factors, program)[0], program) not in ("float16", "bfloat16")
+        dtype_of(as_multiplied(*factors, program)[0], program) not in HALVES
         for b in _products(program, nest)
         if (factors := factors_of(b)) is not None
     )
