@@ -6,7 +6,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
+
+from neptune_lab.runtime.process import WAKE_SECONDS
 
 T = TypeVar("T")
 
@@ -30,7 +33,10 @@ class MonotonicClock:
         return time.monotonic()
 
     def get(self, results: queue.SimpleQueue[Any], until: float) -> Any:
-        return results.get(timeout=max(0.0, until - self.now()))
+        while (left := until - self.now()) > WAKE_SECONDS:
+            with suppress(queue.Empty):
+                return results.get(timeout=WAKE_SECONDS)
+        return results.get(timeout=max(0.0, left))
 
 
 def within(seconds: float, call: Callable[..., T], *args: Any, clock: Clock | None = None) -> T:

@@ -11,6 +11,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
+from neptune_lab.runtime.process import WAKE_SECONDS
+
 Task = TypeVar("Task")
 
 
@@ -64,7 +66,8 @@ def run_apart(
             _give(worker, waiting)
         while any(w.task is not None for w in serving):
             busy = [w for w in serving if w.task is not None]
-            ready = wait([w.pipe for w in busy], max(0.0, min(w.deadline for w in busy) - clock()))
+            left = max(0.0, min(w.deadline for w in busy) - clock())
+            ready = wait([w.pipe for w in busy], min(left, WAKE_SECONDS))
             for n, worker in enumerate(serving):
                 if worker.task is None:
                     continue

@@ -17,7 +17,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import LongRun, write_text
 from neptune_lab.runtime.choice import Choice
 from neptune_lab.runtime.device import DeviceFacts
+from neptune_lab.runtime.process import WAKE_SECONDS
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.station import RUNNER, Station
 from neptune_lab.runtime.task import Task
@@ -238,8 +239,11 @@ def run(
 
     with ThreadPoolExecutor(len(stations)) as pool:
         try:
-            for done in [pool.submit(serve, station) for station in stations]:
-                done.result()
+            serving = {pool.submit(serve, station) for station in stations}
+            while serving:
+                done, serving = wait(serving, WAKE_SECONDS, FIRST_COMPLETED)
+                for served in done:
+                    served.result()
         except BaseException:  # Ctrl-C, or a GPU that is lost: the threads end now, and not with the last entry
             with lock:
                 left.clear()

@@ -24,6 +24,9 @@ from neptune_lab.errors import MeasureError
 
 _START = "from neptune_lab.runtime.process import serve; serve({reader}, {writer}, {preload})"
 _TAIL = 400
+# The main thread is told of Ctrl-C only while it runs, and the system may give the signal to a thread that waits:
+# so no wait in it is longer than this, in seconds.
+WAKE_SECONDS = 0.2
 
 
 class ProcessKilled(MeasureError):
@@ -66,6 +69,8 @@ class ChildProcess:
             timer.start()
         try:
             writer.send((function, args))
+            while not reader.poll(WAKE_SECONDS):
+                pass
             kind, result = reader.recv()
         except (EOFError, OSError) as error:
             if late.is_set():
