@@ -232,31 +232,7 @@ def test_every_public_name_and_error_is_in_the_reference(pages: dict[str, Page])
     assert "name a loop of a block that comes before it" in pages["api/errors.html"].text, "what would help"
 
 
-def test_the_papers_parts_lead_to_code_that_is_there():
-    """Every `module.name` of the table can be imported."""
-    names = re.findall(r"`([\w/]+(?:\.\w+)+)`", (ROOT / "docs" / "paper_to_code.md").read_text(encoding="utf-8"))
-    assert len(names) > 40
-    for name in names:
-        assert exists(name), f"docs/paper_to_code.md names {name}"
-
-
-def exists(name: str) -> bool:
-    """Whether `a.b.c` is a module of ours, or something in one; or a file, where it has slashes."""
-    if "/" in name:
-        return (ROOT / name).exists()
-    parts = ["neptune_lab", *name.split(".")]
-    for depth in range(len(parts), 1, -1):
-        try:
-            found = import_module(".".join(parts[:depth]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[depth:]:
-            found = getattr(found, part, None)
-        return found is not None
-    return False
-
-
-@pytest.mark.parametrize("name", ["mathml_math", "plain_docstrings", "written_pages"])
+@pytest.mark.parametrize("name", ["mathml_math", "paper_to_code", "plain_docstrings", "written_pages"])
 def test_examples_of_the_extensions(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
     failed, tried = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
