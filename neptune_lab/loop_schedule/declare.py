@@ -47,6 +47,7 @@ class Primitive:
         ours: TVM has none like it.
         summary: the first line of its docstring.
         parameters: what it takes after the program, in order.
+        after: the primitive that lists show it after; default: those of TVM and those of Neptune, each by name.
         makes: how many of the names that were made the method returns: "nothing", "one" or "several".
         made: what they name, for the method's docstring.
         same_values: after it every value and every loop is what it was.
@@ -57,6 +58,7 @@ class Primitive:
     ours: bool
     summary: str
     parameters: tuple[Parameter, ...]
+    after: str | None = None
     makes: Literal["nothing", "one", "several"] = "nothing"
     made: str = ""
     same_values: bool = False
@@ -91,6 +93,7 @@ class Primitive:
 def primitive(
     *,
     ours: bool = False,
+    after: str | None = None,
     makes: Literal["nothing", "one", "several"] = "nothing",
     made: str = "",
     same_values: bool = False,
@@ -104,7 +107,7 @@ def primitive(
     def declare(apply: _Apply) -> _Apply:
         summary = (inspect.getdoc(apply) or "").split("\n")[0]
         parameters = tuple(_parameters(apply))
-        declaration = Primitive(apply.__name__, apply, ours, summary, parameters, makes, made, same_values)
+        declaration = Primitive(apply.__name__, apply, ours, summary, parameters, after, makes, made, same_values)
         apply.primitive = declaration  # type: ignore[attr-defined]
         return apply
 

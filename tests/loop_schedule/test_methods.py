@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -151,6 +152,21 @@ def test_two_primitives_of_one_name_are_refused():
 
     with pytest.raises(TypeError, match=r"two primitives are called 'sample', in .*test_methods and .*test_methods"):
         primitives.by_name(twice())
+
+
+def named(name: str, *, ours: bool = False, after: str | None = None) -> Primitive:
+    return replace(SAMPLE, name=name, ours=ours, after=after)
+
+
+def test_lists_show_primitives_by_name_or_after_the_one_that_they_name():
+    found = [named("b"), named("z", ours=True), named("a", after="b"), named("c"), named("d", after="a"), named("aa")]
+    assert list(primitives.by_name(found)) == ["aa", "b", "a", "d", "c", "z"]
+    assert list(PRIMITIVES)[:3] == ["split", "reorder", "fuse"]
+
+
+def test_a_place_after_no_primitive_is_refused():
+    with pytest.raises(TypeError, match="primitive a is to be listed after 'gone', which is no primitive"):
+        primitives.by_name([named("a", after="gone"), named("b")])
 
 
 @pytest.mark.parametrize(

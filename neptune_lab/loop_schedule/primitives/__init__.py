@@ -7,7 +7,7 @@ here.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -21,18 +21,29 @@ def _found() -> Iterator[Primitive]:
         yield from declared(import_module(f"{__name__}.{name}"))
 
 
-def by_name(found: Iterator[Primitive]) -> Mapping[str, Primitive]:
-    """Primitives by name, TVM's first.
+def by_name(found: Iterable[Primitive]) -> Mapping[str, Primitive]:
+    """Primitives by name, TVM's first, each behind the one that its declaration names.
 
     Raises:
-        TypeError: two of them have one name.
+        TypeError: two of them have one name, or a primitive is to follow one that is not there.
     """
-    made: dict[str, Primitive] = {}
-    for p in sorted(found, key=lambda p: p.ours):
-        if p.name in made:
-            modules = f"{made[p.name].apply.__module__} and {p.apply.__module__}"
+    named: dict[str, Primitive] = {}
+    for p in sorted(found, key=lambda p: (p.ours, p.name)):
+        if p.name in named:
+            modules = f"{named[p.name].apply.__module__} and {p.apply.__module__}"
             raise TypeError(f"two primitives are called {p.name!r}, in {modules}: rename one")
-        made[p.name] = p
+        named[p.name] = p
+
+    def listed(after: str | None) -> Iterator[Primitive]:
+        for p in named.values():
+            if p.after == after:
+                yield p
+                yield from listed(p.name)
+
+    made = {p.name: p for p in listed(None)}
+    for p in named.values():
+        if p.name not in made:
+            raise TypeError(f"primitive {p.name} is to be listed after {p.after!r}, which is no primitive")
     return made
 
 

@@ -1,0 +1,62 @@
+"""bind: a loop's iterations become program instances of the grid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Loop, Program, variables
+from neptune_lab.loop_schedule.declare import primitive
+from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.kinds import THREADS, GridAxis, LoopRef
+from neptune_lab.loop_schedule.outcome import Outcome, plain
+
+
+@primitive(after="tile", same_values=True)
+def bind(program: Program, *, loop: LoopRef, thread: GridAxis) -> Outcome:
+    """The loop's iterations become program instances along a grid axis.
+
+    before ⇒ after:
+        for i in range(4): X[i] = e    ⇒    for i in range(4):  # blockIdx.x
+                                                X[i] = e
+
+    Args:
+        loop: "block.loop".
+        thread: "blockIdx.x", "blockIdx.y" or "blockIdx.z".
+
+    Raises:
+        ScheduleError: a block carries a value along the loop, or the nest has a loop on that axis already.
+    """
+    block, var = loop_ref(loop)
+    path, found, around = tree.find_loop(program, block, var)
+    # Formal statement: the loop carries nothing, i.e. no reduction folds along it, no scan walks its tags along it, and
+    # no current value becomes the previous one along it.
+    # TVM's own check asks for more (an affine binding for every block), which tails of privatised reductions fail.
+    for inner in tree.blocks_under(found):
+        carried = [i for i in inner.iters if i.kind == "reduce"] + (
+            list(inner.iters[:1]) if inner.role == "scan" else []
+        )
+        handed_on = inner.role == "retire" and not any(var in variables(i.binding) for i in inner.iters)
+        if handed_on or any(var in variables(i.binding) for i in carried):
+            raise ScheduleError(
+                f"loop {loop!r} cannot run in parallel: {inner.name!r} carries a value from one iteration to the next",
+                node=inner.name,
+                help="bind an outer loop, or make the reduction private along this one with split_k_update",
+            )
+    taken = [x.var for x in (*around, found) if x.kind == thread] + [
+        x.var for x in _loops_in(found) if x.kind == thread
+    ]
+    if taken:
+        raise ScheduleError(
+            f"{thread} is taken by loop {taken[0]!r} of the same nest",
+            node=block,
+            help=f"bind to another of {', '.join(THREADS)}, or fuse the two loops",
+        )
+    result = tree.map_loops(program, path, lambda x: replace(x, kind=thread))
+    return plain("bind", result, f"{var} runs along {thread}.")
+
+
+def _loops_in(loop: Loop) -> list[Loop]:
+    inner = [s for s in loop.body if isinstance(s, Loop)]
+    return inner + [x for s in inner for x in _loops_in(s)]

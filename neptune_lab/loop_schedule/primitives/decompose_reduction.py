@@ -1,0 +1,60 @@
+"""decompose_reduction: a reduction's start value written by a block of its own."""
+
+from __future__ import annotations
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Program, bound_loops
+from neptune_lab.loop_ir.start_values import start_before
+from neptune_lab.loop_schedule.declare import primitive
+from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.kinds import BlockName, OwnLoopRef
+from neptune_lab.loop_schedule.outcome import Outcome, plain
+
+
+@primitive(after="set_scope", makes="one", made="The block that writes the start value.")
+def decompose_reduction(program: Program, *, block: BlockName, loop: OwnLoopRef) -> Outcome:
+    """The start value of a reduction is written before `loop`, by a block of its own.
+
+    before ⇒ after, at loop j:
+        for i, j: X[i] = X[i] (f) e    ⇒    for i:
+                                                X[i] = initial
+                                                for j: X[i] = X[i] (f) e
+
+    Args:
+        block: a reduction that still starts itself.
+        loop: "block.loop", the outermost loop that the block folds along, or one outside it.
+
+    Raises:
+        ScheduleError: the block has no start value, or folds along a loop outside `loop`.
+    """
+    _, found, loops = tree.find_block(program, block)
+    named, var = loop_ref(loop)
+    if named != block:
+        raise ScheduleError(
+            f"loop {loop!r} is named by another block than {block!r}",
+            node=block,
+            help=f"name the loop '{block}.{var}'; the loops around {block}: {', '.join(x.var for x in loops)}",
+        )
+    tree.find_loop(program, block, var)
+    if not found.is_reduction or found.init is None:
+        raise ScheduleError(
+            f"block {block!r} has no start value to take out: "
+            + ("it has been taken out already" if found.is_reduction else "it is not a reduction"),
+            node=block,
+            help="name a sum, max or other reduction that still starts itself",
+        )
+    # Formal statement: the start value is written once, i.e. no loop outside `loop` folds.
+    depth = tree.depth_of(loops, var)
+    folded = bound_loops(it for it in found.iters if it.kind == "reduce")
+    outside = [x.var for x in loops[:depth] if x.var in folded]
+    if outside:
+        raise ScheduleError(
+            f"block {block!r} folds along {outside[0]!r}, which is outside {var!r}: its start value would be written "
+            "again in every iteration",
+            node=block,
+            help=f"decompose_reduction({block!r}, '{block}.{outside[0]}')",
+        )
+    result = start_before(program, found, depth)
+    made = tuple(b.name for b in tree.blocks(result) if not tree.has_block(program, b.name))
+    return plain("decompose_reduction", result, f"{found.writes} gets its start value before {var}.", made)

@@ -1,0 +1,55 @@
+"""inline: an elementwise block written into its consumers."""
+
+from __future__ import annotations
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.dataflow import readers_of
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_schedule import maps
+from neptune_lab.loop_schedule.declare import primitive
+from neptune_lab.loop_schedule.kinds import BlockName
+from neptune_lab.loop_schedule.outcome import Outcome, plain
+from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm
+
+_HELP = "inline elementwise stages that another block reads"
+
+
+@primitive(after="reverse_compute_at")
+def inline(program: Program, *, block: BlockName) -> Outcome:
+    """An elementwise block written into its consumers.
+
+    before ⇒ after:
+        for i, j: E[i, j] = exp(A[i, j])     for i, j: S[i] += exp(A[i, j])
+        for i, j: S[i] += E[i, j]        ⇒
+
+    Args:
+        block: the elementwise block.
+
+    Raises:
+        ScheduleError: the block is a reduction, writes an output, or carries a value between iterations.
+    """
+    _, found, _ = tree.find_block(program, block)
+    if found.role in ("scan", "current", "retire", "initial"):
+        raise ScheduleError(
+            f"block {block!r} carries a value from one iteration to the next: it cannot be inlined",
+            node=block,
+            help=_HELP,
+        )
+    if reducer_of(found) is not None or found.writes in program.outputs:
+        what = "is a reduction" if reducer_of(found) is not None else f"writes the output {found.writes!r}"
+        raise ScheduleError(f"block {block!r} {what}: it cannot be inlined", node=block, help=_HELP)
+    if reducer_of(found) is None and found.writes not in program.outputs and _alone(program, block):
+        result = program
+        for reader in readers_of(program, found.writes):
+            result = maps.inline(result, found, reader.name)
+    else:
+        result = apply_in_tvm(program, "inline", block, lambda s: s.compute_inline(s.get_sblock(block)), help=_HELP)
+    return plain("inline", result, f"{block} is written into its consumers.")
+
+
+def _alone(program: Program, block: str) -> bool:
+    """Whether the block has a nest of its own, so that what it reads is complete there and stays so."""
+    path, _, _ = tree.find_block(program, block)
+    return len(tree.blocks_under(program.body[path[0]])) == 1

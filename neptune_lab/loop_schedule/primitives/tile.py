@@ -1,0 +1,82 @@
+"""tile: several loops split, all outer loops before all inner ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.names import unique
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_schedule.declare import primitive
+from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.kinds import BlockName, TileSizes
+from neptune_lab.loop_schedule.outcome import Outcome, plain
+from neptune_lab.loop_schedule.primitives.reorder import reorder
+from neptune_lab.loop_schedule.primitives.split import split
+from neptune_lab.loop_schedule.renaming import names_beside, rename_loop
+from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm
+
+
+@primitive(after="fuse", makes="several", made='The outer loops, then the inner ones, as "block.loop".')
+def tile(program: Program, *, block: BlockName, tiles: TileSizes) -> Outcome:
+    """Each loop split by its tile size, all outer loops before all inner ones: i, j ⇒ i0, j0, i1, j1.
+
+    before ⇒ after, with i=16, j=16:
+        for i, j in grid(64, 64): X[i, j] = e    ⇒    for i0, j0, i1, j1 in grid(4, 4, 16, 16): X[…] = e
+
+    Args:
+        block: a block inside the loops.
+        tiles: the size of a tile along each loop, in elements: `sch.tile("qk", i=128, j=64)`.
+
+    Raises:
+        ScheduleError: there is no such loop, or the loops cannot be reordered.
+    """
+    for var in tiles:
+        tree.find_loop(program, block, var)  # before any is split, so that a refusal names the loops there are
+    try:
+        result, names = _tiled_at_once(program, block, tiles)
+    except ScheduleError:  # the single steps say which of them is refused
+        result, names = _tiled_step_by_step(program, block, tiles)
+    sizes = " × ".join(f"{var} {size}" for var, size in tiles.items())
+    return plain("tile", result, f"tiles of {sizes}.", tuple(f"{block}.{v}" for v in names))
+
+
+def _tiled_step_by_step(program: Program, block: str, tiles: dict[str, int]) -> tuple[Program, list[str]]:
+    """The loops split one by one, then reordered; and the names of the loops that were made, in order."""
+    outer, inner = [], []
+    for var, size in tiles.items():
+        made = split(program, loop=f"{block}.{var}", factors=[None, size])
+        program = made.program
+        for names, ref in zip((outer, inner), made.made, strict=True):
+            names.append(loop_ref(ref)[1])
+    return reorder(program, block=block, loops=[*outer, *inner]).program, [*outer, *inner]
+
+
+def _tiled_at_once(program: Program, block: str, tiles: dict[str, int]) -> tuple[Program, list[str]]:
+    """As `_tiled_step_by_step`, with one TVM schedule: to make one of a program and to read it back takes longer than
+    a primitive."""
+    _, _, around = tree.find_block(program, block)
+    outer, inner, gone = [], [], set()
+    for var in tiles:
+        gone.add(var)
+        beside = names_beside(program, block, tree.find_loop(program, block, var)[1])
+        for n, names in enumerate((outer, inner)):
+            names.append(unique(f"{var}{n}", {*outer, *inner, *(beside - gone)}, "_"))
+    if any(size < 1 for size in tiles.values()) or any(x.var.startswith("ax") for x in around):
+        raise ScheduleError("left to the single steps", node=block)
+
+    def action(schedule: Any) -> None:
+        loops = {x.var: rv for x, rv in zip(around, schedule.get_loops(schedule.get_sblock(block)), strict=True)}
+        halves = [schedule.split(loops[var], [None, size]) for var, size in tiles.items()]
+        schedule.reorder(*(h[0] for h in halves), *(h[1] for h in halves))
+
+    result = apply_in_tvm(program, "tile", block, action)
+    wanted = iter([*outer, *inner])
+    final = [name for x in around for name in ((next(wanted), next(wanted)) if x.var in tiles else (x.var,))]
+    for spelling in ("{}@", "{}"):
+        for depth, name in enumerate(final):
+            path, _, now = tree.find_block(result, block)
+            if now[depth].var != name:
+                result = rename_loop(result, path[: depth + 1], spelling.format(name))
+    return result, [*outer, *inner]
