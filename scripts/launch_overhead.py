@@ -27,9 +27,10 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from neptune_lab.runtime import KernelSpec, TensorSpec, load
+from neptune_lab.runtime import KernelSpec, load
 from neptune_lab.runtime.torch_op import torch_op
 from neptune_lab.target import Target
+from neptune_lab.tensor_spec import TensorSpec
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 H200 = Target("h200")

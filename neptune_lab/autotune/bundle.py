@@ -12,7 +12,7 @@ import numpy as np
 
 import neptune_lab.runtime
 from neptune_lab.autotune.candidate import Candidate
-from neptune_lab.autotune.measuring import record_of, source_hash, spec_of, task_of
+from neptune_lab.autotune.measuring import record_of, source_hash, task_of
 from neptune_lab.autotune.tune import default_search
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_bytes, write_text
@@ -107,7 +107,8 @@ def _copy_runtime(lib: Path) -> None:
     """The package's own runtime with its checks of what it reads, which need nothing of the rest."""
     runtime = Path(neptune_lab.runtime.__file__).parent
     package = lib / "neptune_lab"
-    own = [runtime.parent / name for name in ("__init__.py", "collector.py", "errors.py", "files.py", "scalar_ops.py")]
+    names = ("__init__.py", "collector.py", "errors.py", "files.py", "scalar_ops.py", "tensor_spec.py")
+    own = [runtime.parent / name for name in names]
     for path in (*own, *sorted(runtime.rglob("*.py")), *sorted((runtime.parent / "strict").rglob("*.py"))):
         write_bytes(package / path.relative_to(runtime.parent), path.read_bytes(), parents=True)
 
@@ -154,7 +155,7 @@ def _kernels(
         except NeptuneError as error:
             refusal = error.reason
             continue
-        spec, digest = spec_of(kernel), source_hash(kernel.source)
+        spec, digest = kernel.spec, source_hash(kernel.source)
         if digest in made:
             continue
         file = f"kernels/{name}_{len(made):03d}.py"

@@ -14,14 +14,13 @@ import numpy as np
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.records import Record, definition_of, workload_key
-from neptune_lab.runtime import DeviceFacts, KernelSpec, TensorSpec
+from neptune_lab.runtime import DeviceFacts, KernelSpec
 from neptune_lab.runtime.task import Draw, Task
 from neptune_lab.runtime.trial import Measurement
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
     from neptune_lab.operators import Operator
-    from neptune_lab.pipeline import Kernel
     from neptune_lab.target import Target
 
 
@@ -113,18 +112,6 @@ def portable(op: Operator) -> Operator:
     return replace(op, build=_Given(op.program), compute=_not_here, draw=_not_here)
 
 
-def spec_of(kernel: Kernel) -> KernelSpec:
-    """A compiled kernel as the runtime takes it."""
-    op, source = kernel.operator, kernel.triton
-    return KernelSpec(
-        source.name,
-        source.entry,
-        source.text,
-        tuple(TensorSpec(t.name, t.shape, t.dtype) for t in op.inputs),
-        tuple(TensorSpec(t.name, t.shape, t.dtype) for t in op.outputs),
-    )
-
-
 def emit(op: Operator, candidate: Candidate, target: Target | None = None) -> KernelSpec | str:
     """Compiles a candidate to Triton's source, or says why some stage refuses it.
 
@@ -132,7 +119,7 @@ def emit(op: Operator, candidate: Candidate, target: Target | None = None) -> Ke
         target: the GPU to emit for; None: the one at hand.
     """
     try:  # its numbers are compared with the reference on the device, before it is timed
-        return spec_of(candidate.compile(op, validate="none", target=target))
+        return candidate.compile(op, validate="none", target=target).spec
     except NeptuneError as error:
         return error.reason
 

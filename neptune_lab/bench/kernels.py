@@ -18,10 +18,11 @@ from neptune_lab.bench.measured import DEFAULT
 from neptune_lab.bench.setups import Setup
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
-from neptune_lab.runtime import KernelSpec, TensorSpec
+from neptune_lab.runtime import KernelSpec
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
 from neptune_lab.strict.json_text import read_json
 from neptune_lab.strict.typed import Line, Name, Text, Words, unpack
+from neptune_lab.tensor_spec import TensorSpec
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -74,14 +75,7 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
             kernel = compile(setup.op, template, **options)
     except NeptuneError as error:
         return Compiled(None, options, error.reason)
-    spec = KernelSpec(
-        kernel.triton.name, kernel.triton.entry, kernel.source, _specs(setup.op.inputs), _specs(setup.op.outputs)
-    )
-    return Compiled(spec, {"template": template or "by shape", **options}, note)
-
-
-def _specs(tensors: Iterable[Any]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(t.name, t.shape, t.dtype) for t in tensors)
+    return Compiled(kernel.spec, {"template": template or "by shape", **options}, note)
 
 
 def export(

@@ -14,6 +14,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Expr, Previous, Program, Store, transform
 from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_ir.tree import map_blocks, stores
+from neptune_lab.relative_error import relative_error
 from neptune_lab.strict.console import shown
 
 
@@ -140,14 +141,6 @@ def compare(program: Program, reference: Program, inputs: dict[str, np.ndarray],
         tolerance: the largest relative Frobenius distance of an output that counts as equal.
     """
     ours, theirs = run_wide(program, inputs), run_wide(reference, inputs)
-    errors = []
-    for name in reference.outputs:
-        a, b = ours[name].astype("float64"), theirs[name].astype("float64")
-        finite = np.isfinite(b)
-        if not np.array_equal(np.isfinite(a), finite) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-            errors.append((name, float("inf")))
-            continue
-        scale = float(np.linalg.norm(b[finite])) or 1.0
-        errors.append((name, float(np.linalg.norm(a[finite] - b[finite])) / scale))
+    errors = tuple((name, relative_error(ours[name], theirs[name])) for name in reference.outputs)
     worst = max(error for _, error in errors)
-    return Agreement(worst <= tolerance, worst, tolerance, tuple(errors))
+    return Agreement(worst <= tolerance, worst, tolerance, errors)

@@ -17,6 +17,7 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer
+from neptune_lab.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program
@@ -35,18 +36,6 @@ LARGEST_TENSOR = 2**40
 
 # Plain JSON, so that a record can name the operator it was made from.
 Params: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """Name, static shape and dtype of an input or output."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from neptune_lab.files import write_text
 from neptune_lab.htile import outline, printer
 from neptune_lab.htile.nodes import Program as TileProgram
@@ -18,6 +16,7 @@ from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.pipeline import record
 from neptune_lab.pipeline.exceptions import exceptions_met
+from neptune_lab.relative_error import relative_error
 from neptune_lab.trace import Trace
 
 if TYPE_CHECKING:
@@ -108,14 +107,14 @@ class Kernel:
     @cached_property
     def spec(self) -> KernelSpec:
         """What the runtime needs of the kernel: the module's text, its entry, inputs and outputs."""
-        from neptune_lab.runtime import KernelSpec, TensorSpec
+        from neptune_lab.runtime import KernelSpec
 
         return KernelSpec(
             name=self.triton.name,
             entry=self.triton.entry,
             text=self.triton.text,
-            inputs=tuple(TensorSpec(s.name, s.shape, s.dtype) for s in self.operator.inputs),
-            outputs=tuple(TensorSpec(s.name, s.shape, s.dtype) for s in self.operator.outputs),
+            inputs=self.operator.inputs,
+            outputs=self.operator.outputs,
         )
 
     def __call__(self, *tensors: Any) -> Any:
@@ -185,16 +184,8 @@ class Kernel:
         inputs = tuple(self.operator.random_inputs(seed).values())
         want = self.operator.reference(*inputs)
         wanted = want if isinstance(want, tuple) else (want,)
-        return max(_distance(a, b) for a, b in zip(call_on_arrays(self._loaded, inputs), wanted, strict=True))
+        return max(relative_error(a, b) for a, b in zip(call_on_arrays(self._loaded, inputs), wanted, strict=True))
 
     def __repr__(self) -> str:
         launches = ", ".join(f"{k.name}{k.grid}" for k in self.triton.kernels)
         return f"<Kernel {self.operator.name}: {launches}>"
-
-
-def _distance(got: np.ndarray, want: np.ndarray) -> float:
-    finite = np.isfinite(want)
-    if not np.array_equal(finite, np.isfinite(got)) or not np.array_equal(got[~finite], want[~finite], equal_nan=True):
-        return float("inf")
-    scale = float(np.linalg.norm(want[finite]))
-    return float(np.linalg.norm(got[finite] - want[finite])) / (scale or 1.0)

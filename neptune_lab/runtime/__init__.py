@@ -5,7 +5,7 @@ from __future__ import annotations
 from neptune_lab.runtime.arrays import call_on_arrays, to_tensor
 from neptune_lab.runtime.device import DeviceFacts, device_facts, interpreting
 from neptune_lab.runtime.load import LoadedKernel, cache_directory, load
-from neptune_lab.runtime.spec import KernelSpec, TensorSpec
+from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.timing import Ceiling, Measured, Resources, has_gpu, measure, resources, time_loaded
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "LoadedKernel",
     "Measured",
     "Resources",
-    "TensorSpec",
     "cache_directory",
     "call_on_arrays",
     "device_facts",

@@ -7,21 +7,12 @@ from math import isfinite
 from typing import Any, Literal, TypeAlias
 
 from neptune_lab.runtime.named import known_arity
-from neptune_lab.runtime.spec import DType
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.typed import Extent, Name, unpack
 from neptune_lab.strict.values import Refusal
+from neptune_lab.tensor_spec import DType, TensorSpec
 
 _Axis: TypeAlias = tuple[Name, Extent]
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of a definition."""
-
-    name: Name
-    shape: tuple[Extent, ...]
-    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +32,7 @@ class Stage:
 class Definition:
     """A whole definition."""
 
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
     outputs: tuple[Name, ...]
     masked: tuple[Name, ...]
     stages: tuple[Stage, ...]

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
-from neptune_lab.strict.dtypes import DTYPES
-from neptune_lab.strict.typed import Extent, Line, Name, OneOf, Words
-
-DType: TypeAlias = Annotated[str, OneOf(DTYPES)]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One argument or result: `dtype` as torch spells it after its dot ("float16")."""
-
-    name: Name
-    shape: tuple[Extent, ...]
-    dtype: DType
+from neptune_lab.strict.typed import Line, Name, Words
+from neptune_lab.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.arrays import to_tensor
 from neptune_lab.runtime.definition_form import check_definition
 from neptune_lab.runtime.reference import reference
-from neptune_lab.runtime.spec import TensorSpec
 from neptune_lab.strict.typed import Count, Line, Name, unpack
+from neptune_lab.tensor_spec import TensorSpec
 
 # The largest relative error (Frobenius norm) that counts as right: a few times what a kernel makes that rounds to this
 # dtype between two matrix products (float32 ones may use tf32), and far less than what a mistake makes.

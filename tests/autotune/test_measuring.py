@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from neptune_lab.autotune.candidate import Candidate
-from neptune_lab.autotune.measuring import emit, portable, spec_of, starts_cold, task_of
+from neptune_lab.autotune.measuring import emit, portable, starts_cold, task_of
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention, custom, find, gemm_chain
 from neptune_lab.records import workload_key
@@ -91,7 +91,7 @@ def test_a_portable_operator_is_pickled_and_compiles_to_the_same(small, with_war
     sent = pickle.loads(pickle.dumps(portable(small)))
     spec = emit(sent, with_warps(4), Target("h200"))
     assert isinstance(spec, KernelSpec)
-    assert spec == spec_of(with_warps(4).compile(small))
+    assert spec == with_warps(4).compile(small).spec
     with pytest.raises(MeasureError, match="to be compiled only"):
         sent.random_inputs()
 
@@ -146,7 +146,7 @@ def test_tolerance_follows_the_dtypes(name, dtype, tolerance):
 
 @pytest.fixture(scope="module")
 def spec(small, with_warps):
-    return spec_of(with_warps(fake_runner.FAST).compile(small))
+    return with_warps(fake_runner.FAST).compile(small).spec
 
 
 def changed(spec, old, new):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import neptune_lab as nl
-from neptune_lab.autotune.measuring import spec_of, task_of
+from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.tune import tune
 from neptune_lab.operators import attention, find
 from neptune_lab.records import Store, best
@@ -28,7 +28,7 @@ def test_a_copy_takes_about_as_long_as_its_bytes(cold):
 
 def test_cold_launches_take_longer_than_warm_ones():
     op = find("norms.l2_norm")(rows=64, cols=1 << 14)
-    spec = spec_of(nl.compile(op))
+    spec = nl.compile(op).spec
     warm, cold = (measure(task_of(op, cold=c), spec) for c in (False, True))
     assert warm.failure is cold.failure is None
     assert 0 < warm.us < cold.us

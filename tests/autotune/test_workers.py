@@ -13,7 +13,7 @@ from devices import A100, H200
 from waiting import LONG, wait_until
 
 from neptune_lab.autotune.dask_workers import DaskWorkers
-from neptune_lab.autotune.measuring import spec_of, task_of
+from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.workers import LocalWorkers, local, same_device
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.process import ChildProcess
@@ -91,7 +91,7 @@ def test_no_gpu_is_said_at_once():
 
 
 def measured(workers, small, with_warps, warps):
-    return workers.measure(task_of(small), spec_of(with_warps(warps).compile(small)))
+    return workers.measure(task_of(small), with_warps(warps).compile(small).spec)
 
 
 def test_a_station_survives_its_candidates(station, small, with_warps):
@@ -162,7 +162,7 @@ def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
         assert workers.facts().triton
         assert "status -11" in measured(workers, small, with_warps, fake_runner.CRASHES).failure
         assert measured(workers, small, with_warps, fake_runner.FAST).us == 10.0
-        again = workers.measure_again(task_of(small), [spec_of(with_warps(fake_runner.SLOW).compile(small))])
+        again = workers.measure_again(task_of(small), [with_warps(fake_runner.SLOW).compile(small).spec])
         assert [m.us for m in again] == [19.0]
         workers.drain()
         with pytest.raises(MeasureError, match="given up"):

@@ -18,7 +18,7 @@ from neptune_lab.autotune import dask_workers
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.clock import within
 from neptune_lab.autotune.dask_workers import DaskWorkers
-from neptune_lab.autotune.measuring import spec_of, task_of
+from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.workers import WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention
@@ -41,7 +41,7 @@ def task(small):
 @pytest.fixture(scope="module")
 def spec(small):
     def make(warps: int):
-        return spec_of(Candidate.of("rolling_update", block_q=16, block_kv=16, num_warps=warps).compile(small))
+        return Candidate.of("rolling_update", block_q=16, block_kv=16, num_warps=warps).compile(small).spec
 
     made = {warps: make(warps) for warps in (fake_runner.FAST, fake_runner.HANGS)}
     return made.__getitem__

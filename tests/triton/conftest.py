@@ -11,7 +11,8 @@ import pytest
 
 from neptune_lab.htile.nodes import Program
 from neptune_lab.htile_to_triton import emit
-from neptune_lab.runtime import KernelSpec, LoadedKernel, TensorSpec, load
+from neptune_lab.runtime import KernelSpec, LoadedKernel, load
+from neptune_lab.tensor_spec import TensorSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "htile"))
 

@@ -15,7 +15,8 @@ from triton.runtime.errors import OutOfResources
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.htile_to_triton import emit
-from neptune_lab.runtime import KernelSpec, TensorSpec, cache_directory, device_facts, load
+from neptune_lab.runtime import KernelSpec, cache_directory, device_facts, load
+from neptune_lab.tensor_spec import TensorSpec
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

@@ -28,7 +28,7 @@ from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.validate import triton_numpy
 from neptune_lab.pipeline.validate.compare import Difference, Wanted, difference, expectations, has_masks
 from neptune_lab.pipeline.validate.data import data_sets
-from neptune_lab.pipeline.validate.replay import small_schedule
+from neptune_lab.pipeline.validate.replay import small_schedule, specs_of
 from neptune_lab.pipeline.validate.report import Validated, failed, shapes_of
 from neptune_lab.pipeline.validate.resize import Resized, resized_schedule
 from neptune_lab.pipeline.validate.sizes import Plan, plan
@@ -342,17 +342,15 @@ def _is_large(kernel: Kernel, mode: str) -> bool:
 
 def repeat(definition: Program, steps: str, code: CodeOptions, inputs: Arrays) -> None:
     """What a script of a ValidationError calls: compiles the same program again, and prints the first difference."""
-    from neptune_lab.operators import Operator, TensorSpec
-
-    def specs(names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(n, definition.buffer(n).shape, definition.buffer(n).dtype) for n in names)
+    from neptune_lab.operators import Operator
 
     def unused(*_: object) -> tuple[np.ndarray, ...]:
         raise NotImplementedError
 
     operator = Operator(
-        name=definition.name, title=definition.name, doc="", params={}, inputs=specs(definition.inputs),
-        outputs=specs(definition.outputs), source="", build=lambda: definition, compute=unused, draw=unused,
+        name=definition.name, title=definition.name, doc="", params={},
+        inputs=specs_of(definition, definition.inputs), outputs=specs_of(definition, definition.outputs),
+        source="", build=lambda: definition, compute=unused, draw=unused,
     )  # fmt: skip
     kernel = lower(Schedule.replay(operator, steps), replace(code), None)
     wanted = expectations(definition, [inputs], repaired_by_vectors(kernel.schedule))[0]

@@ -31,10 +31,13 @@ def small_schedule(scheduled: Schedule, planned: Plan) -> Schedule:
 def small_operator(operator: Operator, small: Program) -> Operator:
     """The operator with the definition `small`."""
 
-    def specs(names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(n, small.buffer(n).shape, small.buffer(n).dtype) for n in names)
+    inputs, outputs = specs_of(small, small.inputs), specs_of(small, small.outputs)
+    return replace(operator, inputs=inputs, outputs=outputs, build=lambda: small, captured={})
 
-    return replace(operator, inputs=specs(small.inputs), outputs=specs(small.outputs), build=lambda: small, captured={})
+
+def specs_of(program: Program, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+    """Names, shapes and dtypes of some of a program's buffers."""
+    return tuple(TensorSpec(n, program.buffer(n).shape, program.buffer(n).dtype) for n in names)
 
 
 def _step(step: Step, before: Program, now: Program, sizes: Sizes) -> Step:

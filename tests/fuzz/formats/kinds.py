@@ -38,9 +38,10 @@ from neptune_lab.pipeline.options import check_names, split
 from neptune_lab.pipeline.realistic_inputs import recorded_inputs
 from neptune_lab.pytorch import stored
 from neptune_lab.records import Record, Store, best, nearest, read, workload_key
-from neptune_lab.runtime import KernelSpec, TensorSpec
+from neptune_lab.runtime import KernelSpec
 from neptune_lab.runtime.accuracy import read_tensors
 from neptune_lab.runtime.bundle import read_entry, read_manifest
+from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.trace import links, load_trace, save
 
 OP = attention.causal(heads=2, seq=32, head_dim=16)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neptune_lab.relative_error import relative_error
 from neptune_widgets.course.exercise import NotYet, exercise
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def errors(kernel: Kernel, seed: int = 0) -> Iterator[tuple[str, float, float]]:
         last = program
         wide = interpret(program, inputs, dtype="float64")[output]
         narrow = interpret(program, inputs)[output]
-        yield name, _distance(wide, want), _distance(narrow, want)
+        yield name, relative_error(wide, want), relative_error(narrow, want)
 
 
 def visited_figure(kernel: Kernel) -> tuple[Any, str]:
@@ -169,10 +170,6 @@ def visited_figure(kernel: Kernel) -> tuple[Any, str]:
     # A mark a tile: there are few.
     layout = {k: {**v, "dtick": 1} if k[1:5] == "axis" else v for k, v in figure["layout"].items()}
     return {**figure, "layout": layout}, words
-
-
-def _distance(got: np.ndarray, want: np.ndarray) -> float:
-    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
 def links(kernel: Kernel) -> Iterator[tuple[int, str, str, str]]:
