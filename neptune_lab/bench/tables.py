@@ -185,7 +185,7 @@ def summary(results: Results) -> str:
         rates = results.rates
         lines.append(
             f"Copy {rates['copy_gbps'] / 1e3:.2f} TB/s, fp16 product {rates['matmul_tflops']:.0f} TFLOP/s, "
-            f"nothing between two events {rates['empty_us']:.1f} µs."
+            f"overhead of an empty event pair {rates['empty_us']:.1f} µs."
         )
     clocks = [s.load["sm_mhz"] for s in results.setups if isinstance(s.load.get("sm_mhz"), float)]
     if clocks:
