@@ -140,7 +140,7 @@ EXAMPLES = (
     Row("L2 norm, RMSNorm, performer", "4.4, C", ("operators.norms", "operators.performer"), ("08",)),
     Row("operators and setups", "7, Table 1", ("operators.presets", "bench.setups.all_setups"), ("06",)),
     Row(
-        "against compilers and libraries",
+        "comparison with compilers and libraries",
         "8.1, 8.2, Tables 2, 4, Figures 8, 16, 17",
         ("bench.tables.speedup_rows", "bench.figures.relative"),
     ),
@@ -172,24 +172,29 @@ PAST = (
         "Vector repair",
         "",
         ("repair.vector",),
-        note="a matrix where no single h exists. The paper's solver finds no repair for mean and variance in one pass "
-        "(Welford); this one does.",
+        note="a matrix, used if no single h exists. The paper's solver finds no repair for mean and variance in one "
+        "pass (Welford); this one does.",
     ),
     Row(
         "Loops without masked tiles",
         "",
         ("htile_passes.partition_masked_loops",),
-        note="from a mask's affine form, which covers windows too.",
+        note="computed from a mask's affine form; also works for window masks.",
     ),
     Row(
         "A numerical check of every proof",
         "",
         ("loop_ir.written.check_written",),
-        note="each repair is computed as it is written in the program, at random points, by code that shares nothing "
-        "with the algebra.",
+        note="each repair is evaluated as written in the program, at random points, by code that shares nothing with "
+        "the algebra.",
     ),
-    Row("Guards", "", ("repair.guard.find_guards",), note="singular points get a regular value, with a proof."),
-    Row("Gluon", "", ("htile_to_gluon",), note="kernels for Hopper with warps that load and warps that compute."),
+    Row(
+        "Guards",
+        "",
+        ("repair.guard.find_guards",),
+        note="singular points get a regular value, with a proof that no accumulated value is lost.",
+    ),
+    Row("Gluon", "", ("htile_to_gluon",), note="kernels for Hopper in which some warps load and others compute."),
 )
 
 
@@ -209,7 +214,7 @@ def page() -> str:
         "## MCFuser",
         "The tuner's method. Files are in `neptune_lab/` here too.",
         _table(MCFUSER, "term"),
-        "## Past the papers",
+        "## Beyond the papers",
         "\n".join(f"- **{row.what}** ({', '.join(f'`{n}`' for n in row.names)}): {row.note}" for row in PAST),
     ]
     return "\n\n".join(parts) + "\n"
