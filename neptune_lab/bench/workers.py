@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import time
+import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from neptune_lab.runtime.process import WAKE_SECONDS
+from neptune_lab.errors import MeasureError
+from neptune_lab.runtime.process import WAKE_SECONDS, ChildProcess
 
 Task = TypeVar("Task")
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A task without an answer: its process ended, or took too long."""
+    """A task without an answer: its process ended, or took too long, or the function raised."""
 
     reason: str
 
 
 # A process imports torch and more before it can begin.
 _START_S = 180.0
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """The first that a process sends: it has imported what the function needs."""
-
-
-@dataclass
-class _Worker(Generic[Task]):
-    process: BaseProcess
-    pipe: Connection
-    deadline: float
-    task: Task | None = None
 
 
 def run_apart(
@@ -47,7 +32,6 @@ def run_apart(
     workers: int,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[Task, Any]]:
     """`function(task)` for every task, as they come: pairs of a task and its answer, or `Lost`.
 
@@ -57,84 +41,38 @@ def run_apart(
         workers: processes at a time.
         timeout_s: how long one task may take, the start of a process aside.
         environment: variables set in the processes before `function` runs.
-        clock: seconds, from which the time limit is read.
     """
-    waiting = list(reversed(tasks))
-    serving = [_start(function, environment or {}, clock() + _START_S) for _ in range(min(workers, len(tasks)))]
-    try:
-        for worker in serving:
-            _give(worker, waiting)
-        while any(w.task is not None for w in serving):
-            busy = [w for w in serving if w.task is not None]
-            left = max(0.0, min(w.deadline for w in busy) - clock())
-            ready = wait([w.pipe for w in busy], min(left, WAKE_SECONDS))
-            for n, worker in enumerate(serving):
-                if worker.task is None:
-                    continue
-                task = worker.task
-                if worker.pipe in ready:
-                    answer, alive = _receive(worker)
-                    worker.deadline = clock() + timeout_s
-                    if isinstance(answer, _Ready):
-                        continue
-                elif clock() > worker.deadline:
-                    answer, alive = Lost(f"no answer within {timeout_s:.0f} s"), False
-                else:
-                    continue
-                if not alive:
-                    _end(worker)
-                    worker = serving[n] = _start(function, environment or {}, clock() + _START_S) if waiting else worker
-                worker.task = None
-                if waiting:
-                    _give(worker, waiting)
-                yield task, answer
-    finally:
-        for worker in serving:
-            _end(worker)
+    name, module = f"{function.__module__}:{function.__name__}", function.__module__
+    children = [ChildProcess(environment, [module]) for _ in range(min(workers, len(tasks)))]
+    idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+    for child in children:
+        idle.put(child)
 
-
-def _start(function: Callable[[Task], Any], environment: Mapping[str, str], deadline: float) -> _Worker[Task]:
-    # CUDA does not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, function, dict(environment)), daemon=False)
-    process.start()
-    there.close()
-    return _Worker(process, here, deadline)
-
-
-def _give(worker: _Worker[Task], waiting: list[Task]) -> None:
-    worker.task = waiting.pop()
-    worker.pipe.send(worker.task)
-
-
-def _receive(worker: _Worker[Task]) -> tuple[Any, bool]:
-    """The answer, and whether the process can take another task."""
-    try:
-        answer = worker.pipe.recv()
-    except (EOFError, ConnectionResetError):
-        worker.process.join(5)
-        return Lost(f"the process ended with status {worker.process.exitcode}"), False
-    return answer, not getattr(answer, "fatal", False)
-
-
-def _end(worker: _Worker[Task]) -> None:
-    worker.pipe.close()
-    worker.process.join(0.2)
-    if worker.process.is_alive():
-        worker.process.kill()
-        worker.process.join(5)
-
-
-def _serve(pipe: Connection, function: Callable[[Any], Any], environment: Mapping[str, str]) -> None:
-    os.environ.update(environment)
-    pipe.send(_Ready())
-    while True:
+    def answer(task: Task) -> Any:
+        child = idle.get()
         try:
-            task = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
-            return
-        answer = function(task)
-        pipe.send(answer)
-        if getattr(answer, "fatal", False):
-            return
+            child.call("builtins:bool", timeout=_START_S)  # the start counts apart from the task
+            found = child.call(name, task, timeout=timeout_s)
+            if getattr(found, "fatal", False):
+                child.close()
+            return found
+        except MeasureError as error:
+            return Lost(error.reason)
+        finally:
+            idle.put(child)
+
+    waiting: dict[Future[Any], Task] = {}
+    try:
+        with ThreadPoolExecutor(max(1, len(children))) as pool:
+            waiting.update((pool.submit(answer, task), task) for task in tasks)
+            try:
+                while waiting:
+                    for future in wait(waiting, WAKE_SECONDS, FIRST_COMPLETED).done:
+                        yield waiting.pop(future), future.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in children:
+                    child.kill()  # ends the calls that threads of the pool wait for
+    finally:
+        for child in children:
+            child.close()
