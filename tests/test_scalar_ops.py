@@ -29,11 +29,12 @@ from neptune_lab.loop_ir import run_in_python, tags
 from neptune_lab.loop_ir.nodes import Block, Buffer, Const, Iter, Load, Loop, Op, Program, Store, Var
 from neptune_lab.loop_ir.render import as_figure
 from neptune_lab.loop_ir.sign import range_of
-from neptune_lab.loop_ir.sympy_bridge import read_term, write
 from neptune_lab.loop_ir.tvm_compat.inward import from_tvm
 from neptune_lab.loop_ir.tvm_compat.outward import to_tvm
 from neptune_lab.loop_ir.visits import evaluate
-from neptune_lab.loop_ir.written import compute
+from neptune_lab.loop_to_repair.read import read_term
+from neptune_lab.loop_to_repair.write import write
+from neptune_lab.loop_to_repair.written import compute
 from neptune_lab.operators import custom
 from neptune_lab.operators import math as mod_math
 from neptune_lab.operators.operations import operate

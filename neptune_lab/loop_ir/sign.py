@@ -8,7 +8,7 @@ bounded away from 0 counts as positive.  Anything else keeps its guard at 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -90,12 +90,6 @@ def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
 def is_nonnegative(program: Program, expr: Expr) -> bool:
     """Whether the value is at least 0 for all inputs, as far as its form shows."""
     return range_of(program, expr).low >= 0
-
-
-def assumptions(program: Program, reads: Iterable[tuple[object, Expr]]) -> dict[str, tuple[str, ...]]:
-    """What to tell the solver of each symbol of a reading (`sympy_bridge.Reading.reads`): symbol's name -> words."""
-    told = {str(symbol): range_of(program, expr).words for symbol, expr in reads}
-    return {name: words for name, words in told.items() if words}
 
 
 def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset()) -> Range:

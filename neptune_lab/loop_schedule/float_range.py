@@ -30,10 +30,10 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.written import UFUNCS, compute
 from neptune_lab.loop_schedule.range_memory import remembered
 from neptune_lab.loop_schedule.range_samples import EACH, SEQUENCES, TAGS, draw, leaves_of
 from neptune_lab.loop_schedule.rolled_loop import Rolled
+from neptune_lab.loop_to_repair.written import UFUNCS, compute
 
 Array = npt.NDArray[Any]
 

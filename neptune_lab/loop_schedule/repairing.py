@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import RepairError, ScheduleError
-from neptune_lab.loop_ir import sign, tree
+from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
+from neptune_lab.loop_ir.sign import range_of
 from neptune_lab.loop_ir.simplify import simplify
-from neptune_lab.loop_ir.sympy_bridge import Reading, read_term, write
 from neptune_lab.loop_ir.unproved import unproved_notes, without_notes
-from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.remembered import resized
 from neptune_lab.loop_schedule.rolled_loop import rolled
 from neptune_lab.loop_schedule.special_values import Moment, Point, ProducerReads, find_points, producer_values
+from neptune_lab.loop_to_repair.read import Reading, assumptions, read_term
+from neptune_lab.loop_to_repair.write import write
+from neptune_lab.loop_to_repair.written import Places, check_written
 from neptune_lab.repair import (
     Counterexample,
     RepairTerm,
@@ -105,9 +107,8 @@ def read_consumer(
                 )
             named[node] = node.buffer
     reading = read_term(term, named)
-    assumptions = sign.assumptions(program, reading.reads)
     order = tuple(p for p in producers if p in reads)
-    return Question(reduction.reducer, term, named, reading, order, reads, assumptions)
+    return Question(reduction.reducer, term, named, reading, order, reads, assumptions(program, reading))
 
 
 def find_repair(program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]) -> Repair:
@@ -257,7 +258,7 @@ def _way(program: Program, producer: str) -> int:
     if block is None or is_repaired(block):
         return 0
     if reducer == "sum":
-        found = sign.range_of(program, Load(producer, ()))
+        found = range_of(program, Load(producer, ()))
         return 1 if found.low >= 0 else -1 if found.high <= 0 else 0
     return {"max": 1, "min": -1}.get(str(reducer), 0)
 

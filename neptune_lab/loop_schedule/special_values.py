@@ -37,8 +37,8 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.sign import may_be_infinite
-from neptune_lab.loop_ir.written import is_always, same_where_finite
 from neptune_lab.loop_schedule.vanishing import carries_nothing, folded_element, spoils
+from neptune_lab.loop_to_repair.written import is_always, same_where_finite
 from neptune_lab.repair import RepairTerm, VectorRepair, text
 
 if TYPE_CHECKING:

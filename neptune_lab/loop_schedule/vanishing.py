@@ -31,8 +31,8 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.sign import is_nonnegative
 from neptune_lab.loop_ir.simplify import bounds, simplify
-from neptune_lab.loop_ir.written import Still, is_never_a_number, stands_still
 from neptune_lab.loop_schedule.estimate import plain_reads
+from neptune_lab.loop_to_repair.written import Still, is_never_a_number, stands_still
 
 # What must hold, all of it, for an element to be at a point: values of some nodes, conditions as truth values.
 _Cause = Mapping[Expr, float | bool]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, transform
-from neptune_lab.loop_ir.sympy_bridge import write
+from neptune_lab.loop_to_repair.write import write
 from neptune_lab.repair import VectorRepair
 
 if TYPE_CHECKING:

@@ -41,11 +41,11 @@ from neptune_lab.loop_ir.nodes import (
     variables,
     with_buffers,
 )
-from neptune_lab.loop_ir.sympy_bridge import write
 from neptune_lab.loop_schedule.primitives.materialize_tags import materialize, own_tag
 from neptune_lab.loop_schedule.special_values import Moment, producer_values
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair
+from neptune_lab.loop_to_repair.write import write
 
 if TYPE_CHECKING:
     from sympy import Symbol

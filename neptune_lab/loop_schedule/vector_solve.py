@@ -9,7 +9,6 @@ from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, Var, loads, substitute, walk
 from neptune_lab.loop_ir.reduction import match_reduction
-from neptune_lab.loop_ir.sympy_bridge import read_term, write
 from neptune_lab.loop_schedule.estimate import Progress, is_plain_sum, plain_reads, progress_of
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.fusion import loop_ref
@@ -28,6 +27,8 @@ from neptune_lab.loop_schedule.repairing import (
 from neptune_lab.loop_schedule.rolled_loop import rolled
 from neptune_lab.loop_schedule.special_values import Moment, ProducerReads, producer_values
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
+from neptune_lab.loop_to_repair.read import read_term
+from neptune_lab.loop_to_repair.write import write
 from neptune_lab.repair import VectorRepair, solve_vector, text
 
 if TYPE_CHECKING:

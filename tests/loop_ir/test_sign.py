@@ -12,10 +12,10 @@ from tvm import te, tirx
 
 from neptune_lab.loop_ir.nodes import Const, Load, Op, Var, loads
 from neptune_lab.loop_ir.reduction import match_reduction
-from neptune_lab.loop_ir.sign import Range, assumptions, is_nonnegative, may_be_empty, may_be_infinite, range_of
-from neptune_lab.loop_ir.sympy_bridge import read_term
+from neptune_lab.loop_ir.sign import Range, is_nonnegative, may_be_empty, may_be_infinite, range_of
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_ir.tvm_compat import from_te
+from neptune_lab.loop_to_repair.read import assumptions, read_term
 from neptune_lab.operators import softmax
 from neptune_lab.pipeline import schedule
 from neptune_lab.repair import RepairError, solve, text
@@ -74,7 +74,7 @@ def asked(definition: small.Definition) -> tuple[str, Any, dict[str, tuple[str, 
     reduction = match_reduction(block)
     named = {read: "r" for read in loads(reduction.term) if read.buffer == "r"}
     reading = read_term(reduction.term, named)
-    return reduction.reducer, reading.term, assumptions(program, reading.reads)
+    return reduction.reducer, reading.term, assumptions(program, reading)
 
 
 @pytest.mark.parametrize(

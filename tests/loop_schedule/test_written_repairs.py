@@ -10,10 +10,10 @@ from tvm import te
 
 from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
-from neptune_lab.loop_ir.written import Places, check_written
 from neptune_lab.loop_schedule import repairing
 from neptune_lab.loop_schedule.remembered import forget_outcomes
 from neptune_lab.loop_schedule.repairing import Repair, as_written, read_consumer
+from neptune_lab.loop_to_repair.written import Places, check_written
 
 DEFINITIONS: dict[str, Callable[[], small.Definition]] = {
     "softmax": small.two_sums,

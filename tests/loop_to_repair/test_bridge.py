@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
-from neptune_lab.loop_ir.sympy_bridge import read_term, write
+from neptune_lab.loop_to_repair.read import read_term
+from neptune_lab.loop_to_repair.write import write
 
 I, J = Var("i"), Var("j")
 X, Y, R = Load("x", (I, J)), Load("y", (I, J)), Load("r", (I,))
