@@ -1,8 +1,8 @@
 // A small record for the tests: a sum that is fused under a max, its HTile and its Triton.
 
-import { type Doc, type Graph, type RawTrace, readTrace } from "./record";
+import { type Doc, type Graph, type Trace, readTrace } from "./record";
 
-const lines: RawTrace["lines"] = [
+const lines: Trace["lines"] = [
   ["def:s_max", "m = max(x[j] for j in range(4))", "s_max", "definition", []],
   ["def:s_sum", "s = sum(exp(x[j] - m) for j in range(4))", "s_sum", "definition", []],
   ["loop:j@s_max", "for j in range(4):", "s_max", "loop", ["def:s_max"]],
@@ -32,7 +32,7 @@ const phase = (key: string, program: number[], kind: "plain" | "early" | "repair
 });
 const derivation = { reducer: "sum", term: "exp(x - m)", steps: [{ title: "Read: f", text: "Read: f\n f(a, b) = a + b", latex: "", mathml: "", ok: true }], accepted: true, summary: "h = t*exp(m - m')" };
 
-export const rawTrace: RawTrace = {
+export const rawTrace: Trace = {
   operator: { name: "softmax", title: "Softmax", params: {}, inputs: [{ name: "x", shape: [4], dtype: "float32" }], outputs: [], source: "", definition: [0, 1] },
   steps: [
     { index: 0, primitive: "definition", arguments: {}, summary: "", phases: [phase("definition", [2, 3, 9, 4, 5], "plain")], error: null },
@@ -57,6 +57,7 @@ export const rawTrace: RawTrace = {
       { number: 3, text: "s = repair * s + tl.sum(e)", nodes: ["tile:s_sum"], blocks: ["store:s_sum"], definition: ["def:s_sum"] },
     ],
     launches: [{}],
+    validated: "",
   },
   versions: {},
   command: null,

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { fixture, rawTrace } from "./fixture";
 import { indexLinks, relate } from "./links";
-import { readTrace, stopName } from "./record";
+import { type Trace, readTrace, stopName } from "./record";
 
 const doc = fixture();
 const index = indexLinks(doc);
@@ -52,7 +52,7 @@ describe("the record", () => {
     expect(doc.steps[1]!.call).toBe("rolling_update(s_sum, s_max.j)");
   });
   it("refuses another schema, and a line that is not there", () => {
-    expect(() => readTrace({ ...rawTrace, schema: 1 })).toThrow(/schema 1/);
+    expect(() => readTrace({ ...rawTrace, schema: 1 } as unknown as Trace)).toThrow(/schema 1/);
     expect(() => readTrace({ ...rawTrace, lines: [] })).toThrow(/line 0/);
   });
   it("keeps a refused step, with the program as it was", () => {

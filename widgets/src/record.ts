@@ -1,105 +1,9 @@
-// The record (neptune_lab.trace) and the payload around it, as PROTOCOL.md and trace/record.py say.
+// The payload, as PROTOCOL.md says, and the record in it as a list of stops to walk through.
 
-export interface Line {
-  node: string;
-  text: string;
-  origin: string;
-  kind: string;
-  refs: string[];
-}
-export interface Tensor {
-  name: string;
-  shape: number[];
-  dtype: string;
-}
-export interface GraphNode {
-  id: string;
-  label: string;
-  kind: "input" | "map" | "reduce" | "output";
-  detail: string;
-  role: string;
-  x: number | null;
-  y: number | null;
-  width: number | null;
-  height: number | null;
-}
-export type EdgeKind = "plain" | "fused" | "repaired" | "early";
-export interface GraphEdge {
-  source: string;
-  target: string;
-  tensor: string;
-  kind: EdgeKind;
-  points: [number, number][];
-}
-export interface Graph {
-  nodes: GraphNode[];
-  edges: GraphEdge[];
-  width: number | null;
-  height: number | null;
-}
-export interface DerivationStep {
-  title: string;
-  text: string;
-  latex: string;
-  mathml: string;
-  ok: boolean;
-}
-export interface Derivation {
-  reducer: string;
-  term: string;
-  steps: DerivationStep[];
-  accepted: boolean;
-  summary: string;
-}
-interface RawPhase {
-  key: string;
-  title: string;
-  note: string;
-  program: number[];
-  graph: Graph;
-  derivation: Derivation | null;
-  wrong: boolean;
-}
-interface RawStep {
-  index: number;
-  primitive: string;
-  arguments: Record<string, unknown>;
-  summary: string;
-  phases: RawPhase[];
-  error: string | null;
-}
-export interface SourceLine {
-  number: number;
-  text: string;
-  nodes: string[];
-  blocks: string[];
-  definition: string[];
-}
-export interface RawTrace {
-  operator: {
-    name: string;
-    title: string;
-    params: Record<string, unknown>;
-    inputs: Tensor[];
-    outputs: Tensor[];
-    source: string;
-    definition: number[];
-  };
-  steps: RawStep[];
-  kernel: {
-    name: string;
-    htile: number[];
-    passes: { name: string; lines: number[]; notes: string[] }[];
-    source: string;
-    triton: SourceLine[];
-    launches: Record<string, unknown>[];
-    validated?: string;
-  } | null;
-  versions: Record<string, string>;
-  command: string | null;
-  schema: number;
-  lines: [string, string, string, string, string[]][];
-}
+import type { Derivation, Graph, GraphEdge, Line, SourceLine, Trace } from "./record_types";
+
+export type { Derivation, DerivationStep, Graph, GraphEdge, GraphNode, Line, SourceLine, Trace } from "./record_types";
+export type EdgeKind = GraphEdge["kind"];
 
 export interface Read {
   text: string;
@@ -168,7 +72,7 @@ export interface Editor {
   redo?: number;
 }
 export interface Payload {
-  trace: RawTrace;
+  trace: Trace;
   check: { ok: boolean | null; text: string } | null;
   kernel_error?: EditError | null;
   tags: { inputs: TagInput[]; rolling: string[]; tables: Record<string, Table> } | null;
@@ -219,7 +123,7 @@ export interface StepEntry {
   error: string | null;
 }
 export interface Doc {
-  trace: RawTrace;
+  trace: Trace;
   definition: Line[];
   steps: StepEntry[];
   stops: Stop[];
@@ -231,7 +135,7 @@ export interface Doc {
   program: Line[];
 }
 
-export const SCHEMA = 2;
+export const SCHEMA: Trace["schema"] = 2;
 
 const sameText = (a: Line[], b: Line[]): boolean => a.length === b.length && a.every((x, i) => x.text === b[i]!.text);
 
@@ -253,7 +157,7 @@ export function callText(primitive: string, args: Record<string, unknown>): stri
 }
 
 /** The payload's record, its pooled lines in place, as a list of stops. */
-export function readTrace(trace: RawTrace): Doc {
+export function readTrace(trace: Trace): Doc {
   if (!trace || trace.schema !== SCHEMA)
     throw new Error(`the record has schema ${String(trace?.schema)}, this page reads schema ${SCHEMA}`);
   const pool: Line[] = trace.lines.map(([node, text, origin, kind, refs]) => ({ node, text, origin, kind, refs }));

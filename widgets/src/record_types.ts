@@ -1,0 +1,139 @@
+// The classes of neptune_lab/trace/record.py as they are in JSON.
+// `pytest --update-golden` on tests/widgets/test_record_types.py writes this file.
+
+/** A line of a program, as its position in the record's `lines`. */
+export type LineAt = number;
+
+/** One line of a program. */
+export interface Line {
+  node: string;
+  text: string;
+  origin: string;
+  kind: string;
+  refs: string[];
+}
+
+/** Name, static shape and dtype of an input or output. */
+export interface TensorRecord {
+  name: string;
+  shape: number[];
+  dtype: string;
+}
+
+/** What was compiled: `params` are the arguments it was made from, `definition` has a line a stage. */
+export interface OperatorRecord {
+  name: string;
+  title: string;
+  params: Record<string, unknown>;
+  inputs: TensorRecord[];
+  outputs: TensorRecord[];
+  source: string;
+  definition: LineAt[];
+}
+
+/** A tensor or block; `x`, `y` is its centre, in points, from the top left, None where no layout was made. */
+export interface GraphNode {
+  id: string;
+  label: string;
+  kind: "input" | "map" | "reduce" | "output";
+  detail: string;
+  role: string;
+  x: number | null;
+  y: number | null;
+  width: number | null;
+  height: number | null;
+}
+
+/** `target` reads `tensor` of `source`; `points` is the line to draw, in points, from the source to the target. */
+export interface GraphEdge {
+  source: string;
+  target: string;
+  tensor: string;
+  kind: "plain" | "fused" | "repaired" | "early";
+  points: [number, number][];
+}
+
+/** The dataflow graph of a program's loop nests; `width` and `height` of the whole drawing, in points. */
+export interface Graph {
+  nodes: GraphNode[];
+  edges: GraphEdge[];
+  width: number | null;
+  height: number | null;
+}
+
+/** One step of the algebra, in three notations; `ok` is false on the step that was refused. */
+export interface DerivationStep {
+  title: string;
+  text: string;
+  latex: string;
+  mathml: string;
+  ok: boolean;
+}
+
+/** How the repair term was found, or why there is none: `term` is g as text, `summary` a sentence. */
+export interface Derivation {
+  reducer: string;
+  term: string;
+  steps: DerivationStep[];
+  accepted: boolean;
+  summary: string;
+}
+
+/** One phase of a step: the program after it, its graph, and its algebra where it has some. */
+export interface Phase {
+  key: string;
+  title: string;
+  note: string;
+  program: LineAt[];
+  graph: Graph;
+  derivation: Derivation | null;
+  wrong: boolean;
+}
+
+/** One primitive as it was applied; `error` where it refused, and then the program is what it was before. */
+export interface StepRecord {
+  index: number;
+  primitive: string;
+  arguments: Record<string, unknown>;
+  summary: string;
+  phases: Phase[];
+  error: string | null;
+}
+
+/** The HTile program after the pass called `name`; `refs` are lines of the last loop program. */
+export interface PassRecord {
+  name: string;
+  lines: LineAt[];
+  notes: string[];
+}
+
+/** A line of the Triton source, and what it came from. */
+export interface SourceLine {
+  number: number;
+  text: string;
+  nodes: string[];
+  blocks: string[];
+  definition: string[];
+}
+
+/** What was emitted. */
+export interface KernelRecord {
+  name: string;
+  htile: LineAt[];
+  passes: PassRecord[];
+  source: string;
+  triton: SourceLine[];
+  launches: Record<string, unknown>[];
+  validated: string;
+}
+
+/** A whole compilation; `command` is the command line that repeats it, `versions` are of the packages used. */
+export interface Trace {
+  operator: OperatorRecord;
+  steps: StepRecord[];
+  kernel: KernelRecord | null;
+  versions: Record<string, string>;
+  command: string | null;
+  schema: 2;
+  lines: [string, string, string, string, string[]][];
+}
