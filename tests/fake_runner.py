@@ -1,4 +1,4 @@
-"""Stands for `neptune_lab.runtime.trial` where there is no GPU: Triton's interpreter and a made-up clock.
+"""Stands for `neptune_lab.runtime.measurement` where there is no GPU: Triton's interpreter and a made-up clock.
 
 What happens to a kernel follows from the number of warps that it is launched with, which the interpreter ignores.
 """
@@ -11,10 +11,10 @@ import re
 import signal
 import time
 
-from neptune_lab.runtime import trial
-from neptune_lab.runtime.trial import facts
+from neptune_lab.runtime import measurement
+from neptune_lab.runtime.measurement import facts
 
-__all__ = ["compile_ahead", "facts", "measure", "measure_again", "prepare"]
+__all__ = ["compile_ahead", "facts", "measure", "prepare", "remeasure"]
 
 COMPILER_CRASHES, CRASHES, HANGS, RAISES, WRONG = 1, 2, 4, 8, 16
 # Microseconds of a launch, by its warps.
@@ -38,13 +38,13 @@ def clock(us):
 def prepare(task):
     if task.definition["outputs"] == os.environ.get("FAKE_NO_MEMORY", "").split():
         raise MemoryError("CUDA out of memory")
-    trial.prepare(task)
+    measurement.prepare(task)
 
 
 def compile_ahead(spec):
     if warps(spec) == COMPILER_CRASHES:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return trial.compile_ahead(spec)
+    return measurement.compile_ahead(spec)
 
 
 def measure(task, spec):
@@ -63,11 +63,11 @@ def measure(task, spec):
             text = re.sub(r"(tl\.store\(out_base.*?\], )", r"\g<1>1 + ", spec.text)
             assert text != spec.text
             spec = type(spec)(spec.name, spec.entry, text, spec.inputs, spec.outputs)
-    return trial.measure(task, spec, clock=clock(TIMES.get(warps(spec), 50.0)))
+    return measurement.measure(task, spec, clock=clock(TIMES.get(warps(spec), 50.0)))
 
 
-def measure_again(task, specs):
-    return tuple(trial.measure(task, spec, clock=clock(TIMES[warps(spec)] - 1.0)) for spec in specs)
+def remeasure(task, specs):
+    return tuple(measurement.measure(task, spec, clock=clock(TIMES[warps(spec)] - 1.0)) for spec in specs)
 
 
 def sleep(begun):

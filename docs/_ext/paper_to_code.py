@@ -56,7 +56,7 @@ TERMS = (
     Row("tile optimizer", "3", ("htile_passes.run",), ("06",)),
     Row("autotuner", "3, 6", ("autotune.tune.tune",), ("06",), "by MCFuser's method, below"),
     Row("cost model", "6", ("autotune.model.Model",), ("06",)),
-    Row("empirical measurement", "6", ("runtime.trial.measure",), ("06",)),
+    Row("empirical measurement", "6", ("runtime.measurement.measure",), ("06",)),
     # -- programs -----------------------------------------------------------------------------------------------------
     Row("loop nest", "3.1", ("loop_ir.tree.nest",), ("01",)),
     Row("affine access function", "3.1", ("htile.affine.affine", "loop_schedule.fusion.linear")),

@@ -16,9 +16,9 @@ from neptune_lab.autotune.clock import within
 from neptune_lab.autotune.workers import WorkersLost, same_device
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime import DeviceFacts, KernelSpec
-from neptune_lab.runtime.station import PREPARE_SECONDS, RUNNER, Station
+from neptune_lab.runtime.gpu_worker import PREPARE_SECONDS, RUNNER, GpuWorker
+from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.task import Task
-from neptune_lab.runtime.trial import Measurement
 
 CONNECT_SECONDS = 20.0
 # For an answer of the scheduler that asks no worker to measure.
@@ -40,7 +40,7 @@ class DaskWorkers:
 
     Args:
         scheduler: its address, such as "tcp://host:8786".
-        runner: as for `Station`.
+        runner: as for `GpuWorker`.
 
     Raises:
         MeasureError: dask is not installed, the scheduler does not answer, or it has no worker.
@@ -94,17 +94,17 @@ class DaskWorkers:
             self._ask(self._client.run, _drain)
 
     def kill(self) -> None:
-        """Ends the stations of the workers; calls that wait here end too."""
+        """Ends the processes of the workers; calls that wait here end too."""
         self._ended.set()
         with suppress(MeasureError):
             self._ask(self._client.run, _kill)
 
-    def measure_again(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
+    def remeasure(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
         """On one worker."""
-        return self._submit(_measure_again, task, tuple(specs))
+        return self._submit(_remeasure, task, tuple(specs))
 
     def close(self) -> None:
-        """Ends the stations of the workers, and leaves; the workers stay for others."""
+        """Ends the processes of the workers, and leaves; the workers stay for others."""
         for last in ((self._client.run, _close), (self._client.close, CONNECT_SECONDS)):
             with suppress(MeasureError):
                 self._ask(*last)
@@ -172,20 +172,20 @@ def _losses() -> tuple[type[BaseException], ...]:
 
 # -- on a worker ------------------------------------------------------------------------------------------------
 
-_station: Station | None = None
+_gpu_worker: GpuWorker | None = None
 _making = threading.Lock()
 
 
-def _here(runner: str) -> Station:
-    """The station of this dask worker, made at the first call."""
-    global _station
+def _here(runner: str) -> GpuWorker:
+    """The `GpuWorker` of this dask worker, made at the first call."""
+    global _gpu_worker
     with _making:
-        if _station is None:
+        if _gpu_worker is None:
             from dask.distributed import get_worker
 
             threads = get_worker().state.nthreads
-            _station = Station(compilers=max(1, threads), runner=runner)
-        return _station
+            _gpu_worker = GpuWorker(compilers=max(1, threads), runner=runner)
+        return _gpu_worker
 
 
 def _facts(runner: str) -> DeviceFacts:
@@ -196,25 +196,25 @@ def _measure(runner: str, task: Task, spec: KernelSpec) -> Measurement:
     return _here(runner).measure(task, spec)
 
 
-def _measure_again(runner: str, task: Task, specs: tuple[KernelSpec, ...]) -> tuple[Measurement, ...]:
-    return _here(runner).measure_again(task, specs)
+def _remeasure(runner: str, task: Task, specs: tuple[KernelSpec, ...]) -> tuple[Measurement, ...]:
+    return _here(runner).remeasure(task, specs)
 
 
 def _drain() -> None:
-    if _station is not None:
-        _station.drain()
+    if _gpu_worker is not None:
+        _gpu_worker.drain()
 
 
 def _kill() -> None:
-    if _station is not None:
-        _station.kill()
+    if _gpu_worker is not None:
+        _gpu_worker.kill()
 
 
 def _close() -> None:
-    """Ends the station, so that the next tuner finds the GPU's memory free."""
-    global _station
+    """Ends its processes, so that the next tuner finds the GPU's memory free."""
+    global _gpu_worker
     with _making:
-        if _station is not None:
-            _station.kill()
-            _station.close()
-        _station = None
+        if _gpu_worker is not None:
+            _gpu_worker.kill()
+            _gpu_worker.close()
+        _gpu_worker = None

@@ -62,7 +62,7 @@ def shared_memory(nests: tuple[NestChain, ...], candidate: Candidate, target: Ta
 def registers(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
     """Accumulators fit the registers, and there is something for each thread to hold."""
     for n, nest in enumerate(nests):
-        held = nest.values_a_thread(candidate.kwargs, n)
+        held = nest.values_per_thread(candidate.kwargs, n)
         many = nest.tiles(candidate.kwargs, n).get(nest.row or "", GROUP_ROWS) >= GROUP_ROWS
         most = (HELD_A_THREAD if many else HELD_A_THREAD_FEW_ROWS) if nest.has_product else HELD_A_THREAD_PLAIN
         if not LEAST_A_THREAD <= held <= most:

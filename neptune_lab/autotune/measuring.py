@@ -15,8 +15,8 @@ from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.records import Record, definition_of, workload_key
 from neptune_lab.runtime import DeviceFacts, KernelSpec
+from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.task import Draw, Task
-from neptune_lab.runtime.trial import Measurement
 
 if TYPE_CHECKING:
     from neptune_lab.loop_ir.nodes import Program

@@ -132,7 +132,7 @@ class NestChain:
                 if inner and loaded:
                     yield replace(max(inner, key=lambda o: len(o.loops)), itemsize=min(loaded))
 
-    def values_a_thread(self, options: Mapping[str, Option], n: int) -> float:
+    def values_per_thread(self, options: Mapping[str, Option], n: int) -> float:
         """How many numbers of the largest tiles each thread holds at once: the accumulators of all products, or where
         there are none, the largest tile that is loaded."""
         tiles = self.tiles(options, n)

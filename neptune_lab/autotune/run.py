@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.clock import Clock, within
-from neptune_lab.autotune.keeping import Keeper
 from neptune_lab.autotune.measuring import emit, now, portable, record_of, source_hash
 from neptune_lab.autotune.progress import Progress
+from neptune_lab.autotune.record_writer import RecordWriter
 from neptune_lab.autotune.workers import Workers, WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
 from neptune_lab.records import Record, RecordsWarning, dump
 from neptune_lab.runtime import DeviceFacts, KernelSpec
+from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.process import ChildProcess, ProcessKilled
 from neptune_lab.runtime.task import Task
-from neptune_lab.runtime.trial import Measurement
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from neptune_lab.pipeline import Kernel
 
 # The best few are timed again in turns, and for that some of the time is kept.
-AGAIN = 5
-AGAIN_SHARE = 0.1
+REMEASURED = 5
+REMEASURE_SHARE = 0.1
 EMIT_SECONDS = 60.0
 # After Ctrl-C for what is being measured, and for threads to end whose processes were killed.
 INTERRUPT_SECONDS = 20.0
@@ -107,7 +107,7 @@ class TuneResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _Outcome:
     """What came of a candidate: a record, the compiler's refusal, or the error that left it unmeasured."""
 
     candidate: Candidate
@@ -133,17 +133,17 @@ class Emitters:
         """As `measuring.emit`, in the next process that is free; MeasureError where that fails."""
         child = self._idle.get()
         try:
-            self._go_on()
+            self._check_running()
             call = f"{emit.__module__}:{emit.__name__}"
             try:
                 return child.call(call, op, candidate, target, timeout=EMIT_SECONDS)
             except ProcessKilled:  # from outside: once more
-                self._go_on()
+                self._check_running()
                 return child.call(call, op, candidate, target, timeout=EMIT_SECONDS)
         finally:
             self._idle.put(child)
 
-    def _go_on(self) -> None:
+    def _check_running(self) -> None:
         if self._ended.is_set():
             raise MeasureError("the candidate was given up: the run is at its end")
 
@@ -168,7 +168,7 @@ class Run:
     facts: DeviceFacts
     workers: Workers
     emitters: Emitters
-    keeper: Keeper
+    writer: RecordWriter
     command: str
     clock: Clock
     started: float
@@ -188,9 +188,9 @@ class Run:
         try:
             ended = self._loop(search, trials, shown)
             if ended in ("converged", "time", "trials"):
-                ended = self._again(ended)
+                ended = self._remeasure_best(ended)
         finally:
-            if said := self.keeper.finish():
+            if said := self.writer.finish():
                 warnings.warn(said, RecordsWarning, stacklevel=3)
         ranked = tuple(sorted(self.records.values(), key=lambda r: float("inf") if r.us is None else r.us))
         if not ranked or ranked[0].us is None:
@@ -198,13 +198,13 @@ class Run:
             raise MeasureError(self._nothing(ended), help=f"{lost}, or see what the failures say")
         seconds = self.clock.now() - self.started
         found = TuneResult(self.op, ranked[0], ranked, len(self.refusals), seconds, ended)
-        keeper = self.keeper
-        return replace(found, lost=len(self.unmeasured), unsaved=keeper.unsaved, rescued=keeper.rescued)
+        writer = self.writer
+        return replace(found, lost=len(self.unmeasured), unsaved=writer.unsaved, rescued=writer.rescued)
 
     def _loop(self, search: Searcher, trials: int | None, shown: Progress) -> str:
         """Asks, measures and tells, until something ends it; why it ended."""
-        done: queue.SimpleQueue[_Tried] = queue.SimpleQueue()
-        deadline = self.started + self.seconds * (1 - AGAIN_SHARE)
+        done: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        deadline = self.started + self.seconds * (1 - REMEASURE_SHARE)
         left: list[Future[None]] = []
         received, until = 0, self.started + self.seconds
         pool = ThreadPoolExecutor(self.workers.size)
@@ -218,12 +218,12 @@ class Run:
                 if len(left) == received:
                     return "trials" if trials is not None and received >= trials else "converged"
                 try:
-                    tried = self.clock.get(done, deadline)
+                    outcome = self.clock.get(done, deadline)
                 except queue.Empty:
                     return "time"
                 received += 1
-                search.tell(tried.candidate, self._keep(tried))
-                if said := self.keeper.news():
+                search.tell(outcome.candidate, self._keep(outcome))
+                if said := self.writer.news():
                     warnings.warn(said, RecordsWarning, stacklevel=4)
                 shown.update(self.clock.now() - self.started, received, self._failed(), self._best())
         except WorkersLost as error:
@@ -241,7 +241,7 @@ class Run:
         pool: ThreadPoolExecutor,
         tried: list[Future[None]],
         received: int,
-        done: queue.SimpleQueue[_Tried],
+        done: queue.SimpleQueue[_Outcome],
         until: float,
     ) -> None:
         """Waits for what is on a GPU, but not past `until`, and keeps it."""
@@ -263,51 +263,51 @@ class Run:
             with suppress(WorkersLost):
                 self._keep(done.get())
 
-    def _try(self, candidate: Candidate, done: Callable[[_Tried], None]) -> None:
+    def _try(self, candidate: Candidate, done: Callable[[_Outcome], None]) -> None:
         """Emits and measures one candidate; whatever happens, something is put into the queue."""
         try:
-            tried = self._tried(candidate)
+            outcome = self._measured(candidate)
         except Exception as error:  # noqa: BLE001 - the loop raises what is not ours
-            tried = _Tried(candidate, error=error)
-        done(tried)
+            outcome = _Outcome(candidate, error=error)
+        done(outcome)
 
-    def _tried(self, candidate: Candidate) -> _Tried:
+    def _measured(self, candidate: Candidate) -> _Outcome:
         spec = self.emitters.emit(self.sent, candidate, self.target)
         if isinstance(spec, str):
-            return _Tried(candidate, refusal=spec)
+            return _Outcome(candidate, refusal=spec)
         found = self.known.get(source_hash(spec.text))
         if found is None:
             found = self._record(candidate, spec, self.workers.measure(self.task, spec))
-            self.keeper.put(found)
-        return _Tried(candidate, spec, found)
+            self.writer.put(found)
+        return _Outcome(candidate, spec, found)
 
     def _record(self, candidate: Candidate, spec: KernelSpec, found: Measurement) -> Record:
         about = (self.op.name, self.op.params)
         return record_of(about, self.task, candidate.to_json(), spec.text, self.facts, found, self.command)
 
-    def _keep(self, tried: _Tried) -> float | None:
+    def _keep(self, outcome: _Outcome) -> float | None:
         """Notes what came of a candidate; its time. Raises WorkersLost, and what is no error of ours."""
-        if tried.record is not None and tried.spec is not None:
-            self.specs[tried.record.source] = tried.spec
-            self.records[tried.record.source] = tried.record
-            return tried.record.us
-        if tried.refusal is not None:
-            self.refusals.append(tried.refusal)
-        elif isinstance(tried.error, MeasureError) and not isinstance(tried.error, WorkersLost):
-            self.unmeasured.append(tried.error.reason)  # the worker's fault, not the candidate's: nothing to record
-        elif tried.error is not None:
-            raise tried.error
+        if outcome.record is not None and outcome.spec is not None:
+            self.specs[outcome.record.source] = outcome.spec
+            self.records[outcome.record.source] = outcome.record
+            return outcome.record.us
+        if outcome.refusal is not None:
+            self.refusals.append(outcome.refusal)
+        elif isinstance(outcome.error, MeasureError) and not isinstance(outcome.error, WorkersLost):
+            self.unmeasured.append(outcome.error.reason)  # the worker's fault, not the candidate's: nothing to record
+        elif outcome.error is not None:
+            raise outcome.error
         return None
 
-    def _again(self, ended: str) -> str:
+    def _remeasure_best(self, ended: str) -> str:
         """Times the best few in turns, and keeps those times; without them the first times stand. Why the run ended."""
-        timed = sorted((r for r in self.records.values() if r.us is not None), key=lambda r: r.us or 0.0)[:AGAIN]
+        timed = sorted((r for r in self.records.values() if r.us is not None), key=lambda r: r.us or 0.0)[:REMEASURED]
         left = self.started + self.seconds - self.clock.now()
         if len(timed) < 2 or left <= 0:
             return ended
         specs = [self.specs[r.source] for r in timed]
         try:
-            found = within(left, self.workers.measure_again, self.task, specs, clock=self.clock)
+            found = within(left, self.workers.remeasure, self.task, specs, clock=self.clock)
         except MeasureError:
             return ended
         except (TimeoutError, KeyboardInterrupt) as error:
@@ -316,7 +316,7 @@ class Run:
         for old, new in zip(timed, found, strict=True):
             record = replace(old, us=new.us, low=new.low, high=new.high, when=now())
             self.records[record.source] = record
-            self.keeper.put(record)
+            self.writer.put(record)
         return ended
 
     def _failed(self) -> int:

@@ -62,11 +62,11 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Subspace:
     """A template and its knobs.
 
     Args:
-        fixed: options that all its candidates have; they tell two families of one template apart.
+        fixed: options that all its candidates have; they tell two subspaces of one template apart.
     """
 
     template: str
@@ -108,22 +108,22 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Families of candidates, less those that `limits` rules out.
+    """Subspaces of candidates, less those that `limits` rules out.
 
     Args:
-        families: a template each.
+        subspaces: a template each.
         nests: the operator's nests.
         target: the GPU that the candidates run on.
     """
 
-    families: tuple[Family, ...]
+    subspaces: tuple[Subspace, ...]
     nests: Nests
     target: Target
 
     @property
     def size(self) -> int:
         """How many combinations there are, before any is ruled out."""
-        return sum(family.size for family in self.families)
+        return sum(subspace.size for subspace in self.subspaces)
 
     def refusal(self, candidate: Candidate) -> str | None:
         """Why the candidate is not worth compiling, in a sentence; None where it is."""
@@ -135,18 +135,18 @@ class Space:
 
     def __iter__(self) -> Iterator[Candidate]:
         """Every candidate that no rule refuses, in order; for spaces that are small enough."""
-        for family in self.families:
-            for values in product(*(knob.values for knob in family.knobs)):
-                candidate = family.candidate(values)
+        for subspace in self.subspaces:
+            for values in product(*(knob.values for knob in subspace.knobs)):
+                candidate = subspace.candidate(values)
                 if self.refusal(candidate) is None:
                     yield candidate
 
     def refused(self) -> dict[str, int]:
         """How many combinations each rule refuses (the first one counts), by the rule's name, and "kept": the rest."""
         counts = {rule.__name__: 0 for rule in (*limits.RULES, *limits.GLUON_RULES)} | {"kept": 0}
-        for family in self.families:
-            for values in product(*(knob.values for knob in family.knobs)):
-                candidate = family.candidate(values)
+        for subspace in self.subspaces:
+            for values in product(*(knob.values for knob in subspace.knobs)):
+                candidate = subspace.candidate(values)
                 nests = self.nests.of(candidate)
                 rules = limits.rules_of(candidate)
                 refusing = (rule for rule in rules if rule(nests, candidate, self.target) is not None)
@@ -155,15 +155,15 @@ class Space:
         return counts
 
     def sample(self, rng: random.Random, count: int) -> list[Candidate]:
-        """At most `count` different candidates, drawn at random, each family as often as another.
+        """At most `count` different candidates, drawn at random, each subspace as often as another.
 
         Raises:
             TuneError: none was found.
         """
         found: dict[Candidate, None] = {}
         for _ in range(max(ATTEMPTS, 20 * count)):
-            family = rng.choice(self.families)
-            candidate = family.candidate(tuple(rng.choice(knob.values) for knob in family.knobs))
+            subspace = rng.choice(self.subspaces)
+            candidate = subspace.candidate(tuple(rng.choice(knob.values) for knob in subspace.knobs))
             if candidate not in found and self.refusal(candidate) is None:
                 found[candidate] = None
             if len(found) == count:
@@ -179,23 +179,23 @@ class Space:
 
     def why_empty(self, rng: random.Random) -> str:
         """The reason that one candidate is refused for."""
-        family = rng.choice(self.families)
-        candidate = family.candidate(tuple(rng.choice(knob.values) for knob in family.knobs))
+        subspace = rng.choice(self.subspaces)
+        candidate = subspace.candidate(tuple(rng.choice(knob.values) for knob in subspace.knobs))
         return f"{candidate}: {self.refusal(candidate)}"
 
     def mutate(self, candidate: Candidate, rng: random.Random) -> Candidate:
         """The candidate with another value of one knob; itself where no such neighbour is left by the rules."""
-        family = next(f for f in self.families if candidate in f)
-        values = family.values_of(candidate)
+        subspace = next(f for f in self.subspaces if candidate in f)
+        values = subspace.values_of(candidate)
         moves = [
             (n, value)
-            for n, knob in enumerate(family.knobs)
+            for n, knob in enumerate(subspace.knobs)
             for value in knob.values
             if value != values[n] or type(value) is not type(values[n])
         ]
         rng.shuffle(moves)
         for n, value in moves:
-            changed = family.candidate((*values[:n], value, *values[n + 1 :]))
+            changed = subspace.candidate((*values[:n], value, *values[n + 1 :]))
             if self.refusal(changed) is None:
                 return changed
         return candidate
@@ -218,15 +218,15 @@ def space(operator: Operator, target: Target) -> Space:
     splits = [Knob("splits", _split_counts(nest, target), n) for n, nest in enumerate(nests.plain)]
     # A kernel can start before the one in front of it has ended.
     early = [Knob("dependent_launch", (False, True))] if target.dependent_launch else []
-    families = []
+    subspaces = []
     if any(_rolls(nest, target) for nest in nests.plain):
         follows = early if len(nests.plain) > 1 else []
-        families.append(Family("rolling_update", (*knobs, *shared, *follows)))
+        subspaces.append(Subspace("rolling_update", (*knobs, *shared, *follows)))
     if any(_splits(nest, target) for nest in nests.plain):
-        families.append(Family("split_k_update", (*knobs, *splits, *shared, *early)))
+        subspaces.append(Subspace("split_k_update", (*knobs, *splits, *shared, *early)))
     if gluon := _gluon_knobs(operator, nests, target):
-        families.append(Family("rolling_update", gluon, (("block_q", 2 * GROUP_ROWS), ("code", "gluon"))))
-    return Space(tuple(families), nests, target)
+        subspaces.append(Subspace("rolling_update", gluon, (("block_q", 2 * GROUP_ROWS), ("code", "gluon"))))
+    return Space(tuple(subspaces), nests, target)
 
 
 def _nest_knobs(nest: NestChain, padded: NestChain, n: int) -> Iterator[Knob]:

@@ -9,10 +9,10 @@ from neptune_lab.autotune.arguments import check_arguments
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.clock import Clock, MonotonicClock, within
 from neptune_lab.autotune.dask_workers import DaskWorkers
-from neptune_lab.autotune.keeping import PATIENCE, Keeper
 from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.model import Model
 from neptune_lab.autotune.progress import Silent, bar
+from neptune_lab.autotune.record_writer import PATIENCE, RecordWriter
 from neptune_lab.autotune.run import Emitters, Run, Searcher, TuneResult
 from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
@@ -86,20 +86,20 @@ def tune(
     started = clock.now()
     kept, patience = store or Store(), min(PATIENCE, LOCK_SHARE * seconds)
     kept.check(patience)
-    keeper = Keeper(kept, patience)
-    hired = workers or (DaskWorkers(scheduler) if scheduler else local(gpus))
+    writer = RecordWriter(kept, patience)
+    pool = workers or (DaskWorkers(scheduler) if scheduler else local(gpus))
     emitters = Emitters()
     try:
-        facts = _facts(hired, max(seconds, START_SECONDS))
+        facts = _facts(pool, max(seconds, START_SECONDS))
         task = task_of(op, cold=cold, seed=seed)
         known = {} if fresh else _known(kept, task, facts)
-        run = Run(op, task, facts, hired, emitters, keeper, command, clock, started, seconds, known)
+        run = Run(op, task, facts, pool, emitters, writer, command, clock, started, seconds, known)
         with bar(op.name, seconds) if progress else Silent() as shown:
             return run.result(search or default_search(op, Target.of(facts), seed), trials, shown)
     finally:
         emitters.close()
         if workers is None:
-            hired.close()
+            pool.close()
 
 
 def _facts(workers: Workers, seconds: float) -> DeviceFacts:
@@ -123,10 +123,10 @@ def default_search(op: Operator, target: Target, seed: int) -> Searcher:
         TuneError: the space is empty.
     """
     template = op.template or choose_template(op.program)[0]
-    return _After(Candidate.of(template), Search(space(op, target), Model(op, target), seed))
+    return _DefaultFirst(Candidate.of(template), Search(space(op, target), Model(op, target), seed))
 
 
-class _After:
+class _DefaultFirst:
     """A search that is asked after one candidate of ours."""
 
     def __init__(self, first: Candidate, search: Searcher) -> None:

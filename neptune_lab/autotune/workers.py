@@ -15,9 +15,9 @@ from typing import Protocol
 from neptune_lab.autotune.arguments import check_gpus
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime import DeviceFacts, KernelSpec
-from neptune_lab.runtime.station import Station, gpu_count
+from neptune_lab.runtime.gpu_worker import GpuWorker, gpu_count
+from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.task import Task
-from neptune_lab.runtime.trial import Measurement
 
 
 class WorkersLost(MeasureError):
@@ -48,10 +48,10 @@ class Workers(Protocol):
         ...
 
     def kill(self) -> None:
-        """Ends everything, what is being measured too; `measure` and `measure_again` raise MeasureError soon after."""
+        """Ends everything, what is being measured too; `measure` and `remeasure` raise MeasureError soon after."""
         ...
 
-    def measure_again(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
+    def remeasure(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
         """Times kernels in turns on one GPU; MeasureError where that fails."""
         ...
 
@@ -61,57 +61,57 @@ class Workers(Protocol):
 
 
 class LocalWorkers:
-    """One station for each GPU of this machine.
+    """One worker for each GPU of this machine.
 
     Args:
-        stations: at least one; close ends them.
+        workers: at least one; close ends them.
     """
 
-    def __init__(self, stations: Sequence[Station]) -> None:
-        self._stations = tuple(stations)
-        for station in self._stations:
-            station.start()
-        self._free: queue.SimpleQueue[Station] = queue.SimpleQueue()
-        for station in self._stations:
-            for _ in range(station.size):
-                self._free.put(station)
+    def __init__(self, workers: Sequence[GpuWorker]) -> None:
+        self._workers = tuple(workers)
+        for worker in self._workers:
+            worker.start()
+        self._free: queue.SimpleQueue[GpuWorker] = queue.SimpleQueue()
+        for worker in self._workers:
+            for _ in range(worker.size):
+                self._free.put(worker)
 
     @property
     def size(self) -> int:
         """Threads that keep all compiling processes and GPUs at work."""
-        return sum(s.size for s in self._stations)
+        return sum(s.size for s in self._workers)
 
     def facts(self) -> DeviceFacts:
-        """The device of the first station; MeasureError where another has another device."""
-        with ThreadPoolExecutor(len(self._stations)) as pool:
-            return same_device(list(pool.map(Station.facts, self._stations)))
+        """The device of the first worker; MeasureError where another has another device."""
+        with ThreadPoolExecutor(len(self._workers)) as pool:
+            return same_device(list(pool.map(GpuWorker.facts, self._workers)))
 
     def measure(self, task: Task, spec: KernelSpec) -> Measurement:
-        """On the next station that has a place free."""
-        station = self._free.get()
+        """On the next worker that has a place free."""
+        worker = self._free.get()
         try:
-            return station.measure(task, spec)
+            return worker.measure(task, spec)
         finally:
-            self._free.put(station)
+            self._free.put(worker)
 
     def drain(self) -> None:
         """Gives up what is not being measured yet."""
-        for station in self._stations:
-            station.drain()
+        for worker in self._workers:
+            worker.drain()
 
     def kill(self) -> None:
-        """Ends the processes of all stations."""
-        for station in self._stations:
-            station.kill()
+        """Ends the processes of all workers."""
+        for worker in self._workers:
+            worker.kill()
 
-    def measure_again(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
-        """On the first station."""
-        return self._stations[0].measure_again(task, specs)
+    def remeasure(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
+        """On the first worker."""
+        return self._workers[0].remeasure(task, specs)
 
     def close(self) -> None:
-        """Ends all stations."""
-        for station in self._stations:
-            station.close()
+        """Ends all workers."""
+        for worker in self._workers:
+            worker.close()
 
 
 def same_device(found: Sequence[DeviceFacts]) -> DeviceFacts:
@@ -144,4 +144,4 @@ def local(gpus: Sequence[int] | None = None) -> LocalWorkers:
         )
     # One core is left for this process and its emitters, and one for each measuring process.
     compilers = max(1, ((os.cpu_count() or 2) - 1) // len(chosen) - 1)
-    return LocalWorkers([Station(gpu, compilers) for gpu in chosen])
+    return LocalWorkers([GpuWorker(gpu, compilers) for gpu in chosen])

@@ -29,12 +29,12 @@ from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import LongRun, write_text
 from neptune_lab.runtime.choice import Choice
 from neptune_lab.runtime.device import DeviceFacts
+from neptune_lab.runtime.gpu_worker import RUNNER, GpuWorker
+from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.process import WAKE_SECONDS
 from neptune_lab.runtime.spec import KernelSpec
-from neptune_lab.runtime.station import RUNNER, Station
 from neptune_lab.runtime.task import Task
 from neptune_lab.runtime.timing import has_gpu
-from neptune_lab.runtime.trial import Measurement
 from neptune_lab.strict.archives import read_npz
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
@@ -200,7 +200,7 @@ def _read(path: Path) -> dict[str, Any]:
 def run(
     folder: Path,
     results: Path,
-    stations: Sequence[Station],
+    workers: Sequence[GpuWorker],
     *,
     only: str = "",
     again: bool = False,
@@ -211,7 +211,7 @@ def run(
     Args:
         folder: the bundle's.
         results: the file to write, and to go on with.
-        stations: one a GPU; each takes the next workload that is left.
+        workers: one a GPU; each takes the next workload that is left.
         only: measure entries whose name contains this text.
         again: measure what has a result too.
         say: told a line a kernel, and a line a workload that had to be given up; the next run tries it again.
@@ -220,26 +220,26 @@ def run(
         MeasureError: no bundle there, results of another device, or a GPU that does not answer at first.
         FileError: results cannot be written; where that happens after the start, it says where they are.
     """
-    kept = Results(results, stations[0].facts())
+    kept = Results(results, workers[0].facts())
     if again:
         kept.due.update(kept.found)
     left = [data for data in read_manifest(folder) if only in data.name]
     lock = threading.Lock()
 
-    def serve(station: Station) -> None:
+    def serve(worker: GpuWorker) -> None:
         while True:
             with lock:
                 if not left:
                     return
                 data = left.pop(0)
             try:
-                _measure(read_entry(folder, data), station, kept, say)
+                _measure(read_entry(folder, data), worker, kept, say)
             except MeasureError as error:  # of the workload itself, such as a reference that does not fit the GPU
                 say(f"{data.name:<40} given up: {error.reason}")
 
-    with ThreadPoolExecutor(len(stations)) as pool:
+    with ThreadPoolExecutor(len(workers)) as pool:
         try:
-            serving = {pool.submit(serve, station) for station in stations}
+            serving = {pool.submit(serve, worker) for worker in workers}
             while serving:
                 done, serving = wait(serving, WAKE_SECONDS, FIRST_COMPLETED)
                 for served in done:
@@ -247,8 +247,8 @@ def run(
         except BaseException:  # Ctrl-C, or a GPU that is lost: the threads end now, and not with the last entry
             with lock:
                 left.clear()
-            for station in stations:
-                station.kill()
+            for worker in workers:
+                worker.kill()
             raise
         finally:
             pool.shutdown()
@@ -256,23 +256,23 @@ def run(
     return kept
 
 
-def _measure(entry: Entry, station: Station, kept: Results, say: Callable[[str], None]) -> None:
+def _measure(entry: Entry, worker: GpuWorker, kept: Results, say: Callable[[str], None]) -> None:
     """Every kernel of an entry: compiled ahead by as many threads as there are processes, measured in order."""
     todo = {file: spec for file, spec in entry.kernels.items() if file not in kept.found or file in kept.due}
     if not todo:
         return
-    with ThreadPoolExecutor(station.size) as pool:
-        compiled: dict[str, Future[str | None]] = {f: pool.submit(station.compile, s) for f, s in todo.items()}
+    with ThreadPoolExecutor(worker.size) as pool:
+        compiled: dict[str, Future[str | None]] = {f: pool.submit(worker.compile, s) for f, s in todo.items()}
         for file, spec in todo.items():
             refused = compiled[file].result()
-            found = station.time(entry.task, spec) if refused is None else Measurement(failure=refused)
+            found = worker.time(entry.task, spec) if refused is None else Measurement(failure=refused)
             if failed := kept.add({file: found}):
                 say(failed)
             say(f"{entry.name:<40} {_said(found)}  {file}")
     timed = {f: m for f in entry.kernels if (m := kept.found[f]).us is not None}
     best = sorted(timed, key=lambda f: timed[f].us or 0.0)[:AGAIN]
     if len(best) > 1:
-        found = station.measure_again(entry.task, [entry.kernels[f] for f in best])
+        found = worker.remeasure(entry.task, [entry.kernels[f] for f in best])
         kept.add({f: replace(timed[f], us=m.us, low=m.low, high=m.high) for f, m in zip(best, found, strict=True)})
 
 
@@ -301,9 +301,9 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
         return 2
     gpus = [int(n) for n in given.gpus.split(",")]
     jobs = given.jobs or max(1, ((os.cpu_count() or 2) - 1) // len(gpus) - 1)
-    stations = [Station(gpu, jobs, given.runner) for gpu in gpus]
+    workers = [GpuWorker(gpu, jobs, given.runner) for gpu in gpus]
     try:
-        kept = run(folder, given.results, stations, only=given.only, again=given.again)
+        kept = run(folder, given.results, workers, only=given.only, again=given.again)
     except NeptuneError as error:
         print(error, file=sys.stderr)
         return 2
@@ -311,8 +311,8 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
         print(f"interrupted; what was measured is in {given.results}", file=sys.stderr)
         return 130
     finally:
-        for station in stations:
-            station.close()
+        for worker in workers:
+            worker.close()
     failed = sum(m.us is None for m in kept.found.values())
     print(f"{len(kept.found)} kernels, {failed} without a time; results in {given.results}")
     entries = [data for data in read_manifest(folder) if given.only in data.name]

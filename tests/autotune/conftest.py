@@ -9,7 +9,7 @@ from waiting import LONG
 
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.operators import attention
-from neptune_lab.runtime.station import Station
+from neptune_lab.runtime.gpu_worker import GpuWorker
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def with_warps():
 
 
 @pytest.fixture(scope="module")
-def station() -> Iterator[Station]:
-    made = Station(None, 1, "fake_runner", compile_seconds=LONG, measure_seconds=LONG)
+def gpu_worker() -> Iterator[GpuWorker]:
+    made = GpuWorker(None, 1, "fake_runner", compile_seconds=LONG, measure_seconds=LONG)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""What is sent to a measuring process, and what one candidate's trial gives there."""
+"""What is sent to a measuring process, and what one candidate's measurement gives there."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention, custom, find, gemm_chain
 from neptune_lab.records import workload_key
 from neptune_lab.runtime import KernelSpec, Resources
+from neptune_lab.runtime.measurement import Limits, Measurement, measure, remeasure
 from neptune_lab.runtime.task import Draw, Task
-from neptune_lab.runtime.trial import Limits, Measurement, measure, measure_again
 from neptune_lab.target import Target
 
 TABLE = np.arange(8, dtype=np.float32)
@@ -182,7 +182,7 @@ def test_wrong_numbers_do_not_count(small, spec, old, new, said):
 
 def test_a_kernel_that_spills_is_dropped_before_it_is_timed(small, spec, monkeypatch):
     taken = (Resources("k", 255, 8, 0, 4), Resources("combine", 255, 180, 0, 4))
-    monkeypatch.setattr("neptune_lab.runtime.trial.resources", lambda module: taken)
+    monkeypatch.setattr("neptune_lab.runtime.measurement.resources", lambda module: taken)
     clock = fake_runner.clock(10.0)
     assert measure(task_of(small), spec, clock=clock).failure == "spills 180 registers a thread"
     assert measure(task_of(small), spec, Limits(spills=180), clock).us == 10.0
@@ -209,7 +209,7 @@ def test_the_best_are_timed_in_turns(small, spec):
         turns.append([])
         return lambda n: turns[number].append(sum(map(len, turns))) or [10.0 + number] * n
 
-    found = measure_again(task_of(small), [spec, spec], rounds=3, clock=clock)
+    found = remeasure(task_of(small), [spec, spec], rounds=3, clock=clock)
     assert [m.us for m in found] == [10.0, 11.0]
     assert turns == [[0, 2, 4], [1, 3, 5]]
 
@@ -235,7 +235,7 @@ import pickle, sys
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-from neptune_lab.runtime import device, trial
+from neptune_lab.runtime import device, measurement
 
 class Hopper:
     get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
@@ -243,13 +243,13 @@ class Hopper:
     get_current_stream = staticmethod(lambda index: 0)
 
 driver.set_active(Hopper())
-for module in (trial, device, sys.modules["neptune_lab.runtime.load"]):
+for module in (measurement, device, sys.modules["neptune_lab.runtime.load"]):
     module.interpreting = lambda: False
 spec = pickle.loads(bytes.fromhex(sys.argv[1]))
-print(trial.compile_ahead(spec))
-print([r.shared for r in trial.resources(sys.modules["neptune_lab.runtime.load"].load(spec).module)])
+print(measurement.compile_ahead(spec))
+print([r.shared for r in measurement.resources(sys.modules["neptune_lab.runtime.load"].load(spec).module)])
 broken = type(spec)(spec.name, spec.entry, spec.text.replace("tl.dot(", "tl.dots("), spec.inputs, spec.outputs)
-print(trial.compile_ahead(broken))
+print(measurement.compile_ahead(broken))
 """
 
 

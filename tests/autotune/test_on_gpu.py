@@ -9,7 +9,7 @@ from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.tune import tune
 from neptune_lab.operators import attention, find
 from neptune_lab.records import Store, best
-from neptune_lab.runtime.trial import measure
+from neptune_lab.runtime.measurement import measure
 
 pytestmark = pytest.mark.gpu
 

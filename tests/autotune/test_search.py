@@ -22,8 +22,8 @@ from neptune_lab.target import Target
 OPERATOR = attention.preset("causal_pf", seq=8192)
 H200 = Target("h200")
 WHOLE = space(OPERATOR, H200)
-# One family: the one that the costs below speak of.
-SPACE, MODEL = replace(WHOLE, families=WHOLE.families[:1]), Model(OPERATOR, H200)
+# One subspace: the one that the costs below speak of.
+SPACE, MODEL = replace(WHOLE, subspaces=WHOLE.subspaces[:1]), Model(OPERATOR, H200)
 EVERY = tuple(SPACE)
 
 # What each value is worth where the model sees no difference, roughly as on an H200.

@@ -11,7 +11,7 @@ import pytest
 from neptune_lab.autotune import limits
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.nests import Nests
-from neptune_lab.autotune.space import Family, Knob, Space, space
+from neptune_lab.autotune.space import Knob, Space, Subspace, space
 from neptune_lab.errors import TuneError
 from neptune_lab.operators import attention, gemm_chain, norms, performer
 from neptune_lab.target import ANY, Target
@@ -62,7 +62,7 @@ def test_the_space_of_prefill_attention_is_small():
 @pytest.mark.parametrize("target", [A100, Target("hip"), ANY], ids=str)
 def test_descriptors_are_hoppers(target):
     """Not for Ampere, not for AMD's GPUs, whose capability is another count, and not where nothing is known."""
-    knobs = {knob.option for family in space(PREFILL, target).families for knob in family.knobs}
+    knobs = {knob.option for subspace in space(PREFILL, target).subspaces for knob in subspace.knobs}
     assert "loads" not in knobs
     assert "block_q" in knobs
 
@@ -76,18 +76,18 @@ def test_descriptors_are_hoppers(target):
     ],
 )
 def test_templates_by_shape(operator, templates):
-    assert [family.template for family in space(operator, H200).families] == templates
+    assert [subspace.template for subspace in space(operator, H200).subspaces] == templates
 
 
 def test_warp_specialised_kernels_are_a_family_of_their_own_on_hopper():
     found = space(PREFILL, H200)
-    plain, gluon = found.families
+    plain, gluon = found.subspaces
     assert dict(gluon.fixed) == {"block_q": 128, "code": "gluon"}
     rng = random.Random(0)
     drawn = [c for c in found.sample(rng, 40) if c in gluon]
     assert 5 < len(drawn) < 40
     assert all(c not in plain and found.mutate(c, rng) in gluon for c in drawn)
-    assert len(space(PREFILL, A100).families) == 1
+    assert len(space(PREFILL, A100).subspaces) == 1
     rings = Candidate.of("rolling_update", block_q=128, block_kv=128, code="gluon", ring_stages=4)
     assert "bytes of shared memory" in (found.refusal(rings) or "")
     one_tile = space(attention.preset("s7"), H200)
@@ -143,12 +143,12 @@ def test_a_mutation_changes_one_knob_and_stays_in_the_space():
 
 
 def test_options_of_several_nests_are_tuples():
-    family = Family(
+    subspace = Subspace(
         "rolling_update", (Knob("block_q", (16, 32), 1), Knob("block_kv", (64,), 0), Knob("loads", ("pointers",)))
     )
-    made = family.candidate((16, 64, "pointers"))
+    made = subspace.candidate((16, 64, "pointers"))
     assert made.kwargs == {"block_q": (None, 16), "block_kv": (64, None), "loads": "pointers"}
-    assert family.values_of(made) == (16, 64, "pointers")
+    assert subspace.values_of(made) == (16, 64, "pointers")
 
 
 @pytest.mark.parametrize("length", [100, 257, 1025, 4099])
@@ -161,14 +161,14 @@ def test_odd_lengths_have_candidates(length):
 def test_the_one_candidate_that_is_left_is_found():
     rows, columns = Knob("block_q", (*range(1, 128), 128), 0), Knob("block_kv", (*range(1, 64), 64), 0)
     fixed = [Knob("num_warps", (8,), 0), Knob("num_stages", (3,), 0)]
-    family = Family("rolling_update", (rows, columns, *fixed))
-    wanted = family.candidate((128, 64, 8, 3))
-    narrow = Space((family,), Nests.found_in(PREFILL), H200)
+    subspace = Subspace("rolling_update", (rows, columns, *fixed))
+    wanted = subspace.candidate((128, 64, 8, 3))
+    narrow = Space((subspace,), Nests.found_in(PREFILL), H200)
     assert wanted in narrow.sample(random.Random(0), 50)
 
 
 def test_nothing_to_tune_and_nothing_that_fits():
     nests = Nests.found_in(PREFILL)
-    empty = Space((Family("rolling_update", (Knob("block_q", (48,), 0),)),), nests, H200)
+    empty = Space((Subspace("rolling_update", (Knob("block_q", (48,), 0),)),), nests, H200)
     with pytest.raises(TuneError, match=r"none of 5000 candidates fits h200: .* pad i"):
         empty.sample(random.Random(0), 4)

@@ -1,4 +1,4 @@
-"""The tuner's loop: what is asked, measured, told and kept; with a station only where processes matter."""
+"""The tuner's loop: what is asked, measured, told and kept; with a GPU worker only where processes matter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neptune_lab.autotune.workers import LocalWorkers
 from neptune_lab.errors import MeasureError, TuneError
 from neptune_lab.records import Store, best
 from neptune_lab.runtime import Resources
-from neptune_lab.runtime.trial import Measurement
+from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.target import Target
 
 
@@ -66,7 +66,7 @@ class Sheet:
     def kill(self):
         raise AssertionError("nothing here outlasts its time")
 
-    def measure_again(self, task, specs):
+    def remeasure(self, task, specs):
         self.turns.append([source_hash(s.text) for s in specs])
         if self.again is None:
             raise MeasureError("the worker was lost")
@@ -284,12 +284,12 @@ def test_limits_are_positive(small, wrong):
         tune(small, **wrong)
 
 
-def test_in_processes(small, store, station, with_warps, monkeypatch):
+def test_in_processes(small, store, gpu_worker, with_warps, monkeypatch):
     """Nothing stands in for the processes here: kernels are compiled in some, and run and checked in others."""
     monkeypatch.setattr("neptune_lab.autotune.run.EMIT_SECONDS", LONG)
     faults = (fake_runner.CRASHES, fake_runner.WRONG)
     search = Listed(*(with_warps(n) for n in (fake_runner.SLOW, *faults, fake_runner.FAST)))
-    result = run(small, store, search, LocalWorkers([station]))
+    result = run(small, store, search, LocalWorkers([gpu_worker]))
     assert result.best.us == 9.0  # of the second measurement
     assert {c.kwargs.get("num_warps", 0): us for c, us in search.told.items()} == {
         fake_runner.SLOW: 20.0,

@@ -1,4 +1,4 @@
-"""Processes that crash and hang, stations, and workers behind a real dask scheduler."""
+"""Processes that crash and hang, GPU workers, and workers behind a real dask scheduler."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from neptune_lab.autotune.dask_workers import DaskWorkers
 from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.workers import LocalWorkers, local, same_device
 from neptune_lab.errors import MeasureError
+from neptune_lab.runtime.gpu_worker import GpuWorker, visible_gpu
 from neptune_lab.runtime.process import ChildProcess
-from neptune_lab.runtime.station import Station, visible_gpu
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_call_can_be_ended_from_another_thread(child, tmp_path):
         child.call("fake_runner:sleep", str(begun), timeout=LONG)
 
 
-def test_each_station_sees_its_gpu(monkeypatch):
+def test_each_gpu_worker_sees_its_gpu(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [visible_gpu(n) for n in (0, 3)] == ["0", "3"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-a1b2")
@@ -94,27 +94,27 @@ def measured(workers, small, with_warps, warps):
     return workers.measure(task_of(small), with_warps(warps).compile(small).spec)
 
 
-def test_a_station_survives_its_candidates(station, small, with_warps):
-    assert "status -11" in measured(station, small, with_warps, fake_runner.COMPILER_CRASHES).failure
-    assert "status -11" in measured(station, small, with_warps, fake_runner.CRASHES).failure
-    assert "illegal memory access" in measured(station, small, with_warps, fake_runner.RAISES).failure
-    assert measured(station, small, with_warps, fake_runner.WRONG).failure.startswith("wrong: relative error")
-    assert measured(station, small, with_warps, fake_runner.FAST).us == fake_runner.TIMES[fake_runner.FAST]
+def test_a_gpu_worker_survives_its_candidates(gpu_worker, small, with_warps):
+    assert "status -11" in measured(gpu_worker, small, with_warps, fake_runner.COMPILER_CRASHES).failure
+    assert "status -11" in measured(gpu_worker, small, with_warps, fake_runner.CRASHES).failure
+    assert "illegal memory access" in measured(gpu_worker, small, with_warps, fake_runner.RAISES).failure
+    assert measured(gpu_worker, small, with_warps, fake_runner.WRONG).failure.startswith("wrong: relative error")
+    assert measured(gpu_worker, small, with_warps, fake_runner.FAST).us == fake_runner.TIMES[fake_runner.FAST]
 
 
 def test_a_hanging_candidate_is_ended(small, with_warps):
-    station = Station(None, 1, "fake_runner", measure_seconds=2)
+    gpu_worker = GpuWorker(None, 1, "fake_runner", measure_seconds=2)
     try:
-        assert "took longer than 2 s" in measured(station, small, with_warps, fake_runner.HANGS).failure
+        assert "took longer than 2 s" in measured(gpu_worker, small, with_warps, fake_runner.HANGS).failure
     finally:
-        station.close()
+        gpu_worker.close()
 
 
-def test_two_stations_share_the_candidates(monkeypatch):
+def test_two_gpu_workers_share_the_candidates(monkeypatch):
     """Both GPUs are at work at once: each call waits for the other."""
     both = threading.Barrier(2, timeout=LONG)
 
-    class Waiting(Station):
+    class Waiting(GpuWorker):
         def start(self):
             pass
 
@@ -122,8 +122,8 @@ def test_two_stations_share_the_candidates(monkeypatch):
             both.wait()
             return self
 
-    stations = [Waiting(n, 1) for n in range(2)]
-    workers = LocalWorkers(stations)
+    gpu_workers = [Waiting(n, 1) for n in range(2)]
+    workers = LocalWorkers(gpu_workers)
     assert workers.size == 4
     found = []
     threads = [threading.Thread(target=lambda: found.append(workers.measure(None, None))) for _ in range(4)]
@@ -131,20 +131,20 @@ def test_two_stations_share_the_candidates(monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    assert {found.count(s) for s in stations} == {2}
+    assert {found.count(s) for s in gpu_workers} == {2}
 
 
-def test_a_drained_station_gives_candidates_up(small, with_warps):
-    station = Station(None, 1, "fake_runner")
-    station.drain()
+def test_a_drained_gpu_worker_gives_candidates_up(small, with_warps):
+    gpu_worker = GpuWorker(None, 1, "fake_runner")
+    gpu_worker.drain()
     with pytest.raises(MeasureError, match="given up"):
-        measured(station, small, with_warps, fake_runner.FAST)
+        measured(gpu_worker, small, with_warps, fake_runner.FAST)
 
 
-def station_of_worker():
+def gpu_worker_of():
     import neptune_lab.autotune.dask_workers
 
-    return neptune_lab.autotune.dask_workers._station
+    return neptune_lab.autotune.dask_workers._gpu_worker
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
         assert workers.facts().triton
         assert "status -11" in measured(workers, small, with_warps, fake_runner.CRASHES).failure
         assert measured(workers, small, with_warps, fake_runner.FAST).us == 10.0
-        again = workers.measure_again(task_of(small), [with_warps(fake_runner.SLOW).compile(small).spec])
+        again = workers.remeasure(task_of(small), [with_warps(fake_runner.SLOW).compile(small).spec])
         assert [m.us for m in again] == [19.0]
         workers.drain()
         with pytest.raises(MeasureError, match="given up"):
@@ -170,7 +170,7 @@ def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
     finally:
         workers.close()
     with cluster.get_client() as client:  # the next run finds the workers as they were
-        assert set(client.run(station_of_worker).values()) == {None}
+        assert set(client.run(gpu_worker_of).values()) == {None}
 
 
 class Future:

@@ -14,14 +14,14 @@ from neptune_lab import files
 from neptune_lab.errors import FileError
 from neptune_lab.runtime import bundle
 from neptune_lab.runtime.bundle import Entry, Results, read_results
+from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
-from neptune_lab.runtime.trial import Measurement
 
 FILES = [f"kernels/{n}.py" for n in range(4)]
 
 
-class OneStation:
+class OneGpu:
     """Gives 10, 11, 12… microseconds."""
 
     size = 1
@@ -42,7 +42,7 @@ class OneStation:
         self.count += 1
         return Measurement(us, us, us, 1e-4)
 
-    def measure_again(self, task, specs):
+    def remeasure(self, task, specs):
         return tuple(Measurement(us, us, us) for us in (1.0, 2.0, 3.0, 4.0)[: len(specs)])
 
     def kill(self):
@@ -57,14 +57,14 @@ def entries(monkeypatch):
     monkeypatch.setattr(bundle, "read_entry", lambda folder, data: entry)
 
 
-def run(tmp_path, station, monkeypatch, **more):
+def run(tmp_path, gpu_worker, monkeypatch, **more):
     def fill():
         monkeypatch.setattr("neptune_lab.files.os", disk.FaultyDisk(0, disk.full))
 
-    station.fill = fill
+    gpu_worker.fill = fill
     said: list[str] = []
     try:
-        return bundle.run(tmp_path, tmp_path / "results.json", [station], say=said.append, **more), said
+        return bundle.run(tmp_path, tmp_path / "results.json", [gpu_worker], say=said.append, **more), said
     except FileError as error:
         return error, said
 
@@ -73,10 +73,10 @@ def run(tmp_path, station, monkeypatch, **more):
 class TestRun:
     def test_a_full_disk_is_found_out_before_anything_is_measured(self, tmp_path, monkeypatch):
         monkeypatch.setattr("neptune_lab.files.os", disk.FaultyDisk(0, disk.full))
-        station = OneStation()
-        found, _ = run(tmp_path, station, monkeypatch)
+        gpu_worker = OneGpu()
+        found, _ = run(tmp_path, gpu_worker, monkeypatch)
         assert isinstance(found, FileError)
-        assert station.count == 0
+        assert gpu_worker.count == 0
 
     @pytest.mark.parametrize("at", range(len(FILES)))
     def test_all_results_are_elsewhere_then(self, tmp_path, monkeypatch, at):
@@ -90,7 +90,7 @@ class TestRun:
             return path
 
         monkeypatch.setattr(files, "write_text", write)
-        found, said = run(tmp_path, OneStation(at), monkeypatch)
+        found, said = run(tmp_path, OneGpu(at), monkeypatch)
         assert isinstance(found, FileError)
         assert "everything is in" in found.reason
         assert len(json.loads(rescued[0])["results"]) == len(FILES)
@@ -98,11 +98,11 @@ class TestRun:
         assert len(read_results(tmp_path / "results.json")[1]) == at
 
     def test_measuring_again_keeps_the_old_results_until_there_are_new_ones(self, tmp_path, monkeypatch):
-        run(tmp_path, OneStation(), monkeypatch)
+        run(tmp_path, OneGpu(), monkeypatch)
         before = read_results(tmp_path / "results.json")[1]
         monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(tmp_path))
         shutil.copy(tmp_path / "results.json", tmp_path / "copy.json")
-        found, _ = run(tmp_path, OneStation(1), monkeypatch, again=True)
+        found, _ = run(tmp_path, OneGpu(1), monkeypatch, again=True)
         assert isinstance(found, FileError)
         after = read_results(tmp_path / "results.json")[1]
         assert after.keys() == before.keys()

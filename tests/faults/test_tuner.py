@@ -23,8 +23,8 @@ from neptune_lab.autotune.workers import WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention
 from neptune_lab.records import RecordsWarning, Store, read
+from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.process import ProcessKilled
-from neptune_lab.runtime.trial import Measurement
 
 # Seconds; the end of a wait that succeeds at once unless the tested code is wrong.
 LONG = 60.0
@@ -86,7 +86,7 @@ class Bench:
     def kill(self):
         self.killed.set()
 
-    def measure_again(self, task, specs):
+    def remeasure(self, task, specs):
         if self.again is None:
             raise MeasureError("not measured again")
         return self.again(self, specs)
@@ -138,7 +138,7 @@ def temporary_files(tmp_path, monkeypatch):
     """Rescued records go here."""
     folder = tmp_path / "temporary"
     folder.mkdir()
-    monkeypatch.setattr("neptune_lab.autotune.keeping.tempfile.gettempdir", lambda: str(folder))
+    monkeypatch.setattr("neptune_lab.autotune.record_writer.tempfile.gettempdir", lambda: str(folder))
     monkeypatch.chdir(folder)
     return folder
 
@@ -199,7 +199,7 @@ def test_where_no_file_can_be_written_the_result_has_the_records(small, candidat
     def refuse(*_):
         raise FULL
 
-    monkeypatch.setattr("neptune_lab.autotune.keeping.write_text", refuse)
+    monkeypatch.setattr("neptune_lab.autotune.record_writer.write_text", refuse)
     store = FullStore(tmp_path / "records.sqlite", at=0)
     with pytest.warns(RecordsWarning, match=r"in memory only; save them with result\.export"):
         result = run(small, store, candidates, Bench())

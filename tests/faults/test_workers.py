@@ -22,8 +22,8 @@ from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.workers import WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention
+from neptune_lab.runtime.gpu_worker import GpuWorker
 from neptune_lab.runtime.process import ChildProcess, ProcessKilled
-from neptune_lab.runtime.station import Station
 
 LONG = 120.0
 
@@ -133,7 +133,7 @@ def test_a_call_that_nobody_answers_is_left():
     assert within(LONG, lambda: 7) == 7
 
 
-# -- a station ------------------------------------------------------------------------------------------------------
+# -- a GPU worker ----------------------------------------------------------------------------------------------------
 
 
 def pid_of(child: ChildProcess) -> int:
@@ -141,7 +141,7 @@ def pid_of(child: ChildProcess) -> int:
     return child._process.pid
 
 
-def killed_while_it_measures(station, log, times):
+def killed_while_it_measures(gpu_worker, log, times):
     """Kills the measuring process when it has begun on a kernel that hangs, so often."""
 
     def begun():
@@ -152,7 +152,7 @@ def killed_while_it_measures(station, log, times):
             end = time.monotonic() + LONG
             while begun() <= n and time.monotonic() < end:
                 time.sleep(0.02)
-            os.kill(pid_of(station._measuring), signal.SIGKILL)
+            os.kill(pid_of(gpu_worker._measuring), signal.SIGKILL)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -162,32 +162,32 @@ def killed_while_it_measures(station, log, times):
 def test_a_measuring_process_that_is_killed_gets_one_more_try(task, spec, tmp_path, monkeypatch):
     log = tmp_path / "log"
     monkeypatch.setenv("FAKE_RUNNER_LOG", str(log))
-    station = Station(None, 1, "fake_runner", measure_seconds=LONG)
+    gpu_worker = GpuWorker(None, 1, "fake_runner", measure_seconds=LONG)
     try:
-        assert station.measure(task, spec(fake_runner.FAST)).us == 10.0
+        assert gpu_worker.measure(task, spec(fake_runner.FAST)).us == 10.0
         log.unlink()
         # Idle: the next candidate does not suffer for it, though inputs and reference were there.
-        os.kill(pid_of(station._measuring), signal.SIGKILL)
-        station._measuring._process.wait(LONG)
-        assert station.measure(task, spec(fake_runner.FAST)).us == 10.0
+        os.kill(pid_of(gpu_worker._measuring), signal.SIGKILL)
+        gpu_worker._measuring._process.wait(LONG)
+        assert gpu_worker.measure(task, spec(fake_runner.FAST)).us == 10.0
         log.unlink()
         # Killed twice: it may be the candidate's doing, such as all of the machine's memory.
-        thread = killed_while_it_measures(station, log, 2)
-        found = station.measure(task, spec(fake_runner.HANGS))
+        thread = killed_while_it_measures(gpu_worker, log, 2)
+        found = gpu_worker.measure(task, spec(fake_runner.HANGS))
         thread.join()
         assert found.failure == "measuring: the process ended with status -9"
         assert log.read_text().split() == [str(fake_runner.HANGS)] * 2
-        assert station.measure(task, spec(fake_runner.FAST)).us == 10.0
+        assert gpu_worker.measure(task, spec(fake_runner.FAST)).us == 10.0
         # Ended by us: no second try.
         log.unlink()
-        thread = threading.Timer(1.0, station.kill)
+        thread = threading.Timer(1.0, gpu_worker.kill)
         thread.start()
         with pytest.raises(MeasureError, match="given up"):
-            station.measure(task, spec(fake_runner.HANGS))
-        with pytest.raises(MeasureError, match="the station was ended"):
-            station.measure_again(task, [spec(fake_runner.FAST)])
+            gpu_worker.measure(task, spec(fake_runner.HANGS))
+        with pytest.raises(MeasureError, match="the worker was ended"):
+            gpu_worker.remeasure(task, [spec(fake_runner.FAST)])
     finally:
-        station.close()
+        gpu_worker.close()
 
 
 # -- dask -----------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_workers_or_a_scheduler_that_die_end_the_call(cluster, log, task, spec, 
         thread.join()
         assert "what was measured so far is kept" in (lost.value.help or "")
         with pytest.raises(WorkersLost):
-            workers.measure_again(task, [spec(fake_runner.FAST)])
+            workers.remeasure(task, [spec(fake_runner.FAST)])
         with pytest.raises(WorkersLost):
             workers.facts()
         workers.drain()

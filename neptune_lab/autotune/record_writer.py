@@ -19,7 +19,7 @@ PATIENCE = 5.0
 PATIENCE_AFTER_FAILURE = 0.1
 
 
-class Keeper:
+class RecordWriter:
     """Stores records as they come, from any thread.
 
     Args:

@@ -159,7 +159,7 @@ def _fitting(times: Sequence[float], limits: Limits) -> int:
     return min(limits.samples, int(limits.milliseconds * 1e3 / summary(times)[0]))
 
 
-def measure_again(
+def remeasure(
     task: Task, specs: Sequence[KernelSpec], rounds: int = 5, limits: Limits | None = None, clock: Sampler | None = None
 ) -> tuple[Measurement, ...]:
     """Times kernels that were measured before, in turns, so that clocks and heat are the same for all.
@@ -191,7 +191,7 @@ def _sampler(
 
 
 # Of the last workload: inputs and reference may take much of the GPU's memory.
-_held: dict[tuple[str, int], tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
+_prepared_task: dict[tuple[str, int], tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
 
 
 def _prepared(task: Task) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -199,11 +199,11 @@ def _prepared(task: Task) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     import torch
 
     key = (task.key, task.seed)
-    if key not in _held:
-        _held.clear()
+    if key not in _prepared_task:
+        _prepared_task.clear()
         inputs = task.make_inputs("cuda" if torch.cuda.is_available() else "cpu")
-        _held[key] = (inputs, task.make_reference(inputs))
-    return _held[key]
+        _prepared_task[key] = (inputs, task.make_reference(inputs))
+    return _prepared_task[key]
 
 
 def _in_short(error: Exception) -> str:

@@ -10,26 +10,26 @@ from dataclasses import replace
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.device import DeviceFacts
+from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.process import ChildProcess, ProcessKilled
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
-from neptune_lab.runtime.trial import Measurement
 
 COMPILE_SECONDS = 120.0
 # Inputs and reference of a workload, once; then each candidate, of which one that hangs must not take all the time.
 PREPARE_SECONDS = 180.0
 MEASURE_SECONDS = 20.0
-RUNNER = "neptune_lab.runtime.trial"
+RUNNER = "neptune_lab.runtime.measurement"
 _PRELOAD = ("torch", "triton", RUNNER)
 
 
-class Station:
+class GpuWorker:
     """One GPU with its processes.
 
     Args:
         gpu: its number among those that this process may see; None: the processes see what this one sees.
         compilers: how many processes compile ahead.
-        runner: the module whose functions are called, `trial` or one with the same functions.
+        runner: the module whose functions are called, `measurement` or one with the same functions.
         compile_seconds, measure_seconds: after which a process is ended.
     """
 
@@ -74,14 +74,14 @@ class Station:
         child = self._idle.get()
         call = f"{self._runner}:compile_ahead"
         try:
-            self._go_on()
+            self._check_running()
             try:
                 refused = child.call(call, spec, timeout=self._compile_seconds)
             except ProcessKilled:  # not the candidate's fault, as far as one can see: once more
-                self._go_on()
+                self._check_running()
                 refused = child.call(call, spec, timeout=self._compile_seconds)
         except MeasureError as error:
-            self._go_on()
+            self._check_running()
             refused = error.reason
         finally:
             self._idle.put(child)
@@ -96,7 +96,7 @@ class Station:
                 return self._timed(task, spec, again=True)
 
     def _timed(self, task: Task, spec: KernelSpec, again: bool = False) -> Measurement:
-        self._go_on()
+        self._check_running()
         self._prepare(task)
         known = replace(task, values={})  # the process has its inputs
         try:
@@ -105,7 +105,7 @@ class Station:
             )
         except MeasureError as error:
             self._prepared = None  # the process was ended
-            self._go_on()
+            self._check_running()
             if isinstance(error, ProcessKilled) and not again:
                 raise
             return Measurement(failure=f"measuring: {error.reason}")
@@ -118,7 +118,7 @@ class Station:
             self._measuring.call(f"{self._runner}:prepare", task, timeout=PREPARE_SECONDS)
             self._prepared = wanted
 
-    def _go_on(self) -> None:
+    def _check_running(self) -> None:
         if self._drained.is_set():
             raise MeasureError("the candidate was given up: the run is at its end")
 
@@ -129,18 +129,18 @@ class Station:
             child.kill()
 
     def kill(self) -> None:
-        """Gives up everything, what is being measured too; the station is of no more use."""
+        """Gives up everything, what is being measured too; the worker is of no more use."""
         self._killed.set()
         self.drain()
         self._measuring.kill()
 
-    def measure_again(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
+    def remeasure(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
         """Times kernels in turns; MeasureError where one of them fails."""
         with self._lock:
             if self._killed.is_set():
-                raise MeasureError("the station was ended")
+                raise MeasureError("the worker was ended")
             self._prepare(task)
-            known, call = replace(task, values={}), f"{self._runner}:measure_again"
+            known, call = replace(task, values={}), f"{self._runner}:remeasure"
             seconds = self._measure_seconds * len(specs)
             try:
                 return self._measuring.call(call, known, tuple(specs), timeout=seconds, restart=False)
