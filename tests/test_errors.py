@@ -52,7 +52,7 @@ def same(a: NeptuneError, b: NeptuneError) -> bool:
 
 # Raised inside, and caught there: their text goes into a remark or into another error that has a help.
 INNER = {
-    "Unfit(",
+    "UnsupportedKernel(",
     "TvmRefusal",
     "UnknownSpelling",
     "ProcessKilled",

@@ -6,7 +6,7 @@ tiles into rings in shared memory, and consumers, four warps and 64 rows each, t
 
 from __future__ import annotations
 
-from neptune_lab.htile_to_gluon.module import emit, fits
+from neptune_lab.htile_to_gluon.module import emit, why_unsupported
 from neptune_lab.htile_to_gluon.options import GluonOptions
 
-__all__ = ["GluonOptions", "emit", "fits"]
+__all__ = ["GluonOptions", "emit", "why_unsupported"]

@@ -23,11 +23,17 @@ from neptune_lab.htile.walk import reads
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.expressions import emit, value
 from neptune_lab.htile_to_gluon.memory import store
-from neptune_lab.htile_to_gluon.producer import next_tile, with_tiles
+from neptune_lab.htile_to_gluon.producer import for_tiles_of_program, next_tile
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
-from neptune_lab.htile_to_gluon.shared import Ring, Shared, left_access
-from neptune_lab.htile_to_gluon.structure import Part, Product
-from neptune_lab.htile_to_gluon.visits import each_tile, later, left_after_first, neat, tiles
+from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, SharedMemory, left_access
+from neptune_lab.htile_to_gluon.structure import LoopPart, Product
+from neptune_lab.htile_to_gluon.tile_schedule import (
+    canonicalize,
+    for_each_tile,
+    tiles,
+    tiles_left_after_first,
+    tiles_of_parts,
+)
 from neptune_lab.htile_to_triton.descriptors import descriptor
 from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.wrapping import Doc, Loose, call, seq
@@ -39,7 +45,7 @@ FIRST_BARRIER = 14
 class Consumer:
     """The emission of one consumer function."""
 
-    def __init__(self, ctx: GluonContext, shared: Shared) -> None:
+    def __init__(self, ctx: GluonContext, shared: SharedMemory) -> None:
         self.ctx = ctx
         self.shared = shared
         self.structure = ctx.structure
@@ -56,7 +62,7 @@ class Consumer:
         self.left: dict[str, str] = {}  # trailing product -> the variable of its left operand
         self.zeros: dict[int, str] = {}
         # A persistent program starts the first products of its next tile before it writes the outputs of this one.
-        self.ahead = (
+        self.prefetched = (
             {p.target: ctx.names.fresh(f"{p.target}_first") for p in self.structure.first.leading}
             if ctx.gluon.ahead and shared.persistent
             else {}
@@ -77,7 +83,7 @@ class Consumer:
         if self.ping_pong:
             ctx.line(f"if {self.me} == 1:")
             ctx.line(f"    {ctx.helper('_arrive')}({FIRST_BARRIER})")
-        with_tiles(ctx, self._tile, self._first_ahead if self.ahead else None)
+        for_tiles_of_program(ctx, self._tile, self._prefetch_first_tile if self.prefetched else None)
         if self.staged:
             ctx.line("tma.store_wait(0)")
 
@@ -86,33 +92,33 @@ class Consumer:
         for stmt in structure.before:
             self._store(stmt)
         ctx.line("# the first tile", comment=True)
-        self._open(structure.first, left_after_first(ctx))
+        self._prologue(structure.first, tiles_left_after_first(ctx))
         for n, this in enumerate(structure.parts):
             after = structure.parts[n + 1 :]
 
-            def one(mine: IndexExpr, this: Part = this, after: tuple[Part, ...] = after) -> None:
-                self._steady(this, neat(Arith("+", mine, later(ctx, after))))
+            def one(mine: IndexExpr, this: LoopPart = this, after: tuple[LoopPart, ...] = after) -> None:
+                self._steady_state(this, canonicalize(Arith("+", mine, tiles_of_parts(ctx, after))))
 
-            each_tile(ctx, this, opened=n == 0, body=one)
-        self._close(structure.first)
+            for_each_tile(ctx, this, opened=n == 0, body=one)
+        self._epilogue(structure.first)
         ctx.line("# the outputs", comment=True)
         for stmt in structure.after:
             self._store(stmt)
-        if self.ahead:
+        if self.prefetched:
             self._finish_leading(structure.first, 0)
 
-    def _first_ahead(self) -> None:
+    def _prefetch_first_tile(self) -> None:
         """The first products of a program's first tile."""
         first = self.structure.first
         self._start_leading(first)
         self._finish_leading(first, 0)
 
-    def _start_leading(self, this: Part, more: str = "") -> None:
+    def _start_leading(self, this: LoopPart, more: str = "") -> None:
         """Issues the first products of a tile, once their operands are there."""
-        self.ctx.tiles |= self.ahead
-        for held in self.shared.held:
+        self.ctx.tiles |= self.prefetched
+        for resident in self.shared.resident:
             slot = self._slot()
-            self.ctx.line(f"mbarrier.wait({held.ready}.index({slot}), {self.shared.held_parity}{more})")
+            self.ctx.line(f"mbarrier.wait({resident.ready}.index({slot}), {self.shared.resident_parity}{more})")
         for ring in self.shared.leading:
             self._wait_full(ring, more)
         self._issue_leading(this)
@@ -120,16 +126,16 @@ class Consumer:
     @property
     def buffers(self) -> dict[str, tuple[str, tuple[int, ...], str]]:
         """Shared memory for outputs alone: name -> tensor, tile, dtype."""
-        held = {h.buffer for h in self.shared.held}
-        return {n: (tensor, tile, dtype) for tensor, (n, tile, dtype) in self.staged.items() if n not in held}
+        resident = {h.buffer for h in self.shared.resident}
+        return {n: (tensor, tile, dtype) for tensor, (n, tile, dtype) in self.staged.items() if n not in resident}
 
     # -- tiles ----------------------------------------------------------------------------------------------
 
-    def _open(self, this: Part, left: IndexExpr) -> None:
+    def _prologue(self, this: LoopPart, left: IndexExpr) -> None:
         """The first tile: nothing runs beside it."""
         self._fresh(this, "_first")
-        self.ctx.tiles |= self.ahead
-        if not self.ahead:
+        self.ctx.tiles |= self.prefetched
+        if not self.prefetched:
             self._start_leading(this)
             self._finish_leading(this, 0)
         zero = {s.target.tensor for s in self.structure.before if isinstance(s.value, Literal) and s.value.value == 0}
@@ -143,7 +149,7 @@ class Consumer:
             self._store(stmt)
         self._await_next(left)
 
-    def _steady(self, this: Part, left: IndexExpr) -> None:
+    def _steady_state(self, this: LoopPart, left: IndexExpr) -> None:
         ctx = self.ctx
         self._fresh(this)
         if self.ping_pong:
@@ -164,31 +170,31 @@ class Consumer:
         for stmt in this.after:
             self._store(stmt)
 
-    def _close(self, this: Part) -> None:
+    def _epilogue(self, this: LoopPart) -> None:
         self.ctx.line("# the last product", comment=True)
         if self.shared.persistent:
-            for held in self.shared.held:
-                self.ctx.line(f"mbarrier.arrive({held.spent}.index({self._slot()}), count=1)")
+            for resident in self.shared.resident:
+                self.ctx.line(f"mbarrier.arrive({resident.spent}.index({self._slot()}), count=1)")
         self._issue_trailing(this)
-        if self.ahead:
+        if self.prefetched:
             # (behind the last tile on stale ones, for nothing: products under an `if` would wait for each other)
             next_tile(self.ctx)
             self._start_leading(this, f", pred=tile < {tiles(self.ctx.kernel)}")
-        self._finish_trailing(this, tie=False, running=len(self.ahead))
+        self._finish_trailing(this, tie=False, running=len(self.prefetched))
 
     # -- products -------------------------------------------------------------------------------------------
 
-    def _issue_leading(self, this: Part) -> None:
+    def _issue_leading(self, this: LoopPart) -> None:
         ctx = self.ctx
         for ring, product in zip(self.shared.leading, this.leading, strict=True):
             self._at(product.store)
-            held = self.shared.holding(left_access(self.structure, product))
+            resident = self.shared.resident_tile(left_access(self.structure, product))
             zeros = self.zeros[ctx.shape(product.store.target)[1]]
-            left = f"{held.buffer}.index({self._slot()})"
+            left = f"{resident.buffer}.index({self._slot()})"
             product_of = call("warpgroup_mma", left, _right(ring, product), zeros, "use_acc=False", "is_async=True")
             ctx.line(seq(f"{self._pending(product)} = ", product_of))
 
-    def _finish_leading(self, this: Part, running: int) -> None:
+    def _finish_leading(self, this: LoopPart, running: int) -> None:
         ctx = self.ctx
         self._at(this.leading[0].store)
         pending = ", ".join(self._pending(product) for product in this.leading)
@@ -198,7 +204,7 @@ class Consumer:
             ctx.defined[product.target] = (ROWS, ctx.shape(product.store.target)[1])
             self._release(ring)
 
-    def _issue_trailing(self, this: Part) -> None:
+    def _issue_trailing(self, this: LoopPart) -> None:
         ctx = self.ctx
         for ring, product in zip(self.shared.trailing, this.trailing, strict=True):
             self._at(product.store)
@@ -206,7 +212,7 @@ class Consumer:
             operands = (self.left[product.target], _right(ring, product), ctx.tiles[product.target])
             ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", *operands, "is_async=True")))
 
-    def _finish_trailing(self, this: Part, *, tie: bool, running: int = 0) -> None:
+    def _finish_trailing(self, this: LoopPart, *, tie: bool, running: int = 0) -> None:
         ctx = self.ctx
         self._at(this.trailing[0].store)
         pending = [self._pending(product) for product in this.trailing]
@@ -223,11 +229,11 @@ class Consumer:
         ctx = self.ctx
         self._at(product.store)
         wide = ctx.shape(product.a)[1]
-        piece = emit(ctx, part(product.a, self.rows), wide)
+        emitted = emit(ctx, part(product.a, self.rows), wide)
         if product.target not in self.left:
             self.left[product.target] = ctx.names.fresh(f"{product.target}_left")
         layout = ctx.operand_layout(ctx.shape(product.store.target)[1])
-        ctx.line(seq(f"{self.left[product.target]} = ", call("gl.convert_layout", piece.doc, layout)))
+        ctx.line(seq(f"{self.left[product.target]} = ", call("gl.convert_layout", emitted.doc, layout)))
 
     def _rescale(self, product: Product) -> None:
         """`y = f(y)`: what a trailing product adds to."""
@@ -241,7 +247,7 @@ class Consumer:
 
     # -- barriers -------------------------------------------------------------------------------------------
 
-    def _wait_full(self, ring: Ring, more: str = "") -> None:
+    def _wait_full(self, ring: RingBuffer, more: str = "") -> None:
         self.ctx.line(f"mbarrier.wait({ring.full}.index({ring.slot}), {ring.phase}{more})")
 
     def _await_next(self, left: IndexExpr) -> None:
@@ -253,14 +259,14 @@ class Consumer:
         for ring in self.shared.leading:
             self._wait_full(ring, "" if some else f", pred={ctx.index(left)} > 0")
 
-    def _release(self, ring: Ring) -> None:
+    def _release(self, ring: RingBuffer) -> None:
         ctx = self.ctx
         ctx.line(f"mbarrier.arrive({ring.empty}.index({ring.slot}), count=1)")
         ctx.line(f"{ring.slot}, {ring.phase} = {ctx.helper('_next')}({ring.slot}, {ring.phase}, {ctx.gluon.stages})")
 
     # -- stores ---------------------------------------------------------------------------------------------
 
-    def _fresh(self, this: Part, suffix: str = "") -> None:
+    def _fresh(self, this: LoopPart, suffix: str = "") -> None:
         """New names for the tiles that live in one visit only: a name of an outer scope would be carried by a loop."""
         ctx = self.ctx
         for stmt in (*(p.store for p in this.leading), *this.middle, *this.after):
@@ -273,7 +279,7 @@ class Consumer:
 
     def _slot(self) -> str:
         """The slot of this consumer's tiles that stay."""
-        return self.shared.held_place(self.me)
+        return self.shared.resident_slot(self.me)
 
     def _pending(self, product: Product) -> str:
         return f"{self.ctx.tiles[product.target]}_pending"
@@ -301,7 +307,7 @@ class Consumer:
     ) -> None:
         """The output through shared memory and the copy engine: in a tile that is spent, or in a buffer of its own."""
         ctx = self.ctx
-        reusable = [h.buffer for h in self.shared.held if (h.shape, h.dtype) == (shape, dtype)]
+        reusable = [h.buffer for h in self.shared.resident if (h.shape, h.dtype) == (shape, dtype)]
         taken = {name for name, _, _ in self.staged.values()}
         if not self.shared.persistent and reusable and reusable[0] not in taken:
             buffer = reusable[0]
@@ -316,11 +322,11 @@ class Consumer:
         ctx.line(call(ctx.helper("_copy_out"), *described, f"{buffer}.index({self.me})"))
 
 
-def _right(ring: Ring, product: Product) -> str:
+def _right(ring: RingBuffer, product: Product) -> str:
     return f"{ring.slots}.index({ring.slot}){'.permute((1, 0))' if product.transposed else ''}"
 
 
-def _carried(parts: tuple[Part, ...], after: tuple[Store, ...]) -> frozenset[str]:
+def _carried(parts: tuple[LoopPart, ...], after: tuple[Store, ...]) -> frozenset[str]:
     """Tiles that live from one visit to the next, or to the end."""
     out = {access.tensor for stmt in after for access in reads(stmt)}
     for this in parts:

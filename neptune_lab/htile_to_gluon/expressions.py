@@ -24,30 +24,36 @@ from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.memory import load, vector
 from neptune_lab.htile_to_triton.context import ATOM
 from neptune_lab.htile_to_triton.elementwise import elementwise
+from neptune_lab.htile_to_triton.expression_text import (
+    ExpressionText,
+    cast,
+    literal_expression,
+    literal_text,
+    triton_dtype,
+)
 from neptune_lab.htile_to_triton.expressions import fold_function
-from neptune_lab.htile_to_triton.pieces import Piece, cast, literal_piece, literal_text, triton_dtype
 from neptune_lab.wrapping import Doc, call, seq
 
 
-def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> Piece:
+def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> ExpressionText:
     """`expr` in Gluon, as a part of a tile of that many columns (of the leading product's, for a vector of rows)."""
     match expr:
         case Access(tensor=name):
             if ctx.program.tensor(name).space == "chip":
                 return _chip(ctx, expr, columns)
-            return Piece(load(ctx, expr, columns))
+            return ExpressionText(load(ctx, expr, columns))
         case Cast(arg=Literal(value=value), dtype=dtype):
-            return literal_piece(value, dtype)
+            return literal_expression(value, dtype)
         case Cast(arg=arg, dtype=dtype):
-            piece = emit(ctx, arg, columns)
-            return piece if ctx.dtype(arg) == dtype else cast(piece, dtype)
+            emitted = emit(ctx, arg, columns)
+            return emitted if ctx.dtype(arg) == dtype else cast(emitted, dtype)
         case Iota(index=index):
             return _iota(ctx, index, columns)
         case Scalar(value=value):
             text, bracketed = ctx.index(value), ctx.index(value, ATOM)
-            return Piece(text, ATOM if text == bracketed else 0, python=True)
+            return ExpressionText(text, ATOM if text == bracketed else 0, python=True)
         case Literal(value=value, dtype=dtype):
-            return literal_piece(value, dtype)
+            return literal_expression(value, dtype)
         case Elementwise(args=args):
             return elementwise(ctx, expr, [emit(ctx, arg, columns) for arg in args])
         case Reduce(op=op, arg=arg):
@@ -61,14 +67,14 @@ def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> Piece:
             assert_never(expr)
 
 
-def _chip(ctx: GluonContext, access: Access, columns: int) -> Piece:
+def _chip(ctx: GluonContext, access: Access, columns: int) -> ExpressionText:
     if access.tensor not in ctx.defined:
         raise EmitError(f"tile {access.tensor} is read where it has no value", help='compile with code="triton"')
     name = ctx.tiles[access.tensor]
     kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
     if kept != [True, False]:
-        return Piece(name)
-    return Piece(f"{rows_beside(ctx, name, columns)}[:, None]")
+        return ExpressionText(name)
+    return ExpressionText(f"{rows_beside(ctx, name, columns)}[:, None]")
 
 
 def rows_beside(ctx: GluonContext, name: str, columns: int) -> str:
@@ -79,42 +85,42 @@ def rows_beside(ctx: GluonContext, name: str, columns: int) -> str:
     return f"gl.convert_layout({name}, {ctx.rows_layout(columns)}, assert_trivial=True)"
 
 
-def _iota(ctx: GluonContext, index: tuple[Slice | NewAxis, ...], columns: int) -> Piece:
+def _iota(ctx: GluonContext, index: tuple[Slice | NewAxis, ...], columns: int) -> ExpressionText:
     dim, part = next((n, part) for n, part in enumerate(index) if isinstance(part, Slice))
     is_columns = dim == 1
     name = vector(ctx, part, columns, is_columns=is_columns)
     if len(index) == 1:
-        return Piece(name)
-    return Piece(f"{name}[{'None, :' if is_columns else ':, None'}]")
+        return ExpressionText(name)
+    return ExpressionText(f"{name}[{'None, :' if is_columns else ':, None'}]")
 
 
-def _reduce(ctx: GluonContext, op: str, arg: TileExpr) -> Piece:
+def _reduce(ctx: GluonContext, op: str, arg: TileExpr) -> ExpressionText:
     columns = ctx.shape(arg)[1]
     dtype = ctx.dtype(arg)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
-    piece = emit(ctx, arg, columns)
-    piece = piece if wide == dtype else cast(piece, wide)
-    result: Doc = call(fold_function(ctx, op, wide), piece.doc, "axis=1")
+    emitted = emit(ctx, arg, columns)
+    emitted = emitted if wide == dtype else cast(emitted, wide)
+    result: Doc = call(fold_function(ctx, op, wide), emitted.doc, "axis=1")
     if columns != ctx.columns:
         result = call("tl.convert_layout", result, ctx.rows_layout(), "assert_trivial=True")
     if dtype == "bool":
-        return Piece(seq("(", result, " != 0)"))
-    return Piece(result) if wide == dtype else cast(Piece(result), dtype)
+        return ExpressionText(seq("(", result, " != 0)"))
+    return ExpressionText(result) if wide == dtype else cast(ExpressionText(result), dtype)
 
 
 def value(ctx: GluonContext, expr: TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
     """`expr` as a whole tile of `shape`, for a variable."""
     columns = shape[1] if len(shape) == 2 else ctx.columns
-    piece = emit(ctx, expr, columns)
-    if piece.literal is not None:
-        return full(ctx, shape, literal_text(piece.literal.value, dtype), dtype)
-    if piece.python:
-        piece = cast(piece, dtype)
+    emitted = emit(ctx, expr, columns)
+    if emitted.literal is not None:
+        return full(ctx, shape, literal_text(emitted.literal.value, dtype), dtype)
+    if emitted.python:
+        emitted = cast(emitted, dtype)
     if ctx.shape(expr) != shape:
         # Broadcasting to a tile of zeros keeps the layout written down.
         zeros = full(ctx, shape, literal_text(0, dtype), dtype)
-        return seq(piece.at(ATOM), " + ", zeros)
-    return piece.doc
+        return seq(emitted.at(ATOM), " + ", zeros)
+    return emitted.doc
 
 
 def full(ctx: GluonContext, shape: tuple[int, ...], text: str, dtype: str) -> Doc:

@@ -10,12 +10,12 @@ from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import reads, stores
 from neptune_lab.htile_to_gluon.consumer import Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext, layout_lines, spelled
-from neptune_lab.htile_to_gluon.fit import read
+from neptune_lab.htile_to_gluon.match import match_structure
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.producer import emit_producer
-from neptune_lab.htile_to_gluon.shared import Shared, shared_memory, tile_bytes
-from neptune_lab.htile_to_gluon.structure import Structure, Unfit
-from neptune_lab.htile_to_gluon.visits import tiles
+from neptune_lab.htile_to_gluon.shared_memory import SharedMemory, plan_shared_memory, tile_bytes
+from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
+from neptune_lab.htile_to_gluon.tile_schedule import tiles
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
 from neptune_lab.htile_to_triton.scope import Names
 from neptune_lab.wrapping import Bracketed, lines
@@ -31,7 +31,7 @@ WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class KernelLine:
     """One line of a kernel's text, with the nodes that it belongs to (none: it computes nothing)."""
 
     text: str
@@ -52,7 +52,7 @@ class GluonKernel:
     """
 
     name: str
-    lines: tuple[Line, ...]
+    lines: tuple[KernelLine, ...]
     constants: tuple[str, ...]
     pointers: tuple[str, ...]
     descriptors: tuple[HostDescriptor, ...]
@@ -75,15 +75,15 @@ def emit_kernel(
         taken: names of the module's functions.
 
     Raises:
-        Unfit: the kernel has not the form that is written in Gluon.
+        UnsupportedKernel: the kernel has not the form that is written in Gluon.
     """
-    structure = read(program, kernel)
+    structure = match_structure(program, kernel)
     warps = _warps(program, kernel, structure, taken, options, depth=2 if options.persistent else 1)
     limit = options.emit.target.shared_memory
     if warps.size > limit and options.persistent:
         warps = _warps(program, kernel, structure, taken, options, depth=1)
     if warps.size > limit:
-        raise Unfit(
+        raise UnsupportedKernel(
             f"its tiles take {warps.size} bytes of shared memory; a multiprocessor has {limit}",
             help="choose a smaller block_kv, or fewer stages",
         )
@@ -104,7 +104,7 @@ def emit_kernel(
     warps.asked.setdefault("_barriers", {})[kernel.node_id] = None
     for helper, nodes in warps.asked.items():
         helpers.setdefault(helper, {}).update(nodes)
-    blank = [Line(""), Line("")]
+    blank = [KernelLine(""), KernelLine("")]
     return GluonKernel(
         name,
         (
@@ -116,7 +116,7 @@ def emit_kernel(
                 kernel,
                 name,
                 [*pointers.values(), *(d.parameter for d in inputs + outputs)],
-                [Line(f"    {text}", (kernel.node_id,), kernel.name) for text in entry],
+                [KernelLine(f"    {text}", (kernel.node_id,), kernel.name) for text in entry],
             ),
         ),
         tuple(layout_lines(set(warps.consumer.ctx.layouts))),
@@ -131,7 +131,7 @@ def emit_kernel(
 class _Warps:
     """Both functions of a kernel, emitted for one layout of the shared memory; `asked`: helpers with their users."""
 
-    shared: Shared
+    shared: SharedMemory
     producer: GluonContext
     consumer: Consumer
     asked: dict[str, dict[str, None]]
@@ -148,7 +148,7 @@ def _warps(
 ) -> _Warps:
     asked: dict[str, dict[str, None]] = {}
     columns = shape_of(structure.first.leading[0].store.target, program)[1]
-    shared = shared_memory(program, structure, Names(taken), options, depth)
+    shared = plan_shared_memory(program, structure, Names(taken), options, depth)
     taken = taken | shared.names | {"turn", "tile", "done"}
     producer = GluonContext(program, kernel, structure, asked, taken, options, columns)
     emit_producer(producer, shared)
@@ -170,21 +170,21 @@ def _launch_registers(program: Program, structure: Structure) -> int:
     if all(shape_of(p.store.target, program)[1] <= WIDE_PRODUCT for p in products):
         return asked
     if structure.consumers > 2:
-        raise Unfit("three consumers have too few registers for its products", help="choose block_q=128")
+        raise UnsupportedKernel("three consumers have too few registers for its products", help="choose block_q=128")
     return WIDE_REGISTERS
 
 
-def _lines(ctx: GluonContext) -> list[Line]:
+def _lines(ctx: GluonContext) -> list[KernelLine]:
     return [
-        Line(indent + spelled(text), tuple(draft.nodes), draft.origin)
+        KernelLine(indent + spelled(text), tuple(draft.nodes), draft.origin)
         for indent, draft in ctx.root.drafts("    ")
         for text in draft.lines
     ]
 
 
-def _function(kernel: Kernel, name: str, parameters: list[str], body: list[Line]) -> list[Line]:
+def _function(kernel: Kernel, name: str, parameters: list[str], body: list[KernelLine]) -> list[KernelLine]:
     texts = lines(Bracketed(f"def {name}(", tuple(parameters), "):"), WIDTH)
-    return [Line("@gluon.jit"), *(Line(text, (kernel.node_id,), kernel.name) for text in texts), *body]
+    return [KernelLine("@gluon.jit"), *(KernelLine(text, (kernel.node_id,), kernel.name) for text in texts), *body]
 
 
 def _entry(
@@ -205,10 +205,10 @@ def _entry(
         layout = f"{described[(tensor, (rows, columns))]}.layout"
         body.append(f"{buffer} = gl.allocate_shared_memory(gl.{dtype}, [{extents}], {layout})")
 
-    for held in shared.held:
-        allocate(held.buffer, shared.held_slots, held.access.tensor, held.shape, held.dtype)
-        for barriers in (held.ready, held.spent) if shared.persistent else (held.ready,):
-            body.append(f"{barriers} = _barriers({shared.held_slots}, 1)")
+    for resident in shared.resident:
+        allocate(resident.buffer, shared.resident_slots, resident.access.tensor, resident.shape, resident.dtype)
+        for barriers in (resident.ready, resident.spent) if shared.persistent else (resident.ready,):
+            body.append(f"{barriers} = _barriers({shared.resident_slots}, 1)")
     for ring in shared.rings:
         allocate(ring.slots, shared.stages, ring.tensor, ring.shape, ring.dtype)
         body.append(f"{ring.full} = _barriers({shared.stages}, 1)")

@@ -48,7 +48,7 @@ from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import accesses, names_of_access, names_of_index, reads, subexpressions
 from neptune_lab.htile_to_gluon.rows import ROWS
-from neptune_lab.htile_to_gluon.structure import Part, Product, Structure, Unfit
+from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.strict.dtypes import HALVES
 
 MOST_CONSUMERS = 3
@@ -57,37 +57,37 @@ WIDEST = 256  # columns of a warp group's product
 PLAIN_DTYPES = ("float16", "bfloat16", "float32", "int32", "bool")
 
 
-def read(program: Program, kernel: Kernel) -> Structure:
+def match_structure(program: Program, kernel: Kernel) -> Structure:
     """The structure of `kernel`.
 
     Raises:
-        Unfit: it has none that the emitter writes; the message says what is in the way.
+        UnsupportedKernel: it has none that the emitter writes; the message says what is in the way.
     """
     before, parts, after = _parts(program, kernel)
     rows = shape_of(parts[0].leading[0].a, program)[0]
     if rows % ROWS or not 1 <= rows // ROWS <= MOST_CONSUMERS:
-        raise Unfit(f"it has {rows} rows a program; expected 64, 128 or 192", help="choose block_q=128")
-    held = {} if not before else _held(program, kernel, before)
+        raise UnsupportedKernel(f"it has {rows} rows a program; expected 64, 128 or 192", help="choose block_q=128")
+    resident = {} if not before else _resident_tiles(program, kernel, before)
     for product in parts[0].leading:
         assert isinstance(product.a, Access)
-        if program.tensor(product.a.tensor).space == "chip" and product.a.tensor not in held:
-            raise Unfit(
+        if program.tensor(product.a.tensor).space == "chip" and product.a.tensor not in resident:
+            raise UnsupportedKernel(
                 f"the left operand {product.a.tensor} of {product.target} is not a tile that is loaded before the loop "
                 "and read by products alone"
             )
-    before = tuple(s for s in before if s.target.tensor not in held)
+    before = tuple(s for s in before if s.target.tensor not in resident)
     downward = parts[-1].certain
     if downward:
         parts = parts[::-1]
     elif not parts[0].certain:
-        raise Unfit("neither the first nor the last tile of its loop is certain to exist")
+        raise UnsupportedKernel("neither the first nor the last tile of its loop is certain to exist")
     first = _tile_of(program, parts[0], downward=downward)
-    structure = Structure(rows, held, before, first, parts, downward, after)
+    structure = Structure(rows, resident, before, first, parts, downward, after)
     _check_rows(program, structure)
     return structure
 
 
-def _tile_of(program: Program, part: Part, *, downward: bool) -> Part:
+def _tile_of(program: Program, part: LoopPart, *, downward: bool) -> LoopPart:
     """The first tile of a part, or the last, written out."""
     if part.loop is None:
         return part
@@ -97,17 +97,17 @@ def _tile_of(program: Program, part: Part, *, downward: bool) -> Part:
     return _part(program, None, tuple(s for s in body if isinstance(s, Store)), constant, {})
 
 
-def _parts(program: Program, kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Part, ...], tuple[Store, ...]]:
+def _parts(program: Program, kernel: Kernel) -> tuple[tuple[Store, ...], tuple[LoopPart, ...], tuple[Store, ...]]:
     loops = [stmt for stmt in kernel.body if isinstance(stmt, For)]
     if not loops:
-        raise Unfit("it has no loop")
+        raise UnsupportedKernel("it has no loop")
     for loop in loops:
         if any(isinstance(stmt, For) for stmt in loop.body):
-            raise Unfit(f"its loop over {loop.var} has a loop inside")
+            raise UnsupportedKernel(f"its loop over {loop.var} has a loop inside")
     signature = [s.target.tensor for s in loops[0].body if isinstance(s, Store)]
     before: list[Store] = []
     after: list[Store] = []
-    parts: list[Part] = []
+    parts: list[LoopPart] = []
     constant: set[str] = set()
     rest = list(kernel.body)
     env = grid_env(kernel)
@@ -119,7 +119,7 @@ def _parts(program: Program, kernel: Kernel) -> tuple[tuple[Store, ...], tuple[P
             (after if parts else before).append(stmt)
             continue
         if after:
-            raise Unfit(f"{after[0].target.tensor} is stored between two parts of its loop")
+            raise UnsupportedKernel(f"{after[0].target.tensor} is stored between two parts of its loop")
         loop, body = tile
         constant = constant or {s.target.tensor for s in before}
         parts.append(_part(program, loop, body, constant, env))
@@ -129,7 +129,7 @@ def _parts(program: Program, kernel: Kernel) -> tuple[tuple[Store, ...], tuple[P
         if [_shape(program, p) for p in (*first.leading, *first.trailing)] != [
             _shape(program, p) for p in (*other.leading, *other.trailing)
         ]:
-            raise Unfit("the parts of its loop multiply different tiles")
+            raise UnsupportedKernel("the parts of its loop multiply different tiles")
     return tuple(before), tuple(parts), tuple(after)
 
 
@@ -150,14 +150,14 @@ def _tile(rest: list[Stmt], signature: list[str]) -> tuple[For | None, tuple[Sto
     return (None, tuple(run)) if len(run) == len(signature) else None
 
 
-def _part(program: Program, loop: For | None, body: tuple[Store, ...], constant: set[str], env: Env) -> Part:
+def _part(program: Program, loop: For | None, body: tuple[Store, ...], constant: set[str], env: Env) -> LoopPart:
     leading: list[Product] = []
     trailing: list[Product] = []
     middle: list[Store] = []
     after: list[Store] = []
     for store in body:
         if program.tensor(store.target.tensor).space != "chip":
-            raise Unfit(f"its loop stores to {store.target.tensor}")
+            raise UnsupportedKernel(f"its loop stores to {store.target.tensor}")
         if not isinstance(store.value, Dot):
             (after if trailing else middle).append(store)
             continue
@@ -169,15 +169,17 @@ def _part(program: Program, loop: For | None, body: tuple[Store, ...], constant:
                 middle, after = middle + after, []
             trailing.append(product)
         else:
-            raise Unfit(f"the product {product.target} neither multiplies a tile that stays nor adds up over the loop")
+            raise UnsupportedKernel(
+                f"the product {product.target} neither multiplies a tile that stays nor adds up over the loop"
+            )
     if not leading or not trailing:
-        raise Unfit(f"its loop has no {'trailing' if leading else 'leading'} product")
+        raise UnsupportedKernel(f"its loop has no {'trailing' if leading else 'leading'} product")
     targets = {p.target for p in trailing}
     for store in (*middle, *after):
         if seen := targets & {a.tensor for a in reads(store)}:
-            raise Unfit(f"{store.target.tensor} reads the sum {seen.pop()} inside the loop")
+            raise UnsupportedKernel(f"{store.target.tensor} reads the sum {seen.pop()} inside the loop")
     certain = loop is None or _always_runs(loop, env)
-    return Part(loop, tuple(leading), tuple(middle), tuple(trailing), tuple(after), certain)
+    return LoopPart(loop, tuple(leading), tuple(middle), tuple(trailing), tuple(after), certain)
 
 
 def _always_runs(loop: For, env: Env) -> bool:
@@ -197,12 +199,12 @@ def _product(program: Program, store: Store, dot: Dot) -> Product:
     if isinstance(b, Permute) and b.order == (1, 0):
         b, transposed = b.arg, True
     if not isinstance(b, Access) or program.tensor(b.tensor).space == "chip":
-        raise Unfit(f"the right operand of {store.target.tensor} is not a tile in global memory")
+        raise UnsupportedKernel(f"the right operand of {store.target.tensor} is not a tile in global memory")
     dtype = dtype_of(b, program)
     if dtype not in HALVES:
-        raise Unfit(f"{store.target.tensor} multiplies {dtype}; expected float16 or bfloat16")
+        raise UnsupportedKernel(f"{store.target.tensor} multiplies {dtype}; expected float16 or bfloat16")
     if any(isinstance(e, Dot) for part in (dot.a, dot.acc) if part is not None for e in subexpressions(part)):
-        raise Unfit(f"{store.target.tensor} has a product inside a product")
+        raise UnsupportedKernel(f"{store.target.tensor} has a product inside a product")
     return Product(store, dot.a, b, transposed, dot.acc)
 
 
@@ -214,7 +216,7 @@ def _stays(program: Program, a: TileExpr, constant: set[str], loop: For | None) 
     return a.tensor in constant or (loop is not None and loop.var not in names_of_access(a))
 
 
-def _held(program: Program, kernel: Kernel, before: tuple[Store, ...]) -> dict[str, Access]:
+def _resident_tiles(program: Program, kernel: Kernel, before: tuple[Store, ...]) -> dict[str, Access]:
     """On-chip tiles that are one load, read as left operands of products only."""
     others: set[str] = set()
     for stmt in kernel.body:
@@ -239,7 +241,7 @@ def _check_rows(program: Program, structure: Structure) -> None:
     """Every tile has the program's rows in its first dimension, and nothing folds them."""
     for store in _row_work(structure):
         if store.mask is not None:
-            raise Unfit(f"the store to {store.target.tensor} has a mask")
+            raise UnsupportedKernel(f"the store to {store.target.tensor} has a mask")
         for expr in (store.target, *subexpressions(store.value)):
             _check_tile(program, structure.rows, expr, store.target.tensor)
     for part in structure.parts:
@@ -247,7 +249,9 @@ def _check_rows(program: Program, structure: Structure) -> None:
             for expr in (product.store.target, *_operands(product)):
                 _check_tile(program, structure.rows, expr, product.target)
             if (columns := shape_of(product.store.target, program)[-1]) > WIDEST or columns % 16:
-                raise Unfit(f"{product.target} has {columns} columns; expected a multiple of 16, at most {WIDEST}")
+                raise UnsupportedKernel(
+                    f"{product.target} has {columns} columns; expected a multiple of 16, at most {WIDEST}"
+                )
 
 
 def _row_work(structure: Structure) -> Iterator[Store]:
@@ -267,27 +271,27 @@ def _operands(product: Product) -> Iterator[TileExpr]:
 def _check_tile(program: Program, rows: int, expr: TileExpr, name: str) -> None:
     shape = shape_of(expr, program)
     if dtype_of(expr, program) not in PLAIN_DTYPES and not isinstance(expr, Literal):
-        raise Unfit(f"{name} computes in {dtype_of(expr, program)}")
+        raise UnsupportedKernel(f"{name} computes in {dtype_of(expr, program)}")
     if len(shape) > 2:
-        raise Unfit(f"{name} has a tile of {len(shape)} dimensions; expected rows and columns")
+        raise UnsupportedKernel(f"{name} has a tile of {len(shape)} dimensions; expected rows and columns")
     if any(extent & (extent - 1) for extent in shape[1:]):
-        raise Unfit(f"{name} has a tile of shape {shape}; expected powers of two")
+        raise UnsupportedKernel(f"{name} has a tile of shape {shape}; expected powers of two")
     if shape and shape[0] not in ((rows,) if len(shape) == 1 else (1, rows)):
-        raise Unfit(f"{name} has a tile of shape {shape}; expected {rows} rows")
+        raise UnsupportedKernel(f"{name} has a tile of shape {shape}; expected {rows} rows")
     match expr:
         case Reduce(dim=0):
-            raise Unfit(f"{name} folds rows, which several warp groups share")
+            raise UnsupportedKernel(f"{name} folds rows, which several warp groups share")
         case Reduce(op="prod"):
-            raise Unfit(f"{name} folds by a product")
+            raise UnsupportedKernel(f"{name} folds by a product")
         case Gather():
-            raise Unfit(f"{name} reads elements that are no tile")
+            raise UnsupportedKernel(f"{name} reads elements that are no tile")
         case Permute():
-            raise Unfit(f"{name} permutes a tile that is no right operand")
+            raise UnsupportedKernel(f"{name} permutes a tile that is no right operand")
         case Dot():
-            raise Unfit(f"{name} has a product outside the loop, or inside an expression")
+            raise UnsupportedKernel(f"{name} has a product outside the loop, or inside an expression")
         case Access(index=index) if len(shape) == 2 and shape[1] == 1:
             last = [i for i in index if isinstance(i, Slice | NewAxis)][-1]
             if isinstance(last, Slice):
-                raise Unfit(f"{name} has a tile of one column")
+                raise UnsupportedKernel(f"{name} has a tile of one column")
         case Access() | Iota() | Scalar() | Literal() | Elementwise() | Cast() | Reduce():
             pass

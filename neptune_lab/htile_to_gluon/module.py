@@ -13,7 +13,7 @@ from neptune_lab.htile_to_gluon.context import MODULE_NAMES
 from neptune_lab.htile_to_gluon.helpers import EXTREMA, HELPERS, MULTIPROCESSORS
 from neptune_lab.htile_to_gluon.kernel import GluonKernel, emit_kernel
 from neptune_lab.htile_to_gluon.options import GluonOptions
-from neptune_lab.htile_to_gluon.structure import Unfit
+from neptune_lab.htile_to_gluon.structure import UnsupportedKernel
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor
 from neptune_lab.htile_to_triton.helpers import ASK, INTERPRETED
 from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
@@ -31,11 +31,11 @@ from neptune_lab.htile_to_triton.source import KernelSource, TritonSource
 from neptune_lab.strict.emitted import check_emitted
 
 
-def fits(program: Program, kernel: Kernel, options: GluonOptions | None = None) -> str | None:
+def why_unsupported(program: Program, kernel: Kernel, options: GluonOptions | None = None) -> str | None:
     """Why `kernel` is not written in Gluon; None where it is."""
     try:
         emit_kernel(program, kernel, kernel.name, {}, set(), options or GluonOptions())
-    except Unfit as reason:
+    except UnsupportedKernel as reason:
         return reason.reason
     return None
 
@@ -43,7 +43,7 @@ def fits(program: Program, kernel: Kernel, options: GluonOptions | None = None) 
 def emit(program: Program, options: GluonOptions | None = None) -> TritonSource:
     """`program` as a module of Gluon kernels, every computing line linked to its HTile nodes.
 
-    A kernel that has not the form (fit.py) is written in Triton, in the same module.
+    A kernel that has not the form (match.py) is written in Triton, in the same module.
 
     Args:
         options: choices of spelling, for a Hopper GPU; None: the defaults.
@@ -67,7 +67,7 @@ def emit(program: Program, options: GluonOptions | None = None) -> TritonSource:
     for kernel, function in zip(program.kernels, functions, strict=True):
         try:
             made.append(emit_kernel(program, kernel, function, helpers, taken, options))
-        except Unfit as reason:
+        except UnsupportedKernel as reason:
             reasons[kernel.name] = reason.reason
             made.append(emit_triton_kernel(program, kernel, triton_helpers, taken, options.emit))
     if len(reasons) == len(program.kernels):

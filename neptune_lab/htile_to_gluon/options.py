@@ -26,9 +26,9 @@ class GluonOptions:
         tie: the left operand of the second product is narrowed before the wait for the product before it, not after.
         persistent: one program for each multiprocessor, which takes tile after tile: best where a program has little
             to do. Else one program a tile.
-        ahead: a persistent program starts the first products of its next tile before it writes the outputs of this one.
-            Where row blocks have different numbers of tiles, the assembler (of Triton 3.6 and 3.7) lacks registers for
-            it, and makes all products wait for each other.
+        ahead: prefetch across tiles: a persistent program starts the first products of its next tile before it writes
+            the outputs of this one. Where row blocks have different numbers of tiles, the assembler (of Triton 3.6 and
+            3.7) lacks registers for it, and makes all products wait for each other.
         heads_together: how many heads (whatever the grid has beside row blocks) run side by side and share the L2
             cache; None: few, yet enough that long and short tiles even out.
         emit: the options of the Triton emitter, for the target, tanh, and kernels that do not fit.

@@ -41,7 +41,7 @@ def part_of_store(store: Store, rows: int) -> Store:
         =>
         m[i0*128 + 64*c : i0*128 + 64*c + 64] = reduce(max, s[i0*128 + 64*c : i0*128 + 64*c + 64, ...], dim=1)
 
-    Rows are the first dimension of every tile but the right operands of products (fit.py sees to it).
+    Rows are the first dimension of every tile but the right operands of products (match.py sees to it).
     """
     assert store.mask is None
     return replace(store, target=part_of_access(store.target, rows), value=part(store.value, rows))

@@ -16,7 +16,7 @@ BYTES = {"float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class RingBuffer:
     """Slots that the producer fills and every consumer reads: names of the buffer and its barriers."""
 
     tensor: str
@@ -30,7 +30,7 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ResidentTile:
     """A tile that stays for the whole loop: a slot for each consumer, and with persistent programs as many again, so
     that the next tile's copy runs beside this tile's work."""
 
@@ -43,23 +43,23 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedMemory:
     """The shared memory of a kernel; rings stand in the order of the products of a part.
 
     Args:
         depth: tiles of a persistent program, one after the other, for which there are tiles that stay.
     """
 
-    held: tuple[Held, ...]
-    leading: tuple[Ring, ...]
-    trailing: tuple[Ring, ...]
+    resident: tuple[ResidentTile, ...]
+    leading: tuple[RingBuffer, ...]
+    trailing: tuple[RingBuffer, ...]
     consumers: int
     stages: int
     persistent: bool
     depth: int
 
     @property
-    def rings(self) -> tuple[Ring, ...]:
+    def rings(self) -> tuple[RingBuffer, ...]:
         """All rings."""
         return self.leading + self.trailing
 
@@ -67,8 +67,8 @@ class Shared:
     def parameters(self) -> list[str]:
         """What both kinds of warps get of it, in order."""
         out: list[str] = []
-        for held in self.held:
-            out += [held.buffer, held.ready, *([held.spent] if self.persistent else [])]
+        for resident in self.resident:
+            out += [resident.buffer, resident.ready, *([resident.spent] if self.persistent else [])]
         for ring in self.rings:
             out += [ring.slots, ring.full, ring.empty]
         return out
@@ -79,34 +79,34 @@ class Shared:
         return {*self.parameters, *(name for ring in self.rings for name in (ring.slot, ring.phase))}
 
     @property
-    def held_slots(self) -> int:
+    def resident_slots(self) -> int:
         """Slots of a tile that stays."""
         return self.consumers * self.depth
 
     @property
     def size(self) -> int:
         """Bytes, without barriers."""
-        held = self.held_slots * sum(tile_bytes(h.shape, h.dtype) for h in self.held)
-        return held + self.stages * sum(tile_bytes(r.shape, r.dtype) for r in self.rings)
+        resident = self.resident_slots * sum(tile_bytes(h.shape, h.dtype) for h in self.resident)
+        return resident + self.stages * sum(tile_bytes(r.shape, r.dtype) for r in self.rings)
 
-    def held_place(self, consumer: str) -> str:
+    def resident_slot(self, consumer: str) -> str:
         """The slot of a consumer's tiles that stay; `done` counts a program's tiles."""
         return consumer if self.depth == 1 else f"done % {self.depth} * {self.consumers} + {consumer}"
 
     @property
-    def held_parity(self) -> str:
+    def resident_parity(self) -> str:
         """The parity of the barriers of such a slot."""
         return "0" if not self.persistent else "done & 1" if self.depth == 1 else f"done // {self.depth} & 1"
 
-    def holding(self, access: Access) -> Held:
+    def resident_tile(self, access: Access) -> ResidentTile:
         """The tile that stays and that `access` selects."""
-        return next(held for held in self.held if held.access == access)
+        return next(resident for resident in self.resident if resident.access == access)
 
 
 def left_access(structure: Structure, product: Product) -> Access:
     """The global tile that is the left operand of a leading product."""
     assert isinstance(product.a, Access)
-    return structure.held.get(product.a.tensor, product.a)
+    return structure.resident.get(product.a.tensor, product.a)
 
 
 def tile_bytes(shape: tuple[int, ...], dtype: str) -> int:
@@ -114,28 +114,30 @@ def tile_bytes(shape: tuple[int, ...], dtype: str) -> int:
     return math.prod(shape) * BYTES[dtype]
 
 
-def shared_memory(program: Program, structure: Structure, names: Names, options: GluonOptions, depth: int) -> Shared:
+def plan_shared_memory(
+    program: Program, structure: Structure, names: Names, options: GluonOptions, depth: int
+) -> SharedMemory:
     """The shared memory that a kernel of that structure needs."""
-    held: dict[Access, Held] = {}
+    resident: dict[Access, ResidentTile] = {}
     first = structure.parts[0]
     for product in first.leading:
         access = left_access(structure, product)
-        if access in held:
+        if access in resident:
             continue
-        held[access] = Held(
+        resident[access] = ResidentTile(
             access,
             (ROWS, shape_of(access, program)[1]),
             dtype_of(access, program),
             *(names.fresh(f"{access.tensor}_{what}") for what in ("tile", "ready", "spent")),
         )
 
-    def ring(product: Product) -> Ring:
+    def ring(product: Product) -> RingBuffer:
         b = product.b
         made = (names.fresh(f"{b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
-        return Ring(b.tensor, shape_of(b, program), dtype_of(b, program), *made)
+        return RingBuffer(b.tensor, shape_of(b, program), dtype_of(b, program), *made)
 
-    return Shared(
-        tuple(held.values()),
+    return SharedMemory(
+        tuple(resident.values()),
         tuple(ring(product) for product in first.leading),
         tuple(ring(product) for product in first.trailing),
         structure.consumers,

@@ -8,7 +8,7 @@ from neptune_lab.errors import EmitError
 from neptune_lab.htile.nodes import Access, For, Store, TileExpr
 
 
-class Unfit(EmitError):
+class UnsupportedKernel(EmitError):
     """A kernel has not the form that is written in Gluon; the message says in what."""
 
 
@@ -37,7 +37,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LoopPart:
     """One part of the loop, or one tile of it that was written out (`loop` is None).
 
     Args:
@@ -63,7 +63,7 @@ class Structure:
 
     Args:
         rows: rows of a program, a multiple of 64.
-        held: on-chip tiles that are loaded once and are left operands only, by name: they stay in shared memory.
+        resident: on-chip tiles that are loaded once and are left operands only, by name: they stay in shared memory.
         before, after: the other statements before and after the loop.
         first: the first tile that is visited, which is certain to exist.
         parts: in the order in which they are visited; the first part has the first tile too.
@@ -71,10 +71,10 @@ class Structure:
     """
 
     rows: int
-    held: dict[str, Access]
+    resident: dict[str, Access]
     before: tuple[Store, ...]
-    first: Part
-    parts: tuple[Part, ...]
+    first: LoopPart
+    parts: tuple[LoopPart, ...]
     downward: bool
     after: tuple[Store, ...]
 

@@ -10,8 +10,8 @@ from neptune_lab.htile.bounds import loop_interval
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Slice
 from neptune_lab.htile.walk import names_of_index, simplify
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.shared import left_access
-from neptune_lab.htile_to_gluon.structure import Part, Structure
+from neptune_lab.htile_to_gluon.shared_memory import left_access
+from neptune_lab.htile_to_gluon.structure import LoopPart, Structure
 from neptune_lab.htile_to_triton.scope import Draft, Scope
 from neptune_lab.target import MOST_HOPPER_SMS
 
@@ -19,7 +19,7 @@ CACHE = 32 * 2**20  # bytes of loop tensors that heads side by side may take of 
 EVEN = 256  # tiles side by side, about two for each multiprocessor
 
 
-def neat(expr: IndexExpr) -> IndexExpr:
+def canonicalize(expr: IndexExpr) -> IndexExpr:
     """`expr` with what cancels gone."""
     return simplify(expression(affine(expr)))
 
@@ -83,7 +83,7 @@ def _lengths_differ(ctx: GluonContext) -> bool:
     return any(rows & (names_of_index(loop.start) | names_of_index(loop.stop)) for loop in loops)
 
 
-def section_of_tiles(ctx: GluonContext) -> int:
+def tiles_side_by_side(ctx: GluonContext) -> int:
     """How many tiles the heads side by side have."""
     blocks, heads = _extents(ctx)
     return blocks * heads_side_by_side(ctx, blocks, heads)
@@ -101,12 +101,12 @@ def tiles(kernel: Kernel) -> int:
     return math.prod(axis.extent for axis in kernel.grid)
 
 
-def count(part: Part) -> IndexExpr:
+def count(part: LoopPart) -> IndexExpr:
     """How many tiles a part has (below 0: none)."""
-    return Int(1) if part.loop is None else neat(Arith("-", part.loop.stop, part.loop.start))
+    return Int(1) if part.loop is None else canonicalize(Arith("-", part.loop.stop, part.loop.start))
 
 
-def later(ctx: GluonContext, parts: tuple[Part, ...]) -> IndexExpr:
+def tiles_of_parts(ctx: GluonContext, parts: tuple[LoopPart, ...]) -> IndexExpr:
     """How many tiles these parts have together."""
     total: IndexExpr = Int(0)
     for part in parts:
@@ -114,16 +114,16 @@ def later(ctx: GluonContext, parts: tuple[Part, ...]) -> IndexExpr:
         if not is_nonnegative(affine(number), ctx.env):
             number = Arith("max", number, Int(0))
         total = Arith("+", total, number)
-    return neat(total)
+    return canonicalize(total)
 
 
-def left_after_first(ctx: GluonContext) -> IndexExpr:
+def tiles_left_after_first(ctx: GluonContext) -> IndexExpr:
     """How many tiles are left after the first."""
     first, rest = ctx.structure.parts[0], ctx.structure.parts[1:]
-    return neat(Arith("+", Arith("-", count(first), Int(1)), later(ctx, rest)))
+    return canonicalize(Arith("+", Arith("-", count(first), Int(1)), tiles_of_parts(ctx, rest)))
 
 
-def each_tile(ctx: GluonContext, part: Part, *, opened: bool, body: Callable[[IndexExpr], None]) -> None:
+def for_each_tile(ctx: GluonContext, part: LoopPart, *, opened: bool, body: Callable[[IndexExpr], None]) -> None:
     """`body(tiles of the part that are left)` for every tile of a part but, where it was opened, the first."""
     loop = part.loop
     if loop is None:
@@ -142,12 +142,12 @@ def each_tile(ctx: GluonContext, part: Part, *, opened: bool, body: Callable[[In
         step = ctx.name_for(("step", loop.var), "step", scope)
         bounds = f"{skipped}, {ctx.index(count(part))}" if skipped else ctx.index(count(part))
         scope.header = Draft([f"for {step} in range({bounds}):{comment}"], loop.origin)
-        last = ctx.index(neat(Arith("-", loop.stop, Int(1))))
+        last = ctx.index(canonicalize(Arith("-", loop.stop, Int(1))))
         bind = Draft([f"{name} = {last} - {step}"], loop.origin)
         scope.prelude.append(bind)
         left: IndexExpr = Arith("-", Name(loop.var), loop.start)
     else:
-        start = ctx.index(neat(Arith("+", loop.start, Int(skipped))))
+        start = ctx.index(canonicalize(Arith("+", loop.start, Int(skipped))))
         bounds = ctx.index(loop.stop) if start == "0" else f"{start}, {ctx.index(loop.stop)}"
         scope.header = bind = Draft([f"for {name} in range({bounds}):{comment}"], loop.origin)
         left = Arith("-", Arith("-", loop.stop, Int(1)), Name(loop.var))
@@ -156,5 +156,5 @@ def each_tile(ctx: GluonContext, part: Part, *, opened: bool, body: Callable[[In
     ctx.env[loop.var] = loop_interval(loop, ctx.env)
     ctx.variables[loop.var] = (name, bind)
     ctx.scope = scope
-    body(neat(left))
+    body(canonicalize(left))
     ctx.scope, ctx.env, ctx.variables, ctx.defined = outer, outer_env, outer_variables, outer_defined

@@ -8,7 +8,7 @@ from neptune_lab.htile.nodes import Elementwise, Iota, Literal, Scalar, Slice, T
 from neptune_lab.htile.shapes import COMPARISONS, LOGICAL, operation
 from neptune_lab.htile.walk import subexpressions
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, LEVELS, MUL, NEGATE, Context
-from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
+from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
 from neptune_lab.scalar_ops import OPERATIONS, Formula, compose
 from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call, seq
@@ -17,82 +17,84 @@ from neptune_lab.wrapping import Doc, call, seq
 _NATIVE_HALF = ("number", "comparison", "choice")
 
 
-def elementwise(ctx: Context, expr: Elementwise, pieces: list[Piece]) -> Piece:
+def elementwise(ctx: Context, expr: Elementwise, operands: list[ExpressionText]) -> ExpressionText:
     """One elementwise operator on its emitted operands; the result has exactly the stated dtype."""
     operand_dtype = ctx.dtype(expr.args[-1])
     through_float32 = operand_dtype == "bfloat16" or (
         operand_dtype == "float16" and operation(expr.op).kind not in _NATIVE_HALF
     )
     if not through_float32:
-        return _apply(ctx, expr, pieces, operand_dtype)
-    widened = [p if ctx.dtype(arg) == "bool" else _widen(p) for p, arg in zip(pieces, expr.args, strict=True)]
+        return _apply(ctx, expr, operands, operand_dtype)
+    widened = [p if ctx.dtype(arg) == "bool" else _widen(p) for p, arg in zip(operands, expr.args, strict=True)]
     result = _apply(ctx, expr, widened, "float32")
     return cast(result, expr.dtype) if expr.dtype in FLOATS else result
 
 
-def _widen(piece: Piece) -> Piece:
-    return piece if piece.literal is not None else cast(piece, "float32")
+def _widen(emitted: ExpressionText) -> ExpressionText:
+    return emitted if emitted.literal is not None else cast(emitted, "float32")
 
 
-def _apply(ctx: Context, expr: Elementwise, pieces: list[Piece], dtype: str) -> Piece:
+def _apply(ctx: Context, expr: Elementwise, operands: list[ExpressionText], dtype: str) -> ExpressionText:
     op = expr.op
     if op in ("floordiv", "floormod"):
-        return _floored(op, expr, pieces, ctx)
+        return _floored(op, expr, operands, ctx)
     if op == "pow":
-        return _power(ctx, pieces, expr.args[1], dtype)
+        return _power(ctx, operands, expr.args[1], dtype)
     if op in LOGICAL:
-        return _infix(op, [_condition(ctx, arg, expr, p) for arg, p in zip(expr.args, pieces, strict=True)], dtype)
+        return _infix(op, [_condition(ctx, arg, expr, p) for arg, p in zip(expr.args, operands, strict=True)], dtype)
     if op == "neg":
-        return Piece(seq("-", pieces[0].at(NEGATE + 1)), NEGATE, pieces[0].python)
+        return ExpressionText(seq("-", operands[0].at(NEGATE + 1)), NEGATE, operands[0].python)
     if op == "not":
-        return Piece(seq(pieces[0].at(COMPARE + 1), " == 0"), COMPARE)
+        return ExpressionText(seq(operands[0].at(COMPARE + 1), " == 0"), COMPARE)
     row = operation(op)
     function = ctx.function(row)
     if not function:
         assert row.formula is not None, f"the table says nothing of {op} in emitted modules"
-        return _by_formula(ctx, row.formula, expr, pieces, dtype)
+        return _by_formula(ctx, row.formula, expr, operands, dtype)
     if not function.isidentifier() and not function.startswith("tl."):
-        return _infix(op, pieces, dtype)
+        return _infix(op, operands, dtype)
     if op == "tanh" and dtype == "float32" and ctx.options.tanh == "hardware":
         function = "_hardware_tanh"
     if op == "where" and expr.dtype == "bool":
-        values = zip(expr.args[1:], pieces[1:], strict=True)
-        pieces = [pieces[0], *(_condition(ctx, arg, expr, piece) for arg, piece in values)]
+        values = zip(expr.args[1:], operands[1:], strict=True)
+        operands = [operands[0], *(_condition(ctx, arg, expr, emitted) for arg, emitted in values)]
     if op in ("max", "min") and dtype in FLOATS:
         function = f"_{op}imum"  # as PyTorch's and NumPy's, NaN if an operand is
     if function.startswith("_"):
         ctx.helper(function)
-    args = [strong(piece, dtype) for piece in pieces]
-    if all(piece.literal is not None for piece in pieces):
-        literal = pieces[0].literal
+    args = [with_dtype(emitted, dtype) for emitted in operands]
+    if all(emitted.literal is not None for emitted in operands):
+        literal = operands[0].literal
         assert literal is not None
         args[0] = full((), literal.value, dtype)
     if op == "where":
-        args[0] = pieces[0].doc
-    return Piece(call(function, *args))
+        args[0] = operands[0].doc
+    return ExpressionText(call(function, *args))
 
 
-def _by_formula(ctx: Context, formula: Formula, expr: Elementwise, pieces: list[Piece], dtype: str) -> Piece:
+def _by_formula(
+    ctx: Context, formula: Formula, expr: Elementwise, operands: list[ExpressionText], dtype: str
+) -> ExpressionText:
     """An operation that Triton has no name for; an operand is written as often as the formula has it."""
 
-    def apply(name: str, args: list[tuple[TileExpr, Piece]]) -> tuple[TileExpr, Piece]:
+    def apply(name: str, args: list[tuple[TileExpr, ExpressionText]]) -> tuple[TileExpr, ExpressionText]:
         row = OPERATIONS[name]
         result = "bool" if row.kind in ("comparison", "logic") else dtype
         made = Elementwise(row.htile or name, tuple(arg for arg, _ in args), result)
-        return made, _apply(ctx, made, [piece for _, piece in args], dtype)
+        return made, _apply(ctx, made, [emitted for _, emitted in args], dtype)
 
-    def constant(value: float) -> tuple[TileExpr, Piece]:
-        return Literal(float(value), dtype), literal_piece(float(value), dtype)
+    def constant(value: float) -> tuple[TileExpr, ExpressionText]:
+        return Literal(float(value), dtype), literal_expression(float(value), dtype)
 
-    return compose(formula, list(zip(expr.args, pieces, strict=True)), apply, constant)[1]
+    return compose(formula, list(zip(expr.args, operands, strict=True)), apply, constant)[1]
 
 
-def _condition(ctx: Context, arg: TileExpr, whole: Elementwise, piece: Piece) -> Piece:
+def _condition(ctx: Context, arg: TileExpr, whole: Elementwise, emitted: ExpressionText) -> ExpressionText:
     """An operand of & or |, or a value of where.  Triton's interpreter spreads a comparison of two floats over a tile
     as floats, which have neither & nor |, so one without axes goes through int32."""
-    if piece.python or ctx.shape(arg) or not ctx.shape(whole) or not _compares_floats(ctx, arg):
-        return piece
-    return Piece(seq(cast(piece, "int32").doc, " != 0"), COMPARE)
+    if emitted.python or ctx.shape(arg) or not ctx.shape(whole) or not _compares_floats(ctx, arg):
+        return emitted
+    return ExpressionText(seq(cast(emitted, "int32").doc, " != 0"), COMPARE)
 
 
 def _compares_floats(ctx: Context, expr: TileExpr) -> bool:
@@ -100,28 +102,28 @@ def _compares_floats(ctx: Context, expr: TileExpr) -> bool:
     return any(ctx.dtype(arg) in FLOATS for e in found for arg in e.args)
 
 
-def _infix(op: str, pieces: list[Piece], dtype: str) -> Piece:
+def _infix(op: str, operands: list[ExpressionText], dtype: str) -> ExpressionText:
     symbol = operation(op).triton
     level = LEVELS.get(symbol, COMPARE)
-    left, right = pieces
+    left, right = operands
     if left.literal is not None and right.literal is not None and op not in LOGICAL:
-        left = Piece(full((), left.literal.value, dtype))
+        left = ExpressionText(full((), left.literal.value, dtype))
     # Comparisons do not chain, and only the left operand of an operator may have the same precedence.
     a = left.at(level + 1 if level == COMPARE else level)
     b = right.at(level + 1)
-    return Piece(seq(a, f" {symbol} ", b), level, left.python and right.python)
+    return ExpressionText(seq(a, f" {symbol} ", b), level, left.python and right.python)
 
 
-def _floored(op: str, expr: Elementwise, pieces: list[Piece], ctx: Context) -> Piece:
+def _floored(op: str, expr: Elementwise, operands: list[ExpressionText], ctx: Context) -> ExpressionText:
     """Division that floors; Triton's truncates, so where an operand may be negative the remainder is corrected."""
-    a, b = pieces
+    a, b = operands
     x, y = a.at(MUL), b.at(MUL + 1)
     if _is_non_negative(ctx, expr.args[0]) and _is_non_negative(ctx, expr.args[1]):
-        return Piece(seq(x, " // " if op == "floordiv" else " % ", y), MUL, a.python and b.python)
+        return ExpressionText(seq(x, " // " if op == "floordiv" else " % ", y), MUL, a.python and b.python)
     remainder: Doc = seq("(", x, " % ", y, " + ", y, ") % ", y)
     if op == "floormod":
-        return Piece(remainder, MUL)
-    return Piece(seq("(", a.at(ADD), " - ", remainder, ") // ", y), MUL)
+        return ExpressionText(remainder, MUL)
+    return ExpressionText(seq("(", a.at(ADD), " - ", remainder, ") // ", y), MUL)
 
 
 def _is_non_negative(ctx: Context, expr: TileExpr) -> bool:
@@ -138,28 +140,30 @@ def _is_non_negative(ctx: Context, expr: TileExpr) -> bool:
             return False
 
 
-def _power(ctx: Context, pieces: list[Piece], exponent: TileExpr, dtype: str) -> Piece:
+def _power(ctx: Context, operands: list[ExpressionText], exponent: TileExpr, dtype: str) -> ExpressionText:
     """x ** y with the signs and NaN of C's pow: products for whole numbers, `_power` (helpers.py) otherwise."""
-    base = pieces[0] if pieces[0].literal is None else Piece(full((), pieces[0].literal.value, dtype))
+    base = operands[0] if operands[0].literal is None else ExpressionText(full((), operands[0].literal.value, dtype))
     if isinstance(exponent, Literal) and math.isfinite(exponent.value):
         value = float(exponent.value)
         if value == 0:
-            return Piece(call("tl.where", seq(base.at(COMPARE + 1), " == ", base.at(COMPARE + 1)), "1.0", "1.0"))
+            return ExpressionText(
+                call("tl.where", seq(base.at(COMPARE + 1), " == ", base.at(COMPARE + 1)), "1.0", "1.0")
+            )
         if abs(value) == 0.5:
-            root = Piece(call("tl.sqrt", base.doc))
-            return root if value > 0 else Piece(seq("1.0 / ", root.doc), MUL)
+            root = ExpressionText(call("tl.sqrt", base.doc))
+            return root if value > 0 else ExpressionText(seq("1.0 / ", root.doc), MUL)
         if value.is_integer() and abs(value) <= _MULTIPLIED:
             product = _whole_power(ctx, base, int(abs(value)))
-            return product if value > 0 else Piece(seq("1.0 / ", product.at(ATOM)), MUL)
-    power = full((), pieces[1].literal.value, dtype) if pieces[1].literal is not None else pieces[1].doc
-    return Piece(call(ctx.helper("_power"), base.doc, power))
+            return product if value > 0 else ExpressionText(seq("1.0 / ", product.at(ATOM)), MUL)
+    power = full((), operands[1].literal.value, dtype) if operands[1].literal is not None else operands[1].doc
+    return ExpressionText(call(ctx.helper("_power"), base.doc, power))
 
 
 # Powers up to here are products: as exact as multiplications are, for any sign.
 _MULTIPLIED = 64
 
 
-def _whole_power(ctx: Context, base: Piece, exponent: int) -> Piece:
+def _whole_power(ctx: Context, base: ExpressionText, exponent: int) -> ExpressionText:
     """x ** n for n > 0: x * x * x * x up to 4, then a product of squares of squares."""
     if exponent <= 4:
         factors = [base] * exponent
@@ -168,8 +172,8 @@ def _whole_power(ctx: Context, base: Piece, exponent: int) -> Piece:
         while exponent:
             factors += [square] if exponent % 2 else []
             exponent //= 2
-            square = Piece(call(ctx.helper("_square"), square.doc))
+            square = ExpressionText(call(ctx.helper("_square"), square.doc))
     product: list[Doc] = [factors[0].at(MUL)]
     for factor in factors[1:]:
         product += [" * ", factor.at(MUL + 1)]
-    return Piece(seq(*product), MUL) if len(factors) > 1 else factors[0]
+    return ExpressionText(seq(*product), MUL) if len(factors) > 1 else factors[0]

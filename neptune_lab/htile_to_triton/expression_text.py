@@ -15,7 +15,7 @@ _NATIVE_LITERALS = frozenset({"float32", "int32", "bool"})
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ExpressionText:
     """Emitted text of one expression.
 
     Args:
@@ -50,17 +50,17 @@ def literal_text(value: float | int | bool, dtype: str) -> str:
     return str(int(value))
 
 
-def literal_piece(value: float | int | bool, dtype: str) -> Piece:
-    """A constant as a piece."""
+def literal_expression(value: float | int | bool, dtype: str) -> ExpressionText:
+    """The text of a constant."""
     text = literal_text(value, dtype)
-    return Piece(text, NEGATE if text.startswith("-") else ATOM, True, Literal(value, dtype))
+    return ExpressionText(text, NEGATE if text.startswith("-") else ATOM, True, Literal(value, dtype))
 
 
-def strong(piece: Piece, dtype: str) -> Doc:
-    """`piece` as an argument of a function that would promote a bare number: literals get their dtype."""
-    if piece.literal is not None and dtype not in _NATIVE_LITERALS:
-        return full((), piece.literal.value, dtype)
-    return piece.doc
+def with_dtype(emitted: ExpressionText, dtype: str) -> Doc:
+    """`emitted` as an argument of a function that would promote a bare number: literals get their dtype."""
+    if emitted.literal is not None and dtype not in _NATIVE_LITERALS:
+        return full((), emitted.literal.value, dtype)
+    return emitted.doc
 
 
 def full(shape: tuple[int, ...], value: float | int | bool, dtype: str) -> Doc:
@@ -71,10 +71,10 @@ def full(shape: tuple[int, ...], value: float | int | bool, dtype: str) -> Doc:
     return call("tl.full", extents, literal_text(value, dtype), triton_dtype(dtype))
 
 
-def cast(piece: Piece, dtype: str) -> Piece:
-    """`piece` converted to `dtype`."""
-    if piece.literal is not None:
-        return Piece(full((), piece.literal.value, dtype))
-    if piece.python:
-        return Piece(call("tl.cast", piece.doc, triton_dtype(dtype)))
-    return Piece(seq(piece.at(ATOM), f".to({triton_dtype(dtype)})"))
+def cast(emitted: ExpressionText, dtype: str) -> ExpressionText:
+    """`emitted` converted to `dtype`."""
+    if emitted.literal is not None:
+        return ExpressionText(full((), emitted.literal.value, dtype))
+    if emitted.python:
+        return ExpressionText(call("tl.cast", emitted.doc, triton_dtype(dtype)))
+    return ExpressionText(seq(emitted.at(ATOM), f".to({triton_dtype(dtype)})"))

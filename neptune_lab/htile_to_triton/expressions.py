@@ -30,13 +30,13 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, strides, subscript, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
 from neptune_lab.htile_to_triton.elementwise import elementwise
+from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
 from neptune_lab.htile_to_triton.memory import Condition, conjunction, loaded
-from neptune_lab.htile_to_triton.pieces import Piece, cast, full, literal_piece, strong
 from neptune_lab.strict.dtypes import FLOATS, INTEGERS
 from neptune_lab.wrapping import Doc, call, seq
 
 
-def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> Piece:
+def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> ExpressionText:
     """`expr` in Triton, its dimensions in `order` (None: as they are)."""
     if order is not None and order == tuple(range(len(order))):
         order = None
@@ -44,12 +44,12 @@ def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> 
         case Access(tensor=name):
             if ctx.program.tensor(name).space == "chip":
                 return _chip(ctx, expr, order)
-            return Piece(loaded(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
+            return ExpressionText(loaded(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
         case Cast(arg=Literal(value=value), dtype=dtype):
-            return literal_piece(value, dtype)
+            return literal_expression(value, dtype)
         case Cast(arg=arg, dtype=dtype):
-            piece = emit(ctx, arg, order)
-            return piece if ctx.dtype(arg) == dtype else cast(piece, dtype)
+            emitted = emit(ctx, arg, order)
+            return emitted if ctx.dtype(arg) == dtype else cast(emitted, dtype)
         case Permute(arg=arg, order=own):
             return emit(ctx, arg, own if order is None else tuple(own[n] for n in order))
         case _ if order is not None:
@@ -61,7 +61,7 @@ def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> 
         case Scalar(value=value):
             return _scalar(ctx, value)
         case Literal(value=value, dtype=dtype):
-            return literal_piece(value, dtype)
+            return literal_expression(value, dtype)
         case Elementwise():
             return elementwise(ctx, expr, [emit(ctx, arg) for arg in expr.args])
         case Reduce():
@@ -72,13 +72,13 @@ def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> 
             assert_never(expr)
 
 
-def _permuted(piece: Piece, order: tuple[int, ...]) -> Piece:
+def _permuted(emitted: ExpressionText, order: tuple[int, ...]) -> ExpressionText:
     if len(order) == 2:
-        return Piece(call("tl.trans", piece.doc))
-    return Piece(call("tl.permute", piece.doc, f"({', '.join(map(str, order))})"))
+        return ExpressionText(call("tl.trans", emitted.doc))
+    return ExpressionText(call("tl.permute", emitted.doc, f"({', '.join(map(str, order))})"))
 
 
-def _chip(ctx: Context, access: Access, order: tuple[int, ...] | None) -> Piece:
+def _chip(ctx: Context, access: Access, order: tuple[int, ...] | None) -> ExpressionText:
     name = access.tensor
     if name not in ctx.defined:
         raise EmitError(
@@ -90,23 +90,23 @@ def _chip(ctx: Context, access: Access, order: tuple[int, ...] | None) -> Piece:
     order = tuple(range(len(kept))) if order is None else order
     # Own dimensions of the variable, in the order in which the result has them, and where they stand there.
     own = [sum(kept[:dim]) for dim in order if kept[dim]]
-    piece = Piece(ctx.tiles[name])
+    emitted = ExpressionText(ctx.tiles[name])
     if own != sorted(own):
-        piece = _permuted(piece, tuple(own))
+        emitted = _permuted(emitted, tuple(own))
     place = subscript(len(order), *(n for n, dim in enumerate(order) if kept[dim]))
-    return Piece(seq(piece.doc, place)) if place else piece
+    return ExpressionText(seq(emitted.doc, place)) if place else emitted
 
 
-def _iota(ctx: Context, index: tuple[Slice | NewAxis, ...]) -> Piece:
+def _iota(ctx: Context, index: tuple[Slice | NewAxis, ...]) -> ExpressionText:
     rank = len(index)
     dim, part = next((n, part) for n, part in enumerate(index) if isinstance(part, Slice))
     if part.extent == 1:
         ones = ", ".join("1" for _ in range(rank))
-        return Piece(call("tl.full", f"[{ones}]", ctx.index(part.start), "tl.int32"))
-    return Piece(f"{vector(ctx, part)}{subscript(rank, dim)}")
+        return ExpressionText(call("tl.full", f"[{ones}]", ctx.index(part.start), "tl.int32"))
+    return ExpressionText(f"{vector(ctx, part)}{subscript(rank, dim)}")
 
 
-def _gather(ctx: Context, name: str, indices: tuple[TileExpr, ...]) -> Piece:
+def _gather(ctx: Context, name: str, indices: tuple[TileExpr, ...]) -> ExpressionText:
     """Pointers element by element; an element outside of the tensor is not loaded, and counts as 0."""
     tensor = ctx.program.tensor(name)
     wide = math.prod(tensor.shape) > INT32_MAX
@@ -122,7 +122,7 @@ def _gather(ctx: Context, name: str, indices: tuple[TileExpr, ...]) -> Piece:
     args: list[Doc] = [" + ".join(address)]
     if conditions:
         args += [f"mask={conjunction(conditions)}", f"other={'0.0' if tensor.dtype in FLOATS else '0'}"]
-    return Piece(call("tl.load", *args))
+    return ExpressionText(call("tl.load", *args))
 
 
 def _place(ctx: Context, name: str, index: TileExpr) -> tuple[str, float, float]:
@@ -135,9 +135,9 @@ def _place(ctx: Context, name: str, index: TileExpr) -> tuple[str, float, float]
     return text, -math.inf, math.inf
 
 
-def _scalar(ctx: Context, value: IndexExpr) -> Piece:
+def _scalar(ctx: Context, value: IndexExpr) -> ExpressionText:
     text, bracketed = ctx.index(value), ctx.index(value, ATOM)
-    return Piece(text, ATOM if text == bracketed else 0, python=True)
+    return ExpressionText(text, ATOM if text == bracketed else 0, python=True)
 
 
 def identity(op: str, dtype: str) -> float | int | bool:
@@ -157,13 +157,15 @@ def identity(op: str, dtype: str) -> float | int | bool:
             raise EmitError(f"no identity of reducer {op!r} on {dtype}", help="fold in float32: convert the term")
 
 
-def filled(ctx: Context, expr: TileExpr, piece: Piece, dim: int, value: float | int | bool, dtype: str) -> Piece:
-    """`piece`, which is `expr` as `dtype`, with `value` in the lanes that padding added to dimension `dim`."""
+def filled(
+    ctx: Context, expr: TileExpr, emitted: ExpressionText, dim: int, value: float | int | bool, dtype: str
+) -> ExpressionText:
+    """`emitted`, which is `expr` as `dtype`, with `value` in the lanes that padding added to dimension `dim`."""
     shape = ctx.shape(expr)
     if not ctx.padding.is_padded(shape[dim]) or (value == 0 and ctx.padding.zero_filled(expr, dim)):
-        return piece
+        return emitted
     keep = f"{inside(ctx, shape[dim])}{subscript(len(shape), dim)}"
-    return Piece(call("tl.where", keep, piece.doc, strong(literal_piece(value, dtype), dtype)))
+    return ExpressionText(call("tl.where", keep, emitted.doc, with_dtype(literal_expression(value, dtype), dtype)))
 
 
 def fold_function(ctx: Context, op: str, dtype: str) -> str:
@@ -174,22 +176,22 @@ def fold_function(ctx: Context, op: str, dtype: str) -> str:
     return f"tl.{op}"
 
 
-def _reduce(ctx: Context, expr: Reduce) -> Piece:
+def _reduce(ctx: Context, expr: Reduce) -> ExpressionText:
     dtype = ctx.dtype(expr.arg)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
-    piece = emit(ctx, expr.arg)
-    piece = piece if wide == dtype else cast(piece, wide)
-    piece = filled(ctx, expr.arg, piece, expr.dim, identity(expr.op, wide), wide)
+    emitted = emit(ctx, expr.arg)
+    emitted = emitted if wide == dtype else cast(emitted, wide)
+    emitted = filled(ctx, expr.arg, emitted, expr.dim, identity(expr.op, wide), wide)
     if expr.op == "prod":
-        result = Piece(call("tl.reduce", piece.doc, str(expr.dim), ctx.helper("_product")))
+        result = ExpressionText(call("tl.reduce", emitted.doc, str(expr.dim), ctx.helper("_product")))
     else:
-        result = Piece(call(fold_function(ctx, expr.op, wide), piece.doc, f"axis={expr.dim}"))
+        result = ExpressionText(call(fold_function(ctx, expr.op, wide), emitted.doc, f"axis={expr.dim}"))
     if dtype == "bool":
-        return Piece(seq(result.doc, " != 0"), COMPARE)
+        return ExpressionText(seq(result.doc, " != 0"), COMPARE)
     return result if dtype in ("float32", "float64", "int32", "int64") else cast(result, dtype)
 
 
-def _dot(ctx: Context, expr: Dot) -> Piece:
+def _dot(ctx: Context, expr: Dot) -> ExpressionText:
     rank = len(ctx.shape(expr.a))
     dtype = ctx.dtype(expr.a)
     left = filled(ctx, expr.a, emit(ctx, expr.a), rank - 1, 0, dtype)
@@ -203,30 +205,32 @@ def _dot(ctx: Context, expr: Dot) -> Piece:
     scalar_acc = acc is not None and expr.acc is not None and ctx.shape(expr.acc) == ()
     if dtype == "bfloat16":
         zeros = full(shape, 0.0, "float32")
-        product = Piece(call(ctx.helper("_dot"), *args, zeros if acc is None or scalar_acc else acc.doc))
+        product = ExpressionText(call(ctx.helper("_dot"), *args, zeros if acc is None or scalar_acc else acc.doc))
     else:
         if acc is not None and not scalar_acc:
             args.append(seq("acc=", acc.doc))
         if dtype == "float32":
             args.append('input_precision="ieee"')
-        product = Piece(call("tl.dot", *args))
+        product = ExpressionText(call("tl.dot", *args))
     return _plus(acc, product) if acc is not None and scalar_acc else product
 
 
-def _small_dot(left: Piece, right: Piece, dtype: str, rank: int, k: int, acc: Piece | None) -> Piece:
+def _small_dot(
+    left: ExpressionText, right: ExpressionText, dtype: str, rank: int, k: int, acc: ExpressionText | None
+) -> ExpressionText:
     """A product of a row or a column: `tl.dot` wants 16 of each, so multiply and sum."""
     if dtype != "float32":
         left, right = cast(left, "float32"), cast(right, "float32")
     if k == 1:
-        return _plus(acc, Piece(seq(left.at(MUL), " * ", right.at(MUL + 1)), MUL))
+        return _plus(acc, ExpressionText(seq(left.at(MUL), " * ", right.at(MUL + 1)), MUL))
     columns = subscript(rank + 1, *range(rank))
     rows = subscript(rank + 1, *range(rank - 2), rank - 1, rank)
     product = seq(left.at(ATOM), columns, " * ", right.at(ATOM), rows)
-    return _plus(acc, Piece(call("tl.sum", product, f"axis={rank - 1}")))
+    return _plus(acc, ExpressionText(call("tl.sum", product, f"axis={rank - 1}")))
 
 
-def _plus(acc: Piece | None, product: Piece) -> Piece:
-    return product if acc is None else Piece(seq(acc.at(ADD), " + ", product.at(ADD + 1)), ADD)
+def _plus(acc: ExpressionText | None, product: ExpressionText) -> ExpressionText:
+    return product if acc is None else ExpressionText(seq(acc.at(ADD), " + ", product.at(ADD + 1)), ADD)
 
 
 def _is_zero(expr: TileExpr) -> bool:
@@ -235,12 +239,12 @@ def _is_zero(expr: TileExpr) -> bool:
 
 def stored(ctx: Context, value: TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
     """`value` as a whole tile of (unpadded) `shape`, for a variable that lives across statements."""
-    piece = emit(ctx, value)
+    emitted = emit(ctx, value)
     padded = ctx.padding.shape(shape)
-    if piece.literal is not None:
-        return full(padded, piece.literal.value, dtype)
-    if piece.python:
-        piece = cast(piece, dtype)
+    if emitted.literal is not None:
+        return full(padded, emitted.literal.value, dtype)
+    if emitted.python:
+        emitted = cast(emitted, dtype)
     if ctx.shape(value) != shape:
-        return call("tl.broadcast_to", piece.doc, f"[{', '.join(map(str, padded))}]")
-    return piece.doc
+        return call("tl.broadcast_to", emitted.doc, f"[{', '.join(map(str, padded))}]")
+    return emitted.doc

@@ -14,11 +14,11 @@ from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Permute, Pro
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import gathered, reads, stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context
+from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, with_dtype
 from neptune_lab.htile_to_triton.expressions import emit, stored
 from neptune_lab.htile_to_triton.folds import read_often
 from neptune_lab.htile_to_triton.memory import Condition, barrier, load, store
 from neptune_lab.htile_to_triton.options import EmitOptions
-from neptune_lab.htile_to_triton.pieces import Piece, cast, strong
 from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
 from neptune_lab.wrapping import Doc, Loose, call, flat, seq
 
@@ -142,9 +142,9 @@ def _store(ctx: Context, stmt: Store) -> None:
         return
     extra: list[Condition] = []
     if stmt.mask is not None:
-        piece = emit(ctx, stmt.mask)
-        extra.append((flat(piece.doc), piece.level))
-    value = strong(emit(ctx, stmt.value), tensor.dtype)
+        emitted = emit(ctx, stmt.mask)
+        extra.append((flat(emitted.doc), emitted.level))
+    value = with_dtype(emit(ctx, stmt.value), tensor.dtype)
     ctx.line(store(ctx, stmt.target, value, extra))
 
 
@@ -165,16 +165,16 @@ def _store_tile(ctx: Context, stmt: Store, name: str, dtype: str) -> None:
     ctx.defined[name] = padded
 
 
-def _direct_load(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> Piece | None:
+def _direct_load(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> ExpressionText | None:
     """A value that is one load (permuted, cast) needs no name besides its tile's; None for any other value."""
     match expr:
         case Access(tensor=name) if ctx.program.tensor(name).space != "chip":
             barrier(ctx, expr)
-            return Piece(load(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
+            return ExpressionText(load(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
         case Permute(arg=arg, order=own):
             return _direct_load(ctx, arg, own if order is None else tuple(own[n] for n in order))
         case Cast(arg=arg, dtype=dtype):
-            piece = _direct_load(ctx, arg, order)
-            return None if piece is None else piece if ctx.dtype(arg) == dtype else cast(piece, dtype)
+            emitted = _direct_load(ctx, arg, order)
+            return None if emitted is None else emitted if ctx.dtype(arg) == dtype else cast(emitted, dtype)
         case _:
             return None

@@ -26,7 +26,7 @@ def compiled(operator=None, **options):
 def reason(operator, template="rolling_update", **options) -> str | None:
     """Why the first kernel of an operator is not written in Gluon."""
     program = nl.compile(operator, template, **{**TILES, **options}).htile
-    return htile_to_gluon.fits(program, program.kernels[0])
+    return htile_to_gluon.why_unsupported(program, program.kernels[0])
 
 
 def test_what_gluon_has_no_function_for_is_written_by_its_formula():
