@@ -8,6 +8,7 @@ import networkx as nx
 
 from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads, reads, variables
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import blocks, statements
 
 
@@ -19,7 +20,7 @@ class Node:
     kind: str
     detail: str
     buffer: str
-    role: str = ""
+    role: Role = Role.DEFINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def early_read(program: Program) -> tuple[str, str, str] | None:
     order = {b.name: n for n, b in enumerate(blocks(program))}
     writers: dict[str, list[Block]] = {}
     for block in blocks(program):
-        if block.role != "retire":
+        if block.role is not Role.RETIRE:
             writers.setdefault(block.writes, []).append(block)
     for block in blocks(program):
         for read in loads(block.body.value):

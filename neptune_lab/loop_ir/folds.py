@@ -10,11 +10,8 @@ from typing import TypeAlias
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Loop, Program, loads
+from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.visits import Extents, extents_of, steps_along, visits
-
-# Roles of blocks whose reduced dimension is split into tiles: the last tile may hold fewer elements.
-TILED = ("local", "tile")
-
 
 Domain: TypeAlias = tuple[int, frozenset[str]]
 
@@ -26,9 +23,9 @@ def domains(program: Program, definition: Program) -> dict[str, Domain]:
     """
     stages = {b.name: b for b in tree.blocks(definition)}
     found: dict[str, Domain] = {}
-    tiles = {b.writes: b.origin for b in tree.blocks(program) if b.role in TILED}
+    tiles = {b.writes: b.origin for b in tree.blocks(program) if b.role in PARTIAL}
     for block in tree.blocks(program):
-        if block.role not in TILED or (stage := stages.get(block.origin)) is None:
+        if block.role not in PARTIAL or (stage := stages.get(block.origin)) is None:
             continue
         count = prod(it.extent for it in stage.iters if it.kind == "reduce")
         for name in dict.fromkeys(r.buffer for r in loads(block.body.value)):
@@ -42,7 +39,7 @@ def domains(program: Program, definition: Program) -> dict[str, Domain]:
 def check_fold(block: Block, loops: Extents, domain: Domain | None) -> None:
     """Formal statement: for each element that a reduction visits, every value of its reduced iterations is visited
     once, and no loop outside of which it folds repeats it."""
-    scan = block.role == "scan"
+    scan = block.role is Role.SCAN
     if not (block.is_reduction or scan):
         return
     reduced = {it.name for it in block.iters if it.kind == "reduce"} | ({block.iters[0].name} if scan else set())
@@ -62,7 +59,7 @@ def check_fold(block: Block, loops: Extents, domain: Domain | None) -> None:
         )
     for group in found.groups:
         mine = reduced & set(group.iters)
-        if not mine or block.role in TILED:
+        if not mine or block.role in PARTIAL:
             continue
         wanted = prod(block.iter(name).extent for name in mine)
         _, fewest, _ = group.counts(set(group.iters) - mine)
@@ -72,7 +69,7 @@ def check_fold(block: Block, loops: Extents, domain: Domain | None) -> None:
                 node=block.name,
                 help="undo the step: its loops or bounds leave elements out",
             )
-    if block.role in TILED and domain is not None:
+    if block.role in PARTIAL and domain is not None:
         wanted, spatial = domain
         own = reduced | {it.name for it in block.iters if it.name not in spatial}
         fewest = prod(g.counts(set(g.iters) - own)[1] for g in found.groups)
@@ -87,7 +84,7 @@ def check_fold(block: Block, loops: Extents, domain: Domain | None) -> None:
 def check_tags(block: Block, loops: tuple[Loop, ...]) -> None:
     """Formal statement: every scan meets its tags in order, i.e. along the loops around it, outermost first, the steps
     of its tag do not grow."""
-    if block.role != "scan":
+    if block.role is not Role.SCAN:
         return
     steps = steps_along(block.iters[0].binding, extents_of(loops))
     if steps is None or any(step < 0 for _, step in steps):
@@ -105,4 +102,4 @@ def check_tags(block: Block, loops: tuple[Loop, ...]) -> None:
             )
 
 
-__all__ = ["TILED", "check_fold", "check_tags", "domains"]
+__all__ = ["check_fold", "check_tags", "domains"]

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from neptune_lab.hashed import Hashed, hash_once, same_constant
+from neptune_lab.loop_ir.roles import RepairInfo, Role
 
 # -- expressions --------------------------------------------------------------------------------------------
 
@@ -130,7 +131,9 @@ class Block(Hashed):
 
     `init`, where given, runs before `body` at the first value of the reduce iterations.  `origin` is the name of
     the stage of the definition that the block came from (its own name, for a block of the definition).  `role` says
-    what a primitive made of it: "" (as defined), "local", "tile", "global", "scan", "rolled", "initial", "retire".
+    what a primitive made of it, and `repair` what it repairs, if it does.  `companion_of` names the block whose sums a
+    vector repair carries with this one, if it was added for that; `estimates` are the buffers that the block reads
+    through running estimates (`loop_schedule.estimate`).
     """
 
     name: str
@@ -139,8 +142,10 @@ class Block(Hashed):
     init: Store | None = None
     predicates: tuple[Expr, ...] = ()
     origin: str = ""
-    role: str = ""
-    annotations: tuple[tuple[str, str | int], ...] = ()
+    role: Role = Role.DEFINED
+    repair: RepairInfo | None = None
+    companion_of: str = ""
+    estimates: tuple[str, ...] = ()
 
     @property
     def is_reduction(self) -> bool:
@@ -151,6 +156,11 @@ class Block(Hashed):
     def writes(self) -> str:
         """Name of the buffer that the block writes."""
         return self.body.buffer
+
+    @property
+    def unproved(self) -> str | None:
+        """The repair as it was given, if it is not proved; None if it is, or if there is none."""
+        return None if self.repair is None else self.repair.unproved
 
     def iter(self, name: str) -> Iter:
         """The iteration variable called `name`; KeyError where there is none."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from neptune_lab.loop_ir.block_notes import with_notes
 from neptune_lab.loop_ir.constant_dtypes import INDEX, filled
 from neptune_lab.loop_ir.nodes import SCOPES, Block, Buffer, Expr, Iter, Load, Loop, Op, Program, Stmt, Store, Var
 from neptune_lab.loop_ir.parse_expression import ExpressionReader
 from neptune_lab.loop_ir.printer import usual_extent
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.syntax import Item, Number, Reader
 from neptune_lab.strict.tokens import Nested, Token, label_parts, nested, refusal, statements
@@ -19,7 +21,8 @@ from neptune_lab.strict.tokens import Nested, Token, label_parts, nested, refusa
 # Loops in each other.
 MOST_LOOPS = 64
 
-Notes: TypeAlias = tuple[tuple[str, str | int], ...]
+# A note at the end of a line: key, value, place.
+Notes: TypeAlias = tuple[tuple[str, str | int, Token], ...]
 
 
 def from_text(text: str) -> Program:
@@ -137,7 +140,7 @@ class _Body:
         *outer, last = zip(names, sizes, strict=True)
         if outer and (kind or notes):
             raise refusal(at, "notes on one loop", "write a line for each loop")
-        loop = Loop(*last, body, kind or "serial", notes)
+        loop = Loop(*last, body, kind or "serial", tuple((key, value) for key, value, _ in notes))
         for name, size in reversed(outer):
             loop = Loop(name, size, (loop,))
         return loop
@@ -152,7 +155,7 @@ class _Body:
             if not reader.accept(","):
                 break
         reader.expect(")")
-        role = reader.name("a role") if reader.accept("as") else ""
+        role = _role(reader) if reader.accept("as") else Role.DEFINED
         predicates: list[Expr] = []
         if reader.accept("if"):
             predicates.append(self._in_loops(reader, "bool"))
@@ -162,7 +165,7 @@ class _Body:
         origin, notes = _notes(reader)
         init, body = self._stores(first, row)
         origin = name if origin is None else origin
-        return Block(name, tuple(iters), body, init, tuple(predicates), origin, role, notes)
+        return with_notes(Block(name, tuple(iters), body, init, tuple(predicates), origin, role), notes)
 
     def _iteration(self, reader: Reader, extents: dict[str, int]) -> Iter:
         kind: Literal["spatial", "reduce"] = "reduce" if reader.accept("reduce") else "spatial"
@@ -207,11 +210,18 @@ class _Body:
         return access
 
 
+def _role(reader: Reader) -> Role:
+    roles = [role.value for role in Role if role is not Role.DEFINED]
+    if not reader.at(*roles):
+        raise refusal(reader.token, f"a role: {', '.join(roles)}")
+    return Role(reader.take().text)
+
+
 def _notes(reader: Reader) -> tuple[str | None, Notes]:
     """The notes at the end of a line: a label `@kind` or `@origin`, if there is one, and annotations, `@key=text` or
     `key=1`."""
     said: str | None = None
-    notes: list[tuple[str, str | int]] = []
+    notes: list[tuple[str, str | int, Token]] = []
     while reader.token.kind in ("label", "word", "quoted"):
         at = reader.token
         if (label := reader.label()) is not None:
@@ -221,13 +231,13 @@ def _notes(reader: Reader) -> tuple[str | None, Notes]:
             if text is None:
                 said = first
             else:
-                notes.append((first, text))
+                notes.append((first, text, at))
             continue
         key = reader.name("an annotation")
         reader.expect("=")
         value = reader.expression()
         if not isinstance(value, Number) or not isinstance(value.value, int):
             raise refusal(value.at, f"an integer for {key}", 'write a text as a label, such as @note="a text"')
-        notes.append((key, value.value))
+        notes.append((key, value.value, at))
     reader.end()
     return said, tuple(notes)

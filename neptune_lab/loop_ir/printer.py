@@ -21,9 +21,10 @@ dtypes of `constant_dtypes`.  `render` prints a shorter form, in the style of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from neptune_lab.loop_ir.block_notes import notes_of
 from neptune_lab.loop_ir.constant_dtypes import INDEX, elided
 from neptune_lab.loop_ir.nodes import (
     SCOPES,
@@ -41,6 +42,7 @@ from neptune_lab.loop_ir.nodes import (
     Store,
     Var,
 )
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.tree import grouped
 from neptune_lab.scalar_ops import ATOM, COMPARE, NEGATE, symbol
@@ -89,20 +91,20 @@ class _Text:
         names, extents = ", ".join(_name(g.var) for g in group), ", ".join(str(g.extent) for g in group)
         kind = f"  {label_text(stmt.kind)}" if stmt.kind != "serial" else ""
         span = f"range({extents})" if len(group) == 1 else f"grid({extents})"
-        out = [f"{indent}for {names} in {span}:{kind}{_notes(stmt)}"]
+        out = [f"{indent}for {names} in {span}:{kind}{_notes(stmt.annotations)}"]
         for inner in group[-1].body:
             out += self.statement(inner, indent + INDENT, (*around, *group))
         return out
 
     def block(self, block: Block, indent: str, extents: Mapping[str, int]) -> list[str]:
         """The lines of a block inside loops of these extents."""
-        role = f" as {block.role}" if block.role else ""
+        role = f" as {block.role}" if block.role is not Role.DEFINED else ""
         bounds_text = ", ".join(flat(self.expression(p, "bool")) for p in block.predicates)
         condition = f" if {bounds_text}" if block.predicates else ""
         iters = (self.iteration(it, extents) for it in block.iters)
         out = lines(seq(call(f"block {_name(block.name)}", *iters), f"{role}{condition}:"), WIDTH, indent)
         out[-1] += f"  {label_text(block.origin)}" if block.origin != block.name else ""
-        out[-1] += _notes(block)
+        out[-1] += _notes(notes_of(block))
         stores = [self.store(block.body)]
         if block.init is not None:
             stores.insert(0, seq("init ", self.store(block.init)))
@@ -141,10 +143,10 @@ def _name(name: str) -> str:
     return f"`{name}`" if name in RESERVED else name
 
 
-def _notes(stmt: Stmt) -> str:
-    """Annotations: numbers as `key=1`, texts as labels."""
-    notes = (label_text(k, v) if isinstance(v, str) else f"{_name(k)}={v}" for k, v in stmt.annotations)
-    return "".join(f"  {note}" for note in notes)
+def _notes(notes: Iterable[tuple[str, str | int]]) -> str:
+    """Notes at the end of a line: numbers as `key=1`, texts as labels."""
+    texts = (label_text(k, v) if isinstance(v, str) else f"{_name(k)}={v}" for k, v in notes)
+    return "".join(f"  {text}" for text in texts)
 
 
 def _expr(expr: Expr) -> tuple[Doc, int]:

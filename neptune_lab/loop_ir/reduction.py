@@ -8,6 +8,7 @@ import numpy as np
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, loads
+from neptune_lab.loop_ir.roles import Role
 
 REDUCERS = {"add": "sum", "max": "max", "min": "min", "mul": "prod", "or": "any", "and": "all"}
 OPERATORS = {reducer: op for op, reducer in REDUCERS.items()}
@@ -84,7 +85,7 @@ def _reads(expr: Expr, buffer: str) -> bool:
 
 def reducer_of(block: Block) -> str | None:
     """The reducer of a block, or None for a map; reads the operator only, so repaired blocks count too."""
-    if not block.is_reduction and block.role != "scan":
+    if not block.is_reduction and block.role is not Role.SCAN:
         return None
     match block.body.value:
         case Op(op, _) if op in REDUCERS:

@@ -29,7 +29,6 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks, blocks_under, grouped
-from neptune_lab.loop_ir.unproved import unproved
 from neptune_lab.scalar_ops import ATOM, symbol
 
 WIDTH = 92
@@ -182,7 +181,7 @@ def render(program: Program) -> tuple[Line, ...]:
     def block_lines(block: Block, depth: int, loops: tuple[Loop, ...]) -> None:
         pad = "    " * depth
         env = {it.name: it.binding for it in block.iters}
-        doubt = "" if unproved(block) is None else ": its repair is not proved"
+        doubt = "" if block.unproved is None else ": its repair is not proved"
         lines.append(Line(f"name:{block.name}", f"{pad}# {block.name}{doubt}", block.origin, "comment"))
         if block.predicates:
             condition = " and ".join(expression(p) for p in block.predicates)

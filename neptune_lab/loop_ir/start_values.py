@@ -14,6 +14,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.names import fresh
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Op, Program, Var, bound_loops, variables
 from neptune_lab.loop_ir.reach import as_sum, upper_limit
+from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.simplify import bounds
 
 
@@ -47,7 +48,7 @@ def _bounds_tiles(predicate: Expr, block: Block, loops: Iterable[Loop]) -> bool:
     """Whether it bounds the tiles that a privatised reduction has a value of, all of which its buffer holds."""
     held = {it.binding.name: it.extent for it in block.iters if it.kind == "spatial" and isinstance(it.binding, Var)}
     whole = {loop.var for loop in loops if loop.extent <= held.get(loop.var, 0)}
-    return block.role in ("tile", "local") and variables(predicate) <= whole
+    return block.role in PARTIAL and variables(predicate) <= whole
 
 
 def start_before(program: Program, block: Block, depth: int) -> Program:
@@ -73,7 +74,7 @@ def start_before(program: Program, block: Block, depth: int) -> Program:
         None,
         (*predicates, *(bound for it in kept if (bound := _bound(it, extents, predicates)) is not None)),
         block.origin,
-        "initial",
+        Role.INITIAL,
     )
     program = tree.replace_block(program, block.name, replace(block, init=None))
     return tree.insert_before(program, path[: depth + 1], (tree.nest(inner, start),))

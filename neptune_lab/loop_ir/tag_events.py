@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from neptune_lab.loop_ir.nodes import Block, Previous, Program, loads, reads
+from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.tree import blocks
-from neptune_lab.loop_ir.unproved import unproved
 
 State: TypeAlias = Literal["final", "carried", "early", "repaired"]
 Number: TypeAlias = float | int | bool
@@ -17,9 +17,7 @@ Index: TypeAlias = tuple[int, ...]
 Tag: TypeAlias = tuple[tuple[str, int], ...]
 
 # Roles of blocks whose store goes on from the element's last value under another name or at another tag.
-_CONTINUING = ("scan", "current", "retire")
-# Roles of blocks that reduce one tile only, and so hold a part of their stage's value.
-PARTIAL = ("local", "tile")
+_CONTINUING = (Role.SCAN, Role.CURRENT, Role.RETIRE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +138,8 @@ def _covered(program: Program) -> set[str]:
     tagged = {b.name for b in program.buffers if b.tagged}
 
     def repairs(block: Block) -> bool:
-        if unproved(block) is not None:
-            return False  # what is not proved makes nothing good
-        if ("repair", 1) in block.annotations:
-            return True
+        if block.repair is not None:
+            return block.repair.unproved is None  # a repair that is not proved repairs no read
         return any(isinstance(r, Previous) and r.buffer in tagged - {block.writes} for r in loads(block.body.value))
 
     def users(block: Block) -> Iterator[Block]:

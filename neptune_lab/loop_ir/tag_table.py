@@ -22,11 +22,11 @@ import numpy as np
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, substitute
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.simplify import simplify
-from neptune_lab.loop_ir.tag_events import PARTIAL, Index, Number, Read, State, Tag, Write, origin
+from neptune_lab.loop_ir.tag_events import Index, Number, Read, State, Tag, Write, origin
 from neptune_lab.loop_ir.tags import TagTrace, values_of_part
 from neptune_lab.loop_ir.tree import blocks, nearest, statements
-from neptune_lab.loop_ir.unproved import unproved
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import is_integer
 
@@ -264,7 +264,7 @@ class _Rows:
         column: int | str = "after"
         if self.rolling in loops:
             column = loops[self.rolling]
-        elif write.step < self.first or block.role == "initial":
+        elif write.step < self.first or block.role is Role.INITIAL:
             column = "before"
         row.setdefault(column, []).append(write)
 
@@ -304,7 +304,7 @@ class _Rows:
         should_be, scale = self.should_be(block, column, last)
         right = should_be is not None and _close(last.value, should_be, self.tolerance, scale)
         states = {read.state for read in reads}
-        if should_be is not None and not right and unproved(block) is not None:
+        if should_be is not None and not right and block.unproved is not None:
             return Cell(last.value, last.loops, "wrong", self.seen(reads), should_be, False)
         sign: Sign = "early" if "early" in states else "repaired" if "repaired" in states else "right" if right else ""
         return Cell(last.value, last.loops, sign, self.seen(reads), should_be, right)
@@ -329,18 +329,17 @@ class _Rows:
 
     def starts(self, write: Write) -> bool:
         """Whether a write gives a reduction its start value."""
-        return write.init or self.blocks[write.block].role == "initial"
+        return write.init or self.blocks[write.block].role is Role.INITIAL
 
     def should_be(self, block: Block, column: int | str, write: Write) -> tuple[Number | None, float]:
         """The unscheduled program's value of the element after the same share of its reduction, and its largest."""
         _, index = element = self.element(write)
         prefix = self.expected.get((origin(block), index))
         # Sums that a vector repair adds, and how far their reference moves, are nowhere in the unscheduled program.
-        added = any(key == "companion_of" for key, _ in block.annotations)
-        if added or block.role in ("local", "tile", "initial") or not prefix:
+        if block.companion_of or block.role in (*PARTIAL, Role.INITIAL) or not prefix:
             return None, 0.0
         scale = max((abs(v) for v in prefix if isfinite(v)), default=0.0)
-        if unproved(block) is not None and isinstance(column, int) and self.moves(write):
+        if block.unproved is not None and isinstance(column, int) and self.moves(write):
             return self.so_far(block, column, index), scale
         if isinstance(column, str) or len(self.columns_of.get(element, ())) < 2:
             return prefix[-1], scale

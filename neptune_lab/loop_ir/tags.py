@@ -283,7 +283,7 @@ def repair_term(block: Block, origins: dict[str, set[str]]) -> Expr | None:
 
     Rolling update repairs the carried value, `X = h(X, …) (f) term`; split-k the local one, `X = X (f) h(X_local, …)`.
     """
-    if ("repair", 1) not in block.annotations:
+    if block.repair is None:
         return None
 
     def own(e: Expr) -> bool:

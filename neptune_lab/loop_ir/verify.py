@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.folds import TILED, check_fold, check_tags, domains
+from neptune_lab.loop_ir.folds import check_fold, check_tags, domains
 from neptune_lab.loop_ir.inside import reads_of, verify_bounds
 from neptune_lab.loop_ir.nodes import (
     Block,
@@ -39,6 +39,7 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.read_cover import Side, uncovered
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.visits import Extents, extents_of, visits
 
 
@@ -115,8 +116,8 @@ def _starts(block: Block) -> bool:
 def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
     """Formal statement: a buffer has one writer, and beside it at most a block that writes its start value (before
     it), or the copy of the current to the previous value (role "retire")."""
-    starts = [b for b in found if b.role == "initial"]
-    others = [b for b in found if b.role != "initial"]
+    starts = [b for b in found if b.role is Role.INITIAL]
+    others = [b for b in found if b.role is not Role.INITIAL]
     if len(others) > 1 or len(starts) > 1:
         names = " and ".join(b.name for b in found)
         raise ScheduleError(
@@ -125,7 +126,7 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
     if not others:
         return
     block = others[0]
-    if block.role == "scan" or (block.init is not None and not starts):
+    if block.role is Role.SCAN or (block.init is not None and not starts):
         return
     if not starts:
         if block.is_reduction or not _starts(block):
@@ -176,7 +177,7 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
 def _check_outputs(program: Program, places: _Places) -> None:
     for name in program.outputs:
         shape = program.buffer(name).shape
-        found = [b for b in places.writers.get(name, []) if b.role != "initial"]
+        found = [b for b in places.writers.get(name, []) if b.role is not Role.INITIAL]
         if not found:
             raise ScheduleError(f"no block writes the output {name!r}", help="undo the step that removed it")
         block = found[0]
@@ -212,7 +213,7 @@ def _written_by(block: Block, loops: Extents) -> Side:
 
 def bounds_of_store(block: Block, loops: Extents) -> tuple[Expr, ...]:
     """The predicates under which a block stores: a tiled reduction writes its start value past the end as well."""
-    if block.role not in TILED:
+    if block.role not in PARTIAL:
         return block.predicates
     folded = folded_loops(block)
     tags = {it.binding.name: it.extent for it in block.iters if it.kind == "spatial" and isinstance(it.binding, Var)}
@@ -240,10 +241,10 @@ def _check_read(
             node=reader.name,
             help="undo the step; another order of steps may do",
         )
-    if any(b.role == "retire" for b in found):
+    if any(b.role is Role.RETIRE for b in found):
         _check_previous_value(places, reader, read, found)
         return
-    others = [b for b in found if b.role != "initial" and b.name != reader.name]
+    others = [b for b in found if b.role is not Role.INITIAL and b.name != reader.name]
     if reader in found:
         _check_own_read(places, reader, read)
         return
@@ -308,7 +309,7 @@ def _anywhere(side: Side, shape: tuple[int, ...]) -> Side:
 def _check_own_read(places: _Places, reader: Block, read: Load | Previous) -> None:
     """Formal statement: a block reads its own buffer at the element that it writes; of a scan, at the tag before."""
     own = reader.body.indices
-    if read.indices == own and (reader.is_reduction or reader.role == "scan"):
+    if read.indices == own and (reader.is_reduction or reader.role is Role.SCAN):
         return
     raise ScheduleError(
         f"block {reader.name!r} reads {expression(read)} of its own, and writes {expression(Load(reader.writes, own))}",
@@ -320,8 +321,8 @@ def _check_own_read(places: _Places, reader: Block, read: Load | Previous) -> No
 def _check_previous_value(places: _Places, reader: Block, read: Load | Previous, found: list[Block]) -> None:
     """Formal statement: inside the loop that hands values on, the previous value is read before it becomes the current
     one; behind it, it is the last one."""
-    step = next(b for b in found if b.role == "retire")
-    starts = [b for b in found if b.role == "initial"]
+    step = next(b for b in found if b.role is Role.RETIRE)
+    starts = [b for b in found if b.role is Role.INITIAL]
     (handed,) = loads(step.body.value)
     current = places.writers[handed.buffer][0]
     rolling = places.shared(step, current)

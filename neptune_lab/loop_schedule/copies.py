@@ -7,6 +7,7 @@ from dataclasses import replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.roles import Role
 
 
 def check_free(program: Program, name: str, block: str) -> None:
@@ -31,7 +32,7 @@ def check_untagged(program: Program, buffer: str, block: str) -> None:
 
 def with_origin(program: Program, known: set[str], origin: str) -> Program:
     """Blocks that TVM made, i.e. none of `known`, get an origin: every line leads back to the definition."""
-    return tree.map_blocks(program, lambda b: b if b.name in known else replace(b, origin=origin, role="cache"))
+    return tree.map_blocks(program, lambda b: b if b.name in known else replace(b, origin=origin, role=Role.CACHE))
 
 
 __all__ = ["check_free", "check_untagged", "with_origin"]

@@ -39,8 +39,6 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds
 
-_NOTE = "estimates"
-
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -109,7 +107,7 @@ def progress_of(program: Program, local: str, var: str) -> Progress:
 def is_plain_sum(program: Program, buffer: str) -> bool:
     """Whether `buffer` is a sum that carries its value unchanged from tag to tag, so that it grows with the count."""
     block = writer_of(program, buffer)
-    return block is not None and reducer_of(block) == "sum" and ("repair", 1) not in block.annotations
+    return block is not None and reducer_of(block) == "sum" and block.repair is None
 
 
 def estimated(read: Expr, progress: Progress, count: Expr, dtype: str) -> Expr:
@@ -128,23 +126,17 @@ def with_estimates(block: Block, buffers: Mapping[str, Progress], tag: Expr, pro
             return estimated(e, progress, progress.seen(tag), program.buffer(e.buffer).dtype)
         return e
 
-    if estimates_of(block):
+    if block.estimates:
         return block  # an earlier consumer's repair estimates in this shared map already
     value = transform(block.body.value, rule)
     if not found:
         return block
-    notes = (*block.annotations, (_NOTE, ",".join(found)))
-    return replace(block, body=Store(block.body.buffer, block.body.indices, value), annotations=notes)
-
-
-def estimates_of(block: Block) -> tuple[str, ...]:
-    """The buffers that the block reads through estimates."""
-    return tuple(name for key, value in block.annotations if key == _NOTE for name in str(value).split(","))
+    return replace(block, body=Store(block.body.buffer, block.body.indices, value), estimates=tuple(found))
 
 
 def plain_reads(block: Block) -> Expr:
     """The value that the block stores, with estimates replaced by the reads that they estimate from."""
-    buffers = estimates_of(block)
+    buffers = block.estimates
 
     def rule(e: Expr) -> Expr:
         match e:

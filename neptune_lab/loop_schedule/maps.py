@@ -30,6 +30,7 @@ from neptune_lab.loop_ir.nodes import (
     with_buffers,
 )
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import align, fuse_under, loop_ref, under
 from neptune_lab.loop_schedule.primitives.materialize_tags import tag_of
 
@@ -44,7 +45,7 @@ class Upstream:
 
 def rolls(program: Program, block: Block, target: tree.Path, loop: str) -> bool:
     """Whether a reduction is incomplete until the rolling loop ends (fused, it would be read too early)."""
-    if block.role == "scan":
+    if block.role is Role.SCAN:
         return under(program, block.name, target) and block.iters[0].binding == Var(loop)
     if under(program, block.name, target):
         return any(i.kind == "reduce" and loop in variables(i.binding) for i in block.iters)
@@ -66,7 +67,7 @@ def upstream(program: Program, name: str, target_ref: str) -> Upstream:
             source = writer_of(program, buffer)
             if source is None or source.name == block.name:
                 continue
-            if source.role in ("current", "retire"):
+            if source.role in (Role.CURRENT, Role.RETIRE):
                 if under(program, source.name, target):
                     raise ScheduleError(
                         f"block {block.name!r} reads {buffer!r}, whose tags are retired: only its previous and current "
@@ -184,7 +185,7 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
             (
                 b
                 for b in tree.blocks(program)
-                if b.origin == source.origin and b.role == "rolled" and under(program, b.name, target)
+                if b.origin == source.origin and b.role is Role.ROLLED and under(program, b.name, target)
             ),
             None,
         )
@@ -214,7 +215,7 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
         path, _, _ = tree.find_block(program, source_name)
 
         def renamed(b: Block, copy_name: str = copy_name, copy_buffer: str = copy_buffer) -> Block:
-            return replace(b, name=copy_name, body=replace(b.body, buffer=copy_buffer), role="rolled")
+            return replace(b, name=copy_name, body=replace(b.body, buffer=copy_buffer), role=Role.ROLLED)
 
         nest = program.body[path[0]]
         copy = _only(nest, source_name, renamed)
@@ -268,4 +269,4 @@ def roll(program: Program, name: str, target_ref: str) -> Program:
         return program
     program = fuse_under(program, name, target_ref)
     _, block, _ = tree.find_block(program, name)
-    return tree.replace_block(program, name, replace(block, role="rolled"))
+    return tree.replace_block(program, name, replace(block, role=Role.ROLLED))

@@ -9,9 +9,9 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
+from neptune_lab.loop_ir.roles import RepairInfo
 from neptune_lab.loop_ir.sign import range_of
 from neptune_lab.loop_ir.simplify import simplify
-from neptune_lab.loop_ir.unproved import unproved_notes, without_notes
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.outcome import Phase
@@ -359,21 +359,19 @@ def apply_h(block: Block, carried: Expr, repair: Repair, moment: Moment, program
 
 def is_repaired(block: Block) -> bool:
     """Whether the block carries a repair term already: it was fused and made private by an earlier rolling update."""
-    return ("repair", 1) in block.annotations
+    return block.repair is not None
 
 
-def repair_notes(block: Block, program: Program, repair: ProducerReads) -> tuple[tuple[str, str | int], ...]:
-    """The block's annotations with two more: it repairs, and the stages of the definition that it repairs by."""
-    stages = {w.origin for p in repair.reads if (w := writer_of(program, p)) is not None}
-    kept = tuple((k, v) for k, v in without_notes(block).annotations if k not in ("repair", "repair_by"))
-    notes = (*kept, ("repair", 1), ("repair_by", ",".join(sorted(stages))))
+def repair_info(program: Program, repair: ProducerReads) -> RepairInfo:
+    """What a block carries that repairs by `repair`: the stages that the repair reads, and whether it is proved."""
+    by = tuple(sorted({w.origin for p in repair.reads if (w := writer_of(program, p)) is not None}))
     if not isinstance(repair, Repair) or repair.term.unproved is None:
-        return notes
-    return (*notes, *unproved_notes(str(repair.given), wrong=repair.term.unproved.wrong))
+        return RepairInfo(by)
+    return RepairInfo(by, str(repair.given), repair.term.unproved.wrong)
 
 
-def with_repair(block: Block, h: Expr, notes: tuple[tuple[str, str | int], ...]) -> Block:
+def with_repair(block: Block, h: Expr, info: RepairInfo) -> Block:
     """The block with `h` in place of its read of itself (Eq. 7)."""
     reduction = match_reduction(block)
     value = Op(OPERATORS[reduction.reducer], (h, reduction.term))
-    return replace(block, body=Store(block.body.buffer, block.body.indices, value), annotations=notes)
+    return replace(block, body=Store(block.body.buffer, block.body.indices, value), repair=info)

@@ -93,8 +93,8 @@ def _add_fold(program: Program, buffer: str, folds: dict[str, tuple[str, Expr]],
     block, reducer, element = found
     element = in_loops(program, block, without_maps(program, element))
     whole = writer_of(program, buffer)
-    notes = dict((whole or block).annotations) | dict(block.annotations)
-    repaired_by = str(notes.get("repair_by", "")).split(",")
+    repair = block.repair or (whole or block).repair
+    repaired_by = () if repair is None else repair.by
     for read in walk(element):
         source = writer_of(program, read.buffer) if isinstance(read, Load) else None
         if source is None or not isinstance(read, Load) or read.buffer == buffer:

@@ -16,7 +16,6 @@ from neptune_lab.loop_ir.render import as_figure
 from neptune_lab.loop_ir.run import Agreement, compare, run
 from neptune_lab.loop_ir.tag_table import TagTable, table
 from neptune_lab.loop_ir.tags import record
-from neptune_lab.loop_ir.unproved import has_wrong_repair
 from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule.methods import PrimitiveMethods
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
@@ -33,8 +32,12 @@ if TYPE_CHECKING:
 
 def _marked(outcome: Outcome) -> Outcome:
     """The phases after a wrong repair are wrong as well."""
-    phases = tuple(replace(p, wrong=True) if has_wrong_repair(p.program) else p for p in outcome.phases)
+    phases = tuple(replace(p, wrong=True) if _repairs_wrongly(p.program) else p for p in outcome.phases)
     return replace(outcome, phases=phases)
+
+
+def _repairs_wrongly(program: Program) -> bool:
+    return any(b.repair is not None and b.repair.wrong for b in tree.blocks(program))
 
 
 @dataclass(frozen=True, slots=True)

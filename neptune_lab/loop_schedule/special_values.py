@@ -36,6 +36,7 @@ from neptune_lab.loop_ir.nodes import (
     walk,
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import may_be_infinite
 from neptune_lab.loop_schedule.vanishing import carries_nothing, folded_element, spoils
 from neptune_lab.loop_to_repair.written import is_always, same_where_finite
@@ -197,7 +198,7 @@ class _Dependents:
     def __init__(self, program: Program, origin: str) -> None:
         self.program = program
         self.origin = origin
-        self.blocks = {b.writes: b for b in tree.blocks(program) if b.role not in ("retire", "initial")}
+        self.blocks = {b.writes: b for b in tree.blocks(program) if b.role not in (Role.RETIRE, Role.INITIAL)}
         self.known: dict[str, bool] = {}
 
     def depends(self, buffer: str) -> bool:
@@ -284,7 +285,7 @@ class _Dependents:
             if not isinstance(e, Load) or not self.depends(e.buffer):
                 return e
             source = self.blocks[e.buffer]
-            if reducer_of(source) is not None or source.role == "scan":
+            if reducer_of(source) is not None or source.role is Role.SCAN:
                 return e
             names = [i.name for i in source.body.indices if isinstance(i, Var)]
             if len(names) != len(e.indices):

@@ -29,6 +29,7 @@ from neptune_lab.loop_ir.nodes import (
     walk,
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import is_nonnegative
 from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.loop_schedule.estimate import plain_reads
@@ -157,12 +158,12 @@ def without_maps(program: Program, expr: Expr) -> Expr:
 
     def rule(e: Expr) -> Expr:
         source = writer_of(program, e.buffer) if isinstance(e, Load) else None
-        if source is None or source.role == "scan" or source.is_reduction or reducer_of(source) is not None:
+        if source is None or source.role is Role.SCAN or source.is_reduction or reducer_of(source) is not None:
             return e
         names = [i.name for i in source.body.indices if isinstance(i, Var)]
         assert isinstance(e, Load)
         tags = {it.name: it.binding for it in source.iters if it.name not in names}
-        if len(names) != len(e.indices) or (tags and source.role != "rolled"):
+        if len(names) != len(e.indices) or (tags and source.role is not Role.ROLLED):
             return e
         return transform(substitute(plain_reads(source), {**tags, **dict(zip(names, e.indices, strict=True))}), rule)
 

@@ -41,6 +41,7 @@ from neptune_lab.loop_ir.nodes import (
     variables,
     with_buffers,
 )
+from neptune_lab.loop_ir.roles import RepairInfo, Role
 from neptune_lab.loop_schedule.primitives.materialize_tags import materialize, own_tag
 from neptune_lab.loop_schedule.special_values import Moment, producer_values
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
@@ -49,8 +50,6 @@ from neptune_lab.loop_to_repair.write import write
 
 if TYPE_CHECKING:
     from sympy import Symbol
-
-_NOTE = "companion_of"
 
 
 # -- companions ---------------------------------------------------------------------------------------------
@@ -112,7 +111,9 @@ def _copied(program: Program, block: str, local: str, var: str, suffix: str, ter
             name=names[found.name],
             body=replace(body, buffer=buffers[found.writes]),
             init=replace(found.init, buffer=buffers[found.writes]),
-            annotations=((_NOTE, block),),
+            repair=None,
+            companion_of=block,
+            estimates=(),
         )
 
     nests = []
@@ -139,7 +140,7 @@ def _nest_of(stmt: Stmt, name: str, change: Callable[[Block], Block]) -> Stmt:
 
 def companions(program: Program, block: str) -> tuple[str, ...]:
     """The blocks that carry companion sums of `block` from tag to tag; retire_tags takes each before translation."""
-    return tuple(b.name for b in tree.blocks(program) if (_NOTE, block) in b.annotations and b.role == "scan")
+    return tuple(b.name for b in tree.blocks(program) if b.companion_of == block and b.role is Role.SCAN)
 
 
 # -- the matrix ---------------------------------------------------------------------------------------------
@@ -151,13 +152,14 @@ def apply_family(
     repair: FamilyRepair,
     var: str,
     moment: Callable[[Block], Moment],
-    notes: Callable[[Block], tuple[tuple[str, str | int], ...]],
+    info: RepairInfo,
 ) -> Program:
     """Tags on the companions, and A on everything that is carried.
 
     Args:
         var: the rolling loop.
-        moment: where a block reads the producers' values. notes: a repaired block's annotations.
+        moment: where a block reads the producers' values.
+        info: what the repaired blocks carry.
     """
     term, progress = repair.term, repair.progress
     # Where another row reads the consumer's own sum, that keeps its tags too.
@@ -181,7 +183,7 @@ def apply_family(
         assert isinstance(found.body.value, Op)
         carried, added = found.body.value.args
         dtype = program.buffer(found.writes).dtype
-        spatial = found.body.indices[1:] if found.role == "scan" else found.body.indices
+        spatial = found.body.indices[1:] if found.role is Role.SCAN else found.body.indices
         tag = own_tag(found, var)
         sums: list[Expr] = []
         for other in members:
@@ -194,7 +196,7 @@ def apply_family(
         values = values_in(found) if step is None else {term.step: step}
         value = Op("add", (moved_sum(row, sums, term, values, dtype), added))
         body = Store(found.body.buffer, found.body.indices, value)
-        program = tree.replace_block(program, member.whole, replace(found, body=body, annotations=notes(found)))
+        program = tree.replace_block(program, member.whole, replace(found, body=body, repair=info))
     return program
 
 
@@ -218,8 +220,8 @@ def _with_step(program: Program, members: Sequence[Member], var: str, value: Exp
         None,
         tuple(p for p in found.predicates if variables(p) <= used | {x.var for x in loops[: depth + 1]}),
         origin=found.origin,
-        role="rolled",
-        annotations=((_NOTE, block),),
+        role=Role.ROLLED,
+        companion_of=block,
     )
     inner = [(x.var, x.extent) for x in loops[depth + 1 :] if x.var in used]
     dtype = program.buffer(found.writes).dtype
@@ -232,6 +234,6 @@ def _with_step(program: Program, members: Sequence[Member], var: str, value: Exp
 def _before(program: Program, block: str, index: tuple[Expr, ...]) -> Expr:
     """The value that a companion had before this tag; a sum that is never read so is the consumer itself."""
     _, found, _ = tree.find_block(program, block)
-    if found.role != "scan":
+    if found.role is not Role.SCAN:
         return Load(found.writes, index[1:])
     return Previous(found.writes, index, Const(0.0, program.buffer(found.writes).dtype))

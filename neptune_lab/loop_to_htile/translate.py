@@ -14,6 +14,7 @@ from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.nodes import Stmt as TileStmt
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Loop, Op, Program, Stmt, loads, substitute, variables
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks_under
 from neptune_lab.loop_ir.verify import bounds_of_store, verify
@@ -77,12 +78,12 @@ def _kernel_name(program: Program, nest: Stmt, n: int, taken: list[str]) -> str:
     roles = {b.role for b in blocks}
     if len(program.body) == 1:
         name = program.name
-    elif any(b.role == "local" or b.name.endswith("_local") for b in blocks):
+    elif any(b.role is Role.LOCAL or b.name.endswith("_local") for b in blocks):
         name = f"{program.name}_local"
-    elif "global" in roles and "tile" not in roles:
+    elif Role.GLOBAL in roles and Role.TILE not in roles:
         name = f"{program.name}_combine"
     else:
-        first = next((b for b in blocks if not b.role), blocks[0])
+        first = next((b for b in blocks if b.role is Role.DEFINED), blocks[0])
         name = f"{program.name}_{first.name}"
     if name in taken:
         name = f"{name}_{n}"
@@ -225,7 +226,7 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
     target = Access(block.writes, target_region)
     mask = _store_mask(program, block, nest, indices, spatial, tuple(folded))
     # A fold of what is masked by the identity keeps its value by itself; with a repair it may not.
-    if program.buffer(block.writes).scope != "global" and (not outer_fold or ("repair", 1) in block.annotations):
+    if program.buffer(block.writes).scope != "global" and (not outer_fold or block.repair is not None):
         moved_by = {v for v in outer if not any(v in variables(i) for i in indices)}
         for predicate in _bounds(program, block, nest, indices, tuple(folded)):
             if variables(predicate) & moved_by:  # it skips whole iterations, which leave the tile as it was

@@ -9,6 +9,7 @@ import numpy as np
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, loads, transform, walk
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import stores
 from neptune_lab.loop_ir.visits import evaluate
 
@@ -21,7 +22,7 @@ class BlockFacts:
     """
 
     name: str
-    role: str
+    role: Role
     reduces: bool
     reads: tuple[str, ...]
     writes: str
@@ -120,4 +121,4 @@ def _share(block: Block, condition: Expr) -> float:
         return 1.0
 
 
-__all__ = ["BlockFacts", "Work", "block_facts", "loop_names", "stores", "work"]
+__all__ = ["BlockFacts", "Role", "Work", "block_facts", "loop_names", "stores", "work"]

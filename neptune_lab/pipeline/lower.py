@@ -9,7 +9,6 @@ from neptune_lab.errors import ScheduleError, TileError
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.verify import verify
 from neptune_lab.loop_ir.tree import blocks
-from neptune_lab.loop_ir.unproved import unproved
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_to_htile import translate
 from neptune_lab.pipeline.kernel import Kernel
@@ -73,7 +72,7 @@ def translated_and_verified(scheduled: Schedule) -> TileProgram:
 def check_proved(scheduled: Schedule) -> None:
     """Formal statement: every repair of the program is proved. No kernel is made of one that is not."""
     for block in blocks(scheduled.program):
-        h = unproved(block)
+        h = block.unproved
         if h is not None:
             raise ScheduleError(
                 f"block {block.name!r} is repaired by h = {h}, which is not proved: no kernel is made of it",

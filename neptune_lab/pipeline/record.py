@@ -15,7 +15,6 @@ from neptune_lab.htile_to_triton import TritonSource
 from neptune_lab.loop_ir import render, tree
 from neptune_lab.loop_ir.dataflow import Edge, Node, graph
 from neptune_lab.loop_ir.nodes import Program
-from neptune_lab.loop_ir.unproved import unproved
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out
@@ -79,21 +78,20 @@ def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
     found = graph(program)
     nest = {b.name: n for n, stmt in enumerate(program.body) for b in tree.blocks_under(stmt)}
     origins = {b.name: b.origin for b in tree.blocks(program)}
-    notes = {b.name: dict(b.annotations) for b in tree.blocks(program)}
-    doubtful = {b.name for b in tree.blocks(program) if unproved(b) is not None}
-    repair_by = {name: str(note["repair_by"]).split(",") for name, note in notes.items() if "repair_by" in note}
+    repairs = {b.name: b.repair for b in tree.blocks(program) if b.repair is not None}
     early = set() if phase is None else {(producer, reader) for reader, producer in phase.reads_early}
     nodes, edges = [], []
     for _, data in found.nodes(data=True):
         node: Node = data["node"]
-        nodes.append(record.GraphNode(node.name, node.name, node.kind, node.detail, node.role))  # type: ignore[arg-type]
+        nodes.append(record.GraphNode(node.name, node.name, node.kind, node.detail, node.role.value))  # type: ignore[arg-type]
     for source, target, data in found.edges(data=True):
         edge: Edge = data["edge"]
         kind = "plain"
         if source in nest and nest[source] == nest[target]:
             kind = "fused"
-        if origins.get(source) in repair_by.get(target, ()):
-            kind = "early" if target in doubtful else "repaired"
+        repair = repairs.get(target)
+        if repair is not None and origins.get(source) in repair.by:
+            kind = "repaired" if repair.unproved is None else "early"
         if (source, target) in early:
             kind = "early"
         edges.append(record.GraphEdge(source, target, edge.tensor, kind))

@@ -31,6 +31,7 @@ from neptune_lab.loop_ir.nodes import (
 )  # fmt: skip
 from neptune_lab.loop_ir.parser import MOST_LOOPS, from_text
 from neptune_lab.loop_ir.printer import to_text
+from neptune_lab.loop_ir.roles import RepairInfo, Role
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule import Schedule
@@ -198,6 +199,14 @@ def _with_value(value: Expr) -> Program:
         ("block y(i):", "block y(j = n):", (6, 13), "its extent, such as j: 4"),
         ("block y(i):", "block y(i)  @a  @b:", (6, 17), "expected ':'"),
         ("block y(i):", "block y(i):  @a  @b", (6, 22), "one label without a value"),
+        ("block y(i):", "block y(i) as tiles:", (6, 19), "found 'tiles', expected a role: local, tile"),
+        ("block y(i):", "block y(i):  note=1", (6, 18), "a note of a block: companion_of, repair, repair_by"),
+        ("block y(i):", "block y(i):  repair=2", (6, 18), "one note repair, such as repair=1"),
+        ("block y(i):", "block y(i):  @repair=yes", (6, 18), "one note repair, such as repair=1"),
+        ("block y(i):", "block y(i):  repair=1  repair=1", (6, 28), "one note repair"),
+        ("block y(i):", "block y(i):  @repair_by=a", (6, 18), "repair=1 beside repair_by"),
+        ("block y(i):", "block y(i):  repair=1  wrong_repair=1", (6, 28), "@unproved_repair="),
+        ("block y(i):", "block y(i):  estimates=1", (6, 18), "such as @estimates=mean"),
         ("block y(i):", "block y(i):  note=1.5", (6, 23), 'write a text as a label, such as @note="a text"'),
         ("        y[i]", "        init y[i] = 1.0\n       y[i]", (8, 8), "align a body"),
         ("for", "y[0] = 1\nfor", (5, 1), "for, block, or a buffer"),
@@ -269,7 +278,7 @@ class _Draw:
         return Program("p", ("b0", "b1", "b2"), ("b2",), tuple(self.buffers), body, masked)
 
     def notes(self) -> tuple[tuple[str, str | int], ...]:
-        notes = (("repair", 1), ("note", 'x = "é" @ #'), ("n", -3), ("or", "a=b"), ("k", "7"))
+        notes = (("m", 1), ("note", 'x = "é" @ #'), ("n", -3), ("or", "a=b"), ("k", "7"))
         return tuple(note for note in notes if self.rng.random() < 0.2)
 
     def stmt(self, depth: int, loops: tuple[str, ...]) -> Stmt:
@@ -285,8 +294,12 @@ class _Draw:
         body = self.store(inner)
         init = self.rng.choice((None, self.store(inner)))
         predicates = tuple(self.expr(2, loops) for _ in range(self.rng.choice((0, 0, 1, 2))))
-        origin, role = self.rng.choice((name, name, "s", "", "a b")), self.rng.choice(("", "tile", "scan"))
-        return Block(name, iters, body, init, predicates, origin, role, self.notes())
+        origin, role = self.rng.choice((name, name, "s", "", "a b")), self.rng.choice(list(Role))
+        repair = self.rng.choice(
+            (None, None, RepairInfo(), RepairInfo(("a", "b")), RepairInfo(("a",), 't * "é"'), RepairInfo((), "t", True))
+        )
+        companion, estimates = self.rng.choice(("", "", "s")), self.rng.choice(((), (), ("b0",), ("b0", "b1")))
+        return Block(name, iters, body, init, predicates, origin, role, repair, companion, estimates)
 
     def iteration(self, n: int, loops: tuple[str, ...]) -> Iter:
         own = bool(loops) and self.rng.random() < 0.5

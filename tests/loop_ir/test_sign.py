@@ -12,6 +12,7 @@ from tvm import te, tirx
 
 from neptune_lab.loop_ir.nodes import Const, Load, Op, Var, loads
 from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import Range, is_nonnegative, may_be_empty, may_be_infinite, range_of
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_ir.tvm_compat import from_te
@@ -122,7 +123,7 @@ def test_a_tile_past_the_end_holds_the_identity():
     sch = small.schedule(small.l2_norm(m=5))
     sch.split("r.j", (4, None))
     sch.privatize_reduction("r.j0")
-    block = next(b for b in blocks(sch.program) if b.role == "local")
+    block = next(b for b in blocks(sch.program) if b.role is Role.LOCAL)
     read = Load(block.writes, ())
     assert may_be_empty(sch.program, block)
     assert range_of(sch.program, read) == Range()

@@ -25,6 +25,7 @@ from neptune_lab.loop_ir.nodes import (
     Store,
     Var,
 )
+from neptune_lab.loop_ir.roles import RepairInfo, Role
 from neptune_lab.loop_ir.run import run
 from neptune_lab.loop_ir.tag_table import table
 from neptune_lab.loop_ir.tags import TagTrace, record
@@ -73,7 +74,7 @@ FIGURE_1A = program(nest(S_MAX), nest(S_EXP), nest(S_SUM))
 FIGURE_1B = program(nest(S_MAX, S_EXP, S_SUM))
 
 
-def one(name: str, target: Load, value: Expr, *, role: str = "", inner: bool = False, **extra) -> Block:
+def one(name: str, target: Load, value: Expr, *, role: Role = Role.DEFINED, inner: bool = False, **extra) -> Block:
     """A block over i, or i and j, of the stage s_max."""
     iters = (Iter("i", 2, "spatial", Var("i")), *((Iter("j", 4, "spatial", Var("j")),) if inner else ()))
     return Block(name, iters, Store(target.buffer, target.indices, value), role=role, origin="s_max", **extra)
@@ -86,14 +87,14 @@ def figure_1c() -> Program:
     term = op("exp", op("sub", at("inp", "i", "j"), now))
     value = op("add", op("mul", factor, at("xsum", "i")), term)
     body = (
-        one("s_max_start", before, LOWEST, role="initial"),
+        one("s_max_start", before, LOWEST, role=Role.INITIAL),
         Loop(
             "j",
             4,
             (
-                one("s_max", now, op("max", before, at("inp", "i", "j")), role="current", inner=True),
-                stage("s_sum", at("xsum", "i"), value, reduce=True, init=ZERO, annotations=(("repair", 1),)),
-                one("s_max_next", before, now, role="retire"),
+                one("s_max", now, op("max", before, at("inp", "i", "j")), role=Role.CURRENT, inner=True),
+                stage("s_sum", at("xsum", "i"), value, reduce=True, init=ZERO, repair=RepairInfo()),
+                one("s_max_next", before, now, role=Role.RETIRE),
             ),
         ),
     )
@@ -105,9 +106,9 @@ def figure_1c_tagged() -> Program:
     before, now = Previous("xmax", (Var("j"), Var("i")), LOWEST), at("xmax", "j", "i")
     value = op("add", op("mul", op("exp", op("sub", before, now)), at("xsum", "i")), at("xexp", "i", "j"))
     body = nest(
-        stage("s_max", now, op("max", before, at("inp", "i", "j")), role="scan"),
-        stage("s_exp", at("xexp", "i", "j"), op("exp", op("sub", at("inp", "i", "j"), now)), role="rolled"),
-        stage("s_sum", at("xsum", "i"), value, reduce=True, init=ZERO, annotations=(("repair", 1),)),
+        stage("s_max", now, op("max", before, at("inp", "i", "j")), role=Role.SCAN),
+        stage("s_exp", at("xexp", "i", "j"), op("exp", op("sub", at("inp", "i", "j"), now)), role=Role.ROLLED),
+        stage("s_sum", at("xsum", "i"), value, reduce=True, init=ZERO, repair=RepairInfo()),
     )
     return program(body, buffers=(Buffer("xmax", (4, 2), "float32", tagged=True), Buffer("xexp", (2, 4), "float32")))
 

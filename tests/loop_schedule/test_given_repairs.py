@@ -10,7 +10,6 @@ import pytest
 import neptune_lab as nl
 from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir.tree import blocks
-from neptune_lab.loop_ir.unproved import unproved
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
 from neptune_lab.operators import attention, softmax
@@ -125,7 +124,7 @@ def test_an_unproved_repair_is_wrong_everywhere_and_becomes_no_kernel():
 def test_a_right_repair_is_proved_whether_it_needs_to_be_or_not():
     sch = rolled(RIGHT, proved=False)
     assert sch.check()
-    assert not any(unproved(b) for b in blocks(sch.program))
+    assert not any(b.unproved for b in blocks(sch.program))
     assert not sch.phases[-1].wrong
 
 

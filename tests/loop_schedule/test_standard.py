@@ -10,6 +10,7 @@ import small_operators as small
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.dataflow import graph
 from neptune_lab.loop_ir.nodes import Block, Loop
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import find_block, statements
 from neptune_lab.loop_schedule import PRIMITIVES, Schedule
 from neptune_lab.loop_schedule.schedule import Step
@@ -145,7 +146,7 @@ def test_decompose_reduction(sch: Schedule):
     assert sch.blocks == ("s_max_start", "s_max", "s_exp", "s_sum")
     assert "xmax[i] = -inf" in str(sch)
     start, update = (find_block(sch.program, b)[1] for b in ("s_max_start", "s_max"))
-    assert (start.role, start.origin, start.init) == ("initial", "s_max", None)
+    assert (start.role, start.origin, start.init) == (Role.INITIAL, "s_max", None)
     assert update.init is None
     assert sch.check()
 

@@ -10,6 +10,7 @@ import small_operators as small
 from loop_texts import figure  # pyright: ignore[reportMissingImports]
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.run import run
 from neptune_lab.loop_ir.tree import find_block
 from neptune_lab.loop_schedule import Schedule
@@ -26,8 +27,8 @@ def test_privatize_reduction(sch: Schedule, golden: Callable[[str, str], None]):
     assert sch.privatize_reduction("s_max.j0") == "s_max_local"
     golden("privatize_reduction.txt", figure(sch.program))
     local, whole = (find_block(sch.program, b)[1] for b in ("s_max_local", "s_max"))
-    assert (local.role, local.origin) == ("local", "s_max")
-    assert (whole.role, whole.origin) == ("global", "s_max")
+    assert (local.role, local.origin) == (Role.LOCAL, "s_max")
+    assert (whole.role, whole.origin) == (Role.GLOBAL, "s_max")
     assert sch.program.buffer(local.writes).shape == (2, 3)
     assert sch.check()
 

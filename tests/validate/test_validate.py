@@ -17,6 +17,7 @@ from neptune_lab.errors import ScheduleError, ValidationError
 from neptune_lab.htile.interpret import interpret
 from neptune_lab.loop_ir import run, tree
 from neptune_lab.loop_ir.nodes import Load, Op, Var, const
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.operators import Operator, attention, custom, gemm_chain, norms, performer, rows
 from neptune_lab.pipeline import schedule
 from neptune_lab.pipeline import validate as package
@@ -242,7 +243,7 @@ def stale(program):
     """The value of the tag before is never brought up to date."""
 
     def change(block):
-        if block.role != "retire":
+        if block.role is not Role.RETIRE:
             return block
         return replace(block, body=replace(block.body, value=Load(block.writes, block.body.indices)))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_lab.pipeline.facts import Role
 from neptune_widgets.session import prefix
 
 if TYPE_CHECKING:
@@ -176,9 +177,9 @@ def _of_a_part(program: Program) -> frozenset[str]:
 
     facts = block_facts(program)
     stage = {line.node.removeprefix("store:"): line.origin for line in program_lines(program)}
-    combined = {b.name for b in facts if b.role == "global"}
-    rolled = {b.writes for b in facts if b.role in ("current", "retire") and stage[b.name] in combined}
-    parts = {b.writes for b in facts if b.role == "local"} | rolled
+    combined = {b.name for b in facts if b.role is Role.GLOBAL}
+    rolled = {b.writes for b in facts if b.role in (Role.CURRENT, Role.RETIRE) and stage[b.name] in combined}
+    parts = {b.writes for b in facts if b.role is Role.LOCAL} | rolled
     found: set[str] = set()
     for b in facts:
         if not b.reduces and parts & set(b.reads):

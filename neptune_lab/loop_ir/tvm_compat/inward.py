@@ -31,6 +31,7 @@ from neptune_lab.loop_ir.nodes import (
     Store,
     Var,
 )
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_ir.tvm_compat.as_written import hidden, operator_of
@@ -144,8 +145,10 @@ class _In:
             init,
             _conjuncts(predicate),
             origin=known.origin if known else "",
-            role=known.role if known else "",
-            annotations=known.annotations if known else (),
+            role=known.role if known else Role.DEFINED,
+            repair=known.repair if known else None,
+            companion_of=known.companion_of if known else "",
+            estimates=known.estimates if known else (),
         )
 
     def stmt(self, s: Any, env: dict[Any, Expr], taken: set[str]) -> tuple[Stmt, ...]:

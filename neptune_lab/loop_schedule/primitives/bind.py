@@ -7,6 +7,7 @@ from dataclasses import replace
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Loop, Program, variables
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.kinds import THREADS, GridAxis, LoopRef
@@ -35,9 +36,9 @@ def bind(program: Program, *, loop: LoopRef, thread: GridAxis) -> Outcome:
     # TVM's own check asks for more (an affine binding for every block), which tails of privatised reductions fail.
     for inner in tree.blocks_under(found):
         carried = [i for i in inner.iters if i.kind == "reduce"] + (
-            list(inner.iters[:1]) if inner.role == "scan" else []
+            list(inner.iters[:1]) if inner.role is Role.SCAN else []
         )
-        handed_on = inner.role == "retire" and not any(var in variables(i.binding) for i in inner.iters)
+        handed_on = inner.role is Role.RETIRE and not any(var in variables(i.binding) for i in inner.iters)
         if handed_on or any(var in variables(i.binding) for i in carried):
             raise ScheduleError(
                 f"loop {loop!r} cannot run in parallel: {inner.name!r} carries a value from one iteration to the next",

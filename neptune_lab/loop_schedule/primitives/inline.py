@@ -7,6 +7,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import readers_of
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule import maps
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.kinds import BlockName
@@ -31,7 +32,7 @@ def inline(program: Program, *, block: BlockName) -> Outcome:
         ScheduleError: the block is a reduction, writes an output, or carries a value between iterations.
     """
     _, found, _ = tree.find_block(program, block)
-    if found.role in ("scan", "current", "retire", "initial"):
+    if found.role in (Role.SCAN, Role.CURRENT, Role.RETIRE, Role.INITIAL):
         raise ScheduleError(
             f"block {block!r} carries a value from one iteration to the next: it cannot be inlined",
             node=block,

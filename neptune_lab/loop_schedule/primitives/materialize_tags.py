@@ -25,6 +25,7 @@ from neptune_lab.loop_ir.nodes import (
     walk,
     with_buffers,
 )
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import linear
 from neptune_lab.loop_schedule.kinds import BlockName
@@ -82,7 +83,7 @@ def rolling_loop(program: Program, name: str) -> tuple[Iter, str]:
     """The one reduce (or, once tagged, tag) iteration of block `name` and the loop that it runs along."""
     _, block, _ = tree.find_block(program, name)
     wanted = [it for it in block.iters if it.kind == "reduce"]
-    if block.role == "scan":
+    if block.role is Role.SCAN:
         wanted = block.iters[:1]
     if len(wanted) != 1 or not isinstance(wanted[0].binding, Var):
         raise ScheduleError(
@@ -131,7 +132,7 @@ def materialize(program: Program, name: str) -> Program:
         iters=(replace(it, kind="spatial"), *(i for i in block.iters if i.name != it.name)),
         body=Store(block.writes, (Var(it.name), *block.body.indices), transform(block.body.value, own)),
         init=None,
-        role="scan",
+        role=Role.SCAN,
     )
     inside = {b.name for b in tree.blocks_under(loops[depth])}
 

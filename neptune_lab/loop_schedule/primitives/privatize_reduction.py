@@ -27,6 +27,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_ir.render import expression
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import linear, loop_ref
 from neptune_lab.loop_schedule.kinds import LoopRef
@@ -64,7 +65,7 @@ def rolled_iter(block: Block, loop: str) -> tuple[Iter, int, Expr]:
     return along[0], *split
 
 
-def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: bool) -> Private:
+def privatize(program: Program, name: str, loop: str, part: Role, *, outside: bool) -> Private:
     """Privatises block `name`, which stands under loop `loop` (a variable), along that loop.
 
     before ⇒ after (j = j0 * 2 + j1):
@@ -92,9 +93,9 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
     tag = unique(f"{it.name}0", others, "_")
     inner = unique(f"{it.name}1", {*others, tag}, "_")
     whole = loops[depth].extent
-    local_name = fresh(program, f"{name}_{suffix}")
+    local_name = fresh(program, f"{name}_{part}")
     buffer = program.buffer(block.writes)
-    local_buffer = fresh(program, f"{block.writes}_{suffix}")
+    local_buffer = fresh(program, f"{block.writes}_{part}")
     spatial = [i for i in block.iters if i.kind == "spatial"]
     shared = [n for n, i in enumerate(spatial) if variables(i.binding) & (outer_vars | {loop})]
     place = shared[-1] + 1 if shared else 0
@@ -119,7 +120,7 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
         Store(local_buffer, own.indices, reduction.identity),
         block.predicates,
         origin=block.origin,
-        role=suffix,
+        role=part,
     )
     extents: dict[str, int] = {}
     iters: list[Iter] = []
@@ -147,7 +148,7 @@ def privatize(program: Program, name: str, loop: str, suffix: str, *, outside: b
         Store(block.writes, block.body.indices, reduction.identity),
         () if outside else tuple(p for p in block.predicates if not variables(p) & gone and not _bounds(p, it, loop)),
         origin=block.origin,
-        role="global",
+        role=Role.GLOBAL,
     )
     shape = (*buffer.shape[:axis], whole, *buffer.shape[axis:])
     program = with_buffers(program, Buffer(local_buffer, shape, buffer.dtype))
@@ -177,7 +178,7 @@ def privatize_reduction(program: Program, *, loop: LoopRef) -> Outcome:
     """
     name, var = loop_ref(loop)
     tree.find_loop(program, name, var)
-    made = privatize(program, name, var, "local", outside=True)
+    made = privatize(program, name, var, Role.LOCAL, outside=True)
     if made.global_stmt is None:
         raise ScheduleError(
             f"loop {loop!r} walks the whole reduction of {name!r} one element a step: there is nothing to make private",

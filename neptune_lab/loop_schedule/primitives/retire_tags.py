@@ -22,6 +22,7 @@ from neptune_lab.loop_ir.nodes import (
     variables,
     with_buffers,
 )
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, plain
@@ -92,7 +93,7 @@ def retire_tags(program: Program, *, block: BlockName) -> Outcome:
                 b,
                 iters=b.iters if tag.name in variables(value) else iters,
                 body=Store(current, b.body.indices[1:], value),
-                role="current",
+                role=Role.CURRENT,
             )
         if not reads(b, name):
             return b
@@ -113,11 +114,11 @@ def retire_tags(program: Program, *, block: BlockName) -> Outcome:
     predicates = tuple(p for p in scan.predicates if loop not in variables(p))
     indices = scan.body.indices[1:]
 
-    def copy(label: str, target: str, value: Expr, role: str) -> Block:
+    def copy(label: str, target: str, value: Expr, role: Role) -> Block:
         return Block(fresh(program, label), iters, Store(target, indices, value), None, predicates, scan.origin, role)
 
-    start_block = copy(f"{block}_start", previous, start, "initial")
-    next_block = copy(f"{block}_next", previous, Load(current, indices), "retire")
+    start_block = copy(f"{block}_start", previous, start, Role.INITIAL)
+    next_block = copy(f"{block}_next", previous, Load(current, indices), Role.RETIRE)
     loop_path, _, _ = tree.find_loop(program, block, loop)
     program = tree.append_to_loop(program, loop_path, (tree.nest(inner, next_block),))
     program = tree.insert_before(program, loop_path, (tree.nest(inner, start_block),))

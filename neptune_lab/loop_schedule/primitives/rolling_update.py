@@ -9,11 +9,11 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Previous, Program, reads, transform
 from neptune_lab.loop_ir.reduction import match_reduction
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.estimate import (
     Progress,
     estimated,
-    estimates_of,
     is_plain_sum,
     progress_of,
     with_estimates,
@@ -30,7 +30,7 @@ from neptune_lab.loop_schedule.repairing import (
     given_of,
     is_repaired,
     nothing_to_repair,
-    repair_notes,
+    repair_info,
     with_repair,
 )
 from neptune_lab.loop_schedule.special_values import Moment, guard_reads, is_last_tag
@@ -86,14 +86,14 @@ def fuse_producers(program: Program, block: str, loop: str, producers: tuple[str
                 )
             program = fuse_under(program, producer, loop)
         _, found, _ = tree.find_block(program, producer)
-        if found.role != "scan" and not is_repaired(found):
+        if found.role is not Role.SCAN and not is_repaired(found):
             program = privatize_here(program, producer, var)[0]
     return program
 
 
 def privatize_here(program: Program, name: str, var: str) -> tuple[Program, str]:
     """Privatises `name` along the loop it stands under, the global part right behind; its local block's name."""
-    made = privatize(program, name, var, "tile", outside=False)
+    made = privatize(program, name, var, Role.TILE, outside=False)
     if made.global_stmt is None:
         return program, name
     path, _, loops = tree.find_block(made.program, made.local)
@@ -219,7 +219,7 @@ def reference_values(
     found: dict[str, Progress] = {}
     for buffer in buffers:
         maps = [tree.find_block(program, name)[1] for name in kept if name in there]
-        settled = [buffer in estimates_of(b) for b in maps if reads(b, buffer)]
+        settled = [buffer in b.estimates for b in maps if reads(b, buffer)]
         wanted = isinstance(repair, FamilyRepair) and is_plain_sum(program, buffer)
         if settled[0] if settled else wanted:
             found[buffer] = progress_of(program, local, var)
@@ -230,7 +230,7 @@ def _are_combined(program: Program, wholes: Sequence[str]) -> bool:
     """Whether these are a split's reductions: their values go to the combine step, and the loop ends nothing."""
     made = [tree.find_block(program, whole)[1] for whole in wholes]
     return any(
-        b.origin == block.origin and b.role == "global" and b.name not in wholes and reads(b, block.writes)
+        b.origin == block.origin and b.role is Role.GLOBAL and b.name not in wholes and reads(b, block.writes)
         for block in made
         for b in tree.blocks(program)
     )
@@ -280,9 +280,6 @@ def apply_repair(
             return value
         return estimated(value, references[buffer], references[buffer].seen(tag), program.buffer(buffer).dtype)
 
-    def notes(block: Block) -> tuple[tuple[str, str | int], ...]:
-        return repair_notes(block, program, repair)
-
     def moment(block: Block) -> Moment:
         tag = own_tag(block, var)
         return Moment(
@@ -292,14 +289,15 @@ def apply_repair(
             is_last=lambda buffer: is_last_tag(program, buffer, tag) if ends else None,
         )
 
+    info = repair_info(program, repair)
     if isinstance(repair, FamilyRepair):
-        return apply_family(program, members, repair, var, moment, notes)
+        return apply_family(program, members, repair, var, moment, info)
     whole = members[0].whole
     assert whole is not None
     _, consumer, _ = tree.find_block(program, whole)
     carried = match_reduction(consumer).carried
     h = apply_h(consumer, carried, repair, moment(consumer), program)
-    return tree.replace_block(program, whole, with_repair(consumer, h, notes(consumer)))
+    return tree.replace_block(program, whole, with_repair(consumer, h, info))
 
 
 def companions_note(program: Program, block: str, members: Sequence[Member], references: Mapping[str, Progress]) -> str:

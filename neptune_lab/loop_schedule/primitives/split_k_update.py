@@ -24,6 +24,7 @@ from neptune_lab.loop_ir.nodes import (
     walk,
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import align, cannot_align, check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
@@ -37,7 +38,7 @@ from neptune_lab.loop_schedule.repairing import (
     apply_h,
     given_of,
     nothing_to_repair,
-    repair_notes,
+    repair_info,
     solve_repair,
 )
 from neptune_lab.loop_schedule.special_values import Moment, guard_reads
@@ -59,7 +60,7 @@ def halves(program: Program, name: str, loop: str) -> Halves | None:
     """How the reduction `name` is split along `loop`; None where it is not."""
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
     _, block, _ = tree.find_block(program, name)
-    if block.role != "global":
+    if block.role is not Role.GLOBAL:
         return None
     tags = [i.name for i in block.iters if i.kind == "reduce"]
     # The local half is of the same stage; a repair reads the producers' halves beside it.
@@ -102,8 +103,8 @@ def fuse_and_privatize(program: Program, name: str, loop: str) -> tuple[Program,
 
 
 def _private(program: Program, name: str, var: str, loop: str) -> Private:
-    made = privatize(program, name, var, "local", outside=True)
-    if made.global_stmt is None and tree.find_block(program, name)[1].role == "global":
+    made = privatize(program, name, var, Role.LOCAL, outside=True)
+    if made.global_stmt is None and tree.find_block(program, name)[1].role is Role.GLOBAL:
         raise ScheduleError(
             f"loop {loop!r} combines the splits of {name!r}; it is not the loop over splits",
             node=name,
@@ -256,5 +257,5 @@ def _combined(program: Program, name: str, found: list[Halves], repair: Repair) 
     return replace(
         block,
         body=Store(block.body.buffer, block.body.indices, value),
-        annotations=repair_notes(block, program, repair),
+        repair=repair_info(program, repair),
     )

@@ -9,6 +9,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Op, Program, Stmt, Var, add, loads, mul
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.kinds import LoopRef, Size
@@ -117,7 +118,7 @@ def _check(program: Program, loop: str, root: Stmt, along: dict[str, tuple[str, 
     writers = {b.writes: b for b in tree.blocks_under(root)}
     written: set[str] = set()
     for block in tree.blocks_under(root):
-        starts = block.init is not None or block.role == "scan"
+        starts = block.init is not None or block.role is Role.SCAN
         for read in loads(block.body.value):
             writer = writers.get(read.buffer)
             if writer is None:

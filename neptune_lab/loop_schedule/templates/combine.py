@@ -11,6 +11,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.nodes import Block, Var
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -117,4 +118,4 @@ def _loop_of(sch: Schedule, block: Block, iteration: str) -> str | None:
 
 def _is_global(sch: Schedule, name: str) -> bool:
     block = tree.find_block(sch.program, name)[1]
-    return block.role == "global" and reducer_of(block) is not None
+    return block.role is Role.GLOBAL and reducer_of(block) is not None

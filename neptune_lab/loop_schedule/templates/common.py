@@ -9,6 +9,7 @@ from typing import Concatenate, ParamSpec
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program, bound_loops, reads, variables
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -176,7 +177,7 @@ def retire_all(sch: Schedule) -> None:
     """Every scan buffer becomes a previous and a current value."""
     for name in sch.blocks:
         block = tree.find_block(sch.program, name)[1]
-        if block.role == "scan" and sch.program.buffer(block.writes).tagged:
+        if block.role is Role.SCAN and sch.program.buffer(block.writes).tagged:
             sch.retire_tags(name)
 
 

@@ -16,6 +16,7 @@ from neptune_lab.loop_ir.dimensions import dimensions
 from neptune_lab.loop_ir.names import loop_names, unique
 from neptune_lab.loop_ir.nodes import Program, Var, variables
 from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest, parallelism, plan
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -288,7 +289,11 @@ def _own_column(sch: Schedule, nest: Nest) -> str | None:
     for stage in reversed(nest.chain):
         block = tree.find_block(sch.definition, stage)[1]
         own = [name for c, name in dims.all_of(block, "spatial").items() if c not in shared]
-        kernels = [b for b in tree.blocks(sch.program) if b.origin == stage and b.role in ("", "local", "scan", "tile")]
+        kernels = [
+            b
+            for b in tree.blocks(sch.program)
+            if b.origin == stage and b.role in (Role.DEFINED, Role.LOCAL, Role.SCAN, Role.TILE)
+        ]
         for b in kernels:
             loops = {x.var: x for x in own_loops(sch, b.name)}
             for it in b.iters:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.errors import MeasureError
+from neptune_lab.loop_ir.roles import Role
 from neptune_widgets.course.exercise import NotYet, exercise
 from neptune_widgets.course.measured import Run, measured
 
@@ -347,7 +348,7 @@ def split_norm(answer: Callable[[Schedule], Any]) -> str:
     sch = made if isinstance(made, Schedule) else sch
     if not sch.steps:
         raise NotYet("the function changed nothing: the schedule has no step")
-    local = {b.origin: b for b in tree.blocks(sch.program) if b.role == "local"}
+    local = {b.origin: b for b in tree.blocks(sch.program) if b.role is Role.LOCAL}
     used = {step.primitive for step in sch.steps}
     if "s_sum" not in local:
         if "rolling_update" in used:

@@ -1,0 +1,83 @@
+"""What a block's line says at its end, as text: the repair that it carries, its companion, its estimates.
+
+    block s_sum(i, reduce j0):  repair=1  @repair_by=s_max
+
+`notes_of` gives the notes that `printer` prints; `with_notes` reads them back for `parser`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeAlias
+
+from neptune_lab.loop_ir.nodes import Block
+from neptune_lab.loop_ir.roles import RepairInfo
+from neptune_lab.strict.tokens import Token, refusal
+
+Note: TypeAlias = "tuple[str, str | int]"
+
+# The notes that a block can have, in order, each with an example.
+_EXAMPLES = {
+    "companion_of": "@companion_of=squares",
+    "repair": "repair=1",
+    "repair_by": "@repair_by=s_max,s_min",
+    "unproved_repair": '@unproved_repair="t * exp(r_before - r_now)"',
+    "wrong_repair": "wrong_repair=1",
+    "estimates": "@estimates=mean",
+}
+# A note that says nothing without another one.
+_NEEDS = {"repair_by": "repair", "unproved_repair": "repair", "wrong_repair": "unproved_repair"}
+
+
+def notes_of(block: Block) -> tuple[Note, ...]:
+    """The block's notes in order; a flag is 1, and names have commas between them."""
+    found: list[Note] = [("companion_of", block.companion_of)] if block.companion_of else []
+    if block.repair is not None:
+        found.append(("repair", 1))
+        found += [("repair_by", ",".join(block.repair.by))] if block.repair.by else []
+        found += [("unproved_repair", block.repair.unproved)] if block.repair.unproved is not None else []
+        found += [("wrong_repair", 1)] if block.repair.wrong else []
+    return (*found, ("estimates", ",".join(block.estimates))) if block.estimates else tuple(found)
+
+
+def with_notes(block: Block, notes: Iterable[tuple[str, str | int, Token]]) -> Block:
+    """The block with the notes of its line.
+
+    Args:
+        notes: key, value and place of each.
+
+    Raises:
+        TextError: no such note, a value that it does not take, the same note twice, or one without the note it needs.
+    """
+    values: dict[str, str | int] = {}
+    places: dict[str, Token] = {}
+    for key, value, at in notes:
+        if key not in _EXAMPLES:
+            raise refusal(at, f"a note of a block: {', '.join(_EXAMPLES)}")
+        flag = "=1" in _EXAMPLES[key]
+        if key in values or value == "" or isinstance(value, str) == flag or (flag and value != 1):
+            raise refusal(at, f"one note {key}, such as {_EXAMPLES[key]}")
+        values[key], places[key] = value, at
+    for key, needed in _NEEDS.items():
+        if key in values and needed not in values:
+            raise refusal(places[key], f"{_EXAMPLES[needed]} beside {key}")
+    repair = None
+    if "repair" in values:
+        unproved = values.get("unproved_repair")
+        repair = RepairInfo(
+            _names(values.get("repair_by")), None if unproved is None else str(unproved), "wrong_repair" in values
+        )
+    return replace(
+        block,
+        repair=repair,
+        companion_of=str(values.get("companion_of", "")),
+        estimates=_names(values.get("estimates")),
+    )
+
+
+def _names(value: str | int | None) -> tuple[str, ...]:
+    return () if value is None else tuple(str(value).split(","))
+
+
+__all__ = ["notes_of", "with_notes"]
