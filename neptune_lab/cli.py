@@ -1,7 +1,7 @@
 """The command line: compile, explain, run, tune, bundle, report, bench and more. One-line errors go to standard error.
 
-Exit status: 0 done; 1 a result that does not hold (`run`, `accuracy`); 2 bad arguments or a refusal, with one clear
-line.
+Exit status: 0 success; 1 a wrong result (`run`, `accuracy`); 2 bad arguments or a refusal, with one line that gives
+the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="neptune-lab",
-    help="Compile tensor operators to fused Triton kernels, and see how each step came about.",
+    help="Compile tensor operators to fused Triton kernels, and show each step.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -50,28 +50,28 @@ class Emit(StrEnum):
 
 Size = Annotated[int | None, typer.Option(min=1)]
 
-# What every command that makes an operator takes: the operator's own sizes, then the template's.
+# Options of every command that takes an operator: the operator's sizes, then the template's.
 SIZES = (
     "batch", "heads", "kv_heads", "seq", "q_len", "kv_len", "head_dim", "v_head_dim", "window", "prefix",
     "rows", "cols", "features", "m", "n", "k", "h",
 )  # fmt: skip
 OPTIONS: dict[str, Any] = {
     **dict.fromkeys(SIZES, Size),
-    "cap": Annotated[float | None, typer.Option(help="Of attention.softcap: scores are kept within ±cap.")],
-    "eps": Annotated[float | None, typer.Option(help="What is added under a root, or to an exponential.")],
-    "causal": Annotated[bool | None, typer.Option("--causal/--no-causal", help="Whether a mask is applied.")],
-    "return_lse": Annotated[bool | None, typer.Option("--return-lse", help="Return the log-sum-exp too.")],
-    "dtype": Annotated[str | None, typer.Option(help="Of the inputs: float16, bfloat16 or float32.")],
+    "cap": Annotated[float | None, typer.Option(help="For attention.softcap: scores are limited to ±cap.")],
+    "eps": Annotated[float | None, typer.Option(help="The constant added under a square root, or to an exponential.")],
+    "causal": Annotated[bool | None, typer.Option("--causal/--no-causal", help="Whether to apply the causal mask.")],
+    "return_lse": Annotated[bool | None, typer.Option("--return-lse", help="Also return the log-sum-exp.")],
+    "dtype": Annotated[str | None, typer.Option(help="Dtype of the inputs: float16, bfloat16 or float32.")],
 }
 TILES = ("block_q", "block_kv")
 SHARED: dict[str, Any] = {
     "operator": Annotated[
         str,
-        typer.Argument(help="Operator or preset; `neptune-lab list` has them with their sizes.", metavar="OPERATOR"),
+        typer.Argument(help="Operator or preset; `neptune-lab list` shows them with their sizes.", metavar="OPERATOR"),
     ],
     **OPTIONS,
     "template": Annotated[
-        str | None, typer.Option(help="rolling_update or split_k_update (default: the operator's own).")
+        str | None, typer.Option(help="rolling_update or split_k_update (default: chosen by shape).")
     ],
     **dict.fromkeys(TILES, Size),
     "option": Annotated[
@@ -203,7 +203,7 @@ def compile_command(
 @with_operator
 def explain(
     request: Request,
-    programs: Annotated[bool, typer.Option(help="Print the program after every phase too.")] = False,
+    programs: Annotated[bool, typer.Option(help="Also print the program after every phase.")] = False,
 ) -> None:
     """Print the derivation: each fusion, its phases, and the algebra of its repair term."""
     from neptune_lab.loop_ir.render import as_figure
@@ -235,7 +235,7 @@ def _indent(text: str, pad: str) -> str:
 @with_operator
 def run(
     request: Request,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
     tolerance: Annotated[
         float | None,
         typer.Option(help="Largest relative error (Frobenius norm) that passes (default: 0.001; bfloat16: 0.008)."),
@@ -262,16 +262,18 @@ def run(
 
 @app.command()
 def accuracy(
-    seq: Annotated[int | None, typer.Option(min=1, help="Keys (default: 256; on a GPU 2048).")] = None,
-    heads: Annotated[int | None, typer.Option(min=1, help="Query heads at most (default: 4; on a GPU all).")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Inputs to pool the errors of.")] = 1,
+    seq: Annotated[int | None, typer.Option(min=1, help="Number of keys (default: 256; on a GPU 2048).")] = None,
+    heads: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of query heads (default: 4; on a GPU all).")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Number of random inputs whose errors are pooled.")] = 1,
     operators: Annotated[str | None, typer.Option(help="Presets, separated by commas (default: the ten).")] = None,
     inputs: Annotated[Path | None, typer.Option(help="Recorded q, k, v: a .npz or .pt file of tensors.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table to this file as well.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the table to this JSON file.")] = None,
 ) -> None:
-    """Numerical errors of the ten attention operators, beside torch's kernels (Neptune, appendix F).
+    """Print the numerical errors of the ten attention operators and of torch's kernels (Neptune, appendix F).
 
-    Exit status 1 where our root mean square error is more than 1.2 times the best peer's.
+    Exit status 1 if our root mean square error is more than 1.2 times the best peer's.
     """
     from neptune_lab.pipeline.accuracy import TEN, Setup, accuracy
     from neptune_lab.pipeline.accuracy_table import to_text
@@ -298,7 +300,7 @@ def list_command() -> None:
     for name, make in OPERATORS.items():
         options = [f"--{p.replace('_', '-')}" for p in inspect.signature(make).parameters if p in OPTIONS]
         typer.echo(f"  {name:<20} {' '.join(options)}")
-    typer.echo("\npresets (published sizes, any of which can be given anew; those without lengths take --seq)")
+    typer.echo("\npresets (published sizes, which options can change; presets without a length need --seq)")
     for preset in PRESETS.values():
         sizes = " ".join(f"{n}={v}" for n, v in preset.sizes.items())
         operator = f"attention.{preset.operator.removesuffix('_')}"
@@ -319,25 +321,26 @@ def list_command() -> None:
 @app.command()
 def opt(
     file: Annotated[
-        Path | None, typer.Argument(help="A tile program's text; - is standard input.", metavar="FILE")
+        Path | None,
+        typer.Argument(help="File with the text of a tile program; - reads standard input.", metavar="FILE"),
     ] = None,
     passes: Annotated[list[str] | None, typer.Option("--pass", help="A pass to run; several run in order.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the passes instead.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the passes and exit.")] = False,
 ) -> None:
-    """Run passes on the text of a tile program, and print the program that they make.
+    """Run passes on the text of a tile program, and print the resulting program.
 
-    The text is what `neptune-lab compile ... --emit htile` prints. Without a pass it is only checked and printed.
+    `neptune-lab compile ... --emit htile` prints such a text. Without --pass, the program is only verified and printed.
     """
     from neptune_lab.pipeline.opt import list_passes, read, run_passes
 
     if not list_ and file is None:
-        raise DefinitionError("opt needs FILE", help="give the path of a text, or - for standard input")
+        raise DefinitionError("opt needs FILE", help="give the path of a file, or - for standard input")
     typer.echo(list_passes() if file is None else run_passes(*read(file), passes or ()), nl=False)
 
 
 @app.command()
-def env(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
-    """Versions, and the GPU or the interpreter that kernels run on."""
+def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print versions, and the GPU or the interpreter that kernels run on."""
     from dataclasses import asdict
 
     from neptune_lab.pipeline import versions
@@ -370,7 +373,7 @@ def main() -> None:
     except usage_errors as error:  # type: ignore[misc]
         _fail(error.format_message())
     except BrokenPipeError:
-        sys.stderr.close()  # the reader (head, less) has gone: nobody to tell
+        sys.stderr.close()  # the reader (head, less) has closed the pipe
         sys.exit(0)
     except OSError as error:
         about = f"{error.filename}: " if error.filename else ""

@@ -29,23 +29,25 @@ class Request(Protocol):
 
 def tune_command(
     request: Request,
-    seconds: Annotated[float, typer.Option(help="How long the search may take.")] = 60.0,
-    trials: Annotated[int | None, typer.Option(min=1, help="The most candidates to try.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time limit of the search, in seconds.")] = 60.0,
+    trials: Annotated[int | None, typer.Option(min=1, help="Maximum number of candidates to try.")] = None,
     scheduler: Annotated[
         str | None, typer.Option(help="A dask scheduler whose workers measure, such as tcp://host:8786.")
     ] = None,
-    gpus: Annotated[str | None, typer.Option(help="GPUs of this machine, such as 0,1 (default: all).")] = None,
+    gpus: Annotated[str | None, typer.Option(help="Numbers of local GPUs, such as 0,1 (default: all).")] = None,
     records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the search and of the inputs.")] = 0,
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what the records know.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search and of the inputs.")] = 0,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what is already in the records.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Search for the fastest template and options of an operator on the GPU at hand, and keep what was measured."""
+    """Search for the fastest template and options of an operator on the local GPU, and record the measurements."""
     from neptune_lab.autotune.tune import tune
     from neptune_lab.records import Store
 
     if request.template is not None or request.options:
-        raise TuneError("template and tiles are what it looks for", help="leave --template and --block-* out")
+        raise TuneError(
+            "tune chooses template, tiles and options itself", help="omit --template, --block-q, --block-kv and -O"
+        )
     result = tune(
         request.operator,
         seconds=seconds,
@@ -77,15 +79,13 @@ def bundle_command(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
     candidates: Annotated[
-        int | None, typer.Option(min=1, help="Candidates of each operator (default: what compile takes by itself).")
+        int | None, typer.Option(min=1, help="Number of candidates per operator (default: one, the choice of compile).")
     ] = None,
-    tuned: Annotated[
-        bool, typer.Option("--tuned", help="The best of the records, for the GPU named by --device.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="The GPU that it is for, as torch names it.")] = "NVIDIA H200",
-    seed: Annotated[int, typer.Option(min=0, help="Of the inputs, and of the choice of candidates.")] = 0,
+    tuned: Annotated[bool, typer.Option("--tuned", help="Use the best records for the GPU named by --device.")] = False,
+    device: Annotated[str, typer.Option(help="The GPU that will run the bundle, by torch's name.")] = "NVIDIA H200",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs, and of the choice of candidates.")] = 0,
 ) -> None:
-    """Write kernels and a runner that needs torch and Triton only, to be timed on another machine."""
+    """Write kernels, and a runner that times them on another machine with only torch and Triton."""
     from neptune_lab.autotune.bundle import chosen, write_bundle
     from neptune_lab.target import Target
 
@@ -97,14 +97,14 @@ def bundle_command(
 
 
 def report_command(
-    folder: Annotated[Path, typer.Argument(help="A bundle whose run.py was run.", metavar="DIR")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a bundle whose run.py has been run.", metavar="DIR")],
     results: Annotated[
         Path | None, typer.Option(help="The file that run.py wrote (default: DIR/results.json).")
     ] = None,
     records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
     export: Annotated[Path | None, typer.Option(help="Also write the best records to this JSON file.")] = None,
 ) -> None:
-    """Bring the results of a bundle into the records, and print the fastest kernel of each operator."""
+    """Add the results of a bundle to the records, and print the fastest kernel of each operator."""
     from neptune_lab.autotune.bundle import collect
     from neptune_lab.autotune.report import fastest, table
     from neptune_lab.records import Store
@@ -118,16 +118,18 @@ def report_command(
 
 def records_command(
     records: Annotated[Path | None, typer.Option(help="The file of records (default: in the cache).")] = None,
-    load: Annotated[list[Path] | None, typer.Option(help="Add the records of such JSON files first.")] = None,
-    export: Annotated[Path | None, typer.Option(help="Write the best of each workload and GPU to this file.")] = None,
+    load: Annotated[
+        list[Path] | None, typer.Option(help="First add the records of this JSON file (can be repeated).")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the best record of each workload and GPU to this JSON file.")
+    ] = None,
     mend: Annotated[
-        bool, typer.Option("--mend", help="Move a damaged file aside, and keep the records in it that can be read.")
+        bool, typer.Option("--mend", help="Move a damaged file aside, and keep its readable records.")
     ] = False,
-    with_shipped: Annotated[
-        bool, typer.Option("--shipped", help="Also print those that come with the package.")
-    ] = False,
+    with_shipped: Annotated[bool, typer.Option("--shipped", help="Also print the records of the package.")] = False,
 ) -> None:
-    """Print the fastest kernel on record of each operator, and take records to other machines."""
+    """Print the fastest recorded kernel of each operator; export and load records."""
     from neptune_lab.autotune.report import fastest, table
     from neptune_lab.records import Store, shipped
 
@@ -143,9 +145,9 @@ def records_command(
         if export is not None:
             raise MeasureError(
                 f"no records in {store.path} yet: nothing to export",
-                help="--shipped exports those that come with the package",
+                help="--shipped exports the records of the package",
             )
-        typer.echo(f"no records in {store.path} yet; --shipped prints those that come with the package", err=True)
+        typer.echo(f"no records in {store.path} yet; --shipped prints the records of the package", err=True)
         return
     if export is not None:
         store.export(export, fastest(shown))

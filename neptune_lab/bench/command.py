@@ -1,4 +1,4 @@
-"""`neptune-lab bench`: measure on the GPU at hand, or draw the report of results that are there."""
+"""`neptune-lab bench`: measure on the local GPU, or draw a report from existing results."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ SHIPPED = Path(__file__).parent / "results" / "h200.json"
 
 
 def bench(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Results, written after each setup; a second start goes on.")]
+    out: Annotated[Path, typer.Option("--out", "-o", help="Results, written after each setup; a new start resumes.")]
     = Path("bench.json"),
     only: Annotated[str | None, typer.Option(help="Setups, rows or groups, with * and commas: causal_pf,*_dc-8192.")]
     = None,
-    budget: Annotated[float, typer.Option(min=0, help="Seconds after which no setup is begun.")] = 1200.0,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that compile ahead.")] = 0,
+    budget: Annotated[float, typer.Option(min=0, help="Time in seconds after which no new setup is started.")] = 1200.0,
+    workers: Annotated[int, typer.Option(min=0, help="Number of processes that compile in advance.")] = 0,
     autotuned: Annotated[str | None, typer.Option(help="Setups on which torch's compilers also search; 'none': none.")]
     = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure the chosen setups though the file has them.")] = False,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Toy sizes, to try it without a GPU.")] = False,
-    tune: Annotated[float | None, typer.Option(min=1, help="Tune setups so many seconds each instead.")]
+    again: Annotated[bool, typer.Option("--again", help="Measure chosen setups even if the file has them.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Tiny sizes, to try the benchmark without a GPU.")] = False,
+    tune: Annotated[float | None, typer.Option(min=1, help="Tune each setup for this many seconds instead.")]
     = None,
-    kernels: Annotated[Path | None, typer.Option(help="Take our kernels from this directory; needs no TVM.")] = None,
-    export_kernels: Annotated[Path | None, typer.Option(help="Write our kernels to this directory, measure nothing.")]
+    kernels: Annotated[Path | None, typer.Option(help="Use the kernels in this directory; needs no TVM.")] = None,
+    export_kernels: Annotated[Path | None, typer.Option(help="Only write our kernels to this directory.")]
     = None,
-    device: Annotated[str | None, typer.Option(help="Whose records of tuning to use, such as 'NVIDIA H200'.")] = None,
-    report: Annotated[bool, typer.Option("--report", help="Draw the report of the results, measure nothing.")] = False,
-    results: Annotated[Path | None, typer.Option(help="Results to report (default: those that are shipped).")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report as a page to this file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write its tables to this file.")] = None,
-    readme: Annotated[Path | None, typer.Option(help="Renew the table between this file's markers.")] = None,
+    device: Annotated[str | None, typer.Option(help="GPU whose records are used, such as 'NVIDIA H200'.")] = None,
+    report: Annotated[bool, typer.Option("--report", help="Only draw the report of the results.")] = False,
+    results: Annotated[Path | None, typer.Option(help="Results to report (default: those in the package).")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report to this HTML file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write its tables to this Markdown file.")] = None,
+    readme: Annotated[Path | None, typer.Option(help="Update the table between the markers in this file.")] = None,
 ) -> None:  # fmt: skip
-    """Measure our kernels and what a user would take instead, and report it.
+    """Measure our kernels and their alternatives, and print a report.
 
-    Without a GPU --tiny checks every number in Triton's interpreter, and --report draws the results of an H200.
+    Without a GPU, --tiny checks every number in Triton's interpreter, and --report draws the results of an H200.
     """
     from neptune_lab.bench.measured import read
     from neptune_lab.bench.tables import target_rows
@@ -52,14 +52,15 @@ def bench(
     else:
         from neptune_lab.runtime.device import ask_for_interpreter
 
-        ask_for_interpreter()  # before Triton's import, which the contestants' modules begin with
+        ask_for_interpreter()  # before the modules of the contestants import Triton
         from neptune_lab.bench.run import AUTOTUNED, Plan, run, tune_setups
         from neptune_lab.bench.tensors import device_name
         from neptune_lab.bench.warm import Source
 
         if device_name() == "cpu" and not tiny:
             raise MeasureError(
-                "no GPU here: nothing can be timed", help="--tiny checks numbers, --report draws a report"
+                "no CUDA GPU was found: nothing can be timed",
+                help="--tiny checks the numbers, --report draws the results of an H200",
             )
         if tune is not None and only is None and not tiny:
             from neptune_lab.bench.tuning import TUNED_SETUPS

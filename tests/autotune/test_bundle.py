@@ -279,7 +279,7 @@ def test_the_tune_command(small, monkeypatch, tmp_path):
     assert workload_key(asked["op"]) == workload_key(small)
     assert (asked["seconds"], asked["gpus"], asked["fresh"], asked["progress"]) == (9.0, [0, 2], True, False)
     assert asked["store"].path == tmp_path / "r"
-    with pytest.raises(TuneError, match="template and tiles are what it looks for"):
+    with pytest.raises(TuneError, match="tune chooses template, tiles and options itself"):
         tune_command(Request(small, None, {"block_q": 16}))
     done = CliRunner().invoke(app, [*sizes, "--gpus", "first"])
     assert "expected numbers" in str(done.exception)
