@@ -32,6 +32,10 @@ class Role(StrEnum):
     CACHE = "cache"
     """A copy of a tensor in faster memory (`cache_read`, `cache_write`)."""
 
+    def __repr__(self) -> str:
+        """As Python reads it: the script of a ValidationError holds programs as Python data."""
+        return f"Role.{self.name}"
+
 
 # Roles of blocks that reduce a part of the reduced dimension. The last part may hold fewer elements.
 PARTIAL = (Role.LOCAL, Role.TILE)

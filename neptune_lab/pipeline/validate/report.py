@@ -78,6 +78,7 @@ def script(scheduled: Schedule, code: CodeOptions, inputs: Mapping[str, np.ndarr
         "import numpy as np\n\n"
         "from neptune_lab.loop_ir.nodes import *\n"
         "from neptune_lab.loop_ir.nodes import Block, Buffer, Cast, Const, Iter, Load, Loop, Op, Program, Store, Var\n"
+        "from neptune_lab.loop_ir.roles import RepairInfo, Role\n"
         "from neptune_lab.pipeline.options import CodeOptions\n"
         "from neptune_lab.pipeline.validate import repeat\n\n"
         'inf, nan = float("inf"), float("nan")\n\n'
