@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import small_operators as small  # pyright: ignore[reportMissingImports]
@@ -19,6 +20,7 @@ from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.operators import attention, softmax
 
 
+@cache
 def programs() -> list[Program]:
     found = []
     for op in (softmax.figure1(), attention.causal(1, 1, q_len=4, kv_len=5, head_dim=2)):
@@ -28,12 +30,9 @@ def programs() -> list[Program]:
     return found
 
 
-PROGRAMS = programs()
-
-
 def test_a_node_id_is_one_node_and_every_block_has_a_store():
     """Lines of one id are consecutive (one wrapped store), and ids are unique otherwise."""
-    for program in PROGRAMS:
+    for program in programs():
         lines = render(program)
         places = defaultdict(list)
         for n, line in enumerate(lines):
@@ -74,7 +73,7 @@ def test_a_guard_has_a_line_of_its_own():
 
 
 def test_long_stores_are_wrapped_between_operands():
-    for program in PROGRAMS:
+    for program in programs():
         for line in render(program):
             assert len(line.text) <= WIDTH + 32, line.text  # deep nests shift whole operands to the right
 
