@@ -55,11 +55,11 @@ TERMS = (
     Row("loop-to-tile translator", "5, Algorithm 3", ("loop_to_htile.translate.translate",), ("04",)),
     Row("tile optimizer", "3", ("htile_passes.run",), ("06",)),
     Row("autotuner", "3, 6", ("autotune.tune.tune",), ("06",), "by MCFuser's method, below"),
-    Row("cost model", "6", ("autotune.model.Model",), ("06",)),
+    Row("cost model", "6", ("autotune.cost_model.CostModel",), ("06",)),
     Row("empirical measurement", "6", ("runtime.measurement.measure",), ("06",)),
     # -- programs -----------------------------------------------------------------------------------------------------
     Row("loop nest", "3.1", ("loop_ir.tree.nest",), ("01",)),
-    Row("affine access function", "3.1", ("htile.affine.affine", "loop_schedule.fusion.linear")),
+    Row("affine access function", "3.1", ("htile.affine.affine", "loop_schedule.fusion.affine_terms")),
     Row("tag", "3.1", ("loop_ir.tags.record",), ("01",)),
     Row("materialized example", "2, Figure 1 (d) to (f)", ("loop_ir.tag_table.table",), ("01",)),
     Row("reduce loop nest", "3.1, Eq. 2", ("loop_ir.reduction.match_reduction",), ("01",)),
@@ -83,12 +83,12 @@ TERMS = (
     Row(
         "dataflow reorganization",
         "4.2, step 1, INLINEMAPRETURNREDUCE",
-        ("loop_schedule.maps.reorganise",),
+        ("loop_schedule.maps.reorganize_dataflow",),
         ("01",),
     ),
-    Row("producing reductions", "4.1, 4.2", ("loop_schedule.maps.upstream",), ("01",)),
-    Row("naive loop fusion", "2, Algorithm 1, line 3", ("loop_schedule.fusion.fuse_under",), ("01",)),
-    Row("MATCHREDUCEPATTERN", "Algorithm 1, line 4, Eq. 6", ("loop_schedule.repairing.read_consumer",), ("02",)),
+    Row("producing reductions", "4.1, 4.2", ("loop_schedule.maps.find_producers",), ("01",)),
+    Row("naive loop fusion", "2, Algorithm 1, line 3", ("loop_schedule.fusion.fuse_naively",), ("01",)),
+    Row("MATCHREDUCEPATTERN", "Algorithm 1, line 4, Eq. 6", ("loop_schedule.repairing.match_reduce_pattern",), ("02",)),
     Row(
         "CACHEREDUCEPREVRESULT",
         "Algorithm 1, lines 8 to 10",
@@ -98,7 +98,7 @@ TERMS = (
         ),
         ("01",),
     ),
-    Row("APPLYREPAIRTERM", "Algorithm 1, line 11, Eq. 7", ("loop_schedule.repairing.apply_h",), ("01",)),
+    Row("APPLYREPAIRTERM", "Algorithm 1, line 11, Eq. 7", ("loop_schedule.repairing.apply_repair_term",), ("01",)),
     Row(
         "reduction privatization",
         "4.3, B.2, Figure 15",
@@ -124,10 +124,10 @@ TERMS = (
         ("03",),
     ),
     # -- loops to tiles -----------------------------------------------------------------------------------------------
-    Row("tileable loop nest", "5, Algorithm 3, lines 1, 2", ("loop_to_htile.translate.tileable",), ("04",)),
-    Row("access region", "5, Algorithm 3, lines 3, 4", ("loop_to_htile.regions.region",), ("04",)),
-    Row("dimension order reconciliation", "5.1", ("loop_to_htile.dimensions.reconcile",), ("04",)),
-    Row("MATCHCOMPUTEPATTERN", "5, Algorithm 3, line 8", ("loop_to_htile.patterns.store_value",), ("04",)),
+    Row("tileable loop nest", "5, Algorithm 3, lines 1, 2", ("loop_to_htile.translate.tileable_nest",), ("04",)),
+    Row("access region", "5, Algorithm 3, lines 3, 4", ("loop_to_htile.access_regions.access_region",), ("04",)),
+    Row("dimension order reconciliation", "5.1", ("loop_to_htile.dimension_order.reconcile_dimension_order",), ("04",)),
+    Row("MATCHCOMPUTEPATTERN", "5, Algorithm 3, line 8", ("loop_to_htile.patterns.match_compute_pattern",), ("04",)),
     Row("loop partition", "6, 8.2", ("htile_passes.partition_masked_loops",), ("06",)),
 )
 
@@ -162,7 +162,7 @@ MCFUSER = (
     Row("placement of loads, computations and stores", "III-B", ("autotune.dag.place",)),
     Row("pruning rules", "III-C, Figure 7", ("autotune.rules", "autotune.waterfall.waterfall")),
     Row("shared memory", "Eq. 1", ("autotune.shared_memory.total_bytes",)),
-    Row("analytical model", "IV-A, Eqs. 2 to 5", ("autotune.model.Model",)),
+    Row("analytical model", "IV-A, Eqs. 2 to 5", ("autotune.cost_model.CostModel",)),
     Row("heuristic search", "Algorithm 1", ("autotune.search.Search",)),
     Row("GEMM chains", "Table II", ("operators.gemm_chain",)),
 )

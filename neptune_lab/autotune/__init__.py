@@ -1,11 +1,11 @@
 """The tuner: MCFuser's method (its sections III and IV) for every template.
 
-    from neptune_lab.autotune.model import Model
+    from neptune_lab.autotune.cost_model import CostModel
     from neptune_lab.autotune.search import Search
     from neptune_lab.autotune.space import space
 
     found = space(operator, target)                    # knobs of each template, less what `limits` rules out
-    search = Search(found, Model(operator, target))    # Algorithm 1, ranked by Eqs. 2 to 5
+    search = Search(found, CostModel(operator, target))    # Algorithm 1, ranked by Eqs. 2 to 5
     while candidates := search.ask(8):
         for candidate in candidates:
             search.tell(candidate, measure(candidate))  # microseconds, or None where it failed

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from neptune_lab.autotune.arguments import check_arguments
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.clock import Clock, MonotonicClock, within
+from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.dask_workers import DaskWorkers
 from neptune_lab.autotune.measuring import task_of
-from neptune_lab.autotune.model import Model
 from neptune_lab.autotune.progress import Silent, bar
 from neptune_lab.autotune.record_writer import PATIENCE, RecordWriter
 from neptune_lab.autotune.run import Emitters, Run, Searcher, TuneResult
@@ -123,7 +123,7 @@ def default_search(op: Operator, target: Target, seed: int) -> Searcher:
         TuneError: the space is empty.
     """
     template = op.template or choose_template(op.program)[0]
-    return _DefaultFirst(Candidate.of(template), Search(space(op, target), Model(op, target), seed))
+    return _DefaultFirst(Candidate.of(template), Search(space(op, target), CostModel(op, target), seed))
 
 
 class _DefaultFirst:

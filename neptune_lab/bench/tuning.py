@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neptune_lab.autotune.candidate import Candidate
-from neptune_lab.autotune.model import Model
+from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.shared_memory import kernel_bytes
 from neptune_lab.autotune.tune import TuneResult, tune
 from neptune_lab.bench.setups import Setup
@@ -45,11 +45,11 @@ def trials(op: Operator, records: Iterable[Record], target: Target) -> list[Mapp
 
     A figure that is not known (a candidate that failed has no time) is None.
     """
-    model = Model(op, target)
+    model = CostModel(op, target)
     return [_trial(op, record, model) for record in records]
 
 
-def _trial(op: Operator, record: Record, model: Model) -> Mapping[str, Any]:
+def _trial(op: Operator, record: Record, model: CostModel) -> Mapping[str, Any]:
     candidate = Candidate.from_json(record.candidate)
     actual = [r["shared"] for r in record.resources if r.get("shared") is not None]
     return {

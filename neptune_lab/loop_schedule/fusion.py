@@ -223,7 +223,7 @@ def _shared_bindings(program: Program, block: Block, target: tree.Path) -> dict[
 def _part(index: Expr, it: Iter, anchor: _Anchor, shared: dict[str, Expr]) -> Expr | None:
     """The value of `it` where `index`, a sum of `it` and shared iterations, has the anchor's value; None where it has
     none, or does not take all values of `it`."""
-    split = linear(index, it.name)
+    split = affine_terms(index, it.name)
     if split is None or split[0] != 1 or not variables(split[1]) <= shared.keys():
         return None
     part = difference(anchor.value, substitute(split[1], shared))
@@ -248,7 +248,7 @@ def _terms(expr: Expr) -> dict[str, int] | None:
     """Factor by variable, in order ("" for the constant); None where it is no such sum."""
     found: dict[str, int] = {}
     for var in dict.fromkeys(e.name for e in walk(expr) if isinstance(e, Var)):
-        split = linear(expr, var)
+        split = affine_terms(expr, var)
         if split is None:
             return None
         found[var], expr = split
@@ -263,7 +263,7 @@ def under(program: Program, name: str, target: tree.Path) -> bool:
     return path[: len(target)] == target
 
 
-def fuse_under(program: Program, name: str, target_ref: str) -> Program:
+def fuse_naively(program: Program, name: str, target_ref: str) -> Program:
     """`name` moved to the end of the target loop's body. No dependence is checked: that is the point.
 
     before ⇒ after:
@@ -367,7 +367,7 @@ def _within(wanted: Expr, written: Expr, outer: list[str], extents: dict[str, in
     if wanted == written:
         return True
     for var in outer:
-        a, b = linear(wanted, var), linear(written, var)
+        a, b = affine_terms(wanted, var), affine_terms(written, var)
         if a is None or b is None or a[0] != b[0]:
             return False
         wanted, written = a[1], b[1]
@@ -375,7 +375,7 @@ def _within(wanted: Expr, written: Expr, outer: list[str], extents: dict[str, in
     return p is not None and q is not None and q[0] <= p[0] and p[1] <= q[1]
 
 
-def linear(expr: Expr, var: str) -> tuple[int, Expr] | None:
+def affine_terms(expr: Expr, var: str) -> tuple[int, Expr] | None:
     """(a, rest) with expr = a * var + rest and rest free of var; None where it is not of that form."""
     match expr:
         case Var(name):
@@ -383,10 +383,10 @@ def linear(expr: Expr, var: str) -> tuple[int, Expr] | None:
         case Const():
             return 0, expr
         case Op("add", (a, b)):
-            la, lb = linear(a, var), linear(b, var)
+            la, lb = affine_terms(a, var), affine_terms(b, var)
             return None if la is None or lb is None else (la[0] + lb[0], add(la[1], lb[1]))
         case Op("mul", (a, Const(k))) | Op("mul", (Const(k), a)):
-            la = linear(a, var)
+            la = affine_terms(a, var)
             return None if la is None else (la[0] * int(k), mul(la[1], int(k)))
     return None if var in variables(expr) else (0, expr)
 
@@ -412,7 +412,7 @@ def restore_unit_loops(program: Program) -> Program:
 
 def _along_unit(block: Block, loop: str, beside: list[Block]) -> Block:
     for other in beside:
-        steps = {i.name: split[0] for i in other.iters if (split := linear(i.binding, loop)) and split[0] > 0}
+        steps = {i.name: split[0] for i in other.iters if (split := affine_terms(i.binding, loop)) and split[0] > 0}
         theirs = {(b, d): i.name for b, d, i in _accesses(other) if isinstance(i, Var) and i.name in steps}
         for buffer, dim, index in _accesses(block):
             if isinstance(index, Var) and (buffer, dim) in theirs:

@@ -31,12 +31,12 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
-from neptune_lab.loop_schedule.fusion import align, fuse_under, loop_ref, under
+from neptune_lab.loop_schedule.fusion import align, fuse_naively, loop_ref, under
 from neptune_lab.loop_schedule.primitives.materialize_tags import tag_of
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class Producers:
     """What feeds a consumer along a rolling loop: reductions (L_r) and the maps between, producers first."""
 
     producers: tuple[str, ...]
@@ -53,7 +53,7 @@ def rolls(program: Program, block: Block, target: tree.Path, loop: str) -> bool:
     return any(i.kind == "reduce" and loop in variables(i.binding) for i in aligned.iters)
 
 
-def upstream(program: Program, name: str, target_ref: str) -> Upstream:
+def find_producers(program: Program, name: str, target_ref: str) -> Producers:
     """The rolling producers of block `name` and the maps on the paths to them."""
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
     loop = loop_ref(target_ref)[1]
@@ -88,7 +88,7 @@ def upstream(program: Program, name: str, target_ref: str) -> Upstream:
     _, block, _ = tree.find_block(program, name)
     visit(block)
     order = {b.name: n for n, b in enumerate(tree.blocks(program))}
-    return Upstream(tuple(sorted(producers, key=order.__getitem__)), tuple(sorted(maps, key=order.__getitem__)))
+    return Producers(tuple(sorted(producers, key=order.__getitem__)), tuple(sorted(maps, key=order.__getitem__)))
 
 
 def _finished(program: Program, block: Block, target: tree.Path) -> bool:
@@ -152,7 +152,7 @@ def redirect(program: Program, consumer: str, old: str, new: str) -> Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Reorganised:
+class ReorganizedDataflow:
     """After reorganisation: the maps kept as rolled blocks (by the names they have now), and those inlined.
 
     `sound` is the program before the consumer was pointed at maps that roll already, from where on it reads stale
@@ -165,7 +165,9 @@ class Reorganised:
     sound: Program
 
 
-def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ...], policy: str) -> Reorganised:
+def reorganize_dataflow(
+    program: Program, name: str, target_ref: str, maps: tuple[str, ...], policy: str
+) -> ReorganizedDataflow:
     """Inlines or copies each map between `name` and its producers; copies stand just before `name`'s nest, unrolled.
 
     `policy`: "auto" keeps what others read too and inlines the rest; "inline" and "keep" do one for all.
@@ -225,7 +227,7 @@ def reorganise(program: Program, name: str, target_ref: str, maps: tuple[str, ..
         for reader in readers & set(consumers):
             program = redirect(program, reader, source.writes, copy_buffer)
         kept.insert(0, copy_name)
-    return Reorganised(program, tuple(kept), tuple(inlined), sound or program)
+    return ReorganizedDataflow(program, tuple(kept), tuple(inlined), sound or program)
 
 
 def _only(stmt: Stmt, name: str, change: Callable[[Block], Block]) -> Stmt | None:
@@ -267,6 +269,6 @@ def roll(program: Program, name: str, target_ref: str) -> Program:
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
     if under(program, name, target):
         return program
-    program = fuse_under(program, name, target_ref)
+    program = fuse_naively(program, name, target_ref)
     _, block, _ = tree.find_block(program, name)
     return tree.replace_block(program, name, replace(block, role=Role.ROLLED))

@@ -78,7 +78,7 @@ def inlined_term(program: Program, term: Expr, kept: tuple[str, ...]) -> Expr:
     return transform(term, rule)
 
 
-def read_consumer(
+def match_reduce_pattern(
     program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]
 ) -> Question:
     """f and g of `consumer` (its local block).
@@ -112,12 +112,12 @@ def read_consumer(
 
 
 def find_repair(program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]) -> Repair:
-    """h of `consumer` (its local block); `producers` as in `read_consumer`.
+    """h of `consumer` (its local block); `producers` as in `match_reduce_pattern`.
 
     Raises:
         RepairError: with the step that failed.
     """
-    asked = read_consumer(program, consumer, producers, kept)
+    asked = match_reduce_pattern(program, consumer, producers, kept)
     try:
         term = solve(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions, constants=())
         repair = Repair(asked.reads, points_of(program, consumer, asked, term), term)
@@ -187,7 +187,7 @@ def find_given_repair(
     Raises:
         RepairError, WrongRepair: as `solve_given`.
     """
-    asked = read_consumer(program, consumer, producers, kept)
+    asked = match_reduce_pattern(program, consumer, producers, kept)
     try:
         term = solve_given(
             asked.reducer,
@@ -231,7 +231,7 @@ def as_written(
         return Var(f"{buffer} now")
 
     carried = Var("t")
-    h = apply_h(consumer, carried, repair, Moment(before, now), program)
+    h = apply_repair_term(consumer, carried, repair, Moment(before, now), program)
     places = [Places(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
     return program, asked.reducer, asked.term, h, carried, places
 
@@ -241,7 +241,7 @@ def with_ranges(program: Program, consumer: Block, asked: Question, repair: Repa
     carried = Var("t")
     places = {p: (Var(f"{p} before"), Var(f"{p} now")) for p in repair.reads}
     moment = Moment(lambda p, _: places[p][0], lambda p, _: places[p][1], starts=True)
-    h = apply_h(consumer, carried, repair, moment, program)
+    h = apply_repair_term(consumer, carried, repair, moment, program)
     if h == carried:
         return replace(repair.term, ranges=("h changes nothing",))
     term = match_reduction(consumer).term
@@ -338,7 +338,7 @@ def solve_repair(
     )
 
 
-def apply_h(block: Block, carried: Expr, repair: Repair, moment: Moment, program: Program) -> Expr:
+def apply_repair_term(block: Block, carried: Expr, repair: Repair, moment: Moment, program: Program) -> Expr:
     """h(carried, r, r') as a scalar expression."""
     term = repair.term
     dtype = program.buffer(block.writes).dtype

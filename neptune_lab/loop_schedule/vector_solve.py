@@ -20,8 +20,8 @@ from neptune_lab.loop_schedule.repairing import (
     Repair,
     RepairRefused,
     inlined_term,
+    match_reduce_pattern,
     points_of,
-    read_consumer,
     solve_repair,
 )
 from neptune_lab.loop_schedule.rolled_loop import rolled
@@ -56,12 +56,13 @@ class FamilyRepair(ProducerReads):
 def find_family_repair(
     program: Program, consumer: Block, var: str, producers: dict[str, int | None], kept: tuple[str, ...]
 ) -> FamilyRepair:
-    """The vector repair of `consumer` (its local block) along loop `var`; `producers` as in `repairing.read_consumer`.
+    """The vector repair of `consumer` (its local block) along loop `var`;
+    `producers` as in `repairing.match_reduce_pattern`.
 
     Raises:
         RepairError: with the step that failed.
     """
-    asked = read_consumer(program, consumer, producers, kept)
+    asked = match_reduce_pattern(program, consumer, producers, kept)
     term = solve_vector(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions)
     if len(term.growth) > 1:
         raise RepairError(

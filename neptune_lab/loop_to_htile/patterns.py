@@ -37,8 +37,14 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import REDUCERS, identity
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
-from neptune_lab.loop_to_htile.dimensions import positions, reconcile
-from neptune_lab.loop_to_htile.regions import Nest, index_expr, is_index_operation, region, split_inner
+from neptune_lab.loop_to_htile.access_regions import (
+    TileableNest,
+    access_region,
+    index_expr,
+    is_index_operation,
+    split_inner,
+)
+from neptune_lab.loop_to_htile.dimension_order import positions, reconcile_dimension_order
 from neptune_lab.scalar_ops import OPERATIONS
 
 
@@ -47,7 +53,7 @@ class Converter:
     """Scalar expressions (over loop variables) to tile expressions over `nest`."""
 
     program: Program
-    nest: Nest
+    nest: TileableNest
 
     def tile(self, expr: Expr, axes: tuple[str, ...]) -> TileExpr:
         """`expr` as a tile whose dimensions are `axes`."""
@@ -62,7 +68,7 @@ class Converter:
                         help="apply retire_tags to the block that writes it",
                     )
                 try:
-                    return reconcile(buffer, region(indices, expression(expr), self.nest), axes)
+                    return reconcile_dimension_order(buffer, access_region(indices, expression(expr), self.nest), axes)
                 except TileError:
                     if self.program.buffer(buffer).scope != "global":
                         raise
@@ -118,8 +124,13 @@ class Converter:
         return Elementwise(expr.name, tuple(self.tile(a, axes) for a in expr.args), "int32")
 
 
-def store_value(
-    program: Program, block: Block, nest: Nest, spatial: tuple[str, ...], reduced: tuple[str, ...], outer_fold: bool
+def match_compute_pattern(
+    program: Program,
+    block: Block,
+    nest: TileableNest,
+    spatial: tuple[str, ...],
+    reduced: tuple[str, ...],
+    outer_fold: bool,
 ) -> TileExpr:
     """The right-hand side of the tile store of `block`.
 
@@ -160,7 +171,7 @@ def store_value(
     return Elementwise(value.name, (left, folded), dtype_of(value, program))
 
 
-def _masks(block: Block, nest: Nest, reduced: tuple[str, ...]) -> tuple[Expr, ...]:
+def _masks(block: Block, nest: TileableNest, reduced: tuple[str, ...]) -> tuple[Expr, ...]:
     """Bounds that do not hold everywhere, on folded loops or whole tiles: elements past them must not be folded in."""
     return tuple(
         p
@@ -169,7 +180,7 @@ def _masks(block: Block, nest: Nest, reduced: tuple[str, ...]) -> tuple[Expr, ..
     )
 
 
-def always(predicate: Expr, nest: Nest) -> bool:
+def always(predicate: Expr, nest: TileableNest) -> bool:
     """Whether a bound holds for all values of the loops."""
     match predicate:
         case Op("lt", (a, Const(limit))):
@@ -207,7 +218,9 @@ def fold(
     return tile
 
 
-def _order_of_reads(term: Expr, nest: Nest, spatial: tuple[str, ...], reduced: tuple[str, ...]) -> tuple[str, ...]:
+def _order_of_reads(
+    term: Expr, nest: TileableNest, spatial: tuple[str, ...], reduced: tuple[str, ...]
+) -> tuple[str, ...]:
     """The axes that a folded term is computed over: in the order of its largest read, so that this tile is loaded as it
     lies in memory; what is not folded stays in the order of the target."""
     axes = (*spatial, *reduced)
@@ -292,6 +305,6 @@ def _ends_with(convert: Converter, read: Load, mask: Expr) -> bool:
     return False
 
 
-def _variables(expr: Expr, nest: Nest) -> set[str]:
+def _variables(expr: Expr, nest: TileableNest) -> set[str]:
     """Loops that the value depends on: `(h0 * 8 + h1) // 8` is h0."""
     return variables(transform(expr, lambda e: simplify(e, nest.extents)))

@@ -18,9 +18,9 @@ from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_ir.tree import blocks_under
 from neptune_lab.loop_ir.verify import bounds_of_store, verify
+from neptune_lab.loop_to_htile.access_regions import TileableNest, access_region
 from neptune_lab.loop_to_htile.capacity import check_fits
-from neptune_lab.loop_to_htile.patterns import Converter, always, store_value
-from neptune_lab.loop_to_htile.regions import Nest, region
+from neptune_lab.loop_to_htile.patterns import Converter, always, match_compute_pattern
 from neptune_lab.loop_to_htile.skipped import unless_skipped, with_first_values
 
 GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -143,7 +143,7 @@ def _hint(notes: dict[str, str | int], key: str) -> int | None:
 
 
 def _statement(program: Program, stmt: Stmt, extents: dict[str, int], path: tuple[str, ...]) -> tuple[TileStmt, ...]:
-    inner = tileable(stmt)
+    inner = tileable_nest(stmt)
     if inner is not None:
         block, loops = inner
         block = _without_unit_loops(block, loops)
@@ -172,7 +172,7 @@ def _without_unit_loops(block: Block, loops: tuple[Loop, ...]) -> Block:
     )
 
 
-def tileable(stmt: Stmt) -> tuple[Block, tuple[Loop, ...]] | None:
+def tileable_nest(stmt: Stmt) -> tuple[Block, tuple[Loop, ...]] | None:
     """The one block of a perfect nest of serial loops, and these loops; None where the nest holds more, or where one of
     the loops says that it runs in order."""
     loops: list[Loop] = []
@@ -185,7 +185,7 @@ def tileable(stmt: Stmt) -> tuple[Block, tuple[Loop, ...]] | None:
 
 
 def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[str, int]) -> Store:
-    nest = Nest(block.name, inner, {**outer, **inner})
+    nest = TileableNest(block.name, inner, {**outer, **inner})
     env = {it.name: it.binding for it in block.iters}
     folded: list[str] = []
     outer_fold = False
@@ -195,7 +195,7 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
             folded += [v for v in inner if v in used and v not in folded]
             outer_fold |= any(outer.get(v, 1) >= 1 for v in used if v in outer)
     indices = tuple(simplify(substitute(i, env), nest.extents) for i in block.body.indices)
-    target_region = region(indices, f"{block.writes}[{', '.join(expression(i) for i in indices)}]", nest)
+    target_region = access_region(indices, f"{block.writes}[{', '.join(expression(i) for i in indices)}]", nest)
     spatial = tuple(s.axis for s in target_region if isinstance(s, Slice))
     both = [v for v in spatial if v in folded]
     if both:
@@ -214,7 +214,7 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
     size = 1
     for v in (*spatial, *folded):
         size *= inner[v]
-    value = store_value(program, block, nest, spatial, tuple(folded), outer_fold)
+    value = match_compute_pattern(program, block, nest, spatial, tuple(folded), outer_fold)
     if size > MAX_TILE and not _is_dot(value):
         raise TileError(
             f"block {block.name!r} would compute a tile of {size} elements "
@@ -242,7 +242,7 @@ def _is_dot(value: TileExpr) -> bool:
 def _store_mask(
     program: Program,
     block: Block,
-    nest: Nest,
+    nest: TileableNest,
     indices: tuple[Expr, ...],
     spatial: tuple[str, ...],
     folded: tuple[str, ...],
@@ -257,7 +257,7 @@ def _store_mask(
 
 
 def _bounds(
-    program: Program, block: Block, nest: Nest, indices: tuple[Expr, ...], folded: tuple[str, ...]
+    program: Program, block: Block, nest: TileableNest, indices: tuple[Expr, ...], folded: tuple[str, ...]
 ) -> list[Expr]:
     """The block's predicates that neither the target's own shape implies nor its fold masks."""
     shape = program.buffer(block.writes).shape

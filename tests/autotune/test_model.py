@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from neptune_lab.autotune.candidate import Candidate
-from neptune_lab.autotune.model import Machine, Model, predict_kernel, predict_nests, predict_program
+from neptune_lab.autotune.cost_model import CostModel, Machine, predict_kernel, predict_nests, predict_program
 from neptune_lab.autotune.nests import Nests
 from neptune_lab.htile.nodes import (
     Access,
@@ -41,7 +41,7 @@ def test_equations_2_to_5_by_hand():
 
 def test_equations_3_and_4_by_hand():
     """A GEMM chain of 32 x 32 x 32 x 32 in tiles of 16 rows and 16 columns: two blocks of two iterations."""
-    model = Model(gemm_chain.gemm_chain(m=32, n=32, k=32, h=32), H200)
+    model = CostModel(gemm_chain.gemm_chain(m=32, n=32, k=32, h=32), H200)
     made = predict_nests(model.nests.plain, Candidate.of("rolling_update", block_q=16, block_kv=16), MACHINE)
     a, b, d, out = 16 * 32 * 2, 32 * 16 * 2 * 2, 16 * 32 * 2 * 2, 16 * 32 * 2
     assert made.moved == 2 * (a + b + d + out)
@@ -122,7 +122,7 @@ def test_many_blocks_are_sampled_evenly():
 
 def test_several_nests_add_up():
     operator = performer.performer(heads=2, seq=64, features=32)
-    model = Model(operator, H200)
+    model = CostModel(operator, H200)
     both = Candidate.of("rolling_update", block_kv=(32, 16), block_q=(None, 32))
     alone = [{"block_kv": 32}, {"block_kv": 16, "block_q": 32}]
     parts = [

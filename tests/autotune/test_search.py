@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.correction import fit
-from neptune_lab.autotune.model import Model
+from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
 from neptune_lab.errors import TuneError
@@ -23,7 +23,7 @@ OPERATOR = attention.preset("causal_pf", seq=8192)
 H200 = Target("h200")
 WHOLE = space(OPERATOR, H200)
 # One subspace: the one that the costs below speak of.
-SPACE, MODEL = replace(WHOLE, subspaces=WHOLE.subspaces[:1]), Model(OPERATOR, H200)
+SPACE, MODEL = replace(WHOLE, subspaces=WHOLE.subspaces[:1]), CostModel(OPERATOR, H200)
 EVERY = tuple(SPACE)
 
 # What each value is worth where the model sees no difference, roughly as on an H200.

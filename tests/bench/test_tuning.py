@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neptune_lab.autotune.candidate import Candidate
-from neptune_lab.autotune.model import Model
+from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.tune import TuneResult
 from neptune_lab.bench import run as bench_run
 from neptune_lab.bench.measured import read
@@ -35,7 +35,7 @@ def test_what_a_tuning_run_found_is_told():
     found = told(G1, tuned())
     assert (found["setup"], found["seconds"], found["ended"]) == ("g1", 12.0, "converged")
     measured, failed = found["trials"]
-    predicted = Model(G1.op, Target.current())(Candidate.of("rolling_update", block_q=16, block_kv=16)) * 1e6
+    predicted = CostModel(G1.op, Target.current())(Candidate.of("rolling_update", block_q=16, block_kv=16)) * 1e6
     assert measured["predicted_us"] == pytest.approx(predicted)
     assert (measured["us"], measured["shared"]) == (5.0, 4096)
     # A 16 x 16 and two 16 x 16 tiles of float16 at the least.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, walk
 from neptune_lab.loop_ir.simplify import bounds, simplify
-from neptune_lab.loop_schedule.fusion import linear
+from neptune_lab.loop_schedule.fusion import affine_terms
 
 PYTHON = {
     "add": lambda a, b: a + b,
@@ -134,7 +134,7 @@ def test_bounds_of_an_index_from_the_end():
 
 @given(INDICES, st.sampled_from(NAMES))
 def test_linear_is_a_times_the_variable_and_a_rest(expr: Expr, var: str):
-    found = linear(expr, var)
+    found = affine_terms(expr, var)
     if found is None:
         return
     a, rest = found

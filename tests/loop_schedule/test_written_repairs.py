@@ -12,7 +12,7 @@ from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
 from neptune_lab.loop_schedule import repairing
 from neptune_lab.loop_schedule.remembered import forget_outcomes
-from neptune_lab.loop_schedule.repairing import Repair, as_written, read_consumer
+from neptune_lab.loop_schedule.repairing import Repair, as_written, match_reduce_pattern
 from neptune_lab.loop_to_repair.written import Places, check_written
 
 DEFINITIONS: dict[str, Callable[[], small.Definition]] = {
@@ -37,7 +37,7 @@ def repairs_of(definition: small.Definition, update: str, monkeypatch: pytest.Mo
     def watched(program, consumer, producers, kept):
         repair = find(program, consumer, producers, kept)
         if isinstance(repair, Repair):
-            asked = read_consumer(program, consumer, producers, kept)
+            asked = match_reduce_pattern(program, consumer, producers, kept)
             found.append(as_written(program, consumer, asked, repair))
         return repair
 

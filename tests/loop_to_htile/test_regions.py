@@ -8,9 +8,9 @@ from neptune_lab.errors import TileError
 from neptune_lab.htile.nodes import Access, Arith, Dot, Elementwise, Int, Iota, Literal, Name, NewAxis, Permute, Slice
 from neptune_lab.htile.nodes import Cast as TileCast
 from neptune_lab.loop_ir.nodes import Buffer, Cast, Const, Expr, Load, Op, Program, Var, add, mul
-from neptune_lab.loop_to_htile.dimensions import positions, reconcile
+from neptune_lab.loop_to_htile.access_regions import TileableNest, access_region, split_inner
+from neptune_lab.loop_to_htile.dimension_order import positions, reconcile_dimension_order
 from neptune_lab.loop_to_htile.patterns import Converter, fold, match_dot
-from neptune_lab.loop_to_htile.regions import Nest, region, split_inner
 
 I0, J0 = Name("i0"), Name("j0")
 ROWS, COLS = Slice(Int(0), 8, "i1"), Slice(Int(0), 4, "j1")
@@ -21,29 +21,31 @@ ROWS, COLS = Slice(Int(0), 8, "i1"), Slice(Int(0), 4, "j1")
 
 def test_squeeze():
     """An index that no inner loop walks is a scalar: x[i0, 0:4] under j1 is one row."""
-    assert reconcile("x", (I0, COLS), ("j1",)) == Access("x", (I0, COLS))
-    assert reconcile("x", (I0, J0), ("i1", "j1")) == Access("x", (I0, J0))
+    assert reconcile_dimension_order("x", (I0, COLS), ("j1",)) == Access("x", (I0, COLS))
+    assert reconcile_dimension_order("x", (I0, J0), ("i1", "j1")) == Access("x", (I0, J0))
 
 
 def test_unsqueeze():
     """An axis that the access does not walk becomes a NewAxis, in its place."""
-    assert reconcile("x", (ROWS,), ("i1", "j1")) == Access("x", (ROWS, NewAxis()))
-    assert reconcile("x", (COLS,), ("i1", "j1")) == Access("x", (NewAxis(), COLS))
-    assert reconcile("x", (I0, COLS), ("i1", "j1", "d")) == Access("x", (I0, NewAxis(), COLS, NewAxis()))
+    assert reconcile_dimension_order("x", (ROWS,), ("i1", "j1")) == Access("x", (ROWS, NewAxis()))
+    assert reconcile_dimension_order("x", (COLS,), ("i1", "j1")) == Access("x", (NewAxis(), COLS))
+    assert reconcile_dimension_order("x", (I0, COLS), ("i1", "j1", "d")) == Access(
+        "x", (I0, NewAxis(), COLS, NewAxis())
+    )
 
 
 def test_permute():
     """y[j, i] under (i, j) is the transposed tile."""
-    assert reconcile("y", (COLS, ROWS), ("i1", "j1")) == Permute(Access("y", (COLS, ROWS)), (1, 0))
+    assert reconcile_dimension_order("y", (COLS, ROWS), ("i1", "j1")) == Permute(Access("y", (COLS, ROWS)), (1, 0))
 
 
 def test_permute_and_unsqueeze():
-    found = reconcile("y", (COLS, ROWS), ("i1", "d", "j1"))
+    found = reconcile_dimension_order("y", (COLS, ROWS), ("i1", "d", "j1"))
     assert found == Permute(Access("y", (COLS, ROWS, NewAxis())), (1, 2, 0))
 
 
 def test_same_order_stays_the_access():
-    assert reconcile("x", (ROWS, COLS), ("i1", "j1")) == Access("x", (ROWS, COLS))
+    assert reconcile_dimension_order("x", (ROWS, COLS), ("i1", "j1")) == Access("x", (ROWS, COLS))
 
 
 def test_positions_along_an_axis():
@@ -53,30 +55,30 @@ def test_positions_along_an_axis():
 
 # -- regions ---------------------------------------------------------------------------------------
 
-NEST = Nest("b", {"i1": 8, "j1": 4}, {"i0": 2, "i1": 8, "j0": 3, "j1": 4})
+NEST = TileableNest("b", {"i1": 8, "j1": 4}, {"i0": 2, "i1": 8, "j0": 3, "j1": 4})
 I = add(mul(Var("i0"), 8), Var("i1"))
 J = add(mul(Var("j0"), 4), Var("j1"))
 
 
 def test_a_tiled_index_is_a_slice():
-    assert region((I, J), "x[i, j]", NEST) == (
+    assert access_region((I, J), "x[i, j]", NEST) == (
         Slice(Arith("*", I0, Int(8)), 8, "i1"),
         Slice(Arith("*", J0, Int(4)), 4, "j1"),
     )
 
 
 def test_an_index_over_outer_loops_is_a_scalar():
-    assert region((Var("i0"), Const(3), Var("j1")), "x", NEST) == (I0, Int(3), Slice(Int(0), 4, "j1"))
+    assert access_region((Var("i0"), Const(3), Var("j1")), "x", NEST) == (I0, Int(3), Slice(Int(0), 4, "j1"))
 
 
 def test_an_offset_moves_the_slice():
-    (found,) = region((Op("sub", (J, Const(1))),), "x[j - 1]", NEST)
+    (found,) = access_region((Op("sub", (J, Const(1))),), "x[j - 1]", NEST)
     assert found == Slice(Arith("-", Arith("*", J0, Int(4)), Int(1)), 4, "j1")
 
 
 def test_tiled_indices_are_divided_back():
     """(j0 * 4 + j1) // 4 is j0: which tile an element is in."""
-    assert region((Op("floordiv", (J, Const(4))),), "x[j // 4]", NEST) == (J0,)
+    assert access_region((Op("floordiv", (J, Const(4))),), "x[j // 4]", NEST) == (J0,)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_tiled_indices_are_divided_back():
 )
 def test_accesses_that_are_no_tiles(indices: tuple[Expr, ...], match: str):
     with pytest.raises(TileError, match=match) as caught:
-        region(indices, "x[…]", NEST)
+        access_region(indices, "x[…]", NEST)
     assert caught.value.node == "b"
     assert caught.value.help
 
@@ -111,7 +113,7 @@ BUFFERS = (
     Buffer("c", (16, 12), "float32", "local"),
 )
 PROGRAM = Program("p", ("a", "b", "bt"), (), BUFFERS, ())
-DOT = Nest("b", {"m": 8, "n": 4, "k": 2}, {"m": 8, "n": 4, "k": 2, "k0": 6})
+DOT = TileableNest("b", {"m": 8, "n": 4, "k": 2}, {"m": 8, "n": 4, "k": 2, "k0": 6})
 CONVERT = Converter(PROGRAM, DOT)
 K = add(mul(Var("k0"), 2), Var("k"))
 M_, N_, K_ = Slice(Int(0), 8, "m"), Slice(Int(0), 4, "n"), Slice(Arith("*", Name("k0"), Int(2)), 2, "k")

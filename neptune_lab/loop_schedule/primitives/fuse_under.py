@@ -13,7 +13,7 @@ from neptune_lab.loop_schedule import fusion
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.kinds import BlockName, LoopRef
-from neptune_lab.loop_schedule.maps import upstream
+from neptune_lab.loop_schedule.maps import find_producers
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 
@@ -48,7 +48,7 @@ def fuse_under(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
         return plain(
             "fuse_under", _put_first(program, block, loop), f"{block} is computed inside {loop}, for its readers."
         )
-    incomplete = [p for p in upstream(program, block, loop).producers if under(program, p, target)]
+    incomplete = [p for p in find_producers(program, block, loop).producers if under(program, p, target)]
     if incomplete:
         raise ScheduleError(
             f"block {block!r} would read {', '.join(incomplete)} inside loop {loop!r}, which leaves it incomplete",
@@ -60,7 +60,7 @@ def fuse_under(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
             f"block {block!r} stands in a loop that is bound to the grid", node=block, help="fuse before binding loops"
         )
     there = names_under(program, loop)
-    moved = fusion.fuse_under(program, block, loop)
+    moved = fusion.fuse_naively(program, block, loop)
     check_reads(moved, sorted(names_under(moved, loop) - there), loop)
     return plain("fuse_under", moved, f"{block} is computed inside {loop}.")
 

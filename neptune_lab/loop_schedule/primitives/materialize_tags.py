@@ -27,7 +27,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
-from neptune_lab.loop_schedule.fusion import linear
+from neptune_lab.loop_schedule.fusion import affine_terms
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
@@ -43,12 +43,14 @@ def tag_of(block: Block, loop: str) -> Expr | None:
         if it.binding == Var(loop):
             return Var(it.name)
     for it in block.iters:
-        split = linear(it.binding, loop)
+        split = affine_terms(it.binding, loop)
         if split is not None and split[0] > 0:
             step, rest = split
             tag = Op("floordiv", (Var(it.name), Const(step)))
             # Loops further out take larger steps along the same dimension (the splits of a split reduction).
-            outer = [a[0] for var in sorted(variables(rest)) if (a := linear(rest, var)) is not None and a[0] > step]
+            outer = [
+                a[0] for var in sorted(variables(rest)) if (a := affine_terms(rest, var)) is not None and a[0] > step
+            ]
             return Op("floormod", (tag, Const(min(outer) // step))) if outer else tag
     return None
 

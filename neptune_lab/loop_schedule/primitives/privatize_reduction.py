@@ -29,7 +29,7 @@ from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
-from neptune_lab.loop_schedule.fusion import linear, loop_ref
+from neptune_lab.loop_schedule.fusion import affine_terms, loop_ref
 from neptune_lab.loop_schedule.kinds import LoopRef
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
@@ -54,7 +54,7 @@ def rolled_iter(block: Block, loop: str) -> tuple[Iter, int, Expr]:
             node=block.name,
             help="split or fuse loops so that exactly one reduced dimension runs along the loop",
         )
-    split = linear(along[0].binding, loop)
+    split = affine_terms(along[0].binding, loop)
     if split is None or split[0] < 1:
         raise ScheduleError(
             f"block {block.name!r} runs along loop {loop!r} by {expression(along[0].binding)}, which is not a multiple "

@@ -18,15 +18,15 @@ from neptune_lab.loop_schedule.estimate import (
     progress_of,
     with_estimates,
 )
-from neptune_lab.loop_schedule.fusion import check_reads, fuse_under, loop_ref, names_under, under
+from neptune_lab.loop_schedule.fusion import check_reads, fuse_naively, loop_ref, names_under, under
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
-from neptune_lab.loop_schedule.maps import Reorganised, reorganise, roll, upstream
+from neptune_lab.loop_schedule.maps import ReorganizedDataflow, find_producers, reorganize_dataflow, roll
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives.materialize_tags import materialize, own_tag, run_along, start_of, tag_of
 from neptune_lab.loop_schedule.primitives.privatize_reduction import privatize
 from neptune_lab.loop_schedule.repairing import (
     Repair,
-    apply_h,
+    apply_repair_term,
     given_of,
     is_repaired,
     nothing_to_repair,
@@ -76,7 +76,7 @@ def fuse_producers(program: Program, block: str, loop: str, producers: tuple[str
     for producer in producers:
         target, _, _ = tree.find_loop(program, *loop_ref(loop))
         if not under(program, producer, target):
-            above = upstream(program, producer, loop)
+            above = find_producers(program, producer, loop)
             if above.producers:
                 raise ScheduleError(
                     f"block {block!r} depends on {producer!r}, which depends on {', '.join(above.producers)} and is "
@@ -84,7 +84,7 @@ def fuse_producers(program: Program, block: str, loop: str, producers: tuple[str
                     node=producer,
                     help=f"apply rolling_update({producer!r}, {loop!r}) first",
                 )
-            program = fuse_under(program, producer, loop)
+            program = fuse_naively(program, producer, loop)
         _, found, _ = tree.find_block(program, producer)
         if found.role is not Role.SCAN and not is_repaired(found):
             program = privatize_here(program, producer, var)[0]
@@ -121,7 +121,7 @@ def rolling_update(
     Args:
         block: the reduction to fuse (L_t).
         loop: the rolling loop, "block.loop".
-        maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganise`).
+        maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganize_dataflow`).
         repair: h as text, over t, `<buffer>_before` and `<buffer>_now` of each producer; default: it is derived.
         proved: refuse a given h that is not proved; False takes it in, and marks the program as wrong where it is. No
             kernel is made of a wrong program.
@@ -136,8 +136,8 @@ def rolling_update(
     check_serial(program, loop)
 
     # Step 1: dataflow reorganisation.
-    above = upstream(program, block, loop)
-    done = reorganise(program, block, loop, above.maps, maps)
+    above = find_producers(program, block, loop)
+    done = reorganize_dataflow(program, block, loop, above.maps, maps)
     program = done.program
     phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), done.sound)]
     there = names_under(program, loop)
@@ -146,7 +146,7 @@ def rolling_update(
     program = fuse_producers(program, block, loop, above.producers)
     for kept in done.kept:
         program = run_along(roll(program, kept, loop), kept, var)
-    program = fuse_under(program, block, loop)
+    program = fuse_naively(program, block, loop)
     program, local = privatize_here(program, block, var)
     buffers = tuple(tree.find_block(program, p)[1].writes for p in above.producers)
     for reader in (*done.kept, local):
@@ -296,7 +296,7 @@ def apply_repair(
     assert whole is not None
     _, consumer, _ = tree.find_block(program, whole)
     carried = match_reduction(consumer).carried
-    h = apply_h(consumer, carried, repair, moment(consumer), program)
+    h = apply_repair_term(consumer, carried, repair, moment(consumer), program)
     return tree.replace_block(program, whole, with_repair(consumer, h, info))
 
 
@@ -326,7 +326,7 @@ def read_tag(program: Program, name: str, buffers: tuple[str, ...], var: str) ->
     return program if body == block.body else tree.replace_block(program, name, replace(block, body=body))
 
 
-def dataflow_note(block: str, producers: tuple[str, ...], done: Reorganised) -> str:
+def dataflow_note(block: str, producers: tuple[str, ...], done: ReorganizedDataflow) -> str:
     """What step 1 found and did, for a reader."""
     text = f"{block} depends on {', '.join(producers)}" if producers else f"{block} depends on no rolling reduction"
     if done.inlined:

@@ -28,14 +28,14 @@ from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import align, cannot_align, check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
-from neptune_lab.loop_schedule.maps import reorganise, roll, upstream
+from neptune_lab.loop_schedule.maps import find_producers, reorganize_dataflow, roll
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives.materialize_tags import run_along, tag_of
 from neptune_lab.loop_schedule.primitives.privatize_reduction import Private, privatize
 from neptune_lab.loop_schedule.primitives.rolling_update import check_target, dataflow_note, repaired_phase
 from neptune_lab.loop_schedule.repairing import (
     Repair,
-    apply_h,
+    apply_repair_term,
     given_of,
     nothing_to_repair,
     repair_info,
@@ -167,8 +167,8 @@ def split_k_update(
     check_target(program, block, loop)
     _, var = loop_ref(loop)
     asked = loop
-    above = upstream(program, block, loop)
-    done = reorganise(program, block, loop, above.maps, maps)
+    above = find_producers(program, block, loop)
+    done = reorganize_dataflow(program, block, loop, above.maps, maps)
     program = done.program
     phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), done.sound)]
     there = names_under(program, loop)
@@ -178,7 +178,7 @@ def split_k_update(
         nothing_to_repair("split_k_update", block, given)
     for producer in above.producers:
         if halves(program, producer, loop) is None:
-            inner = upstream(program, producer, loop)
+            inner = find_producers(program, producer, loop)
             if inner.producers:
                 raise ScheduleError(
                     f"block {block!r} depends on {producer!r}, which depends on {', '.join(inner.producers)} and is "
@@ -252,7 +252,7 @@ def _combined(program: Program, name: str, found: list[Halves], repair: Repair) 
         return Load(by_local[buffer].whole, index[1:] if tags else index)
 
     ends = Const(True, "bool")
-    h = apply_h(block, reduction.term, repair, Moment(previous, current, is_last=lambda _: ends), program)
+    h = apply_repair_term(block, reduction.term, repair, Moment(previous, current, is_last=lambda _: ends), program)
     value = Op(OPERATORS[reduction.reducer], (reduction.carried, h))
     return replace(
         block,

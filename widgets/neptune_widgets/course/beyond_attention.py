@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import neptune_lab as nl
-from neptune_lab.autotune.model import Machine, predict_program
+from neptune_lab.autotune.cost_model import Machine, predict_program
 from neptune_lab.bench import measured
 from neptune_lab.bench.command import SHIPPED
 from neptune_lab.loop_schedule.templates.common import finish

@@ -202,9 +202,9 @@ def _tuned(setup: Setup, seconds: float, search: Searcher | None) -> dict[str, A
 def told(setup: Setup, found: TuneResult, facts: DeviceFacts) -> dict[str, Any]:
     """A tuning run as plain JSON, as `measure_tuning` says."""
     from neptune_lab.autotune.candidate import Candidate
-    from neptune_lab.autotune.model import Model
+    from neptune_lab.autotune.cost_model import CostModel
 
-    model = Model(setup.op, Target.of(facts))
+    model = CostModel(setup.op, Target.of(facts))
     trials = []
     for record in found.records:
         candidate = Candidate.from_json(record.candidate)

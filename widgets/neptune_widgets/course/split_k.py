@@ -165,11 +165,11 @@ class Estimate:
 
 
 def estimate(queries: int, keys: int, template: str, **options: Any) -> Estimate:
-    """The tuner's model (`autotune/model.py`, MCFuser's Eqs. 2 to 5) of attention without a mask.
+    """The tuner's model (`autotune/cost_model.py`, MCFuser's Eqs. 2 to 5) of attention without a mask.
 
     The operator is compiled down to HTile, whose loads, stores and products the model counts.
     """
-    from neptune_lab.autotune.model import Machine, predict_kernel
+    from neptune_lab.autotune.cost_model import Machine, predict_kernel
     from neptune_lab.pipeline import compile
     from neptune_lab.target import DEFAULT
 

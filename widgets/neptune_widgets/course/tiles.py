@@ -57,8 +57,8 @@ def reconciled(program: Program, block: str) -> tuple[Reconciled, ...]:
     from neptune_lab.loop_ir.nodes import loads, substitute
     from neptune_lab.loop_ir.render import expression
     from neptune_lab.loop_ir.simplify import simplify
-    from neptune_lab.loop_to_htile.dimensions import reconcile
-    from neptune_lab.loop_to_htile.regions import region
+    from neptune_lab.loop_to_htile.access_regions import access_region
+    from neptune_lab.loop_to_htile.dimension_order import reconcile_dimension_order
 
     nest = _nest(program, block)
     found = tree.find_block(program, block)[1]
@@ -69,23 +69,23 @@ def reconciled(program: Program, block: str) -> tuple[Reconciled, ...]:
             continue  # what is folded so far
         indices = tuple(simplify(substitute(index, env), nest.extents) for index in load.indices)
         text = f"{load.buffer}[{', '.join(expression(index) for index in indices)}]"
-        squeezed = region(indices, text, nest)
+        squeezed = access_region(indices, text, nest)
         order = tuple(part.axis if isinstance(part, Slice) else None for part in squeezed)
-        tile = reconcile(load.buffer, squeezed, tuple(nest.inner))
+        tile = reconcile_dimension_order(load.buffer, squeezed, tuple(nest.inner))
         made.append(Reconciled(text, order, flat_access(Access(load.buffer, squeezed)), flat(tile)))
     return tuple(made)
 
 
 def _nest(program: Program, block: str) -> Any:
     from neptune_lab.loop_ir import tree
-    from neptune_lab.loop_to_htile.regions import Nest
-    from neptune_lab.loop_to_htile.translate import tileable
+    from neptune_lab.loop_to_htile.access_regions import TileableNest
+    from neptune_lab.loop_to_htile.translate import tileable_nest
 
     for _, stmt, around in tree.statements(program):
-        found = tileable(stmt)
+        found = tileable_nest(stmt)
         if found is not None and found[0].name == block:
             inner = {loop.var: loop.extent for loop in found[1] if loop.extent > 1}
-            return Nest(block, inner, {**{loop.var: loop.extent for loop in around}, **inner})
+            return TileableNest(block, inner, {**{loop.var: loop.extent for loop in around}, **inner})
     raise KeyError(block)
 
 
@@ -349,7 +349,7 @@ def _needed(names: tuple[str, ...]) -> bool:
 )
 def bytes_moved(answer: int) -> str:
     """Bytes that the notebook's kernel loads and stores, tile by tile, in all programs."""
-    from neptune_lab.autotune.model import Machine, predict_kernel
+    from neptune_lab.autotune.cost_model import Machine, predict_kernel
     from neptune_lab.target import DEFAULT
 
     def moved(**options: Any) -> int:

@@ -166,7 +166,7 @@ def predict_nests(nests: Iterable[NestChain], candidate: Candidate, machine: Mac
     return total
 
 
-class Model:
+class CostModel:
     """What ranks candidates in a search: called with one, it gives the estimate of `predict_nests` in seconds."""
 
     def __init__(self, operator: Operator, target: Target, measured: Ceiling | None = None) -> None:

@@ -24,7 +24,7 @@ def is_index_operation(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
+class TileableNest:
     """A tileable nest: the inner loops of one store, and the extents of all loops around it (inner ones too).
 
     `block` names the block, for errors.
@@ -50,7 +50,7 @@ def index_expr(expr: Expr) -> IndexExpr:
     )
 
 
-def split_inner(expr: Expr, nest: Nest) -> tuple[Expr, tuple[str, ...]] | None:
+def split_inner(expr: Expr, nest: TileableNest) -> tuple[Expr, tuple[str, ...]] | None:
     """(rest over outer loops, inner loops with coefficient 1); None where an inner loop occurs in another way."""
     match expr:
         case Var(name) if name in nest.inner:
@@ -66,7 +66,7 @@ def split_inner(expr: Expr, nest: Nest) -> tuple[Expr, tuple[str, ...]] | None:
     return None if variables(expr) & set(nest.inner) else (expr, ())
 
 
-def region(indices: tuple[Expr, ...], text: str, nest: Nest) -> tuple[IndexExpr | Slice, ...]:
+def access_region(indices: tuple[Expr, ...], text: str, nest: TileableNest) -> tuple[IndexExpr | Slice, ...]:
     """Each index as a slice over its inner loop, or as a scalar.
 
     Raises:

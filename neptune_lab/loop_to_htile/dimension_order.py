@@ -5,7 +5,7 @@ from __future__ import annotations
 from neptune_lab.htile.nodes import Access, IndexExpr, Iota, NewAxis, Permute, Slice, TileExpr
 
 
-def reconcile(tensor: str, region: tuple[IndexExpr | Slice, ...], axes: tuple[str, ...]) -> TileExpr:
+def reconcile_dimension_order(tensor: str, region: tuple[IndexExpr | Slice, ...], axes: tuple[str, ...]) -> TileExpr:
     """The tile access with its dimensions in the order of `axes`.
 
     Squeezed already: indices that no inner loop walks are scalars in `region`.  What is left is sorted into the order
