@@ -7,17 +7,20 @@ to the arrays), so that the user's own stay as they are.
 
 from __future__ import annotations
 
+import builtins
 import dis
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 # Libraries whose functions name no tensor of the user's in their modules (a closure that they make may well hold one).
-_LIBRARIES = ("torch", "numpy", "builtins", "math", "operator", "functools", "neptune_lab")
+_LIBRARIES = frozenset({"torch", "numpy", "builtins", "math", "operator", "_operator", "functools", "neptune_lab"})
+# Python's own, which are no values of the user's unless one was replaced.
+_BUILTINS = dict(vars(builtins))
 
 
 def is_array(value: Any) -> bool:
@@ -61,29 +64,43 @@ def _is_torch_module(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
+def with_inner(code: CodeType) -> Iterator[CodeType]:
+    """The code, and that of the functions and classes defined inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from with_inner(constant)
+
+
 def global_names(code: CodeType) -> set[str]:
-    """Globals that the code reads, those of the functions and classes defined inside it too."""
+    """Globals that the code reads."""
     reads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-    found = {str(i.argval) for i in dis.get_instructions(code) if i.opname in reads}
-    return found.union(*(global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+    return {str(i.argval) for c in with_inner(code) for i in dis.get_instructions(c) if i.opname in reads}
 
 
-def _named(code: CodeType) -> set[str]:
-    return set(code.co_names).union(*(_named(c) for c in code.co_consts if isinstance(c, CodeType)))
+def names_in(code: CodeType) -> set[str]:
+    """Every name in the code: of a global, an attribute or a method."""
+    return {name for c in with_inner(code) for name in c.co_names}
 
 
-def _globals_of(function: FunctionType) -> dict[str, Any]:
+def _globals_of(function: FunctionType, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """What the globals that a function reads hold; `names` are theirs where they are known already."""
     if is_library(function.__module__):
         return {}
-    own = function.__globals__
-    return {name: own[name] for name in sorted(global_names(function.__code__)) if name in own}
+    own, beside, found = function.__globals__, vars(builtins), {}
+    for name in sorted(global_names(function.__code__)) if names is None else names:
+        if name in own:
+            found[name] = own[name]
+        elif (other := beside.get(name)) is not _BUILTINS.get(name):
+            found[name] = other
+    return found
 
 
 def _cells_of(function: FunctionType) -> dict[str, CellType]:
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
-def content(cell: CellType) -> Any:
+def _content(cell: CellType) -> Any:
     """What a variable of a closure holds; None where it is not assigned yet."""
     try:
         return cell.cell_contents
@@ -92,12 +109,10 @@ def content(cell: CellType) -> Any:
 
 
 def _defaults_of(function: FunctionType) -> dict[str, Any]:
+    """The defaults of positional parameters, by name."""
     code, given = function.__code__, function.__defaults__ or ()
     positional = code.co_varnames[: code.co_argcount]
-    return {
-        **dict(zip(positional[len(positional) - len(given) :], given, strict=True)),
-        **(function.__kwdefaults__ or {}),
-    }
+    return dict(zip(positional[len(positional) - len(given) :], given, strict=True))
 
 
 def _module_values(module: ModuleType, names: frozenset[str]) -> dict[str, Any]:
@@ -107,27 +122,45 @@ def _module_values(module: ModuleType, names: frozenset[str]) -> dict[str, Any]:
     return {name: own[name] for name in sorted(names) if name in own}
 
 
-def _parts(value: Any, name: str, names: frozenset[str]) -> list[tuple[str, Any, frozenset[str]]]:
-    """(variable, value, names that the code around it reads) for everything directly inside `value`."""
+# A value that another one holds directly: how to come to it, such as ("cell", 0), ("global", "slopes") or ("item", 2);
+# the variable that it is known by; and the value.  A plain tuple, since `attention` goes through them at every call.
+Part: TypeAlias = tuple[str, Any, str, Any]
+
+
+def parts(value: Any, name: str = "", reads: Iterable[str] | None = None) -> list[Part]:
+    """Everything directly inside `value`, each thing once; of a module nothing, as it depends on who reads it.
+
+    Args:
+        name: the variable that holds `value`, by which things inside it are known that have no name of their own.
+        reads: the globals that a function reads, sorted; None: they are looked up in its code.
+    """
+    found: list[Part] = []
     if isinstance(value, FunctionType):
-        own = frozenset(_named(value.__code__))
-        cells = {n: content(c) for n, c in _cells_of(value).items()}
-        inner = [*cells.items(), *_defaults_of(value).items(), *_globals_of(value).items(), *value.__dict__.items()]
-        return [(n, v, own) for n, v in inner]
+        code = value.__code__
+        for n, cell in enumerate(value.__closure__ or ()):
+            found.append(("cell", n, code.co_freevars[n], _content(cell)))
+        if value.__defaults__:
+            found += [("default", n, own, v) for n, (own, v) in enumerate(_defaults_of(value).items())]
+        if value.__kwdefaults__:
+            found += [("keyword default", own, own, v) for own, v in value.__kwdefaults__.items()]
+        found += [("global", own, own, v) for own, v in _globals_of(value, reads).items()]
+        if value.__dict__:
+            found += [("attribute", own, own, v) for own, v in value.__dict__.items()]
+        return found
     if isinstance(value, partial):
-        plain = [(name, value.func), *((name, v) for v in value.args), *value.keywords.items()]
-        return [(n, v, names) for n, v in plain]
+        held = (("func", value.func), ("args", value.args), ("keywords", value.keywords))
+        return [
+            *[("attribute", n, name, v) for n, v in held],
+            *[("attribute", n, n, v) for n, v in vars(value).items()],
+        ]
     if isinstance(value, MethodType):
-        return [(name, value.__func__, names), (name, value.__self__, names)]
+        return [("attribute", n, name, getattr(value, n)) for n in ("__func__", "__self__")]
     if isinstance(value, tuple | list):
         fields = getattr(value, "_fields", ())
-        return [(fields[n] if n < len(fields) else name, v, names) for n, v in enumerate(value)]
+        return [("item", n, fields[n] if n < len(fields) else name, v) for n, v in enumerate(value)]
     if isinstance(value, dict):
-        return [(n if isinstance(n, str) else name, v, names) for n, v in value.items()]
-    if isinstance(value, ModuleType):
-        return [(n, v, names) for n, v in _module_values(value, names).items()]
-    found = attributes_of(value)
-    return [] if found is None else [(n, v, names) for n, v in found.items()]
+        return [("item", n, n if isinstance(n, str) else name, v) for n, v in value.items()]
+    return [("attribute", n, n, v) for n, v in (attributes_of(value) or {}).items()]
 
 
 def arrays_of(mod: Any) -> list[tuple[str, Any]]:
@@ -137,7 +170,7 @@ def arrays_of(mod: Any) -> list[tuple[str, Any]]:
     arrays: set[int] = set()
 
     def visit(name: str, value: Any, names: frozenset[str]) -> None:
-        # A module's part depends on the code that reads it, everything else's does not.
+        # A module's part depends on the names in the code that reads it, everything else's does not.
         key = id(value), names if isinstance(value, ModuleType) else frozenset()
         if is_array(value):
             if id(value) not in arrays:
@@ -145,8 +178,13 @@ def arrays_of(mod: Any) -> list[tuple[str, Any]]:
                 found.append((name if name.isidentifier() else "captured", value))
         elif key not in seen:
             seen.add(key)
-            for part in _parts(value, name, names):
-                visit(*part)
+            if isinstance(value, ModuleType):
+                for own, held in _module_values(value, names).items():
+                    visit(own, held, names)
+            else:
+                inner = frozenset(names_in(value.__code__)) if isinstance(value, FunctionType) else names
+                for _, _, own, held in parts(value, name):
+                    visit(own, held, inner)
 
     visit("captured", mod, frozenset())
     return found
@@ -185,24 +223,23 @@ class Rebuild:
             made.update({n: self.value(str(n), v, names) for n, v in value.items()})
             return made
         if isinstance(value, tuple | list):
-            parts = [self.value(n, v, names) for n, v, _ in _parts(value, name, names)]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+            made = [self.value(own, held, names) for _, _, own, held in parts(value, name)]
+            return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
         return self._object(value, names)
 
     def _function(self, function: FunctionType) -> FunctionType:
-        own = frozenset(_named(function.__code__))
+        own = frozenset(names_in(function.__code__))
         cells = {name: CellType() for name in _cells_of(function)}
         names = {**function.__globals__}
         made = FunctionType(function.__code__, names, function.__name__, None, tuple(cells.values()) or None)
         self.done[id(function)] = made  # before its own names are looked at: a function may name itself
-        defaults = {n: self.value(n, v, own) for n, v in _defaults_of(function).items()}
-        made.__kwdefaults__ = {n: defaults.pop(n) for n in function.__kwdefaults__ or {}} or None
-        made.__defaults__ = tuple(defaults.values()) or None
+        made.__defaults__ = tuple(self.value(n, v, own) for n, v in _defaults_of(function).items()) or None
+        made.__kwdefaults__ = {n: self.value(n, v, own) for n, v in (function.__kwdefaults__ or {}).items()} or None
         made.__module__, made.__qualname__ = function.__module__, function.__qualname__
         made.__dict__.update({n: self.value(n, v, own) for n, v in function.__dict__.items()})
         names.update({n: self.value(n, v, own) for n, v in _globals_of(function).items()})
         for name, cell in _cells_of(function).items():
-            cells[name].cell_contents = self.value(name, content(cell), own)
+            cells[name].cell_contents = self.value(name, _content(cell), own)
         return made
 
     def _module(self, module: ModuleType, names: frozenset[str]) -> ModuleType:

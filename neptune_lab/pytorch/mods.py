@@ -16,10 +16,9 @@ whether two calls mean the same.
 
 from __future__ import annotations
 
-import builtins
 import dis
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -28,10 +27,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from neptune_lab.operators.reach import attributes_of, content, global_names
+from neptune_lab.operators.reach import global_names, is_library, names_in, parts, with_inner
 
-# Libraries whose functions are known by their names alone; what a function of theirs holds in a closure still counts.
-_LIBRARIES = frozenset({"torch", "numpy", "math", "operator", "builtins", "_operator", "neptune_lab"})
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
 _ARRAYS = torch.Tensor, np.ndarray
 _TORCH_NAMES = torch.dtype, torch.device
@@ -182,14 +179,16 @@ class _Walk:
             return kind.__name__, repr(value.item())
         if isinstance(value, _TORCH_NAMES):
             return kind.__name__, str(value)
-        if kind is partial:
-            parts = [self.value(getattr(value, n), (link, "attribute", n)) for n in ("func", "args", "keywords")]
-            return "partial", *parts, *[(n, self.value(v, (link, "attribute", n))) for n, v in vars(value).items()]
-        if kind in (tuple, list):
-            return kind.__name__, self._items(value, link, enumerate(value))
-        if kind is dict:
-            self.exact = self.exact and all(type(n) in _PLAIN for n in value)
-            return "dict", tuple([repr(n) for n in value]), self._items(value, link, value.items())
+        if kind in (tuple, partial):
+            return kind.__name__, self._held(value, link)
+        if kind in (list, dict):  # which may hold itself
+            if id(value) in self._seen:
+                return "again", self._seen[id(value)]
+            self._seen[id(value)] = len(self._seen)
+            if kind is dict:
+                self.exact = self.exact and all(type(n) in _PLAIN for n in value)
+                return "dict", tuple(map(repr, value)), self._held(value, link)
+            return "list", self._held(value, link)
         if kind is ModuleType:
             place = self._seen.get(id(value))
             if place is None:
@@ -198,28 +197,19 @@ class _Walk:
             return "module", value.__name__, place
         if kind is MethodType:
             self.exact = False
-            own = self.value(value.__self__, (link, "attribute", "__self__"))
-            return "method", self.value(value.__func__, link), own
-        if isinstance(value, _NAMED) and _top(_home(value)) in _LIBRARIES:
+            return "method", self._held(value, link)
+        if isinstance(value, _NAMED) and is_library(_home(value)):
             return "named", _home(value), value.__name__
         self.exact = False
-        self._object(value, link)
+        if id(value) not in self._seen:
+            self._seen[id(value)] = len(self._seen)
+            self._held(value, link)  # its tensors; what else it holds, the traced definition tells
         return "object", kind.__module__, kind.__qualname__
 
-    def _object(self, value: Any, link: _Link) -> None:
-        """Finds the tensors that an object holds; what else it holds, the traced definition tells."""
-        if id(value) in self._seen:
-            return
-        self._seen[id(value)] = len(self._seen)
-        if isinstance(value, tuple | list):
-            for n, held in enumerate(value):
-                self.value(held, (link, "item", n))
-        elif isinstance(value, dict):
-            for name, held in value.items():
-                self.value(held, (link, "item", name))
-        else:
-            for name, held in (attributes_of(value) or {}).items():
-                self.value(held, (link, "attribute", name))
+    def _held(self, value: Any, link: _Link, reads: Iterable[str] | None = None) -> Any:
+        """The key of all that a value holds directly; `reads` as for `parts`."""
+        held = parts(value, "", reads)
+        return tuple([(kind, which, self.value(v, (link, kind, which))) for kind, which, _, v in held])
 
     def _tensor(self, value: Any, link: _Link) -> Any:
         place = self._seen.get(id(value))
@@ -232,40 +222,15 @@ class _Walk:
 
     def _function(self, function: FunctionType, link: _Link) -> Any:
         code = _code(function.__code__)
-        if _top(function.__module__ or "") not in _LIBRARIES:
+        if not is_library(function.__module__):
             self._names.update(code.attribute_names)  # of whatever is given to it
             self.exact = self.exact and code.seen
-        defaults, keywords, own = function.__defaults__, function.__kwdefaults__, function.__dict__
-        if code.closed and defaults is None and keywords is None and not own:
+        if code.closed and not (function.__defaults__ or function.__kwdefaults__ or function.__dict__):
             return code.digest
         if id(function) in self._seen:
             return "again", self._seen[id(function)]
         self._seen[id(function)] = len(self._seen)
-        parts = [self.value(content(cell), (link, "cell", n)) for n, cell in enumerate(function.__closure__ or ())]
-        if _top(function.__module__ or "") not in _LIBRARIES:
-            parts += [self._global(function, name, (link, "global", name)) for name in code.global_names]
-        if defaults is not None:
-            parts.append(("defaults", *[self.value(v, (link, "default", n)) for n, v in enumerate(defaults)]))
-        if keywords is not None:
-            parts.append(("keywords", *[(n, self.value(v, (link, "keyword default", n))) for n, v in keywords.items()]))
-        if own:
-            parts.append(("attributes", *[(n, self.value(v, (link, "attribute", n))) for n, v in own.items()]))
-        return code.digest, *parts
-
-    def _global(self, function: FunctionType, name: str, link: _Link) -> Any:
-        """The key of a global, or of a builtin."""
-        own = function.__globals__
-        if name in own:
-            return self.value(own[name], link)
-        found = getattr(builtins, name, _MISSING)
-        return None if found is _MISSING or _belongs(builtins, found) else self.value(found, link)
-
-    def _items(self, whole: Any, link: _Link, items: Iterable[tuple[Any, Any]]) -> Any:
-        if type(whole) is not tuple:  # a list or a dict may hold itself
-            if id(whole) in self._seen:
-                return "again", self._seen[id(whole)]
-            self._seen[id(whole)] = len(self._seen)
-        return tuple([self.value(v, (link, "item", n)) for n, v in items])
+        return code.digest, self._held(function, link, code.global_names)
 
 
 _MISSING = object()
@@ -273,20 +238,16 @@ _MISSING = object()
 
 def _belongs(module: ModuleType, value: Any) -> bool:
     """Whether a library has `value` of its own: a function, a class or a dtype, which stay as they are."""
-    if _top(module.__name__) not in _LIBRARIES:
+    if not is_library(module.__name__):
         return False
-    known = isinstance(value, FunctionType) and _top(value.__module__ or "") in _LIBRARIES
-    return known or isinstance(value, _TORCH_NAMES) or (isinstance(value, _NAMED) and _top(_home(value)) in _LIBRARIES)
+    known = isinstance(value, FunctionType) and is_library(value.__module__)
+    return known or isinstance(value, _TORCH_NAMES) or (isinstance(value, _NAMED) and is_library(_home(value)))
 
 
 def _home(value: Any) -> str:
     """The module of a class, a ufunc or a built-in function; "" for a method of some object, such as a dict's get."""
     owner = getattr(value, "__self__", None)
     return getattr(value, "__module__", None) or (owner.__module__ if isinstance(owner, type) else "")
-
-
-def _top(module: str) -> str:
-    return module.partition(".")[0]
 
 
 # -- codes ------------------------------------------------------------------------------------------------------
@@ -328,8 +289,8 @@ def _code(code: CodeType) -> _Code:
 
 def _examined(code: CodeType) -> _Code:
     globals_read = global_names(code)
-    every = {name for c in _with_inner(code) for name in c.co_names}
-    steps = {i.opname for c in _with_inner(code) for i in dis.get_instructions(c)}
+    every = names_in(code)
+    steps = {i.opname for c in with_inner(code) for i in dis.get_instructions(c)}
     hidden = steps & {"IMPORT_NAME", "STORE_GLOBAL", "STORE_ATTR", "LOAD_BUILD_CLASS"}
     private = {name for name in every if name.startswith("__")}
     seen = not hidden and not private and every.isdisjoint(_UNSEEN)
@@ -340,13 +301,6 @@ def _examined(code: CodeType) -> _Code:
         not code.co_freevars and not globals_read and seen,
         seen,
     )
-
-
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _with_inner(constant)
 
 
 def _described(code: CodeType) -> Any:

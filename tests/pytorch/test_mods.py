@@ -79,6 +79,16 @@ def test_a_global_is_read_at_each_call(monkeypatch):
     assert read(capped).key != before
 
 
+def test_a_builtin_counts_where_it_was_replaced(monkeypatch):
+    def mod(score, b, h, q, kv):
+        return score * max(h, 2)
+
+    before = read(mod).key
+    monkeypatch.setattr("builtins.max", make(3))
+    assert read(mod).key not in (before, read(make(3)).key)
+    assert read(mod).paths == ()
+
+
 def test_a_module_of_the_users_counts_by_what_the_code_may_read_of_it():
     settings = ModuleType("settings")
     settings.cap, settings.other = 1.0, 5  # type: ignore[attr-defined]
