@@ -1,13 +1,16 @@
 """Lines out of nested text: brackets that do not fit a line are opened, an item a line.
 
-The printer of HTile and the emitter of Triton build a `Doc` and ask for its lines, so both wrap alike.
+The printers of both IRs and the emitters build a `Doc` and ask for its lines, so all wrap alike.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias, assert_never
+
+from neptune_lab.scalar_ops import ATOM, COMPARE, symbol
 
 INDENT = "    "
 WORTH_OPENING = 12  # characters between brackets: shorter ones stay closed
@@ -67,6 +70,29 @@ def flat(doc: Doc) -> str:
             return flat(inner)
         case _:
             assert_never(doc)
+
+
+def operation(name: str, operands: Sequence[tuple[Doc, int]], negated_number: bool = False) -> tuple[Doc, int]:
+    """An operation of `scalar_ops` on printed operands, each with how strongly it binds: infix with the brackets that
+    it needs, or a call.
+
+    Args:
+        negated_number: the operand of a negation is a number, and -2.0 would be read as one: it becomes -(2.0).
+
+    >>> flat(operation("mul", [operation("add", [("a", ATOM), ("b", ATOM)]), ("c", ATOM)])[0])
+    '(a + b) * c'
+    """
+    sign, level = symbol(name)
+    if not sign:
+        return call(name, *(doc for doc, _ in operands)), ATOM
+    left, inner = operands[0]
+    # A comparison takes no comparison as an operand without brackets: Python would chain them.
+    strong = inner > level if level == COMPARE else inner >= level
+    left = left if strong and not negated_number else seq("(", left, ")")
+    if len(operands) == 1:
+        return seq(sign, left), level
+    right, inner = operands[1]
+    return seq(left, f" {sign} ", right if inner > level else seq("(", right, ")")), level
 
 
 def lines(doc: Doc, width: int, indent: str = "") -> list[str]:

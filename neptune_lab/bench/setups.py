@@ -21,7 +21,6 @@ from neptune_lab.runtime.accuracy import AttentionCase
 
 Group = Literal["attention", "norms", "performer", "chains", "modules", "batch"]
 
-LENGTHS = (512, 2048, 8192, 32768)
 ROWS = (32, 256)
 COLUMNS = (2**14, 2**15, 2**17)
 BATCHES = (2, 4, 8, 16, 32)

@@ -95,16 +95,8 @@ class _Program:
         reader = self._reader()
         if reader is None:
             raise refusal(Token("end", "", 1, 1), "program NAME(INPUT, ...) -> OUTPUT, ...")
-        reader.expect("program")
-        name = reader.name("the program")
-        reader.expect("(")
-        inputs = reader.names("an input")
-        reader.expect(")")
-        reader.expect("->")
-        outputs = reader.names("an output")
-        reader.end()
         self._next += 1
-        return name, inputs, outputs
+        return reader.program()
 
     def _kernel(self, reader: Reader, labels: Labels) -> Kernel:
         first = reader.expect("kernel")

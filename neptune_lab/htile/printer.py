@@ -41,8 +41,8 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.unstated import Declared, bare, declared, elided
 from neptune_lab.htile.walk import simplify
-from neptune_lab.scalar_ops import ATOM, COMPARE, NEGATE, rows, symbol
-from neptune_lab.wrapping import Doc, Loose, call, lines, seq
+from neptune_lab.scalar_ops import ATOM, NEGATE, rows
+from neptune_lab.wrapping import Doc, Loose, call, lines, operation, seq
 
 WIDTH = 110
 
@@ -253,19 +253,8 @@ def _expr(expr: TileExpr) -> tuple[Doc, int]:
 
 
 def _elementwise(op: str, args: tuple[TileExpr, ...]) -> tuple[Doc, int]:
-    sign, level = symbol(op)
-    if not sign:
-        return call(op, *(_expr(arg)[0] for arg in args)), ATOM
-    left, inner = _expr(args[0])
-    # A comparison takes no comparison as an operand without brackets: Python would chain them.
-    # And -2.0 is a number, -(2.0) its negation.
-    strong = inner > level if level == COMPARE else inner >= level
-    number = op == "neg" and isinstance(args[0], Literal) and inner == ATOM
-    left = left if strong and not number else seq("(", left, ")")
-    if len(args) == 1:
-        return seq(sign, left), level
-    right, inner = _expr(args[1])
-    return seq(left, f" {sign} ", right if inner > level else seq("(", right, ")")), level
+    operands = [_expr(arg) for arg in args]
+    return operation(op, operands, op == "neg" and isinstance(args[0], Literal) and operands[0][1] == ATOM)
 
 
 def literal_text(value: float | int | bool) -> str:

@@ -68,14 +68,14 @@ def _walk(ctx: GluonContext, shared: SharedMemory) -> None:
     at = [ctx.names.fresh(f"{ring.tensor}_at") for ring in shared.trailing]
     first = structure.first
     _load_leading(ctx, shared, first)
-    _save_positions(ctx, shared, first, at)
+    _save_positions(ctx, first, at)
     _load_resident_tiles(ctx, shared)
     for n, part in enumerate(structure.parts):
 
         def one(_left: object, part: LoopPart = part) -> None:
             _load_leading(ctx, shared, part)
             _load_trailing(ctx, shared, at)
-            _save_positions(ctx, shared, part, at)
+            _save_positions(ctx, part, at)
 
         for_each_tile(ctx, part, opened=n == 0, body=one)
     _load_trailing(ctx, shared, at)
@@ -88,7 +88,7 @@ def _load_leading(ctx: GluonContext, shared: SharedMemory, part: LoopPart) -> No
         _fill(ctx, ring, name, where)
 
 
-def _save_positions(ctx: GluonContext, shared: SharedMemory, part: LoopPart, at: list[str]) -> None:
+def _save_positions(ctx: GluonContext, part: LoopPart, at: list[str]) -> None:
     for name, product in zip(at, part.trailing, strict=True):
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
         row, column = _place(ctx, product.b)[1]

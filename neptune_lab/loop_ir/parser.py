@@ -35,7 +35,7 @@ def from_text(text: str) -> Program:
     if not rows:
         raise refusal(Token("end", "", 1, 1), "program NAME(INPUT, ...) -> OUTPUT, ...")
     first, *others = rows
-    name, inputs, outputs = _header(Reader(first.statement))
+    name, inputs, outputs = Reader(first.statement).program()
     declarations = [*first.body]
     while others and not Reader(others[0].statement).at("for", "block"):
         declarations.append(others.pop(0))
@@ -63,18 +63,6 @@ def _leaf(row: Nested):
     if row.body:
         raise refusal(row.body[0].statement.tokens[0], "a statement that is not indented further")
     return row.statement
-
-
-def _header(reader: Reader) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    reader.expect("program")
-    name = reader.name("the program")
-    reader.expect("(")
-    inputs = reader.names("an input")
-    reader.expect(")")
-    reader.expect("->")
-    outputs = reader.names("an output")
-    reader.end()
-    return name, inputs, outputs
 
 
 def _buffer(reader: Reader) -> tuple[Buffer, str, bool]:

@@ -45,9 +45,9 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.tree import grouped
-from neptune_lab.scalar_ops import ATOM, COMPARE, NEGATE, symbol
+from neptune_lab.scalar_ops import ATOM, NEGATE
 from neptune_lab.strict.tokens import label_text
-from neptune_lab.wrapping import Doc, Loose, call, flat, lines, seq
+from neptune_lab.wrapping import Doc, Loose, call, flat, lines, operation, seq
 
 WIDTH = 110
 INDENT = "    "
@@ -171,19 +171,8 @@ def _expr(expr: Expr) -> tuple[Doc, int]:
 
 
 def _operation(name: str, args: tuple[Expr, ...]) -> tuple[Doc, int]:
-    sign, level = symbol(name)
-    if not sign:
-        return call(name, *(_expr(arg)[0] for arg in args)), ATOM
-    left, inner = _expr(args[0])
-    # A comparison takes no comparison as an operand without brackets: Python would chain them.
-    # And -2.0 is a number, -(2.0) its negation.
-    strong = inner > level if level == COMPARE else inner >= level
-    number = name == "neg" and isinstance(args[0], Const) and inner == ATOM
-    left = left if strong and not number else seq("(", left, ")")
-    if len(args) == 1:
-        return seq(sign, left), level
-    right, inner = _expr(args[1])
-    return seq(left, f" {sign} ", right if inner > level else seq("(", right, ")")), level
+    operands = [_expr(arg) for arg in args]
+    return operation(name, operands, name == "neg" and isinstance(args[0], Const) and operands[0][1] == ATOM)
 
 
 def _negative(value: float | int) -> bool:

@@ -54,11 +54,6 @@ class TagTrace:
         """The writes to a buffer, or to one element of it, in order."""
         return tuple(w for w in self.events if w.buffer == buffer and index in (None, w.index))
 
-    def final_step(self, buffer: str, index: Index) -> int | None:
-        """Step of the last write to an element; None where nothing wrote it."""
-        found = self.writes(buffer, index)
-        return found[-1].step if found else None
-
     def early(self) -> tuple[tuple[Write, Read], ...]:
         """Every read that came too early, with the write that it went into."""
         return tuple((w, r) for w in self.events for r in w.reads if r.state == "early")

@@ -246,7 +246,7 @@ def _check_read(
         return
     others = [b for b in found if b.role is not Role.INITIAL and b.name != reader.name]
     if reader in found:
-        _check_own_read(places, reader, read)
+        _check_own_read(reader, read)
         return
     for writer in others:
         shared = places.shared(reader, writer)
@@ -306,7 +306,7 @@ def _anywhere(side: Side, shape: tuple[int, ...]) -> Side:
     return Side(indices, side.predicates, (*side.loops, *((name, shape[n]) for n, name in open_.items())))
 
 
-def _check_own_read(places: _Places, reader: Block, read: Load | Previous) -> None:
+def _check_own_read(reader: Block, read: Load | Previous) -> None:
     """Formal statement: a block reads its own buffer at the element that it writes; of a scan, at the tag before."""
     own = reader.body.indices
     if read.indices == own and (reader.is_reduction or reader.role is Role.SCAN):

@@ -138,11 +138,6 @@ def _nest_of(stmt: Stmt, name: str, change: Callable[[Block], Block]) -> Stmt:
     return replace(stmt, body=(_nest_of(inner, name, change),))
 
 
-def companions(program: Program, block: str) -> tuple[str, ...]:
-    """The blocks that carry companion sums of `block` from tag to tag; retire_tags takes each before translation."""
-    return tuple(b.name for b in tree.blocks(program) if b.companion_of == block and b.role is Role.SCAN)
-
-
 # -- the matrix ---------------------------------------------------------------------------------------------
 
 

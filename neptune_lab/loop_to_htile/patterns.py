@@ -205,7 +205,7 @@ def fold(
     dot = match_dot(convert, term, masks, spatial, reduced) if reducer == "sum" else None
     if dot is not None:
         return dot if dtype == "float32" else TileCast(dot, dtype)
-    axes = _order_of_reads(term, convert.nest, spatial, reduced) if reduced else spatial
+    axes = _order_of_reads(term, spatial, reduced) if reduced else spatial
     tile = convert.tile(term, axes)
     start = identity(reducer, dtype)
     for mask in masks:
@@ -218,9 +218,7 @@ def fold(
     return tile
 
 
-def _order_of_reads(
-    term: Expr, nest: TileableNest, spatial: tuple[str, ...], reduced: tuple[str, ...]
-) -> tuple[str, ...]:
+def _order_of_reads(term: Expr, spatial: tuple[str, ...], reduced: tuple[str, ...]) -> tuple[str, ...]:
     """The axes that a folded term is computed over: in the order of its largest read, so that this tile is loaded as it
     lies in memory; what is not folded stays in the order of the target."""
     axes = (*spatial, *reduced)
@@ -258,10 +256,10 @@ def match_dot(
     dtypes = {dtype_of(x, convert.program) for x in (a, b)}
     if len(dtypes) > 1 or not dtypes <= set(DOT_DTYPES):
         return None
-    return Dot(_operand(convert, a, (m, k), k, masks), _operand(convert, b, (k, n), k, masks))
+    return Dot(_operand(convert, a, (m, k), masks), _operand(convert, b, (k, n), masks))
 
 
-def _operand(convert: Converter, expr: Expr, axes: tuple[str, str], k: str, masks: tuple[Expr, ...]) -> TileExpr:
+def _operand(convert: Converter, expr: Expr, axes: tuple[str, str], masks: tuple[Expr, ...]) -> TileExpr:
     """A dot's operand; positions past the fold's end count as 0, which a global read gives past its tensor's end."""
     tile = convert.tile(expr, axes)
     dtype = dtype_of(expr, convert.program)

@@ -247,6 +247,29 @@ class Step:
         )
 
 
+class Derived:
+    """What is shown as a derivation: a subclass has `steps`."""
+
+    __slots__ = ()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The derivation, a step each, ready to show."""
+        raise NotImplementedError
+
+    def to_text(self) -> str:
+        """The derivation as plain text."""
+        return "\n".join(step.text for step in self.steps)
+
+    def to_latex(self) -> str:
+        """The derivation as LaTeX: an `aligned` block per step."""
+        return "\n\n".join(rf"\[{step.latex}\]" for step in self.steps)
+
+    def to_mathml(self) -> str:
+        """The derivation as presentation MathML: a `<math>` element per step, in order."""
+        return "\n".join(step.mathml for step in self.steps)
+
+
 def _latex_escape(note: str) -> str:
     special = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
     return "".join(special.get(char, f"\\{char}" if char in "_%&#${}" else char) for char in note)

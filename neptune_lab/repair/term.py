@@ -15,7 +15,7 @@ from neptune_lab.repair.invert import Inverse
 from neptune_lab.repair.numeric import compute
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.reducers import REDUCERS
-from neptune_lab.repair.render import Line, Step, latex, text
+from neptune_lab.repair.render import Derived, Line, Step, latex, text
 from neptune_lab.repair.separate import Separation
 
 _REDUCER_TEXT = {
@@ -53,7 +53,7 @@ class Unproved:
 
 
 @dataclass(frozen=True, slots=True)
-class RepairTerm:
+class RepairTerm(Derived):
     """h(t, r, r') for a reducer f and a term g, with how it was found.
 
     All expressions are over internal symbols that are unique objects; `symbols` says which of the caller's symbols
@@ -232,18 +232,6 @@ class RepairTerm:
     def signature(self) -> Expr:
         """h(t, r, r') as a SymPy call, for headings."""
         return cast(Expr, Function("h")(self.t, *self.derivation.previous, *self.derivation.current))
-
-    def to_text(self) -> str:
-        """The derivation as plain text."""
-        return "\n".join(step.text for step in self.steps)
-
-    def to_latex(self) -> str:
-        """The derivation as LaTeX: an `aligned` block a step."""
-        return "\n\n".join(rf"\[{step.latex}\]" for step in self.steps)
-
-    def to_mathml(self) -> str:
-        """The derivation as presentation MathML: a `<math>` element a step, in order."""
-        return "\n".join(step.mathml for step in self.steps)
 
     def as_record(self) -> dict[str, Any]:
         """The answer as plain strings, lists and booleans, for JSON."""

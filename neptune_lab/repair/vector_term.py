@@ -13,13 +13,13 @@ from neptune_lab.repair.guard import Guard, reachable
 from neptune_lab.repair.numeric import Array, compute_all
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.reducers import REDUCERS
-from neptune_lab.repair.render import Line, Step, equation, latex, text
+from neptune_lab.repair.render import Derived, Line, Step, equation, latex, text
 from neptune_lab.repair.term import range_steps
 from neptune_lab.repair.vector_check import applied
 
 
 @dataclass(frozen=True, slots=True)
-class VectorRepair:
+class VectorRepair(Derived):
     """A(r, r') for a sum of g(r, c) and the sums carried with it, with how it was found.
 
     All expressions are over internal symbols that are unique objects; `symbols` says which of the caller's symbols
@@ -249,18 +249,6 @@ class VectorRepair:
     def signature(self) -> Expr:
         """h_0(t_0, ..., r, r') as a SymPy call, for headings."""
         return cast(Expr, Function("h_0")(*self.t, self.r, self.r_now))
-
-    def to_text(self) -> str:
-        """The derivation as plain text."""
-        return "\n".join(step.text for step in self.steps)
-
-    def to_latex(self) -> str:
-        """The derivation as LaTeX: an `aligned` block a step."""
-        return "\n\n".join(rf"\[{step.latex}\]" for step in self.steps)
-
-    def to_mathml(self) -> str:
-        """The derivation as presentation MathML: a `<math>` element a step, in order."""
-        return "\n".join(step.mathml for step in self.steps)
 
     def as_record(self) -> dict[str, Any]:
         """The answer as plain strings, lists and booleans, for JSON."""

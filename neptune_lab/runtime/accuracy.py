@@ -67,23 +67,6 @@ def _errors(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return errors
 
 
-def error_ratio(ours: Any, peer: Any, reference: Any) -> float:
-    """Our root mean square error over the peer's; below 1 ours is the better one, and at most `ALLOWED` is asked for.
-
-    Args:
-        ours, peer: two outputs for the same inputs, torch tensors or arrays of one shape.
-        reference: the float64 output.
-
-    Raises:
-        MeasureError: as `error_summary`; or the peer is exact and ours is not.
-    """
-    want = [to_float64(reference)]
-    own, other = (error_summary([to_float64(x)], want).rms for x in (ours, peer))
-    if other == 0 and own > 0:
-        raise MeasureError(f"the peer's output is exact, ours is off by {own:.2e}: no ratio")
-    return own / other if other else 1.0
-
-
 def to_float64(value: Any) -> np.ndarray:
     """A torch tensor (on any device) or an array as a float64 array."""
     if hasattr(value, "detach"):

@@ -157,6 +157,18 @@ class Reader:
         self.take()
         return value
 
+    def program(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """`program NAME(INPUT, ...) -> OUTPUT, ...`, the whole statement: name, inputs, outputs."""
+        self.expect("program")
+        name = self.name("the program")
+        self.expect("(")
+        inputs = self.names("an input")
+        self.expect(")")
+        self.expect("->")
+        outputs = self.names("an output")
+        self.end()
+        return name, inputs, outputs
+
     def label(self) -> Token | None:
         """The label, if one is next."""
         return self.take() if self.token.kind == "label" else None

@@ -266,8 +266,6 @@ def test_events_carry_their_tag() -> None:
     assert (start.init, start.value, start.block) == (True, float("-inf"), "s_max")
     assert (first.init, first.loops, first.reduces) == (False, (("i", 0), ("j", 0)), (("j", 0),))
     assert [w.step for w in trace.events] == list(range(len(trace.events)))
-    assert trace.final_step("xmax", (0,)) == trace.writes("xmax", (0,))[-1].step
-    assert trace.final_step("xmax", (7,)) is None
 
 
 def test_a_recomputed_value_is_complete_each_time() -> None:

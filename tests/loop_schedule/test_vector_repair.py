@@ -14,14 +14,21 @@ from tvm import te
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.run import compare
 from neptune_lab.loop_schedule import PRIMITIVES, Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
-from neptune_lab.loop_schedule.vector_repair import companions
 from neptune_lab.operators import norms
 from neptune_lab.repair import VectorRepair
 
 # -- definitions -----------------------------------------------------------------------------------
+
+
+def companions(program: Program, block: str) -> tuple[str, ...]:
+    """The blocks that carry companion sums of `block` from tag to tag; retire_tags takes each before translation."""
+    return tuple(b.name for b in tree.blocks(program) if b.companion_of == block and b.role is Role.SCAN)
 
 
 def layer_norm_statistics(n: int = 3, m: int = 5) -> small.Definition:

@@ -187,7 +187,7 @@ def rolling_update(
     note = f"{block} repairs what it carries before it adds the new tile; "
     note += f"{', '.join(buffers)} {'keep' if len(buffers) > 1 else 'keeps'} every tag."
     if len(members) > 1:
-        note += companions_note(program, block, members, references)
+        note += companions_note(block, members, references)
     phases.append(repaired_phase("repaired program", note, program, found))
     locals_ = [m.local for m in members if m.local is not None and m.local != m.whole]
     return Outcome(program, tuple(phases), (*locals_, *(m.whole for m in members[1:] if m.whole is not None)))
@@ -300,7 +300,7 @@ def apply_repair(
     return tree.replace_block(program, whole, with_repair(consumer, h, info))
 
 
-def companions_note(program: Program, block: str, members: Sequence[Member], references: Mapping[str, Progress]) -> str:
+def companions_note(block: str, members: Sequence[Member], references: Mapping[str, Progress]) -> str:
     """What is carried with `block`, and about which values, for a reader."""
     carried = [m.whole for m in members[1:] if m.whole is not None]
     text = f" {', '.join(carried)} {'is' if len(carried) == 1 else 'are'} carried with it." if carried else ""

@@ -42,7 +42,7 @@ def tile_outermost(program: Program, *, loop: LoopRef, size: Size) -> Outcome:
     path, found, _ = tree.find_loop(program, name, var)
     root = program.body[path[0]]
     along = _along(program, name, var, root)
-    _check(program, loop, root, along)
+    _check(loop, root, along)
     tiles = -(-found.extent // size)
     outer = unique(f"{var}0", loop_names(root), "_")
     taken = {*loop_names(root), outer}
@@ -111,7 +111,7 @@ def _inner(program: Program, block: Block, mine: Iter, own: Iter, anchor: Block)
     return loop.kind == "serial" and mine.extent == own.extent == loop.extent and shared and bool(anchor.iters)
 
 
-def _check(program: Program, loop: str, root: Stmt, along: dict[str, tuple[str, str]]) -> None:
+def _check(loop: str, root: Stmt, along: dict[str, tuple[str, str]]) -> None:
     """Formal statement: an iteration of the new loop reads nothing that another one writes, and starts from nothing
     that one leaves behind.  So a value along the dimension is read at the reader's own place only, and a value that is
     read before the nest writes it is none that the nest writes later."""

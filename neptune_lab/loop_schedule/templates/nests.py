@@ -104,7 +104,7 @@ def schedule_nests(sch: Schedule, options: Options, *, split: bool) -> None:
         work.renew(n, sch)
         if n == len(work.nests):
             break
-        if work.knobs[n].hold and _has_grid(sch, work.nests[n], work.knobs[n]):
+        if work.knobs[n].hold and _has_grid(work.nests[n]):
             hold_nest(sch, work, n)
         elif split:
             split_or_roll(sch, work, n, options.multiprocessors)
@@ -123,7 +123,7 @@ def schedule_nests(sch: Schedule, options: Options, *, split: bool) -> None:
     finish(sch, work.hints)
 
 
-def _has_grid(sch: Schedule, nest: Nest, knobs: Knobs) -> bool:
+def _has_grid(nest: Nest) -> bool:
     """Whether the nest has loops outside its tile; TVM keeps none for a single program."""
     return bool(nest.grid)
 
