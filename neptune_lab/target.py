@@ -124,7 +124,10 @@ class Target:
         """The GPU that kernels run on in this process.
 
         Args:
-            otherwise: what to give without a GPU, or if kernels are interpreted; None: `DEFAULT`.
+            otherwise: the result without a GPU, or if kernels are interpreted; None: `DEFAULT`.
+
+        Returns:
+            The target.
         """
         from neptune_lab.runtime import device_facts, has_gpu
 
@@ -135,7 +138,13 @@ class Target:
     def of(cls, facts: DeviceFacts) -> Target:
         """The target that `facts` describe; `ANY` if they are those of Triton's interpreter.
 
-        A known GPU is found by its name; what `facts` say counts more than its data sheet.
+        A known GPU is found by its name; values in `facts` take precedence over its data sheet.
+
+        Args:
+            facts: of the device, as `runtime.device_facts` returns them.
+
+        Returns:
+            The target.
         """
         if facts.capability is None:
             return ANY
@@ -146,7 +155,14 @@ class Target:
 
     @classmethod
     def known(cls, device: str) -> Target | None:
-        """The known GPU that torch calls `device`, such as "NVIDIA H200"; None if it is none of them."""
+        """A known GPU by torch's name for it.
+
+        Args:
+            device: such as "NVIDIA H200".
+
+        Returns:
+            The target, or None if the GPU is not known.
+        """
         words = device.lower()
         return next((cls(name) for name in _GPUS if re.search(rf"\b{name}\b", words)), None)
 
@@ -166,22 +182,22 @@ class Target:
 
     @property
     def descriptors(self) -> bool:
-        """Tensor descriptors that a copy engine serves (Hopper and later); elsewhere Triton spells them as pointers."""
+        """Whether a copy engine serves tensor descriptors (Hopper and later); elsewhere Triton emits pointers."""
         return self._at_least(9)
 
     @property
     def warpgroup_products(self) -> bool:
-        """Hopper's products of four warps, which no other GPU has."""
+        """Whether it has products by groups of four warps, which only Hopper has."""
         return self.capability is not None and self.capability[0] == 9
 
     @property
     def hardware_tanh(self) -> bool:
-        """An instruction for tanh, with a relative error of about 2**-11."""
+        """Whether it has an instruction for tanh, with a relative error of about 2**-11."""
         return self._at_least(7, 5)
 
     @property
     def dependent_launch(self) -> bool:
-        """A kernel that starts while the one before it ends."""
+        """Whether a kernel can start while the one before it ends."""
         return self._at_least(9)
 
     def _at_least(self, major: int, minor: int = 0) -> bool:

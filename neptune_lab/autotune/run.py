@@ -61,18 +61,18 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TuneResult:
-    """What a tuning run found.
+    """The result of a tuning run.
 
     Args:
         operator: what was tuned.
         best: the record of the fastest candidate.
-        records: all that was measured or known before, the fastest first, failures last.
+        records: all measurements, of this run and before, the fastest first, failures last.
         refused: how many candidates the compiler refused.
         seconds: how long it took.
-        ended: why: "converged", "time", "trials", "interrupted" or "workers lost".
+        ended: why it ended: "converged", "time", "trials", "interrupted" or "workers lost".
         lost: how many candidates were not measured because a worker was lost, or the run ended.
         unsaved: the records that could not be stored; `export` saves all records to a file of your choice.
-        rescued: the file that holds those; None where there are none, or no file could be written.
+        rescued: the file with those; None if there are none, or no file could be written.
     """
 
     operator: Operator
@@ -86,11 +86,25 @@ class TuneResult:
     rescued: Path | None = None
 
     def export(self, path: str | Path) -> Path:
-        """Saves the records to a JSON file, which `neptune-lab records --load` reads; FileError where it cannot."""
+        """Saves the records to a JSON file, which `neptune-lab records --load` reads.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            FileError: the file cannot be written.
+        """
         return write_text(path, dump(self.records))
 
     def compile(self) -> Kernel:
-        """The fastest candidate, compiled."""
+        """Compiles the fastest candidate.
+
+        Returns:
+            The kernel.
+        """
         return Candidate.from_json(self.best.candidate).compile(self.operator)
 
     def __str__(self) -> str:

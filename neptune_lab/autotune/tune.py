@@ -52,32 +52,36 @@ def tune(
     command: str = "nl.tune",
     clock: Clock | None = None,
 ) -> TuneResult:
-    """Searches for the fastest template and options of an operator on a GPU, and keeps what it measures.
+    """Searches for the fastest template and options of an operator on a GPU, and records the measurements.
 
     `nl.compile(op, tuned=True)` finds the result. A candidate that was measured before, with the same source, device
-    and versions, is not measured again, so that a run that was broken off goes on where it was. Ctrl-C ends the run
+    and versions, is not measured again, so that an interrupted run resumes. Ctrl-C ends the run
     and keeps the best so far.
 
-    Where the records can be stored is checked before anything is measured. If storing fails later (a full disk), the
+    That the records can be stored is checked before anything is measured. If storing fails later (a full disk), the
     run keeps the records in memory, warns, tries again, and at its end saves them to a file elsewhere.
 
     Args:
-        seconds: how long it may take.
-        trials: the most candidates to try; None: as many as there is time for.
+        op: the operator.
+        seconds: time limit of the search.
+        trials: the maximum number of candidates; None: limited by time only.
         store: where records are kept; None: the user's own file.
         scheduler: address of a dask scheduler whose workers measure; None: the GPUs of this machine.
-        gpus: the numbers of those to use here; None: all.
-        cold: flush L2 before each launch; None: where the operator decodes (`measuring.starts_cold`).
+        gpus: the numbers of the local GPUs to use; None: all.
+        cold: flush L2 before each launch; None: if the operator is decoding (`measuring.starts_cold`).
         seed: of the search and of the inputs.
-        fresh: measure anew what the records know already.
+        fresh: measure again what is already in the records.
         progress: show a bar on standard error.
-        search: what proposes candidates; None: MCFuser's search over the operator's space.
-        workers: what measures; None: as `scheduler` says. The caller's own workers stay open.
-        command: kept in the records.
-        clock: what `seconds` are read from; None: the machine's.
+        search: proposes candidates; None: MCFuser's search over the operator's space.
+        workers: measure candidates; None: as `scheduler` says. Workers that the caller passes stay open.
+        command: text that the records keep.
+        clock: the clock for `seconds`; None: the machine's.
+
+    Returns:
+        The measurements and the fastest candidate, which `compile()` of the result compiles.
 
     Raises:
-        MeasureError: there is no GPU, records cannot be stored, or no candidate came to a time; the message says what
+        MeasureError: there is no GPU, records cannot be stored, or no candidate could be timed; the message says what
             failed.
         TuneError: an argument is not of its type, or out of range.
     """

@@ -42,7 +42,7 @@ def _repairs_wrongly(program: Program) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A step that was applied: the program before it, and what came of it."""
+    """A step that was applied: the program before it, and its outcome."""
 
     step: Step
     before: Program
@@ -50,11 +50,11 @@ class Applied:
 
 
 class Schedule(PrimitiveMethods):
-    """An operator on its way to a kernel.
+    """An operator's loop program, and the steps that transform it.
 
     Primitives are methods, called by block and loop names: `sch.split("s_max.j", (None, 2))`,
-    `sch.rolling_update("s_sum", "s_max.j")`. A loop is "block.loop". A primitive that refuses raises ScheduleError
-    and leaves the schedule as it was.
+    `sch.rolling_update("s_sum", "s_max.j")`. A loop is "block.loop". A primitive whose rewrite is illegal raises
+    ScheduleError and leaves the schedule unchanged.
 
     Args:
         operator: from `neptune_lab.operators`.
@@ -75,12 +75,12 @@ class Schedule(PrimitiveMethods):
 
     @property
     def program(self) -> Program:
-        """The program now."""
+        """The current program."""
         return self._applied[-1].outcome.program if self._applied else self.definition
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What was applied, in order."""
+        """The applied steps, in order."""
         return tuple(a.step for a in self._applied)
 
     @property
@@ -95,7 +95,7 @@ class Schedule(PrimitiveMethods):
 
     @property
     def parts(self) -> tuple[frozenset[str], ...]:
-        """The stages of the definition between two cuts, in order; a single part where nothing was cut."""
+        """The stages of the definition between two cuts, in order; a single part if nothing was cut."""
         starts = set()
         for applied in self._applied:
             if applied.step.primitive == "cut":
@@ -116,11 +116,28 @@ class Schedule(PrimitiveMethods):
         return tuple(b.name for b in tree.blocks(self.program))
 
     def has_block(self, name: str) -> bool:
-        """Whether there is a block called `name` now."""
+        """Whether the current program has a block called `name`.
+
+        Args:
+            name: a block, such as "s_max".
+
+        Returns:
+            True if there is one.
+        """
         return tree.has_block(self.program, name)
 
     def loops(self, block: str) -> tuple[str, ...]:
-        """The loops around `block`, outermost first, as "block.loop"."""
+        """The loops around `block`, outermost first, as "block.loop".
+
+        Args:
+            block: a block, such as "s_max".
+
+        Returns:
+            Loops such as "s_max.j", for the arguments of primitives.
+
+        Raises:
+            ScheduleError: there is no such block; the help names the nearest ones.
+        """
         _, _, loops = tree.find_block(self.program, block)
         return tuple(f"{block}.{loop.var}" for loop in loops)
 
@@ -128,7 +145,11 @@ class Schedule(PrimitiveMethods):
         return as_figure(self.program).rstrip("\n")
 
     def tvmscript(self) -> str:
-        """The program now in TVMScript, as TVM itself prints it: blocks, axes, reads and writes."""
+        """The current program in TVMScript, as TVM prints it: blocks, axes, reads and writes.
+
+        Returns:
+            The text of a TVM `prim_func`.
+        """
         from neptune_lab.loop_ir.tvm_compat import tvmscript
 
         return tvmscript(self.program)
@@ -139,14 +160,24 @@ class Schedule(PrimitiveMethods):
     # -- steps as data --------------------------------------------------------------------------------------
 
     def apply(self, step: Step) -> tuple[str, ...]:
-        """Applies one step; the names it made (loops, blocks)."""
+        """Applies one step, and forgets the steps that were undone.
+
+        Args:
+            step: a primitive's name and arguments (`Step.of`).
+
+        Returns:
+            The names of the loops or blocks that the step created.
+
+        Raises:
+            ScheduleError, RepairError: the step is illegal, and the schedule is unchanged; the error's `step` is it.
+        """
         made = self._apply(step)
         self._undone.clear()
         return made
 
     def _apply(self, step: Step) -> tuple[str, ...]:
         if not isinstance(step, Step):
-            raise ScheduleError(f"{shown(step)} is no step", help="write Step.of(primitive, **arguments)")
+            raise ScheduleError(f"{shown(step)} is not a Step", help="write Step.of(primitive, **arguments)")
         arguments = step.plain_arguments()
         primitive = get(step.primitive, arguments)
         part = part_of(self.program, self.parts, primitive.blocks(arguments))
@@ -168,12 +199,16 @@ class Schedule(PrimitiveMethods):
         return outcome.made
 
     def preface(self, phases: tuple[Phase, ...]) -> None:
-        """Puts phases before those of the last step: what was tried first, and refused."""
+        """Inserts phases before those of the last step: an attempt that was refused before it.
+
+        Args:
+            phases: of the refused attempt.
+        """
         last = self._applied[-1]
         self._applied[-1] = replace(last, outcome=replace(last.outcome, phases=(*phases, *last.outcome.phases)))
 
     def adopt(self, part: Schedule) -> None:
-        """The steps of a schedule of one part (see `parts`), with what came of them there.
+        """Appends the steps of a schedule of one part (see `parts`), with their outcomes.
 
         Args:
             part: a schedule whose definition is a part of this one's, as `cut` leaves it.
@@ -186,7 +221,14 @@ class Schedule(PrimitiveMethods):
             self._applied.append(Applied(applied.step, before, here.put_back(applied.outcome)))
 
     def undo(self) -> Step:
-        """Takes the last step back."""
+        """Reverts the last step.
+
+        Returns:
+            The step, which `redo` applies again.
+
+        Raises:
+            ScheduleError: there is no step to undo.
+        """
         if not self._applied:
             raise ScheduleError("there is no step to undo", help="the schedule is the definition; apply a step first")
         step = self._applied.pop().step
@@ -194,11 +236,22 @@ class Schedule(PrimitiveMethods):
         return step
 
     def back_to(self, count: int) -> None:
-        """The schedule as it was after its first `count` steps, for good: what a refused template does."""
+        """Reverts to the state after the first `count` steps, without redo; used when a template is refused.
+
+        Args:
+            count: how many steps to keep.
+        """
         del self._applied[count:]
 
     def redo(self) -> Step:
-        """Applies the step that was undone last."""
+        """Applies the step again that was undone last.
+
+        Returns:
+            The step.
+
+        Raises:
+            ScheduleError: there is no step to redo, or it was refused.
+        """
         if not self._undone:
             raise ScheduleError("there is no step to redo", help="redo follows undo, before any new step")
         step = self._undone[-1]
@@ -207,16 +260,35 @@ class Schedule(PrimitiveMethods):
         return step
 
     def to_json(self) -> str:
-        """The steps as JSON; `Schedule.replay` takes them back."""
+        """The steps as JSON, which `Schedule.replay` reads.
+
+        Returns:
+            A list of {"primitive": …, "arguments": {…}}, as text.
+        """
         return json.dumps([s.as_record() for s in self.steps], indent=2)
 
     def to_python(self) -> str:
-        """The steps as Python calls on `sch`."""
+        """The steps as Python calls on `sch`.
+
+        Returns:
+            One call per line, such as `sch.retire_tags('s_max')`.
+        """
         return "".join(f"sch.{s}\n" for s in self.steps)
 
     @classmethod
     def replay(cls, operator: Operator, steps: str | Iterable[Step]) -> Schedule:
-        """A schedule of `operator` with `steps` applied; `steps` are Steps or the JSON of `to_json`."""
+        """A schedule of `operator` with `steps` applied.
+
+        Args:
+            operator: from `neptune_lab.operators`.
+            steps: Steps, or the JSON of `to_json`.
+
+        Returns:
+            A new schedule; every step was checked again.
+
+        Raises:
+            ScheduleError, RepairError: `steps` is not of that form, or a step is illegal for this operator.
+        """
         schedule = cls(operator)
         if isinstance(steps, str):
             steps = steps_of(steps)
@@ -230,7 +302,11 @@ class Schedule(PrimitiveMethods):
         return schedule
 
     def copy(self) -> Schedule:
-        """An independent schedule with the same steps (programs are shared, they never change)."""
+        """An independent schedule with the same steps.
+
+        Returns:
+            A schedule that shares the programs, which never change.
+        """
         other = Schedule(self.operator)
         other._applied = list(self._applied)
         return other
@@ -260,7 +336,17 @@ class Schedule(PrimitiveMethods):
         return result
 
     def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Runs the program natively as it is now, intermediate buffers and all."""
+        """Runs the current program natively, with all intermediate buffers.
+
+        Args:
+            inputs: arrays by input name, in the operator's shapes; they are cast to its dtypes.
+
+        Returns:
+            Every buffer by name, intermediate ones too.
+
+        Raises:
+            ScheduleError: an input is missing, is no array of numbers, or has another shape.
+        """
         return run(self.program, inputs)
 
     def tag_table(
@@ -271,13 +357,19 @@ class Schedule(PrimitiveMethods):
         inputs: dict[str, np.ndarray] | None = None,
         where: dict[str, int] | None = None,
     ) -> TagTable:
-        """Every value at every iteration of the loop `rolling`, with what each read saw; for small programs.
+        """The values of every buffer at every iteration of a loop, with what each read saw; for small programs.
 
         Args:
             rolling: the loop's name, "j" or "j0".
             phase: a phase of the last step, such as "naive"; default: the program as it is now.
             inputs: arrays by input name; default: random ones.
             where: spatial iterations to show, such as {"i": 0}.
+
+        Returns:
+            A table with one column per iteration; a notebook displays it.
+
+        Raises:
+            ScheduleError: there is no such loop or phase, or the program is too large to record.
         """
         program = self.program
         if phase is not None:

@@ -50,7 +50,17 @@ __all__ = [
 
 
 def find(name: str) -> Callable[..., Operator]:
-    """The function that makes the operator or preset called `name`, such as "attention.causal" or "causal_pf"."""
+    """The function that makes an operator or preset.
+
+    Args:
+        name: of an operator or preset, such as "attention.causal" or "causal_pf".
+
+    Returns:
+        A function from sizes and options to an `Operator`.
+
+    Raises:
+        DefinitionError: there is none of that name; the help lists the nearest names.
+    """
     if not isinstance(name, str):
         raise DefinitionError(
             f"name={shown(name)}: expected the name of an operator, such as 'attention.causal'",

@@ -8,31 +8,21 @@
 
 from `q` (batch, heads, q_len, head_dim), `k` (batch, kv_heads, kv_len, head_dim) and `v` (batch, kv_heads, kv_len,
 v_head_dim) to `out` (batch, heads, q_len, v_head_dim), all of one dtype, with group = heads // kv_heads, as in
-FlexAttention's enable_gqa.  The sizes and options of all of them:
+FlexAttention's enable_gqa.
 
-    batch, heads: number of sequences, and of query heads.
-    seq: the number of queries and of keys; or q_len and kv_len are given instead.
-    head_dim: width of a head of q and k; v_head_dim: of v and out, where it is another.
-    kv_heads: heads of k and v, a divisor of `heads`; as many as `heads` where None.
-    dtype: "float16", "bfloat16" or "float32", of the inputs and `out`; sums are in float32.
-    scale: factor of the scores; 1/sqrt(head_dim) where None.
-    return_lse: a second output `lse` (batch, heads, q_len) in float32, the natural logarithm of the sum over j of
-        exp(score); -inf for a row without any position to see.
-    empty_rows: what `out` is in such a row: "nan", or "zero" as in FlexAttention.
-
-`score_mod(score, b, h, q, kv)` and `mask_mod(b, h, q, kv)` have FlexAttention's signatures.  One mod serves two
-purposes: it is called once with symbols, which makes the definition, and again with NumPy arrays, which makes the
-float64 reference.  So it is written in Python's operators (`+ - * / // % **`, comparisons, `&`, `|`, `~`) and the
-functions of `operators.math` (torch's and NumPy's own functions of the same names work on a mod's arguments too),
-and never in `if`, `and`, `or`, `not`, which would need one truth value for all positions.
+`score_mod(score, b, h, q, kv)` and `mask_mod(b, h, q, kv)` have FlexAttention's signatures.  A mod is called twice:
+with symbols, which gives the definition, and with NumPy arrays, which gives the float64 reference.  So it must use
+Python's operators (`+ - * / // % **`, comparisons, `&`, `|`, `~`) and the functions of `operators.math` (torch's and
+NumPy's functions of the same names also accept a mod's arguments), and not `if`, `and`, `or`, `not`, which need one
+truth value for all positions.
 
     >>> def window(b, h, q, kv):
     ...     return (q >= kv) & (q - kv <= 2)
     >>> general(1, 1, 8, 8, 4, mask_mod=window).params["mask_mod"]
     'window'
 
-A mod may read elements of tensors that it captures (`operators.capture`); each becomes an input of the operator, and
-a kernel supplies it by itself:
+A mod may read elements of tensors that it captures (`operators.capture`); each becomes an input of the operator,
+which a kernel supplies unless the caller does:
 
     >>> slopes = np.array([0.5, 0.25])
     >>> print(general(1, 2, 8, 8, 4, lambda score, b, h, q, kv: score + slopes[h] * (kv - q)).inputs[3])
@@ -80,7 +70,7 @@ Own = ParamSpec("Own")
 
 
 class Options(TypedDict, total=False):
-    """What every operator of this module takes by keyword (the module says what each is)."""
+    """The keyword arguments of every operator of this module (`_SHARED` describes them)."""
 
     q_len: int | None
     kv_len: int | None
@@ -98,6 +88,44 @@ _DEFAULTS: Options = {
 }  # fmt: skip
 
 
+# The arguments of all operators of this module, for their docstrings.
+_SHARED = {
+    "batch": "number of sequences.",
+    "heads": "number of query heads.",
+    "seq": "number of queries and of keys; or give q_len and kv_len instead.",
+    "q_len": "number of queries.",
+    "kv_len": "number of keys.",
+    "head_dim": "width of a head of `q` and `k`.",
+    "kv_heads": "heads of `k` and `v`, a divisor of `heads`; None: as many as `heads`.",
+    "v_head_dim": "width of a head of `v` and `out`; None: head_dim.",
+    "dtype": '"float16", "bfloat16" or "float32", of the inputs and `out`; sums are in float32.',
+    "scale": "factor of the scores; None: 1/sqrt(head_dim).",
+    "return_lse": "also return `lse` (batch, heads, q_len) in float32, the natural logarithm of the sum over j of\n"
+    "        exp(score); -inf for a row without any position to see.",
+    "empty_rows": 'the value of `out` in such a row: "nan", or "zero" as in FlexAttention.',
+}
+_TENSORS = """\
+`q` (batch, heads, q_len, head_dim), `k` (batch, kv_heads, kv_len, head_dim) and `v` (batch, kv_heads, kv_len,
+v_head_dim) to `out` (batch, heads, q_len, v_head_dim); the module has the formula."""
+_RETURNS = """\
+Returns:
+    The operator, from `q`, `k`, `v` and the captured tensors to `out`, or to (`out`, `lse`); shapes as above.
+
+Raises:
+    DefinitionError: a size that is not a positive integer, another dtype, an argument out of range, or a mod that
+        cannot be compiled; the message names it."""
+
+
+def _documented(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
+    """`make` with a docstring that describes the shared arguments, after its own, and the tensors."""
+    if make.__doc__:  # None under python -OO
+        text, _, own = inspect.cleandoc(make.__doc__).partition("\n\nArgs:\n")
+        shared = [n for n in inspect.signature(make).parameters if n in _SHARED and f"    {n}: " not in own]
+        arguments = [*own.rstrip().splitlines(), *(f"    {n}: {_SHARED[n]}" for n in shared)]
+        make.__doc__ = "\n".join([text, "", _TENSORS, "", "Args:", *arguments, "", _RETURNS])
+    return make
+
+
 def _with_options(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
     """`make(..., **options)` with a signature that names every option: `help` and the command line read it."""
     signature = inspect.signature(make)
@@ -106,9 +134,10 @@ def _with_options(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
     hints = Options.__annotations__
     more = [inspect.Parameter(n, kind, default=d, annotation=hints[n]) for n, d in _DEFAULTS.items()]
     make.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-    return make
+    return _documented(make)
 
 
+@_documented
 def general(
     batch: int,
     heads: int,
@@ -126,15 +155,12 @@ def general(
     empty_rows: EmptyRows = "nan",
     live: bool = False,
 ) -> Operator:
-    """Attention with the mods that are given.
+    """Attention with a score mod and a mask mod.
 
     Args:
-        score_mod: the score after scaling, in float32, to another; None leaves it.
-        mask_mod: where it is false, the score counts as -inf; None masks nothing.
-        live: captured tensors are taken as they are, for a kernel that is given them at each call
-            (`operators.capture`).
-
-    The other arguments, and the tensors, are the module's.
+        score_mod: from a scaled score in float32 to a new one; None: unchanged.
+        mask_mod: if it is false, the score is -inf; None: no mask.
+        live: do not copy captured tensors, for a kernel that gets them at each call (`operators.capture`).
     """
     params = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
     mods = {
@@ -150,7 +176,7 @@ def general(
 def full(
     batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[Options]
 ) -> Operator:
-    """Every query sees every key.  Arguments and tensors: the module's."""
+    """Full attention: every query sees every key."""
     params = _lengths(batch, heads, seq, head_dim, options)
     return _operator("attention_full", "Full attention", params, {}, options, None, None)
 
@@ -159,9 +185,9 @@ def full(
 def causal(
     batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[Options]
 ) -> Operator:
-    """A query sees the keys up to its own position; the last query's position is the last key's.
+    """Causal attention: a query sees the keys up to its own position.
 
-    With more queries than keys, the first queries see nothing.  Arguments and tensors: the module's.
+    The last query's position is the last key's. With more queries than keys, the first queries see nothing.
     """
     params = _lengths(batch, heads, seq, head_dim, options)
     return _operator("attention_causal", "Causal attention", params, {}, options, None, _causal_mask(params))
@@ -176,9 +202,12 @@ def gqa(
     causal: bool = True,
     **options: Unpack[Options],
 ) -> Operator:
-    """Grouped-query attention under its own name: `causal`, or with causal=False `full`, with fewer kv_heads.
+    """Grouped-query attention: `causal`, or with causal=False `full`, with fewer kv_heads.
 
-    Source: Neptune, Table 1 (GQA).  Arguments and tensors: the module's.
+    Source: Neptune, Table 1 (GQA).
+
+    Args:
+        causal: a query sees only the keys up to its own position.
     """
     params = _lengths(batch, heads, seq, head_dim, options)
     mask = _causal_mask(params) if causal is True else None
@@ -197,13 +226,11 @@ def alibi(
 ) -> Operator:
     """Attention with linear biases: 2**(-8 * (h + 1) / heads) * (key's position - query's) is added to a score.
 
-    The last query's position is the last key's, so a decoded query stands at kv_len - 1.  Source: Press et al., "Train
-    Short, Test Long"; Neptune, Table 1.
+    The last query's position is the last key's, so the position of a decoded query is kv_len - 1.  Source: Press et
+    al., "Train Short, Test Long"; Neptune, Table 1.
 
     Args:
-        causal: a query sees the keys up to its own position only.
-
-    The other arguments, and the tensors, are the module's.
+        causal: a query sees only the keys up to its own position.
     """
     params = _lengths(batch, heads, seq, head_dim, options)
     offset = params["kv_len"] - params["q_len"]
@@ -226,13 +253,11 @@ def softcap(
     causal: bool = True,
     **options: Unpack[Options],
 ) -> Operator:
-    """Scores kept within ±cap: cap * tanh(score / cap).  Source: Gemma 2; Neptune, Table 1.
+    """Attention with scores limited to ±cap: cap * tanh(score / cap).  Source: Gemma 2; Neptune, Table 1.
 
     Args:
         cap: a positive number.
-        causal: a query sees the keys up to its own position only.
-
-    The other arguments, and the tensors, are the module's.
+        causal: a query sees only the keys up to its own position.
     """
     check_number("cap", cap, DefinitionError, positive=True)
     params = _lengths(batch, heads, seq, head_dim, options)
@@ -254,12 +279,10 @@ def window(
     window: int = 4096,
     **options: Unpack[Options],
 ) -> Operator:
-    """A query sees its own position and the window - 1 keys before it.  Source: Neptune, Table 1.
+    """Sliding-window attention: a query sees its own position and the window - 1 keys before it (Neptune, Table 1).
 
     Args:
-        window: how many keys a query sees at most.
-
-    The other arguments, and the tensors, are the module's.
+        window: the largest number of keys that a query sees.
     """
     positive(window=window)
     params = _lengths(batch, heads, seq, head_dim, options)
@@ -281,12 +304,10 @@ def prefix(
     prefix: int = 1,
     **options: Unpack[Options],
 ) -> Operator:
-    """Every query sees the first `prefix` keys, and of the others those up to its own position (a prefix LM).
+    """Prefix attention: every query sees the first `prefix` keys, and of the others those up to its own position.
 
     Args:
-        prefix: how many keys everybody sees.
-
-    The other arguments, and the tensors, are the module's.
+        prefix: how many keys every query sees.
     """
     positive(prefix=prefix)
     params = _lengths(batch, heads, seq, head_dim, options)
@@ -301,14 +322,12 @@ def prefix(
 
 @_with_options
 def document(doc: Any, heads: int = 1, head_dim: int = 64, causal: bool = True, **options: Unpack[Options]) -> Operator:
-    """Several documents in one sequence: a query sees keys of its own document only.
+    """Attention within documents: one sequence holds several, and a query sees only keys of its own document.
 
     Args:
         doc: the document of each position, integers (batch, seq), as an array or a torch tensor; it becomes the
-            fourth input. Batch and lengths are taken from it.
-        causal: a query sees the keys up to its own position only.
-
-    The other arguments, and the tensors, are the module's.
+            fourth input, and determines batch, q_len and kv_len.
+        causal: a query sees only the keys up to its own position.
     """
     shape = tuple(int(n) for n in np.shape(doc))
     if len(shape) != 2:
@@ -336,9 +355,15 @@ def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) 
 
     Args:
         name: one of `presets.PRESETS`, such as "causal_pf" or "s6".
-        seq: keys, and for prefill queries; MCFuser's modules have their lengths already.
+        seq: number of keys, and for prefill also of queries; None for MCFuser's modules, which have fixed lengths.
         batch: number of sequences.
-        overrides: any argument of the operator that is to be another than the preset's, such as heads or window.
+        overrides: arguments of the operator that replace the preset's, such as heads or window.
+
+    Returns:
+        The operator, such as `causal` or `window` makes it.
+
+    Raises:
+        DefinitionError: there is no such preset, `seq` is missing, or an argument has a wrong name or value.
     """
     if name not in PRESETS:
         raise DefinitionError(f"there is no preset {name!r}", help=f"one of {', '.join(PRESETS)}")
@@ -349,7 +374,7 @@ def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) 
     elif seq is not None:
         sizes["seq"] = seq
     elif found.takes_seq and not {"q_len", "kv_len"} & set(overrides):
-        raise DefinitionError(f"preset {name!r} needs seq", help="say how many keys there are, such as seq=2048")
+        raise DefinitionError(f"preset {name!r} needs seq", help="give the number of keys, such as seq=2048")
     make = _OPERATORS[found.operator]
     unknown = [n for n in sizes if n not in inspect.signature(make).parameters]
     if unknown:

@@ -93,11 +93,17 @@ class Operator:
         return self.build()
 
     def reference(self, *arrays: Any) -> np.ndarray | Arrays:
-        """The outputs in float64, computed in NumPy from the inputs cast up; one array where there is one output.
+        """The outputs in float64, computed in NumPy from the inputs.
 
         Args:
             arrays: the inputs, in order, as anything `numpy.asarray` takes, or torch tensors; captured ones may be
-                left out.
+                omitted.
+
+        Returns:
+            The output, or a tuple of them if the operator has several.
+
+        Raises:
+            DefinitionError: the number of arrays is wrong, or one has another shape.
         """
         if len(arrays) == len(self.inputs) - len(self.captured):
             arrays = (*arrays, *self.captured.values())
@@ -126,7 +132,14 @@ class Operator:
         return found[0] if len(found) == 1 else found
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """Inputs by name, in their dtypes; the same for the same seed. Captured ones are what was captured."""
+        """Random inputs; captured inputs have the captured values.
+
+        Args:
+            seed: the same seed gives the same inputs.
+
+        Returns:
+            Arrays by input name, in the operator's shapes and dtypes.
+        """
         check_integer("seed", seed, 0, 2**63 - 1, DefinitionError)
         arrays = (*self.draw(np.random.default_rng(seed)), *self.captured.values())
         return {t.name: np.ascontiguousarray(a, dtype=t.dtype) for t, a in zip(self.inputs, arrays, strict=True)}

@@ -51,20 +51,23 @@ def custom(
     Args:
         name: a Python identifier; kernels are named after it.
         inputs: the `te.placeholder`s, all of them, in the order of the arguments.
-        outputs: the tensors to give, each made by `te.compute`.
-        reference: float64 arrays, one an input, to the float64 output, or to a tuple of them.  Where it is None, the
-            reference is the unscheduled definition, run natively in float64.
-        title: one line for people; the name where None.
+        outputs: the resulting tensors, each made by `te.compute`.
+        reference: a function from float64 arrays, one per input, to the float64 output, or a tuple of them.  If None,
+            the reference is the unscheduled definition, run natively in float64.
+        title: one line for people; the name if None.
         doc: where the definition comes from.
-        params: what the operator was made from, plain JSON, for the record.
-        template: the schedule that `nl.compile` takes by itself; None: by shape.
-        draw: makes the inputs from a random generator, in order; where None, floats are standard normal, whole
-            numbers are drawn from 0 to 7, and conditions are true or false.
+        params: what the operator was made from, as plain JSON, for the record.
+        template: the template that `nl.compile` uses by default; None: chosen by shape.
+        draw: makes the inputs from a random generator, in order; if None, floats are standard normal, integers
+            are drawn from 0 to 7, and booleans are true or false.
+
+    Returns:
+        The operator, from `inputs` to `outputs`.
 
     Raises:
-        DefinitionError: what the compiler does not take, by the name of the tensor or the stage: names that are no
-            identifiers, or that two tensors share; placeholders that are not listed, or not used; shapes that are
-            not static; other dtypes; `te.scan`, `te.extern`, and stages with several results; reductions with a
+        DefinitionError: the compiler cannot take the definition; the message names the tensor or stage: names that
+            are not identifiers, or that two tensors share; placeholders that are not listed, or not used; shapes that
+            are not static; other dtypes; `te.scan`, `te.extern`, and stages with several results; reductions with a
             condition or a start value, or with an unknown reducer; reads outside a tensor that no condition guards.
     """
     taken, given = _tensors("inputs", inputs), _tensors("outputs", outputs)

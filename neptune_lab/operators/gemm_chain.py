@@ -72,6 +72,9 @@ def gemm_chain(batch: int = 1, m: int = 16, n: int = 16, k: int = 16, h: int = 1
         h: columns of the output.
         dtype: "float16", "bfloat16" or "float32", of the inputs and the output.
 
+    Returns:
+        The operator, from `a`, `b` and `d` to `out`.
+
     Raises:
         DefinitionError: a size that is not a positive integer, or another dtype.
     """
@@ -97,10 +100,17 @@ def gemm_chain(batch: int = 1, m: int = 16, n: int = 16, k: int = 16, h: int = 1
 
 
 def preset(name: str, **overrides: Any) -> Operator:
-    """The chain that MCFuser's Table II calls G1 to G12; `overrides` are arguments of `gemm_chain`.
+    """The chain that MCFuser's Table II calls G1 to G12.
 
     >>> preset("g2", batch=2).params["batch"], preset("G2").params["h"]
     (2, 128)
+
+    Args:
+        name: "g1" to "g12".
+        overrides: arguments of `gemm_chain` that replace the preset's.
+
+    Returns:
+        The operator.
 
     Raises:
         DefinitionError: there is no such preset, or an override has a wrong value or name.

@@ -43,6 +43,9 @@ def l2_norm(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
         cols: columns of `x`, the reduced dimension.
         dtype: "float16", "bfloat16" or "float32", of `x`; `out` is float32.
 
+    Returns:
+        The operator, from `x` to `out`.
+
     Raises:
         DefinitionError: a size that is not a positive integer, or another dtype.
     """
@@ -83,6 +86,9 @@ def rms_norm_max(rows: int = 2, cols: int = 4, eps: float = 1e-6, dtype: str = "
         cols: columns of `x`, the reduced dimension.
         eps: added to the mean of squares; positive.
         dtype: "float16", "bfloat16" or "float32", of `x`; `y_max` is float32.
+
+    Returns:
+        The operator, from `x` to `y_max`.
 
     Raises:
         DefinitionError: a size that is not a positive integer, another dtype, or an eps that is not positive.
@@ -138,6 +144,9 @@ def rms_norm_quantize(rows: int = 2, cols: int = 4, eps: float = 1e-6, dtype: st
         eps: added to the mean of squares; positive.
         dtype: "float16", "bfloat16" or "float32", of `x`.
 
+    Returns:
+        The operator, from `x` to `q` and `scale`.
+
     Raises:
         DefinitionError: a size that is not a positive integer, another dtype, or an eps that is not positive.
     """
@@ -181,6 +190,9 @@ def layer_norm_statistics(rows: int = 2, cols: int = 4, dtype: str = "float32") 
         cols: columns of `x`, the reduced dimension.
         dtype: "float16", "bfloat16" or "float32", of `x`; the outputs are float32.
 
+    Returns:
+        The operator, from `x` to `mean` and `variance`.
+
     Raises:
         DefinitionError: a size that is not a positive integer, or another dtype.
     """
@@ -223,6 +235,9 @@ def layer_norm(rows: int = 2, cols: int = 4, eps: float = 1e-5, dtype: str = "fl
         cols: columns of `x`, the reduced dimension.
         eps: added to the variance; positive.
         dtype: "float16", "bfloat16" or "float32".
+
+    Returns:
+        The operator, from `x`, `gamma` and `beta` to `out`.
 
     Raises:
         DefinitionError: a size that is not a positive integer, another dtype, or an eps that is not positive.

@@ -145,6 +145,9 @@ def performer(
         eps: what is added to each exponential; 0 leaves it out, and with it the stages that it needs.
         dtype: "float16", "bfloat16" or "float32", of the inputs and the output.
 
+    Returns:
+        The operator, from `q`, `k`, `v` and `proj` to `out`.
+
     Raises:
         DefinitionError: a size that is not a positive integer, another dtype, or an eps that is negative.
     """

@@ -35,6 +35,9 @@ def softmax(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
         cols: columns of `x`, the reduced dimension.
         dtype: "float16", "bfloat16" or "float32", of `x` and `out`; sums are in float32.
 
+    Returns:
+        The operator, from `x` to `out`.
+
     Raises:
         DefinitionError: a size that is not a positive integer, or another dtype.
     """
@@ -65,6 +68,9 @@ def log_sum_exp(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operato
         rows: rows of `x`.
         cols: columns of `x`, the reduced dimension.
         dtype: "float16", "bfloat16" or "float32", of `x`; `out` is float32.
+
+    Returns:
+        The operator, from `x` to `out`.
 
     Raises:
         DefinitionError: a size that is not a positive integer, or another dtype.
@@ -103,6 +109,9 @@ def cross_entropy(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Opera
         rows: rows of `logits`, such as tokens.
         cols: columns of `logits`, the classes.
         dtype: "float16", "bfloat16" or "float32", of `logits`; `loss` is float32.
+
+    Returns:
+        The operator, from `logits` and `labels` to `loss`.
 
     Raises:
         DefinitionError: a size that is not a positive integer, or another dtype.

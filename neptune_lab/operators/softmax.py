@@ -29,12 +29,18 @@ _BLOCKS = {"xmax": "s_max", "xexp": "s_exp", "xsum": "s_sum"}
 
 
 def figure1(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
-    """`inp` (rows, cols) to `xsum` (rows,): the sum over each row of exp(inp - the row's max).
+    """`inp` (rows, cols) to `xsum` (rows,): the sum over each row of exp(inp - the row's max) (Neptune, Figure 1).
 
     Args:
         rows: rows of `inp`.
         cols: columns of `inp`, the reduced dimension.
         dtype: "float32" or "float64", of every tensor.
+
+    Returns:
+        The operator, from `inp` to `xsum`.
+
+    Raises:
+        DefinitionError: a size that is not a positive integer, or another dtype.
     """
     positive(rows=rows, cols=cols)
     supported(dtype, "float32", "float64")

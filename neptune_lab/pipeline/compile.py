@@ -36,6 +36,9 @@ def schedule(operator: Operator, template: str | None = None, **options: Any) ->
         template: "rolling_update" or "split_k_update".
         options: the template's, such as block_q and block_kv (elements of a tile) or splits.
 
+    Returns:
+        The schedule, with a remark for each decision.
+
     Raises:
         ScheduleError: no such template or option, or one that cannot be applied.
     """
@@ -80,7 +83,7 @@ def compile(
     validate: str = "quick",
     **options: Any,
 ) -> Kernel:
-    """Compiles an operator (through a template) or a schedule as it stands.
+    """Compiles an operator (through a template) or a schedule as it is.
 
     Args:
         op: an Operator, or a Schedule that the caller made.
@@ -92,6 +95,9 @@ def compile(
         validate: "quick" runs the emitted kernel in NumPy against the definition, at small sizes, on ordinary and on
             special numbers (docs/concepts/validation.md); "full" runs every stage; "none" runs nothing.
         options: the template's, such as block_q and block_kv, and those of code generation (`CodeOptions`).
+
+    Returns:
+        The kernel: call it with torch tensors; it also has every intermediate program and the record.
 
     Raises:
         ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.

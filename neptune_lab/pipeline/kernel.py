@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """What `nl.compile` gives: call it with torch tensors.
+    """A compiled operator, as `nl.compile` returns it: call it with torch tensors.
 
     Args:
-        schedule: the schedule as it was compiled (a copy; later edits of the original do not reach it).
+        schedule: the schedule that was compiled (a copy; later edits of the original do not change it).
         translated: the HTile program before any pass.
         passes: (name, HTile program after it, its notes), in order.
         triton: the emitted module with its provenance.
-        validated: what was run against the definition as it was compiled.
+        validated: which comparisons with the definition were run during compilation.
     """
 
     schedule: Schedule
@@ -67,14 +67,14 @@ class Kernel:
 
     @property
     def outline(self) -> str:
-        """`htile` at a glance: loops, what each loads, multiplies, masks and stores, and lines of code a kernel."""
+        """A summary of `htile`: loops, what each loads, multiplies, masks and stores, and lines of code per kernel."""
         emitted = zip(self.htile.kernels, self.triton.kernels, strict=True)
         said = {tiles.name: f"{len(k.text.splitlines())} lines of {k.language.capitalize()}" for tiles, k in emitted}
         return outline.outline(self.htile, said)
 
     @property
     def source(self) -> str:
-        """The Triton module: it needs torch and Triton only."""
+        """The text of the Triton module, which imports only torch and Triton."""
         return self.triton.text
 
     @property
@@ -106,7 +106,7 @@ class Kernel:
 
     @cached_property
     def spec(self) -> KernelSpec:
-        """What the runtime needs of the kernel: the module's text, its entry, inputs and outputs."""
+        """The runtime's view of the kernel: the module's text, its entry function, inputs and outputs."""
         from neptune_lab.runtime import KernelSpec
 
         return KernelSpec(
@@ -118,11 +118,14 @@ class Kernel:
         )
 
     def __call__(self, *tensors: Any) -> Any:
-        """Launches on CUDA tensors, or in Triton's interpreter where there is no GPU.
+        """Launches on CUDA tensors, or in Triton's interpreter if there is no GPU.
 
         Args:
-            tensors: the operator's inputs, in order. Those that a mod captured may be left out: their values at the
-                time of the definition are used then, copied to the first tensor's device once.
+            tensors: the operator's inputs, in order. Those that a mod captured may be omitted: then their values at the
+                time of the definition are used, copied once to the first tensor's device.
+
+        Returns:
+            The output as a new tensor, or a tuple of them if the operator has several, in its shapes and dtypes.
 
         Raises:
             LaunchError: wrong number, shape, dtype, device or contiguity of an argument.
@@ -133,7 +136,7 @@ class Kernel:
 
     @cached_property
     def _not_captured(self) -> int | None:
-        """The number of inputs that no mod captured; None where all of them, or none, are given by the caller."""
+        """The number of inputs that no mod captured; None if no input was captured, or all were."""
         captured = len(self.operator.captured)
         return len(self.operator.inputs) - captured or None if captured else None
 
@@ -150,7 +153,13 @@ class Kernel:
         return {}
 
     def export(self, path: str | Path) -> Path:
-        """Saves the module to a file that needs torch and Triton only; the file's path.
+        """Saves the module to a file that needs only torch and Triton.
+
+        Args:
+            path: the Python file to write.
+
+        Returns:
+            The file's path.
 
         Raises:
             FileError: the file cannot be written; a file that was there is unchanged.
@@ -158,13 +167,16 @@ class Kernel:
         return write_text(path, self.source)
 
     def as_torch_op(self, name: str | None = None) -> OpOverload:
-        """The kernel as an operator of torch, torch.ops.neptune_lab.<name>: torch.compile and CUDA graphs take it.
+        """The kernel as a torch operator, torch.ops.neptune_lab.<name>, for torch.compile and CUDA graphs.
 
-        It takes the operator's inputs, those that a mod captured too, contiguous, and gives new tensors.  Asking again
-        gives the same operator.
+        Calling this again returns the same operator.
 
         Args:
             name: a Python identifier; None: the program's name and a digest of its source.
+
+        Returns:
+            A function from the operator's inputs, as contiguous tensors and including those that a mod captured, to
+            new tensors.
 
         Raises:
             LaunchError: `name` is no identifier, or another kernel has it.
@@ -174,10 +186,17 @@ class Kernel:
         return torch_op(self._loaded, name)
 
     def relative_error(self, seed: int = 0) -> float:
-        """Runs on random inputs; the largest relative error (Frobenius norm) against the float64 reference.
+        """Runs on random inputs, and compares with the float64 reference.
 
-        Infinite where a NaN or infinity stands in one of the two only (a fully masked row is NaN in both), or where
-        an infinity has another sign.
+        Args:
+            seed: of the random inputs.
+
+        Returns:
+            The largest relative error of an output (Frobenius norm). It is infinite if only one of the two has a NaN or
+            an infinity at some element (a fully masked row is NaN in both), or if infinities differ in sign.
+
+        Raises:
+            LaunchError: the kernel cannot be launched.
         """
         from neptune_lab.runtime import call_on_arrays
 

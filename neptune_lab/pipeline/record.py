@@ -36,7 +36,11 @@ class Applied(NamedTuple):
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, this package and what the compiler stands on."""
+    """Versions of Python, of this package and of the packages that the compiler uses.
+
+    Returns:
+        Versions by package name; "not installed" for a missing one.
+    """
     found = {"python": platform.python_version()}
     for package in ("neptune-lab", *PACKAGES):
         try:

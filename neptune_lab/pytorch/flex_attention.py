@@ -43,34 +43,34 @@ def attention(
     scale: float | None = None,
     **others: Any,
 ) -> torch.Tensor:
-    """Attention with FlexAttention's arguments, in one kernel compiled for the shapes and mods at hand.
+    """Attention with FlexAttention's arguments, in one kernel compiled for these shapes and mods.
 
         score[b, h, i, j] = score_mod(scale * sum over d of q[b, h, i, d] * k[b, h // group, j, d], b, h, i, j)
         weight[b, h, i, :] = softmax over j of score[b, h, i, j], where mask_mod(b, h, i, j)
         out[b, h, i, :] = sum over j of weight[b, h, i, j] * v[b, h // group, j, :]
 
-    The first call for new shapes or new mods compiles; later calls, of later processes too, find the kernel.  Where
+    The first call for new shapes or new mods compiles; later calls, also in later processes, reuse the kernel.  If
     the tuner has a record for the problem on this GPU, its choice is compiled.  Works inside torch.compile without a
     graph break (a mod over a tensor that the compiled function takes or makes leaves the graph: define such mods
     outside of it) and under CUDA-graph capture (after one call outside of it).
 
     Tensors that a mod captures are read by the kernel at each call: their values may change, a new shape or dtype
-    compiles anew.  They are on q's device; one without axes may be on the CPU too, which costs a copy at each call.
-    A mod computes with int64 and float64 as PyTorch does; smaller integers are taken as int32.
-    Any other value that a mod sees (variables, attributes of functions and modules, items of containers) is compared at
-    each call and compiles anew where it changes.  A mod that reads attributes of an object, or uses getattr or an
+    recompiles.  They must be on q's device; a tensor without axes may be on the CPU, which costs a copy at each call.
+    A mod computes with int64 and float64 as PyTorch does; smaller integers become int32.
+    Any other value that a mod reads (variables, attributes of functions and modules, items of containers) is compared
+    at each call, and recompiles if it changes.  A mod that reads attributes of an object, or uses getattr or an
     import, is traced at every call, which takes milliseconds, since what it reads may have changed.
 
     Args:
         q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32.
         k: keys (batch, kv_heads, kv_len, head_dim), of q's dtype.
         v: values (batch, kv_heads, kv_len, v_head_dim), of q's dtype.
-        score_mod: `score_mod(score, b, h, q, kv)`, the score in float32 to another; None leaves it.
-        mask_mod: `mask_mod(b, h, q, kv)`, true where the query sees the key; None masks nothing.  The row of a query
+        score_mod: `score_mod(score, b, h, q, kv)`, from a float32 score to a new one; None: unchanged.
+        mask_mod: `mask_mod(b, h, q, kv)`, true if the query sees the key; None: no mask.  The row of a query
             that sees no key is 0.
         enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
-        scale: factor of the scores; 1/sqrt(head_dim) where None.
-        more, others: arguments of FlexAttention and SDPA that this function does not take; refused, with what to do.
+        scale: factor of the scores; 1/sqrt(head_dim) if None.
+        more, others: arguments of FlexAttention and SDPA that this function refuses, with an alternative.
 
     Returns:
         (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  If only q has a batch above 1, k and v are
@@ -80,7 +80,7 @@ def attention(
 
     Raises:
         LaunchError: a tensor's shape, dtype or device, or it records gradients (there is no backward).
-        DefinitionError: a mod that cannot be compiled; `scale` is no finite number.
+        DefinitionError: a mod that cannot be compiled; `scale` is not a finite number.
         ScheduleError, TileError, EmitError: the stage of the compiler that refused.
     """
     if more or others:

@@ -37,16 +37,18 @@ __all__ = [
 
 
 def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store | None = None) -> Record | None:
-    """The fastest known choice for the operator's definition, shapes and dtypes on a device; None where none is known.
+    """The fastest recorded choice for the operator's definition, shapes and dtypes on a device.
 
-    A record made with the versions of torch and Triton at hand goes before one made with others, and the user's own
-    before those that the package ships.
+    A record made with the installed versions of torch and Triton takes precedence over others, and the user's own
+    records over those of the package. If the user's records cannot be read, they are skipped with a `RecordsWarning`.
 
     Args:
-        device: facts, or a GPU's name ("NVIDIA H200"); None: the GPU at hand.
+        device: facts, or a GPU's name ("NVIDIA H200"); None: the local GPU.
         store: the user's records; None: those in the cache directory.
+        op: the operator.
 
-    The user's records are left out, with a `RecordsWarning`, where they cannot be read.
+    Returns:
+        The record, or None if there is none.
     """
     if device is None:
         device = device_facts()
@@ -64,10 +66,16 @@ def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store 
 
 
 def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Store | None = None) -> Record | None:
-    """As `best`; where there is no record of these sizes, one of the same operator at sizes near them, or None.
+    """The fastest record as `best`, or if there is none, one of the same operator at sizes near these.
 
-    What was best for a batch of one is a good start for a batch of four. Whether it compiles there is for the caller
-    to find out.
+    What was best for a batch of one is a good start for a batch of four. It may fail to compile at these sizes; the
+    caller must handle that.
+
+    Args:
+        op, device, store: as in `best`.
+
+    Returns:
+        The record, or None.
     """
     found = best(op, device, store=store)
     if found is not None:

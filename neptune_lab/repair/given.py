@@ -84,14 +84,17 @@ def solve_given(
     falling: Iterable[str] = (),
     unproved: bool = False,
 ) -> RepairTerm:
-    """A given h as a repair term, proved as a derived one is.
+    """Proves a given h like a derived one.
 
     Args:
         reducer, g, producers, assumptions: as in `solve`; there are no constants.
         h: text over t, and `<name>_before` and `<name>_now` of each producer.
-        shown: producer -> its name in h, where that is another one.
+        shown: producer -> its name in h, if it differs.
         falling: producers that fall as a loop runs (minima); a counterexample moves them down, and others up.
-        unproved: an h that is not proved is let through, and its `unproved` says why.
+        unproved: accept an h that is not proved; its `unproved` says why.
+
+    Returns:
+        The repair term.
 
     Raises:
         RepairError: h cannot be read (step "read"), or g has no form in which an h can be proved.
@@ -219,7 +222,15 @@ def _suspicions(expr: Expr, names: GivenNames, question: Question) -> list[str]:
 
 
 def in_names(term: RepairTerm, names: Iterable[str]) -> str:
-    """A term's h as one would give it: over t, `<name>_before` and `<name>_now` of each producer."""
+    """The h of a repair term, in the names that a caller gives it in.
+
+    Args:
+        term: the repair term.
+        names: a name for each producer, in order.
+
+    Returns:
+        Text over t, and `<name>_before` and `<name>_now` of each producer.
+    """
     symbols = {term.t: Symbol("t")}
     for name, producer in zip(names, term.producers, strict=True):
         symbols |= {term.previous[producer]: Symbol(f"{name}_before"), term.current[producer]: Symbol(f"{name}_now")}

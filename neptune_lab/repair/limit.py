@@ -1,9 +1,9 @@
-"""A time limit for the algebra, which may be asked for more than it can do: (c + r)**100 has 101 terms to separate.
+"""A time limit for the algebra, since some terms take too long: (c + r)**100 has 101 terms to separate.
 
 A second thread watches the one that solves, and ends it by an exception that Python raises there between two bytecodes
-(`PyThreadState_SetAsyncExc`). So SymPy's long calls end too, in any thread, and nothing is slower meanwhile. What is
-interrupted is an expression of this question alone: its symbols are new ones, no other question sees them, and an
-interrupted answer is not kept.
+(`PyThreadState_SetAsyncExc`). So SymPy's long calls end too, in any thread, without slowing it down. An interrupted
+expression belongs to this question only: its symbols are new, no other question uses them, and an interrupted answer
+is not kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from neptune_lab.errors import RepairError
 
 SECONDS = 10.0
-"""Processor time of a question where nothing else is said."""
+"""Default limit of the processor time of a question."""
 
 # Characters of a term.
 _SHOWN = 200
@@ -44,14 +44,17 @@ _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def time_limit(seconds: float, stop: threading.Event | None = None) -> Iterator[None]:
-    """Questions asked inside have so much time, in place of 10 s each.
+    """Sets the processor time for each repair that is solved in the `with` block, instead of 10 s.
 
     Args:
         seconds: of processor time, so that a busy machine refuses nothing that an idle one solves; math.inf: no limit.
         stop: ends a question at once when it is set, from any thread.
 
+    Returns:
+        A context manager.
+
     Raises:
-        RepairError: `seconds` is no number, or negative.
+        RepairError: `seconds` is not a number, or is negative.
 
     >>> from neptune_lab.repair import solve, text
     >>> with time_limit(60):

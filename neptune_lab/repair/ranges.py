@@ -13,13 +13,17 @@ from neptune_lab.repair.term import RepairTerm
 
 
 def at_most_one(term: RepairTerm, ways: Mapping[str, int]) -> str | None:
-    """The reason, as a sentence, that a(r, r') in h = a*t never exceeds 1 on the way; None: it is not shown.
+    """A proof that the factor a(r, r') of h = a*t never exceeds 1 while a loop runs.
 
     a(r, r) = 1, as h(t, r, r) = t; so it is enough that a does not grow as r' moves away from r.
 
     Args:
         ways: producer -> 1 if it only rises as a loop runs (a maximum, a sum of what is not negative), -1 if it only
             falls (a minimum); others are left out.
+        term: the repair term.
+
+    Returns:
+        The reason, as a sentence; None if it is not proved.
 
     >>> from neptune_lab.repair import solve
     >>> at_most_one(solve("sum", "exp(c - r)", ["r"]), {"r": 1})

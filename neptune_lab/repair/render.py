@@ -133,22 +133,34 @@ class _MathML(MathMLPresentationPrinter):
 
 
 def text(expr: Basic) -> str:
-    """Plain text.
+    """An expression as plain text.
 
     >>> from sympy import Dummy, Eq, exp
     >>> t, r, q = Dummy("t"), Dummy("r"), Dummy("r'")
     >>> text(Eq(q, t * r**2 / q**2)), text(t * exp(r - q))
     ("r' = t*r**2/r'**2", "t*exp(r - r')")
+
+    Args:
+        expr: a SymPy expression.
+
+    Returns:
+        Text such as "t*exp(r - r')".
     """
     return _Text().doprint(expr)
 
 
 def latex(expr: Basic) -> str:
-    """LaTeX without delimiters.
+    """An expression as LaTeX, without delimiters.
 
     >>> from sympy import Dummy, exp
     >>> latex(Dummy("t") * exp(Dummy("r1") - Dummy("r1'")))
     "t e^{r_{1} - r_{1}'}"
+
+    Args:
+        expr: a SymPy expression.
+
+    Returns:
+        The LaTeX source.
     """
     return _Latex().doprint(expr)
 
@@ -159,6 +171,12 @@ def mathml(expr: Basic) -> str:
     >>> from sympy import Dummy
     >>> mathml(Dummy("r'"))
     '<msup><mi>r</mi><mo>&#x2032;</mo></msup>'
+
+    Args:
+        expr: a SymPy expression.
+
+    Returns:
+        The elements as text.
     """
     # SymPy writes HTML's entity names, which XML does not know.
     return re.sub(r"&(\w+);", _as_number, _MathML().doprint(expr))
@@ -258,15 +276,27 @@ class Derived:
         raise NotImplementedError
 
     def to_text(self) -> str:
-        """The derivation as plain text."""
+        """The derivation as plain text.
+
+        Returns:
+            One part per step.
+        """
         return "\n".join(step.text for step in self.steps)
 
     def to_latex(self) -> str:
-        """The derivation as LaTeX: an `aligned` block per step."""
+        """The derivation as LaTeX: one `aligned` block per step.
+
+        Returns:
+            The LaTeX source.
+        """
         return "\n\n".join(rf"\[{step.latex}\]" for step in self.steps)
 
     def to_mathml(self) -> str:
-        """The derivation as presentation MathML: a `<math>` element per step, in order."""
+        """The derivation as presentation MathML: one `<math>` element per step, in order.
+
+        Returns:
+            The elements as text.
+        """
         return "\n".join(step.mathml for step in self.steps)
 
 

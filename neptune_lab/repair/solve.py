@@ -32,7 +32,7 @@ def solve(
     assumptions: Mapping[Any, Any] | None = None,
     constants: Iterable[str | Symbol] | str | Symbol | None = None,
 ) -> RepairTerm:
-    """Derive and prove the repair term h of a reduction with reducer f and term g(r, c).
+    """Derives and proves the repair term h of a reduction with reducer f and term g(r, c) (paper, 4.1 and 4.2).
 
     Args:
         reducer: f, one of "sum", "max", "min", "prod", "any", "all".
@@ -41,12 +41,15 @@ def solve(
         assumptions: symbol -> words among positive, nonnegative, negative, nonpositive, nonzero, finite, integer
             (or a mapping of words to booleans).  All symbols are real.
         constants: symbols with one value for the whole reduction, such as eps; h may read them.  None: an input that
-            cannot be separated from r is taken for one, if something is assumed of it (`RepairTerm.constants` says
-            which).  A program should say, and pass () where there is none.
+            cannot be separated from r is treated as one, if something is assumed about it (`RepairTerm.constants`
+            says which).  A program should state them, or pass ().
+
+    Returns:
+        h with its derivation, proofs, checks and guards.
 
     Raises:
-        RepairError: there is no h, or none was proven; `step` says where it ended. "time": it took more than 10 s of
-            processor time, or what `repair.time_limit` says.
+        RepairError: there is no h, or none was proved; `step` is the step that failed. "time": it took more than 10 s
+            of processor time, or the limit of `repair.time_limit`.
 
     >>> print(text(solve("sum", "exp(c - r)", ["r"]).h))
     t*exp(r - r')

@@ -157,6 +157,12 @@ class RepairTerm(Derived):
             current: r' likewise.
             constants: the value of each constant that h reads, by name.
 
+        Returns:
+            h(t, r, r'), in the broadcast shape of the arguments.
+
+        Raises:
+            ValueError: names of `previous`, `current` or `constants` are missing or unknown.
+
         >>> from neptune_lab.repair import solve
         >>> solve("sum", "exp(c - r)", ["r"]).evaluate(2.0, {"r": float("-inf")}, {"r": 1.0})
         0.0
@@ -180,8 +186,12 @@ class RepairTerm(Derived):
             producer: its name, or the caller's symbol.
             producer_reducer: the reducer of the producer itself, such as "max".
 
-        None: the identity of the producer's own reducer will do, since h(identity of f, that, r') is clean.  Else a
-        regular value to start from instead; as t is f's identity then, any regular value is right.
+        Returns:
+            None if the identity of the producer's own reducer can be used, since h(identity of f, that, r') is regular.
+            Otherwise a regular value to start from; as t is f's identity then, any regular value is right.
+
+        Raises:
+            ValueError: there is no such producer or reducer.
 
         >>> from neptune_lab.repair import solve
         >>> solve("sum", "exp(c - r)", ["r"]).initial_stand_in("r", "max") is None
@@ -205,6 +215,13 @@ class RepairTerm(Derived):
         >>> from neptune_lab.repair import solve
         >>> [g.point for g in solve("sum", "exp(c - r)", ["r"]).reachable_guards("r", "max")]
         [-oo]
+
+        Args:
+            producer: its name, or the caller's symbol.
+            producer_reducer: the reducer of the producer itself, such as "max".
+
+        Returns:
+            The guards at those points.
         """
         name = self.symbols[producer].name if isinstance(producer, Symbol) else producer
         return reachable((guard for guard in self.guards if guard.producer == name), producer_reducer)
@@ -234,7 +251,11 @@ class RepairTerm(Derived):
         return cast(Expr, Function("h")(self.t, *self.derivation.previous, *self.derivation.current))
 
     def as_record(self) -> dict[str, Any]:
-        """The answer as plain strings, lists and booleans, for JSON."""
+        """The repair term as plain strings, lists and booleans, for JSON.
+
+        Returns:
+            Keys such as "h", "g0", "change_of_variables", "inverse" and "assumptions".
+        """
         variable, g_c = self.change_of_variables
         return {
             "reducer": self.reducer,

@@ -53,7 +53,7 @@ def solve_vector(
     assumptions: Mapping[Any, Any] | None = None,
     constants: Iterable[str | Symbol] | str | Symbol = (),
 ) -> VectorRepair:
-    """Derive and prove the vector repair of a sum of g(r, c) (the module's text has the theory and its limits).
+    """Derives and proves the vector repair of a sum of g(r, c) (the module's docstring has the theory and its limits).
 
     Args:
         reducer: f; only "sum" has vector repairs.
@@ -61,6 +61,9 @@ def solve_vector(
         producer: the symbol that is the result r of another reduction; every other symbol is an input c.
         assumptions: as in `solve`.
         constants: symbols with one value for the whole reduction, which A may read.
+
+    Returns:
+        The family of sums and the matrix A(r, r'), with derivation and proofs.
 
     Raises:
         RepairError: `step` is "read" (another reducer, several producers), "close" (no finite family), "guard",

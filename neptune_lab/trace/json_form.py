@@ -23,8 +23,14 @@ MOST_BYTES = 256 * MIB
 def to_json(trace: Trace) -> str:
     """The record as JSON.
 
-    Programs repeat a lot from phase to phase, so each distinct line stands once, in `lines`, and a program is a list
+    Programs repeat a lot from phase to phase, so each distinct line is stored once, in `lines`, and a program is a list
     of positions there.
+
+    Args:
+        trace: the record.
+
+    Returns:
+        The text.
     """
     pool: dict[Line, int] = {}
     packed = _pack(trace, Trace, "trace", pool)
@@ -33,7 +39,17 @@ def to_json(trace: Trace) -> str:
 
 
 def from_json(text: str) -> Trace:
-    """The record that `to_json` wrote; TraceError says what is wrong with any other text."""
+    """The record that `to_json` wrote.
+
+    Args:
+        text: JSON of this or an older schema.
+
+    Returns:
+        The record.
+
+    Raises:
+        TraceError: the text is not such a record; the message names the field, the value and what was expected.
+    """
     return _from_data(parse(text, TraceError, most=MOST_BYTES))
 
 
@@ -77,12 +93,30 @@ def _line(row: Any, where: str) -> Line:
 
 
 def save(trace: Trace, path: str | Path) -> None:
-    """Saves the record to `path`, as UTF-8; FileError where it cannot be written, and a file that was there stays."""
+    """Saves the record as a JSON file in UTF-8.
+
+    Args:
+        trace: the record.
+        path: the file to write.
+
+    Raises:
+        FileError: the file cannot be written; a file that was there is unchanged.
+    """
     write_text(path, to_json(trace))
 
 
 def load_trace(path: str | Path) -> Trace:
-    """The record that `save` wrote to `path`; TraceError where there is none."""
+    """The record in a file that `save` wrote; needs only Python's standard library.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The record, upgraded to this version's schema.
+
+    Raises:
+        TraceError: the file cannot be read or is not such a record; the message names the file and the field.
+    """
     text = read_text(path, MOST_BYTES, TraceError)
     try:
         return from_json(text)

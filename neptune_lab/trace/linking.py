@@ -9,10 +9,16 @@ from neptune_lab.trace.record import Line, Trace
 
 
 def links(trace: Trace) -> tuple[str, ...]:
-    """What is wrong with the links between the stages, a sentence each; nothing where all hang together.
+    """Checks the links between the stages of a record.
 
     Every `refs` names lines of the stage above, every edge of a graph two of its nodes, every origin a stage of the
     definition; and every statement of a Triton kernel reaches HTile, the loop program and the definition.
+
+    Args:
+        trace: the record.
+
+    Returns:
+        One sentence per problem; empty if every link has a target.
     """
     return tuple(_program_problems(trace)) + (() if trace.kernel is None else tuple(_kernel_problems(trace)))
 

@@ -29,11 +29,11 @@ _EDITS = ("edit", "edit_text")
 class Explorer(anywidget.AnyWidget):
     """Steps, phases, graphs, algebra, tag tables, HTile and Triton of one compilation, and its schedule to edit.
 
-    Made by `nl.explore(…)`. After edits, `schedule` and `kernel` are the edited ones, and `to_python()` the code.
+    Made by `nl.explore(…)`. After edits, `schedule`, `kernel` and `to_python()` give the edited versions.
 
     Attributes:
         payload: what is shown, as JSON text (widgets/PROTOCOL.md).
-        view: what the person chose to see: step, phase, panes, selection and so on; it may be set from Python.
+        view: the state of the view: step, phase, panes, selection and so on; it may be set from Python.
     """
 
     _esm = page.BUNDLE if page.BUNDLE.is_file() else page.bundle_text()
@@ -59,12 +59,12 @@ class Explorer(anywidget.AnyWidget):
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule as edited: a copy, so that what one does with it does not reach the widget."""
+        """A copy of the edited schedule; changes of the copy do not affect the widget."""
         return self._live.schedule.copy()
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel of the schedule; None where none comes of it yet."""
+        """The kernel of the schedule; None if it cannot be compiled yet."""
         return self._live.kernel
 
     @property
@@ -74,28 +74,50 @@ class Explorer(anywidget.AnyWidget):
         return self._session
 
     def to_python(self) -> str:
-        """The schedule as calls on `sch`, to paste into a cell after `sch = nl.Schedule(op)`."""
+        """The schedule as calls on `sch`, to paste into a cell after `sch = nl.Schedule(op)`.
+
+        Returns:
+            One call per line.
+        """
         return self._live.schedule.to_python()
 
     def check(self) -> str:
-        """Runs the numeric check; what it says."""
+        """Runs the numeric check of the edited schedule.
+
+        Returns:
+            The result in a sentence.
+        """
         return checks.check(self._live.schedule)[1]
 
     # -- files ----------------------------------------------------------------------------------------------
 
     def save_view(self, path: str | PathLike[str]) -> Path:
-        """Writes what is chosen (step, panes, selection and so on) as JSON; the file's path."""
+        """Saves the state of the view (step, panes, selection and so on) as JSON.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The file's path.
+        """
         return views.save(self.view, Path(path))
 
     def open_view(self, path: str | PathLike[str]) -> None:
-        """Chooses what `save_view` wrote; the file is read as data, and checked."""
+        """Restores the view that `save_view` wrote; the file is read as data, and checked.
+
+        Args:
+            path: the file.
+        """
         self.view = views.load(Path(path))
 
     def export_html(self, path: str | PathLike[str] | None = None) -> str:
-        """The whole explorer as one page that opens from disk with no network and no Python; its text.
+        """Exports the whole explorer as one HTML page that needs neither a network nor Python.
 
         Args:
-            path: where to write it, if anywhere.
+            path: the file to write; None: none.
+
+        Returns:
+            The page's text.
         """
         text = payload.saved(self.trace) if self._session is None else payload.static(self._session)
         made = page.page(self.trace, text, views.checked(self.view))
@@ -156,7 +178,7 @@ class Explorer(anywidget.AnyWidget):
                 self._messages.answer(content)
 
     def close(self) -> None:
-        """Closes the widget, and ends a measurement that runs."""
+        """Closes the widget, and ends a running measurement."""
         messages: Messages | None = getattr(self, "_messages", None)
         if messages is not None:
             messages.cancel()
@@ -164,11 +186,18 @@ class Explorer(anywidget.AnyWidget):
 
 
 def explore(what: Operator | Schedule | Kernel | Trace | str | PathLike[str]) -> Explorer:
-    """An explorer, to be displayed in a notebook.
+    """An explorer of a compilation, for display in a notebook.
 
     Args:
-        what: an operator (scheduled by its template), a schedule as it stands, a kernel, a record, or the path of
+        what: an operator (scheduled by its template), a schedule as it is, a kernel, a record, or the path of
             a saved record.
+
+    Returns:
+        The widget.
+
+    Raises:
+        ScheduleError: `what` is none of these, or an operator that no template can schedule.
+        TraceError: the file is not a saved record.
     """
     if isinstance(what, str | PathLike):
         return Explorer(load_trace(Path(what)))
@@ -179,11 +208,12 @@ def explore(what: Operator | Schedule | Kernel | Trace | str | PathLike[str]) ->
     from neptune_lab.pipeline import schedule
 
     if isinstance(what, Operator):
-        what = schedule(what)  # opens even where no kernel comes of it, and says why
+        what = schedule(what)  # opens even if it cannot be compiled to a kernel, and says why
     if isinstance(what, Kernel):
         return Explorer(Session(what.schedule, what))
     if isinstance(what, Schedule):
         return Explorer(Session(what))
     raise ScheduleError(
-        f"explore takes an operator, a schedule, a kernel, a trace or a path, this is {type(what).__name__}"
+        f"explore takes an operator, a schedule, a kernel, a trace or a path, this is {type(what).__name__}",
+        help='for example nl.explore(nl.compile(op)), or nl.explore("record.json")',
     )

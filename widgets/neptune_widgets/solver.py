@@ -329,14 +329,17 @@ def solver(
     assumptions: str | Mapping[str, str | Iterable[str]] = "",
     constants: str | Iterable[str] = "",
 ) -> Solver:
-    """A panel in which one writes a term and watches its repair being derived, live, or refused with the reason.
+    """A panel in which you write a term, and see its repair derived or refused as you type.
 
     Args:
-        g: the term to begin with, as text; the reader changes it.
+        g: the first term, as text; it can be edited in the panel.
         reducer: f, one of "sum", "max", "min", "prod", "any", "all".
         producers: names of the results r of other reductions; every other name is an input.
         assumptions: text such as "r >= 0, eps > 0", or name -> words (`repair.solve`).
         constants: names of inputs with one value for the whole reduction.
+
+    Returns:
+        The widget; its `term` is the repair that was found.
     """
     if isinstance(assumptions, Mapping):
         pairs = [(name, [words] if isinstance(words, str) else words) for name, words in assumptions.items()]

@@ -31,7 +31,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What `nl.time` gives: a row a kernel, shown as a table.
+    """The result of `nl.time`: one row per kernel, shown as a table.
 
     Args:
         rows: the figures, those of failed kernels aside.
@@ -105,18 +105,24 @@ def time(
     flush_l2: bool = True,
     runner: Runner | None = None,
 ) -> Timings:
-    """Times a kernel, and others beside it; interrupting the cell keeps what was measured.
+    """Times a kernel, and others for comparison; interrupting the cell keeps the measurements so far.
 
-    Without a GPU nothing is timed: the rows are estimates, marked as such, with what Triton's interpreter says about
-    the kernel's numbers.
+    Without a GPU nothing is timed: the rows are estimates, marked as such, and say whether the kernel's numbers are
+    right in Triton's interpreter.
 
     Args:
         kernel: from `nl.compile`.
-        against: other kernels, named or in a row.
+        against: other kernels, as a sequence or by name.
         repetitions: timed runs of each.
         warmup: runs before them.
         flush_l2: start each run with a cold L2 cache.
-        runner: where to time; the GPU at hand by default.
+        runner: where to time; the local GPU by default.
+
+    Returns:
+        One row per kernel, shown as a table: times in microseconds, TFLOP/s, GB/s, and the fraction of the roofline.
+
+    Raises:
+        MeasureError: `kernel` or one of `against` is not a kernel.
     """
     for given in (kernel, *(against.values() if isinstance(against, dict) else against)):
         if not hasattr(given, "triton"):
