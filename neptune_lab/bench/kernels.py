@@ -20,7 +20,7 @@ from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.runtime import KernelSpec
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
-from neptune_lab.strict.json_text import read_json
+from neptune_lab.strict.json_text import check_schema, read_json
 from neptune_lab.strict.typed import Line, Name, Text, Words, unpack
 from neptune_lab.tensor_spec import TensorSpec
 
@@ -115,13 +115,10 @@ class Directory:
         manifest = self.path / MANIFEST
         if not manifest.is_file():
             raise MeasureError(f"there is no {manifest}", help="neptune-lab bench --export-kernels writes one")
+        name, help = shown_path(manifest), "neptune-lab bench --export-kernels writes them"
         record = read_json(manifest, MeasureError)
-        if not isinstance(record, dict) or record.get("schema") != SCHEMA or isinstance(record["schema"], bool):
-            raise MeasureError(
-                f"{shown_path(manifest)} holds no exported kernels of schema {SCHEMA}",
-                help="neptune-lab bench --export-kernels writes them",
-            )
-        where = f"{shown_path(manifest)}: kernels"
+        check_schema(record, SCHEMA, name, "exported kernels", MeasureError, help=help)
+        where = f"{name}: kernels"
         kernels = unpack(record.get("kernels"), dict[str, dict[str, dict[str, Any]]], where, MeasureError)
         found = {
             name: {

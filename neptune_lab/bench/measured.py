@@ -12,7 +12,7 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
 from neptune_lab.runtime.timing import Resources
 from neptune_lab.strict.files import read_text, shown_path
-from neptune_lab.strict.json_text import MOST_BYTES, parse
+from neptune_lab.strict.json_text import MOST_BYTES, at_place, check_schema, parse
 from neptune_lab.strict.typed import Count, Extent, Line, Number, OneOf, Time, Words, unpack
 
 SCHEMA = 1
@@ -179,16 +179,11 @@ def from_json(text: str, where: str = "the results") -> Results:
         MeasureError: not JSON, not results, or of another schema.
     """
     record = parse(text, MeasureError, where=where)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA or isinstance(record["schema"], bool):
-        raise MeasureError(
-            f"{where} holds no benchmark results of schema {SCHEMA}", help="neptune-lab bench writes them"
-        )
-    del record["schema"]
-    try:
+    help = "neptune-lab bench writes them"
+    del check_schema(record, SCHEMA, where, "benchmark results", MeasureError, help=help)["schema"]
+    with at_place(where, MeasureError):
         results = unpack(record, Results, "results", MeasureError)
         _check_parts(results)
-    except MeasureError as error:
-        raise MeasureError(f"{where}: {error.reason}", help=error.help) from error
     return results
 
 

@@ -1,4 +1,4 @@
-"""Shape and dtype of tile expressions (design.md section 6): the rules that verifier and emitter share.
+"""Shape and dtype of tile expressions: the rules that verifier and emitter share.
 
 Nothing is promoted silently: an operator's operands have the dtype that the node states, so that every rounding is
 a `Cast` which a reader can see.

@@ -1,4 +1,4 @@
-"""HTile IR to Gluon, for Hopper: warps that copy and warps that compute (design.md section 6).
+"""HTile IR to Gluon, for Hopper: warps that copy and warps that compute.
 
 `emit(program)` returns a module that needs torch and Triton only.  A kernel becomes a producer, one warp that brings
 tiles into rings in shared memory, and consumers, four warps and 64 rows each, that multiply and compute.

@@ -1,4 +1,4 @@
-"""HTile IR to Triton: `emit(program)` returns a module that needs torch and Triton only (design.md section 6).
+"""HTile IR to Triton: `emit(program)` returns a module that needs torch and Triton only.
 
 NaN: sums, products and dots pass it on.  A max or min is `tl.max` or `tl.maximum` as they stand, which drop a NaN on a
 GPU where the other operand is a number: the maximum only shifts the exponentials of a softmax, whose sum has the NaN

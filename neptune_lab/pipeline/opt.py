@@ -13,6 +13,7 @@ from neptune_lab.htile.printer import to_text
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile_passes import ALL_PASSES, apply, summary
 from neptune_lab.strict.files import read_standard_input, read_text, shown_path
+from neptune_lab.strict.json_text import at_place
 from neptune_lab.strict.tokens import MOST_CHARACTERS
 
 
@@ -57,10 +58,8 @@ def run_passes(where: str, text: str, names: Sequence[str]) -> str:
 
 
 def _program(where: str, text: str) -> Program:
-    try:
+    with at_place(where, TextError):
         program = from_text(text)
-    except TextError as error:
-        raise TextError(f"{where}: {error.reason}", help=error.help) from error
     try:
         verify(program)
     except TileError as error:

@@ -19,7 +19,7 @@ from neptune_lab.files import write_text
 from neptune_lab.runtime import KernelSpec, cache_directory, device_facts
 from neptune_lab.strict.emitted import check_emitted
 from neptune_lab.strict.files import MIB
-from neptune_lab.strict.json_text import read_json
+from neptune_lab.strict.json_text import check_schema, read_json
 from neptune_lab.strict.typed import Count, Line, unpack
 
 # Raised whenever the meaning of an entry changes; entries of another schema are compiled again.
@@ -56,8 +56,7 @@ class Entry:
         Raises:
             MeasureError: it is of another schema, another key's, or not as it was written.
         """
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise MeasureError(f"an entry of another schema than {SCHEMA}")
+        check_schema(data, SCHEMA, "entry", "a kernel", MeasureError)
         if not isinstance(data.get("entry"), dict) or data.get("digest") != _digest(key, data["entry"]):
             raise MeasureError("an entry whose digest is not that of what it holds")
         entry = unpack(data["entry"], cls, "entry", MeasureError)

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.choice import choice_of
 from neptune_lab.runtime.timing import Resources
-from neptune_lab.strict.console import printable, shown
+from neptune_lab.strict.console import printable
 from neptune_lab.strict.files import shown_path
-from neptune_lab.strict.json_text import read_json
-from neptune_lab.strict.typed import Line, Number, Time, Words, unpack
+from neptune_lab.strict.json_text import at_place, check_schema, read_json
+from neptune_lab.strict.typed import Line, Number, Time, Words, fit, unpack
 
 # Raised whenever the meaning of a record changes; records of another schema are not read.
 SCHEMA = 1
@@ -108,17 +108,10 @@ def read(path: str | Path) -> tuple[Record, ...]:
     """The records of a file that `dump` wrote; MeasureError says what is wrong with any other file."""
     name = shown_path(path)
     data = read_json(path, MeasureError)
-    if not isinstance(data, dict) or not isinstance(data.get("records"), list):
-        raise MeasureError(f"{name}: not a file of records: expected an object with a list 'records'")
-    if data.get("schema") != SCHEMA or isinstance(data["schema"], bool):
-        raise MeasureError(
-            f"{name}: schema {shown(data.get('schema'))}, this version reads schema {SCHEMA}",
-            help="export the records again with this version",
-        )
+    help = "export the records again with this version"
+    check_schema(data, SCHEMA, name, "tuning records", MeasureError, help=help)
     found = []
-    for n, record in enumerate(data["records"]):
-        try:
+    for n, record in enumerate(fit(data.get("records"), list, f"{name}: records", MeasureError)):
+        with at_place(f"{name}: records[{n}]", MeasureError):
             found.append(Record.from_json(record))
-        except MeasureError as error:
-            raise MeasureError(f"{name}: records[{n}]: {error.reason}", help=error.help) from error
     return tuple(found)

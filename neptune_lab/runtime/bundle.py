@@ -16,9 +16,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +37,7 @@ from neptune_lab.runtime.timing import has_gpu
 from neptune_lab.strict.archives import read_npz
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
-from neptune_lab.strict.json_text import read_json
+from neptune_lab.strict.json_text import at_place, check_schema, read_json
 from neptune_lab.strict.typed import Line, Name, Text, unpack
 
 SCHEMA = 1
@@ -86,12 +85,8 @@ class Workload:
 def read_manifest(folder: Path) -> tuple[Workload, ...]:
     """The entries of a bundle's manifest; MeasureError where there is none, or a field is not of its type."""
     path = folder / "manifest.json"
-    data = _read(path)
-    if data.get("schema") != SCHEMA or isinstance(data["schema"], bool):
-        raise MeasureError(
-            f"{shown_path(folder)}: bundle of schema {shown(data.get('schema'))}, this version reads {SCHEMA}"
-        )
-    with _named(path):
+    data = _read(path, "manifest of a bundle")
+    with at_place(shown_path(path), MeasureError):
         entries = unpack(data.get("entries"), tuple[Workload, ...], "entries", MeasureError)
         for kernel in (k for entry in entries for k in entry.kernels):
             if not KERNEL.fullmatch(kernel.file):
@@ -107,7 +102,7 @@ def read_entry(folder: Path, data: Workload) -> Entry:
     values: dict[str, np.ndarray] = {}
     if data.values is not None:
         values = read_npz(inside(folder, data.values, MeasureError), MeasureError)
-    with _named(folder / "manifest.json"):
+    with at_place(shown_path(folder / "manifest.json"), MeasureError):
         task = Task.from_json(data.task, values)
     kernels = {
         k.file: KernelSpec(
@@ -120,15 +115,6 @@ def read_entry(folder: Path, data: Workload) -> Entry:
         for k in data.kernels
     }
     return Entry(data.name, task, kernels)
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Errors name the file."""
-    try:
-        yield
-    except MeasureError as error:
-        raise MeasureError(f"{shown_path(path)}: {error.reason}", help=error.help) from error
 
 
 class Results:
@@ -179,22 +165,16 @@ class Results:
 
 def read_results(path: Path) -> tuple[DeviceFacts, dict[str, Measurement]]:
     """The device and the measurements, by kernel file, of a results file; MeasureError where there are none."""
-    data = _read(path)
-    if data.get("schema") != SCHEMA or isinstance(data["schema"], bool):
-        raise MeasureError(
-            f"{shown_path(path)}: results of schema {shown(data.get('schema'))}, this version reads {SCHEMA}"
-        )
-    with _named(path):
+    data = _read(path, "results")
+    with at_place(shown_path(path), MeasureError):
         device = unpack(data.get("device"), DeviceFacts, "device", MeasureError)
         found = unpack(data.get("results"), dict[Line, Measurement], "results", MeasureError)
     return device, found
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, what: str) -> dict[str, Any]:
     data = read_json(path, MeasureError, help="is this a bundle's folder?")
-    if not isinstance(data, dict):
-        raise MeasureError(f"{shown_path(path)}: expected an object")
-    return data
+    return check_schema(data, SCHEMA, shown_path(path), what, MeasureError)
 
 
 def run(

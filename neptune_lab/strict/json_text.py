@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from neptune_lab.strict.console import printable, shown
 from neptune_lab.strict.files import MIB, read_text
-from neptune_lab.strict.values import Refusal
+from neptune_lab.strict.values import Refusal, is_integer
 
 # A record of a compilation has a few megabytes; none of the formats needs more than this.
 MOST_BYTES = 256 * MIB
@@ -25,6 +27,44 @@ MOST_INTEGER = (1 << 63) - 1
 def read_json(path: str | os.PathLike[str], error: Refusal, *, most: int = MOST_BYTES, help: str | None = None) -> Any:
     """The plain data of a JSON file; `error`, with the file's name, if there is none."""
     return parse(read_text(path, most, error, help=help), error, where=printable(os.fspath(path)), most=most)
+
+
+def check_schema(
+    data: Any, schema: int, where: str, what: str, error: Refusal, *, help: str | None = None
+) -> dict[str, Any]:
+    """`data`, if it is an object whose field "schema" is `schema`; else `error`.
+
+    Args:
+        where: the file, for messages.
+        what: what it should hold, for messages.
+
+    >>> from neptune_lab.errors import MeasureError
+    >>> check_schema({"schema": 2}, 1, "a.json", "tuning records", MeasureError)
+    Traceback (most recent call last):
+    neptune_lab.errors.MeasureError: a.json: tuning records of schema 2, this version reads schema 1
+    """
+    if not isinstance(data, dict):
+        raise error(f"{where}: no {what}: expected an object with a field 'schema'", help=help)
+    found = data.get("schema")
+    if not is_integer(found) or found != schema:
+        raise error(f"{where}: {what} of schema {shown(found)}, this version reads schema {schema}", help=help)
+    return data
+
+
+@contextmanager
+def at_place(where: str, error: Refusal) -> Iterator[None]:
+    """Puts `where` and a colon before what an `error` in the block says.
+
+    >>> from neptune_lab.errors import MeasureError
+    >>> with at_place("a.json", MeasureError):
+    ...     raise MeasureError("no records")
+    Traceback (most recent call last):
+    neptune_lab.errors.MeasureError: a.json: no records
+    """
+    try:
+        yield
+    except error as refusal:
+        raise error(f"{where}: {refusal.reason}", help=refusal.help) from refusal
 
 
 def parse(text: str | bytes, error: Refusal, *, where: str = "", most: int = MOST_BYTES) -> Any:

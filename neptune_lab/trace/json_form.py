@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from neptune_lab.errors import TraceError
 from neptune_lab.files import write_text
 from neptune_lab.strict.files import MIB, read_text, shown_path
-from neptune_lab.strict.json_text import parse
+from neptune_lab.strict.json_text import at_place, parse
 from neptune_lab.strict.typed import fit, hints_of, members, plain, unpack
 from neptune_lab.trace.record import Line, Trace
 from neptune_lab.trace.schema import upgrade
@@ -118,10 +118,8 @@ def load_trace(path: str | Path) -> Trace:
         TraceError: the file cannot be read or is not such a record; the message names the file and the field.
     """
     text = read_text(path, MOST_BYTES, TraceError)
-    try:
+    with at_place(shown_path(path), TraceError):
         return from_json(text)
-    except TraceError as error:
-        raise TraceError(f"{shown_path(path)}: {error.reason}", help=error.help) from error
 
 
 def _leaf(value: Any, hint: Any, where: str) -> Any:

@@ -10,7 +10,7 @@ from neptune_lab.errors import TraceError
 from neptune_lab.files import write_text
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import read_text, shown_path
-from neptune_lab.strict.json_text import parse
+from neptune_lab.strict.json_text import at_place, parse
 from neptune_lab.strict.typed import plain
 
 FORMAT = "neptune_lab view"
@@ -38,10 +38,8 @@ def load(path: str | Path) -> dict[str, Any]:
         raise TraceError(f"{name}: not a saved view", help="write one with explorer.save_view(path)")
     if data.get("version") != VERSION or isinstance(data["version"], bool):
         raise TraceError(f"{name}: a view of version {shown(data.get('version'))}, this one reads version {VERSION}")
-    try:
+    with at_place(name, TraceError):
         return checked(data.get("view"))
-    except TraceError as error:
-        raise TraceError(f"{name}: {error.reason}", help=error.help) from error
 
 
 def checked(view: Any) -> dict[str, Any]:

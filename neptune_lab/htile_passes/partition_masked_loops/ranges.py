@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 from neptune_lab.htile.affine import (
     Affine,
@@ -89,42 +90,26 @@ class Span:
 
 def everywhere(formula: Formula, span: Span) -> Range:
     """Iterations for which `formula` is true at every lane; not always all of these, always only these."""
-    match formula:
-        case Unknown():
-            return span.none
-        case Atom():
-            found = _solve(formula.least, span, is_hull=False)
-            return span.none if found is None else found
-        case Junction(op="and", parts=parts):
-            found = span.all
-            for part in parts:
-                found = span.meet(found, everywhere(part, span))
-            return found
-        case Junction(parts=parts):
-            found = span.none
-            for part in parts:
-                found = span.inside_union(found, everywhere(part, span))
-            return found
+    return _range_of(formula, span, is_hull=False)
 
 
 def somewhere(formula: Formula, span: Span) -> Range:
     """A range outside which `formula` is false at every lane."""
+    return _range_of(formula, span, is_hull=True)
+
+
+def _range_of(formula: Formula, span: Span, *, is_hull: bool) -> Range:
+    unknown = span.all if is_hull else span.none
     match formula:
         case Unknown():
-            return span.all
+            return unknown
         case Atom():
-            found = _solve(formula.greatest, span, is_hull=True)
-            return span.all if found is None else found
-        case Junction(op="and", parts=parts):
-            found = span.all
-            for part in parts:
-                found = span.meet(found, somewhere(part, span))
-            return found
-        case Junction(parts=parts):
-            found = span.none
-            for part in parts:
-                found = span.hull(found, somewhere(part, span))
-            return found
+            found = _solve(formula.greatest if is_hull else formula.least, span, is_hull=is_hull)
+            return unknown if found is None else found
+        case Junction(op=op, parts=parts):
+            either = span.hull if is_hull else span.inside_union
+            join, start = (span.meet, span.all) if op == "and" else (either, span.none)
+            return reduce(join, (_range_of(part, span, is_hull=is_hull) for part in parts), start)
 
 
 def depends_on(formula: Formula, var: str) -> bool:
