@@ -16,9 +16,10 @@ WARPS = (1, 2, 4, 8, 16, 32)
 # Tiles that Triton may load ahead; each takes shared memory, of which no GPU has enough for more.
 MOST_STAGES = 16
 
-# What `annotate` may say of a loop: two hints for the launch, that the loop is no dimension of a tile, and words.
-NOTES = ("num_warps", "num_stages", "sequential", "note")
-
+# Hints for the launch: they change no number.
+HINTS = ("num_warps", "num_stages")
+# What `annotate` may say of a loop: hints for the launch, that the loop is no dimension of a tile, and words.
+NOTES = (*HINTS, "sequential", "note")
 
 # The largest integer that a loop variable of the programs holds.
 INT32_MAX = 2**31 - 1
@@ -102,7 +103,7 @@ _EXAMPLES = {"block_q": 64, "block_kv": 64, "block_out": 64, "splits": 8}
 def _check_entry(where: str, name: str, value: Any, default: Any) -> None:
     if value is None and default is None:
         return
-    if name in ("num_warps", "num_stages"):
+    if name in HINTS:
         check_hint(name, value, where)
     elif not is_count(value):
         such = f" such as {_EXAMPLES.get(name, default)}"

@@ -9,13 +9,14 @@ The function takes a program and keyword arguments, and gives an `Outcome`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
-from neptune_lab.loop_schedule.kinds import Kind
+from neptune_lab.loop_schedule.cut_loops import CutLoop, Cutting, NewSize, ResizedLoop
+from neptune_lab.loop_schedule.kinds import FORMULA, Kind
 from neptune_lab.loop_schedule.outcome import Outcome
 
 _Apply = TypeVar("_Apply", bound=Callable[..., Outcome])
@@ -51,6 +52,8 @@ class Primitive:
         makes: how many of the names that were made the method returns: "nothing", "one" or "several".
         made: what they name, for the method's docstring.
         same_values: after it every value and every loop is what it was.
+        silent: no program and no kernel depends on it: it is for readers.
+        partial: it makes partial results of a reduction along its argument `loop`.
     """
 
     name: str
@@ -62,6 +65,8 @@ class Primitive:
     makes: Literal["nothing", "one", "several"] = "nothing"
     made: str = ""
     same_values: bool = False
+    silent: bool = False
+    partial: bool = False
 
     def parameter(self, name: str) -> Parameter | None:
         """The parameter called `name`, if there is one."""
@@ -89,6 +94,45 @@ class Primitive:
         named = [p.kind.block_of(arguments[p.name]) for p in self.parameters if p.name in arguments]
         return [name for name in named if name is not None]
 
+    @property
+    def repairs(self) -> bool:
+        """Whether it derives repair terms: such a primitive also takes one."""
+        return any(p.kind is FORMULA for p in self.parameters)
+
+    def is_silent(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a step with these arguments changes no number: a remark, or a hint for the launch."""
+        return self.silent or any(arguments.get(p.name) in p.kind.silent for p in self.parameters)
+
+    # -- loops that are cut --------------------------------------------------------------------------------
+
+    def _cutting(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any, str, Cutting]]:
+        """Each argument that cuts loops: its name, its value, where, and how."""
+        for p in self.parameters:
+            if p.kind.cutting is not None and p.name in arguments:
+                for place in self.parameters:
+                    if place.kind.control == p.kind.cutting.at and place.name in arguments:
+                        yield p.name, arguments[p.name], arguments[place.name], p.kind.cutting
+                        break
+
+    def cut_loops(self, arguments: Mapping[str, Any]) -> list[CutLoop]:
+        """The loops that a step with these arguments cuts."""
+        return [cut for _, value, at, how in self._cutting(arguments) for cut in how.loops(value, at)]
+
+    def without_sizes(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments but for those that say how loops are cut."""
+        cutting = {name for name, *_ in self._cutting(arguments)}
+        return {name: value for name, value in arguments.items() if name not in cutting}
+
+    def with_sizes(self, arguments: Mapping[str, Any], new: NewSize) -> dict[str, Any]:
+        """The arguments with each size replaced."""
+        changed = {name: how.with_sizes(value, at, new) for name, value, at, how in self._cutting(arguments)}
+        return {**arguments, **changed}
+
+    def resized(self, arguments: Mapping[str, Any], loop: ResizedLoop) -> dict[str, Any]:
+        """The arguments for loops with other extents."""
+        changed = {name: how.resized(value, at, loop) for name, value, at, how in self._cutting(arguments)}
+        return {**arguments, **changed}
+
 
 def primitive(
     *,
@@ -97,6 +141,8 @@ def primitive(
     makes: Literal["nothing", "one", "several"] = "nothing",
     made: str = "",
     same_values: bool = False,
+    silent: bool = False,
+    partial: bool = False,
 ) -> Callable[[_Apply], _Apply]:
     """Declares a function as a primitive; see `Primitive` for the arguments. The function stays as it is.
 
@@ -107,7 +153,9 @@ def primitive(
     def declare(apply: _Apply) -> _Apply:
         summary = (inspect.getdoc(apply) or "").split("\n")[0]
         parameters = tuple(_parameters(apply))
-        declaration = Primitive(apply.__name__, apply, ours, summary, parameters, after, makes, made, same_values)
+        declaration = Primitive(
+            *(apply.__name__, apply, ours, summary, parameters, after, makes, made, same_values, silent, partial)
+        )
         apply.primitive = declaration  # type: ignore[attr-defined]
         return apply
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import SCOPES
-from neptune_lab.loop_schedule.arguments import NOTES, is_count
+from neptune_lab.loop_schedule.arguments import HINTS, NOTES, is_count
+from neptune_lab.loop_schedule.cut_loops import FACTORS, SIZE, TILES, Cutting
 from neptune_lab.strict.console import shown
 
 THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -67,6 +68,8 @@ class Kind:
         refusal: of a value that is not among the choices, with {name} and {value}.
         explicit: a step names the argument even where it has its default.
         own: of a loop, that it is named with the block that the primitive is given.
+        cutting: how a value cuts loops, and what it becomes if they have other extents.
+        silent: values with which a step changes no number.
     """
 
     control: str
@@ -81,6 +84,8 @@ class Kind:
     refusal: str = ""
     explicit: bool = False
     own: bool = False
+    cutting: Cutting | None = None
+    silent: tuple[Any, ...] = ()
 
     def check(self, primitive: str, name: str, value: Any) -> None:
         """Raise ScheduleError where `value` of the argument `name` is not of this kind."""
@@ -135,8 +140,8 @@ NewName: TypeAlias = Annotated[
 ]
 # A buffer that the block reads.
 BufferName: TypeAlias = Annotated[str, replace(_TEXT, control="buffer")]
-# Elements of a tile, or iterations of a loop.
-Size: TypeAlias = Annotated[int, Kind("int", "int", is_count, "a positive integer", "for example 64")]
+# Elements of a tile: the loop that the primitive names is cut into tiles.
+Size: TypeAlias = Annotated[int, Kind("int", "int", is_count, "a positive integer", "for example 64", cutting=SIZE)]
 # Extents of the loops that a loop is split into; None for one that is worked out.
 Factors: TypeAlias = Annotated[
     list[int | None],
@@ -144,6 +149,7 @@ Factors: TypeAlias = Annotated[
         *("factors", "Iterable[int | None]", _is_factors, "positive integers, at most one of them None"),
         "for example (None, 64)",
         of_step=_listed,
+        cutting=FACTORS,
     ),
 ]
 # A tile's size for each loop.
@@ -152,17 +158,16 @@ TileSizes: TypeAlias = Annotated[
     Kind(
         *("tiles", "int", _is_sizes, "a positive integer for each loop", "for example tile('s_max', i=64, j=64)"),
         written="named",
+        cutting=TILES,
     ),
 ]
-# A scalar formula.
-Formula: TypeAlias = Annotated[
-    str,
-    replace(
-        _TEXT,
-        expected="a formula as a string",
-        example="for example 't * exp(xmax_before - xmax_now)', or leave it out, and it is derived",
-    ),
-]
+# A scalar formula: a repair term that is given.
+FORMULA = replace(
+    _TEXT,
+    expected="a formula as a string",
+    example="for example 't * exp(xmax_before - xmax_now)', or leave it out, and it is derived",
+)
+Formula: TypeAlias = Annotated[str, FORMULA]
 # Words for readers.
 Sentence: TypeAlias = Annotated[str, replace(_TEXT, control="sentence")]
 Switch: TypeAlias = Annotated[
@@ -178,7 +183,12 @@ Scope: TypeAlias = Annotated[str, _choice(SCOPES, "{name}={value} is not a memor
 MapPolicy: TypeAlias = Annotated[str, _choice(("auto", "inline", "keep"), "{name}={value} is not a policy")]
 # What a note on a loop says; the editor leaves out "note", which is for words.
 NoteKey: TypeAlias = Annotated[
-    str, replace(_choice(NOTES, "there is no annotation {value}"), offered=tuple(k for k in NOTES if k != "note"))
+    str,
+    replace(
+        _choice(NOTES, "there is no annotation {value}"),
+        offered=tuple(k for k in NOTES if k != "note"),
+        silent=HINTS,
+    ),
 ]
 NoteValue: TypeAlias = Annotated[
     str | int,
@@ -190,6 +200,7 @@ NoteValue: TypeAlias = Annotated[
 ]
 
 __all__ = [
+    "FORMULA",
     "SCOPES",
     "THREADS",
     "BlockName",

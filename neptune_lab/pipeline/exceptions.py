@@ -10,6 +10,7 @@ from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.tree import blocks, find_block
+from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.schedule import Applied, Schedule
 from neptune_lab.pipeline.record import Applied as AppliedPass
 from neptune_lab.repair import RepairTerm, VectorRepair
@@ -56,7 +57,7 @@ def repaired_by_vectors(scheduled: Schedule) -> frozenset[str]:
 def _repairs(scheduled: Schedule) -> Iterator[tuple[Applied, RepairTerm | VectorRepair]]:
     """Each repair of the schedule with the step that derived it; cuts and remarks show repairs that came to nothing."""
     for applied in scheduled.history:
-        if applied.step.primitive not in ("rolling_update", "split_k_update"):
+        if not PRIMITIVES[applied.step.primitive].repairs:
             continue
         for phase in applied.outcome.phases:
             if phase.derivation is not None and phase.refusal is None:

@@ -106,6 +106,8 @@ def check_validation(kernel: Any) -> None:
 
 def count_kernel(case: Case, kernel: Any, outcome: Outcome) -> None:
     """Which primitives and passes took part, and whether reductions share a kernel; its texts are read back."""
+    from neptune_lab.loop_schedule import PRIMITIVES
+
     outcome.met.update(f"primitive {step.primitive}" for step in kernel.schedule.steps)
     check_texts(kernel.schedule, each=case["seed"] % 8 == 0)
     before = kernel.translated
@@ -115,7 +117,7 @@ def count_kernel(case: Case, kernel: Any, outcome: Outcome) -> None:
             outcome.met[f"pass {name}"] += 1
             check_text(name, tiles)
         before = tiles
-    updates = sum(step.primitive in ("rolling_update", "split_k_update") for step in kernel.schedule.steps)
+    updates = sum(PRIMITIVES[step.primitive].repairs for step in kernel.schedule.steps)
     reductions = sum(len(stage_names) for stage_names in [_reductions(kernel)])
     outcome.fused |= updates > 0 or (reductions > 1 and len(kernel.htile.kernels) < reductions)
 

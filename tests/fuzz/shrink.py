@@ -140,8 +140,8 @@ def as_python(case: Case) -> str:
 def _steps(case: Case) -> list[str]:
     import random
 
+    from fuzz.random_steps import step
     from fuzz.run_case import custom_operator
-    from fuzz.schedules import step
     from neptune_lab.errors import NeptuneError
     from neptune_lab.loop_schedule import Schedule
     from neptune_lab.pipeline import schedule

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from fuzz import random_steps
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule import PRIMITIVES, Schedule, as_method, methods, primitives
+from neptune_lab.loop_schedule.cut_loops import CutLoop, Resized
 from neptune_lab.loop_schedule.declare import Primitive, declared, primitive
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopNames, Scope, Size, TileSizes
 from neptune_lab.loop_schedule.outcome import Outcome
@@ -136,6 +139,52 @@ def test_none_stands_for_a_default_of_none_only():
 def test_blocks_are_found_by_kind():
     assert PRIMITIVES["rolling_update"].blocks({"block": "s_sum", "loop": "s_max.j"}) == ["s_sum", "s_max"]
     assert PRIMITIVES["remark"].blocks({"text": "s_max.j"}) == []
+
+
+def test_steps_that_change_no_number_are_known_by_declaration():
+    def silent(name: str, **arguments: object) -> bool:
+        return PRIMITIVES[name].is_silent(arguments)
+
+    assert silent("remark", text="why")
+    assert silent("annotate", loop="s.j", key="num_warps", value=4)
+    assert not silent("annotate", loop="s.j", key="sequential", value=1)
+    assert not silent("cut", block="s")
+    assert not silent("set_scope", block="s", scope="local")
+    assert {p.name for p in PRIMITIVES.values() if p.repairs} == {"rolling_update", "split_k_update"}
+
+
+def test_loops_that_a_step_cuts_are_found_by_kind():
+    cut = PRIMITIVES["tile"].cut_loops({"block": "qk", "tiles": {"i": 16, "j": 8}})
+    assert cut == [CutLoop("qk.i", 16), CutLoop("qk.j", 8)]
+    assert PRIMITIVES["split"].cut_loops({"loop": "qk.j", "factors": [None, 4, 2]}) == [CutLoop("qk.j", 2, 4)]
+    assert PRIMITIVES["split"].cut_loops({"loop": "qk.j", "factors": [8, None]}) == [CutLoop("qk.j", 0)]
+    assert PRIMITIVES["tile_outermost"].cut_loops({"loop": "qk.j", "size": 8}) == [CutLoop("qk.j", 8)]
+    assert SAMPLE.cut_loops({"block": "s", "loops": ["i"], "size": 4}) == [], "a size without a loop cuts none"
+    assert PRIMITIVES["cut"].cut_loops({"block": "s"}) == []
+
+
+def test_sizes_follow_the_loops_that_they_cut():
+    halved = Resized(64, 32, lambda size: size // 2)
+    tile = {"block": "qk", "tiles": {"i": 16, "j": 8}}
+    assert PRIMITIVES["tile"].resized(tile, lambda _: halved) == {"block": "qk", "tiles": {"i": 8, "j": 4}}
+    split = {"loop": "qk.j", "factors": [2, 4, 8], "names": ["a", "b", "c"]}
+    assert PRIMITIVES["split"].resized(split, lambda _: halved) == {**split, "factors": [4, 2, 4]}
+    assert PRIMITIVES["split"].with_sizes(split, lambda _, size: size + 1) == {**split, "factors": [3, 5, 9]}
+    assert PRIMITIVES["split"].without_sizes(split) == {"loop": "qk.j", "names": ["a", "b", "c"]}
+    outermost = {"loop": "qk.j", "size": 8}
+    assert PRIMITIVES["tile_outermost"].with_sizes(outermost, lambda loop, size: len(loop) * size)["size"] == 32
+
+
+def test_random_steps_are_drawn_from_declarations():
+    """Every primitive but the remark, with arguments of their kinds; also one that only this file declares."""
+    rng, sch = random.Random(0), Schedule(softmax.figure1(4, 8))
+    drawn = [random_steps.step(rng, sch) for _ in range(400)]
+    assert {step.primitive for step in drawn} == set(PRIMITIVES) - {"remark"}
+    for step in drawn:
+        PRIMITIVES[step.primitive].check(step.plain_arguments())
+    for p in (SAMPLE, SIZED):
+        for _ in range(20):
+            p.check(random_steps.arguments(rng, p, sch))
 
 
 def test_a_parameter_without_a_kind_is_refused():

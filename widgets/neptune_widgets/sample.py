@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neptune_lab.errors import NeptuneError
 from neptune_widgets.sizes import again, tiny
@@ -44,16 +44,11 @@ def _sample(operator: Operator, steps: tuple[Step, ...]) -> tuple[Schedule, str]
 
 def _scaled(step: Step, real: Schedule, small: Schedule) -> Step:
     """The step with its sizes scaled by the loops that they split."""
-    arguments: dict[str, Any] = step.as_record()["arguments"]
-    if step.primitive == "tile":
-        block = arguments["block"]
-        tiles = {var: _size(size, f"{block}.{var}", real, small) for var, size in arguments["tiles"].items()}
-        arguments["tiles"] = tiles
-    elif step.primitive == "split":
-        arguments["factors"] = [f and _size(f, arguments["loop"], real, small) for f in arguments["factors"]]
-    else:
-        return step
-    return type(step).of(step.primitive, **arguments)
+    from neptune_lab.loop_schedule import PRIMITIVES
+
+    primitive = PRIMITIVES[step.primitive]
+    scaled = primitive.with_sizes(step.plain_arguments(), lambda loop, size: _size(size, loop, real, small))
+    return type(step).of(step.primitive, **scaled)
 
 
 def _size(size: int, loop: str, real: Schedule, small: Schedule) -> int:

@@ -113,13 +113,14 @@ def rolling_loops(schedule: Schedule) -> list[str]:
 
 def best_loop(schedule: Schedule, phase: str | None = None) -> str | None:
     """The loop that the schedule rolls over, or the first that a reduction runs along."""
+    from neptune_lab.loop_schedule import PRIMITIVES
     from neptune_lab.pipeline.facts import block_facts, loop_names
 
     program = next((p.program for p in schedule.phases if p.key == phase), schedule.program)
     present = loop_names(program)
     for step in reversed(schedule.steps):
         loop = dict(step.arguments).get("loop")
-        if step.primitive in ("rolling_update", "split_k_update", "privatize_reduction") and isinstance(loop, str):
+        if PRIMITIVES[step.primitive].partial and isinstance(loop, str):
             var = loop.partition(".")[2]
             if var in present:
                 return var

@@ -162,7 +162,7 @@ def _bounds(predicate: Expr, it: Iter, loop: str) -> bool:
     return bool(used) and (used <= variables(it.binding) or loop in used)
 
 
-@primitive(ours=True, makes="one", made="The local block.")
+@primitive(ours=True, makes="one", made="The local block.", partial=True)
 def privatize_reduction(program: Program, *, loop: LoopRef) -> Outcome:
     """The reduction of "block.loop" split along that loop: a local part a tile, a global part in a nest of its own.
 

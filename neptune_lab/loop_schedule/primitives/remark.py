@@ -9,7 +9,7 @@ from neptune_lab.loop_schedule.kinds import Sentence
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 
-@primitive(ours=True, same_values=True)
+@primitive(ours=True, same_values=True, silent=True)
 def remark(program: Program, *, text: Sentence) -> Outcome:
     """A sentence for readers of the record; the program stays as it is.
 

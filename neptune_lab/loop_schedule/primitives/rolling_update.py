@@ -102,7 +102,7 @@ def privatize_here(program: Program, name: str, var: str) -> tuple[Program, str]
     return program, made.local
 
 
-@primitive(ours=True, makes="several", made="The local blocks that were made.")
+@primitive(ours=True, makes="several", made="The local blocks that were made.", partial=True)
 def rolling_update(
     program: Program,
     *,

@@ -134,7 +134,7 @@ def read_local(program: Program, name: str, half: Halves, var: str) -> Program:
     return tree.replace_block(program, name, replace(block, body=map_store(block.body, lambda e: transform(e, rule))))
 
 
-@primitive(ours=True, makes="several", made="The local blocks that were made.")
+@primitive(ours=True, makes="several", made="The local blocks that were made.", partial=True)
 def split_k_update(
     program: Program,
     *,

@@ -7,6 +7,9 @@ from dataclasses import replace
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.verify import verify
+from neptune_lab.loop_schedule import PRIMITIVES
+from neptune_lab.loop_schedule.cut_loops import Resized
+from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.remembered import at_other_sizes
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.operators import Operator, TensorSpec
@@ -42,34 +45,10 @@ def specs_of(program: Program, names: tuple[str, ...]) -> tuple[TensorSpec, ...]
 
 def _step(step: Step, before: Program, now: Program, sizes: Sizes) -> Step:
     """The step with factors for the loops as they are now."""
-    arguments = dict(step.arguments)
 
-    def factor(block: str, var: str, old: int) -> int:
-        extent = tree.find_loop(before, block, var)[1].extent
-        return new_factor(extent, old, tree.find_loop(now, block, var)[1].extent, sizes)
+    def loop(ref: str) -> Resized:
+        block, var = loop_ref(ref)
+        extent, small = (tree.find_loop(program, block, var)[1].extent for program in (before, now))
+        return Resized(extent, small, lambda size: new_factor(extent, size, small, sizes))
 
-    match step.primitive:
-        case "tile":
-            block = arguments["block"]
-            arguments["tiles"] = tuple((var, factor(block, var, size)) for var, size in arguments["tiles"])
-        case "tile_outermost":
-            block, var = arguments["loop"].rsplit(".", 1)
-            arguments["size"] = factor(block, var, arguments["size"])
-        case "split":
-            block, var = arguments["loop"].rsplit(".", 1)
-            extent = tree.find_loop(before, block, var)[1].extent
-            small = tree.find_loop(now, block, var)[1].extent
-            factors = list(arguments["factors"])
-            if len(factors) == 2 and factors[0] is None:
-                factors[1] = new_factor(extent, factors[1], small, sizes)
-            elif len(factors) == 2 and factors[1] is None:
-                inner = new_factor(extent, -(-extent // factors[0]), small, sizes)
-                factors[0] = -(-small // inner)
-            elif len(factors) == 3 and None not in factors:  # parts, tiles in each, and elements of a tile
-                tile = new_factor(extent, factors[2], small, sizes)
-                each = min(factors[1], 2)
-                factors = [-(-small // (tile * each)), each, tile]
-            elif extent != small:
-                factors = [f if f is None else min(f, 2) for f in factors]
-            arguments["factors"] = tuple(factors)
-    return Step(step.primitive, tuple(arguments.items()))
+    return Step.of(step.primitive, **PRIMITIVES[step.primitive].resized(step.plain_arguments(), loop))

@@ -36,11 +36,12 @@ from neptune_lab.loop_ir.nodes import (
     variables,
 )
 from neptune_lab.loop_ir.verify import verify
+from neptune_lab.loop_schedule.arguments import HINTS
 from neptune_lab.loop_schedule.schedule import Applied, Schedule
 from neptune_lab.operators import Operator
 from neptune_lab.pipeline.validate.affine import Term, factors, products, strides_of, unclear, with_strides
 from neptune_lab.pipeline.validate.replay import small_operator
-from neptune_lab.pipeline.validate.sizes import SILENT, Plan, new_constant, new_factor
+from neptune_lab.pipeline.validate.sizes import Plan, new_constant, new_factor
 
 
 class Resized(Schedule):
@@ -344,7 +345,7 @@ class _Resizer:
 
 def _heard(loop: Loop) -> tuple[tuple[str, str | int], ...]:
     """The notes on a loop that change what is run."""
-    return tuple((key, value) for key, value in loop.annotations if key not in SILENT)
+    return tuple((key, value) for key, value in loop.annotations if key not in HINTS)
 
 
 __all__ = ["Resized", "resized", "resized_schedule"]

@@ -31,13 +31,13 @@ from neptune_lab.loop_ir.nodes import (
     rebuild,
     variables,
 )  # fmt: skip
+from neptune_lab.loop_schedule import PRIMITIVES
+from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 
 # Elements of the smallest tile, tiles along a dimension, the size of a dimension that nothing tiles, and of one on the
 # grid that repeats what is done to tiled rows of another.
 _TILE, _TILES, _WHOLE, _REPEATED = 4, 3, 4, 2
-# Annotations that are hints for the launch: they change no number.
-SILENT = ("num_warps", "num_stages")
 
 
 @dataclass
@@ -95,7 +95,7 @@ def plan(scheduled: Schedule) -> Plan:
 
 def is_silent(step: Step) -> bool:
     """Whether a step changes no number: a remark, or a hint for the launch."""
-    return step.primitive == "remark" or (step.primitive == "annotate" and dict(step.arguments)["key"] in SILENT)
+    return PRIMITIVES[step.primitive].is_silent(dict(step.arguments))
 
 
 def _shapes_of_steps(scheduled: Schedule, sizes: Sizes) -> Iterator[str]:
@@ -105,17 +105,16 @@ def _shapes_of_steps(scheduled: Schedule, sizes: Sizes) -> Iterator[str]:
         if is_silent(step):
             continue
         cuts = []
-        arguments = dict(step.arguments)
-        for block, var, factor in _cut_loops(step, arguments):
+        primitive = PRIMITIVES[step.primitive]
+        for cut in primitive.cut_loops(step.plain_arguments()):
+            (block, var), factor = loop_ref(cut.loop), cut.size
             extent = tree.find_loop(applied.before, block, var)[1].extent
             whole = factor >= extent
             tile = sizes.tiles.get(factor)
             parts = 0 if whole or tile or not factor else min(3, -(-extent // factor))
             cuts.append((var, whole, tile, parts, bool(factor) and extent % factor == 0, factor == extent))
-            arguments.pop("tiles", None)
-            arguments.pop("factors", None)
-            arguments.pop("size", None)
-        yield f"{step.primitive} {sorted(arguments.items(), key=str)} {cuts}"
+        others = primitive.without_sizes(dict(step.arguments))
+        yield f"{step.primitive} {sorted(others.items(), key=str)} {cuts}"
 
 
 # -- which sizes are one ------------------------------------------------------------------------------------------
@@ -241,9 +240,9 @@ def _tiled_size(extent: int, largest: int, smallest: int, tiles: dict[int, int],
 def _cuts(scheduled: Schedule, sizes: Sizes) -> Iterator[tuple[Any, int, int, int]]:
     """(class, extent, factor, level) of every loop that a step cuts: level 1 is a whole dimension."""
     for applied in scheduled.history:
-        arguments = dict(applied.step.arguments)
-        parts = arguments["factors"] if applied.step.primitive == "split" else ()
-        for block, var, factor in _cut_loops(applied.step, arguments):
+        primitive = PRIMITIVES[applied.step.primitive]
+        for cut in primitive.cut_loops(applied.step.plain_arguments()):
+            (block, var), factor = loop_ref(cut.loop), cut.size
             try:
                 _, loop, _ = tree.find_loop(applied.before, block, var)
             except ScheduleError:
@@ -254,26 +253,8 @@ def _cuts(scheduled: Schedule, sizes: Sizes) -> Iterator[tuple[Any, int, int, in
                     key = ("iter", found.origin or found.name, it.name)
                     if key in sizes.classes.parents and factor:
                         yield sizes.of(key), loop.extent, factor, 1 if it.binding == Var(var) else 2
-                        if len(parts) == 3 and parts[1]:
-                            yield sizes.of(key), -(-loop.extent // factor), parts[1], 2
-
-
-def _cut_loops(step: Step, arguments: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """(block, loop, elements of the inner loop) that a step cuts."""
-    match step.primitive:
-        case "tile":
-            for var, size in arguments["tiles"]:
-                yield arguments["block"], var, size
-        case "split":
-            block, var = arguments["loop"].rsplit(".", 1)
-            factors = arguments["factors"]
-            inner = 1
-            for factor in factors[1:]:
-                inner *= factor or 0
-            yield block, var, (factors[2] or 0) if len(factors) == 3 else inner
-        case "tile_outermost":
-            block, var = arguments["loop"].rsplit(".", 1)
-            yield block, var, arguments["size"]
+                        if cut.parts:
+                            yield sizes.of(key), -(-loop.extent // factor), cut.parts, 2
 
 
 # -- the program and its steps --------------------------------------------------------------------------------------
