@@ -4,6 +4,7 @@ import { build } from "esbuild";
 import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
+import { forEsbuild } from "./find_panes.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const outfile = process.argv[2] ?? resolve(here, "neptune_widgets/static/explorer.js");
@@ -22,6 +23,7 @@ const bundle = (entry, outfile, more = {}) => build({
   outfile,
   logLevel: "warning",
   plugins: [
+    forEsbuild,
     {
       name: "small-css",
       setup(b) {

@@ -1,19 +1,14 @@
 // The explorer: one view, every pane a function of it and of the record.
 
-import type { Context, Message, Pane } from "./context";
+import type { Context, Message } from "./context";
 import { debounce, h } from "./dom";
-import { footer, header, helpOverlay, showUpper } from "./header";
+import { footer, header, helpOverlay } from "./header";
 import { frame } from "./layout_panes";
 import { hideStatic } from "./hide_static";
 import { indexLinks, relate } from "./links";
-import { codePane } from "./panes/code";
-import { derivationPane } from "./panes/derivation";
-import { programPane } from "./panes/program";
-import { railPane } from "./panes/rail";
-import { tagsPane } from "./panes/tags";
-import { upperPane } from "./panes/upper";
 import { type Payload, readTrace, stopName } from "./record";
-import { type Action, EMPTY, type Slot, type View, readView, reduce, stopOf } from "./state";
+import { KEYS, PANES, PLACES, STYLE, makePanes } from "./registry";
+import { type Action, EMPTY, type View, readView, reduce, stopOf } from "./state";
 import style from "./style.css";
 import { TagStore } from "./tagstore";
 
@@ -30,6 +25,7 @@ export interface Model {
 /** Numbers of messages: one row a model, since several views may share one. */
 const counters = new WeakMap<object, { n: number }>();
 let uids = 0;
+const NAMES = PLACES.map((kind) => kind.id);
 
 export function parsePayload(payload: unknown): Payload {
   const data = (typeof payload === "string" ? JSON.parse(payload) : payload) as Payload | null;
@@ -41,7 +37,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   const root = h("div", { class: "nx", tabindex: -1, role: "region", "aria-label": "compiler explorer", "data-lm-suppress-shortcuts": "true" });
   const payload = parsePayload(given);
   const doc = readTrace(payload.trace);
-  const view = readView(firstView, EMPTY);
+  const view = readView(firstView, EMPTY, NAMES);
   const stop = stopOf(view, doc);
   view.step = stop.step;
   view.phase = stop.phase;
@@ -144,12 +140,11 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     if (ctx.live && ctx.payload.check === null) checking = ctx.send({ kind: "check" });
   }
 
-  const style_ = h("style", {}, style);
+  const style_ = h("style", {}, style, STYLE);
   const help = helpOverlay(ctx);
   const head = header(ctx, () => void help.toggle());
-  const rail = railPane(ctx);
-  const panes: Record<Slot, Pane> = { rail, program: programPane(ctx), tags: tagsPane(ctx), graph: upperPane(ctx), derivation: derivationPane(ctx), code: codePane(ctx) };
-  const body = frame(ctx, panes);
+  const { panes, places } = makePanes(ctx);
+  const body = frame(ctx, places);
   const foot = footer(ctx);
   root.append(head.el, body.el, foot.el, help.el, polite);
 
@@ -163,15 +158,23 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     do {
       again = false;
       head.update();
-      if (ctx.payload.tags === null) panes.tags.el.classList.add("slim");
-      else panes.tags.el.classList.remove("slim");
+      for (const kind of PLACES) places.get(kind.id)!.el.classList.toggle("slim", kind.empty?.(ctx) ?? false);
       body.update();
-      for (const [slot, pane] of Object.entries(panes)) if (slot === "rail" || !pane.el.hidden) pane.update();
+      for (const kind of PLACES) if (kind.behind || !places.get(kind.id)!.el.hidden) places.get(kind.id)!.update();
       foot.update();
     } while (again);
     drawing = false;
   }
 
+  const actions = new Map<string, () => void>([
+    ["?", () => void help.toggle()],
+    ["Escape", () => {
+      if (help.toggle(false) || head.close()) return;
+      if (ctx.view.selection.length) ctx.dispatch({ type: "clear" });
+      else ctx.dispatch({ type: "compareOff" });
+    }],
+    ...KEYS.flatMap(({ kind, key }) => Object.entries(key.press ?? {}).map(([name, press]): [string, () => void] => [name, () => press(ctx, panes.get(kind.id)!)])),
+  ]);
   root.addEventListener("keydown", (e) => {
     const target = e.composedPath()[0] as Element;
     const typing = target.matches?.("input:not([type=checkbox]), textarea, select, [contenteditable=true]") || target.closest?.(".cm-editor");
@@ -181,26 +184,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       return;
     }
     if (e.ctrlKey || e.metaKey || e.altKey) return;
-    const step = (by: "first" | "back" | "next" | "last") => ctx.dispatch({ type: "move", by }, "step");
-    const columns = () => Number(root.querySelector<HTMLInputElement>(".scrub input")?.max ?? 0);
-    const actions: Record<string, () => void> = {
-      ArrowLeft: () => step("back"),
-      ArrowRight: () => step("next"),
-      Home: () => step("first"),
-      End: () => step("last"),
-      j: () => ctx.dispatch({ type: "iteration", to: ctx.view.iteration - 1 }),
-      k: () => ctx.dispatch({ type: "iteration", to: Math.min(ctx.view.iteration + 1, columns()) }),
-      "/": () => rail.focusSearch(),
-      d: () => ctx.dispatch(ctx.view.compare ? { type: "compareOff" } : { type: "compare" }),
-      e: () => { if (ctx.payload.editor) showUpper(ctx, "schedule"); },
-      "?": () => void help.toggle(),
-      Escape: () => {
-        if (help.toggle(false) || head.close()) return;
-        if (ctx.view.selection.length) ctx.dispatch({ type: "clear" });
-        else ctx.dispatch({ type: "compareOff" });
-      },
-    };
-    const act = actions[e.key.length === 1 ? e.key.toLowerCase() : e.key];
+    const act = actions.get(e.key.length === 1 ? e.key.toLowerCase() : e.key);
     if (!act) return;
     e.preventDefault();
     e.stopPropagation();
@@ -242,7 +226,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   const onView = () => {
     const theirs = model!.get("view");
     if (JSON.stringify(theirs) === JSON.stringify(ctx.view)) return;
-    const next = readView(theirs, ctx.view);
+    const next = readView(theirs, ctx.view, NAMES);
     if (JSON.stringify(next) !== JSON.stringify(ctx.view)) setView(next, "");
   };
   model?.on("msg:custom", onMessage as never);
@@ -263,7 +247,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     themes.disconnect();
     restore();
     body.destroy();
-    for (const p of Object.values(panes)) p.destroy?.();
+    for (const kind of PANES) panes.get(kind.id)!.destroy?.();
     style_.remove();
     root.remove();
   };

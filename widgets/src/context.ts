@@ -34,6 +34,8 @@ export interface Context {
 }
 export interface Pane {
   el: HTMLElement;
+  /** Of a tab: buttons beside the tabs while it is shown. */
+  tools?: HTMLElement;
   update(): void;
   destroy?(): void;
 }

@@ -2,8 +2,8 @@
 
 import type { Context } from "./context";
 import { download, h } from "./dom";
-import { slotLabel } from "./layout_panes";
-import { SLOTS } from "./state";
+import { type Key, bringUp, isUp } from "./pane";
+import { KEYS as PANE_KEYS, LARGE, PANES, PLACES } from "./registry";
 
 export interface Bar {
   el: HTMLElement;
@@ -18,8 +18,7 @@ export function header(ctx: Context, help: () => void): Bar {
   const device = h("span", { class: "chip" });
   const button = (text: string, title: string, f: () => void, extra = "") => h("button", { type: "button", class: extra, title, onclick: f }, text);
   const compare = button("Compare", "compare any two phases (D)", () => ctx.dispatch(ctx.view.compare ? { type: "compareOff" } : { type: "compare" }));
-  const edit = button("Edit schedule", "edit the schedule (E)", () => showUpper(ctx, "schedule"));
-  const time = button("Time", "time the kernel", () => showUpper(ctx, "timing"));
+  const shows = PANES.flatMap((kind) => (kind.button ? [{ kind, el: button(kind.button.label, kind.button.title, () => bringUp(ctx, kind)) }] : []));
   const save = button("Save view", "download what is shown now, as JSON", () => download(`${ctx.doc.trace.operator.name}-view.json`, JSON.stringify(ctx.view, null, 1), "application/json"));
   const file = h("input", { type: "file", accept: "application/json,.json", class: "vh", tabindex: -1, "aria-label": "view to open", onchange: () => void open() });
   const openView = button("Open view", "open a saved view", () => file.click());
@@ -27,9 +26,10 @@ export function header(ctx: Context, help: () => void): Bar {
   const question = button("?", "keys and help", help, "round");
   question.setAttribute("aria-label", "help");
 
-  const boxes = new Map(SLOTS.map((s) => [s, h("input", { type: "checkbox", onchange: () => (ctx.dispatch({ type: "toggle", slot: s }), sync()) })]));
+  const toggled = (slot: string) => ctx.dispatch(ctx.view.hidden.includes(slot) ? { type: "show", slot } : { type: "hide", slot, large: LARGE });
+  const boxes = new Map(PLACES.map(({ id }) => [id, h("input", { type: "checkbox", onchange: () => (toggled(id), sync()) })]));
   const sync = () => { for (const [s, b] of boxes) b.checked = !ctx.view.hidden.includes(s); };
-  const list = h("div", { class: "menu", role: "group", "aria-label": "panes shown" }, ...SLOTS.map((s) => h("label", {}, boxes.get(s)!, ` ${slotLabel(s)}`)));
+  const list = h("div", { class: "menu", role: "group", "aria-label": "panes shown" }, ...PLACES.map((kind) => h("label", { title: kind.help }, boxes.get(kind.id)!, ` ${kind.title}`)));
   list.hidden = true;
   const panes = button("Panes", "show and hide panes", () => toggle(list.hidden === true));
   panes.setAttribute("aria-expanded", "false");
@@ -46,7 +46,7 @@ export function header(ctx: Context, help: () => void): Bar {
     file.value = "";
     if (!chosen) return;
     try {
-      ctx.dispatch({ type: "load", view: JSON.parse(await chosen.text()) });
+      ctx.dispatch({ type: "load", view: JSON.parse(await chosen.text()), panes: PLACES.map((kind) => kind.id) });
       ctx.announce("view opened");
     } catch {
       ctx.announce("this file is not a saved view");
@@ -74,7 +74,7 @@ export function header(ctx: Context, help: () => void): Bar {
     check,
     device,
     h("span", { class: "sp" }),
-    h("span", { class: "do", role: "group", "aria-label": "actions" }, compare, edit, time, holder, save, openView, file, exported, question),
+    h("span", { class: "do", role: "group", "aria-label": "actions" }, compare, ...shows.map(({ el }) => el), holder, save, openView, file, exported, question),
   );
   return {
     el,
@@ -102,38 +102,27 @@ export function header(ctx: Context, help: () => void): Bar {
       device.textContent = payload.device;
       device.hidden = !payload.device;
       compare.setAttribute("aria-pressed", String(view.compare !== null));
-      edit.hidden = payload.editor === null;
-      edit.setAttribute("aria-pressed", String(view.panes.graph === "schedule"));
-      time.hidden = exported.hidden = !live;
+      for (const { kind, el } of shows) {
+        el.hidden = !(kind.available?.(ctx) ?? true);
+        el.setAttribute("aria-pressed", String(isUp(view, kind)));
+      }
+      exported.hidden = !live;
       sync();
     },
   };
 }
 
-/** Brings the schedule or the timing up, or the graph back. */
-export function showUpper(ctx: Context, tab: "schedule" | "timing"): void {
-  const on = ctx.view.panes.graph === tab && !ctx.view.hidden.includes("graph");
-  if (ctx.view.hidden.includes("graph")) ctx.dispatch({ type: "toggle", slot: "graph" });
-  ctx.dispatch({ type: "tab", slot: "narrow", tab: "graph" });
-  ctx.dispatch({ type: "tab", slot: "graph", tab: on ? "graph" : tab });
-}
-
-const KEYS: [string[], string][] = [
-  [["←", "→"], "phase"],
-  [["J", "K"], "iteration"],
-  [["/"], "search"],
-  [["D"], "compare"],
-  [["E"], "schedule"],
-  [["?"], "help"],
+/** Keys that belong to no pane. */
+const GENERAL: Key[] = [
+  { keys: ["?"], text: "help", order: 90 },
+  { keys: ["↑", "↓"], text: "lines, steps or nodes, in the pane that has the focus", order: 20, more: true },
+  { keys: ["Enter"], text: "select the line or node: its relatives light up in every pane; with Shift, add to the selection", order: 30, more: true },
+  { keys: ["Esc"], text: "clear the selection, leave a comparison, close this", order: 40, more: true },
 ];
-const MORE: [string[], string][] = [
-  [["Home", "End"], "first and last phase"],
-  [["↑", "↓"], "lines, steps or nodes, in the pane that has the focus"],
-  [["Enter"], "select the line or node: its relatives light up in every pane; with Shift, add to the selection"],
-  [["Esc"], "clear the selection, leave a comparison, close this"],
-  [["Ctrl Z"], "undo, in the schedule editor; with Shift, redo"],
-];
-const keyEl = ([keys, text]: [string[], string]) => h("span", {}, ...keys.flatMap((k) => [h("kbd", {}, k), " "]), text);
+const ALL = [...PANE_KEYS.map(({ key }) => key), ...GENERAL].sort((a, b) => a.order - b.order);
+const KEYS = ALL.filter((key) => !key.more);
+const MORE = ALL.filter((key) => key.more);
+const keyEl = ({ keys, text }: Key) => h("span", {}, ...keys.flatMap((k) => [h("kbd", {}, k), " "]), text);
 
 export function footer(ctx: Context): { el: HTMLElement; update(): void } {
   const versions = h("span", { class: "versions" });
@@ -156,7 +145,7 @@ export function helpOverlay(ctx: Context): { el: HTMLElement; toggle(on?: boolea
     "div",
     { class: "help", role: "dialog", "aria-label": "help" },
     h("div", { class: "helphead" }, h("b", {}, "Keys"), close),
-    h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(([k, t]) => h("p", {}, h("span", {}, ...k.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, t)))),
+    h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(({ keys, text }) => h("p", {}, h("span", {}, ...keys.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, text)))),
     h("b", {}, "Signs"),
     h("p", { class: "signs" }, "+ added  ~ changed  − removed  ! read too early, or wrong on purpose  ↻ repaired  ✓ holds  ✗ refused, not proved, or wrong  ≠ what it should be"),
     facts,

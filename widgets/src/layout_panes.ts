@@ -2,7 +2,8 @@
 
 import type { Context, Pane } from "./context";
 import { h } from "./dom";
-import type { Slot } from "./state";
+import type { PaneKind } from "./pane";
+import { PLACES } from "./registry";
 
 export interface Frame {
   el: HTMLElement;
@@ -13,12 +14,17 @@ export interface Frame {
 const NARROW = 980;
 const THIN = 620;
 const MIDDLE = 1240;
-const LABEL: Record<Slot, string> = { rail: "Steps", program: "Program", tags: "Tags", graph: "Graph", derivation: "Derivation", code: "Kernel" };
-const WEIGHT: Record<string, number> = { program: 1.15, tags: 1, graph: 1.15, derivation: 0.8, code: 0.95 };
 
-export const slotLabel = (s: Slot): string => LABEL[s];
+/** The panes of a column, from the top. */
+const inColumn = (column: "rail" | "left" | "right"): PaneKind[] => PLACES.filter((kind) => "column" in kind.place && kind.place.column === column);
+/** Of a narrow page: what is always there, and what its tabs choose from. */
+const STAYS = PLACES.filter((kind) => "stays" in kind.place);
+const CHOSEN = PLACES.filter((kind) => !STAYS.includes(kind));
 
-export function frame(ctx: Context, panes: Record<Slot, Pane>): Frame {
+export function frame(ctx: Context, places: Map<string, Pane>): Frame {
+  const elOf = (kind: PaneKind) => places.get(kind.id)!.el;
+  const weight = (kind: PaneKind) => size(kind.id, ("weight" in kind.place && kind.place.weight) || 1);
+  const [rail] = inColumn("rail");
   const left = h("div", { class: "col left" });
   const right = h("div", { class: "col right" });
   const strip = h("div", { class: "switch", role: "tablist", "aria-label": "pane" });
@@ -58,31 +64,32 @@ export function frame(ctx: Context, panes: Record<Slot, Pane>): Frame {
     return s;
   }
 
-  const railSplit = splitter("width of the steps", true, () => panes.rail.el.offsetWidth, () => [140, 480], (px) => ctx.dispatch({ type: "size", name: "rail", value: px }));
+  const railSplit = splitter("width of the steps", true, () => elOf(rail!).offsetWidth, () => [140, 480], (px) => ctx.dispatch({ type: "size", name: "rail", value: px }));
   const colSplit = splitter("width of the program", true, () => left.offsetWidth, () => [220, cols.offsetWidth - 220], (px) => ctx.dispatch({ type: "size", name: "left", value: (100 * px) / cols.offsetWidth }));
   /** Between two panes of a column: what one gains the other loses. */
-  function between(a: Slot, b: Slot): HTMLElement {
-    const el = (s: Slot) => panes[s].el;
-    const s = splitter(`height of ${LABEL[a].toLowerCase()}`, false, () => el(a).offsetHeight, () => [60, el(a).offsetHeight + el(b).offsetHeight - 60], (px) => {
-      const both = size(a, WEIGHT[a]!) + size(b, WEIGHT[b]!);
-      const part = (both * px) / (el(a).offsetHeight + el(b).offsetHeight);
-      ctx.dispatch({ type: "size", name: a, value: part });
-      ctx.dispatch({ type: "size", name: b, value: both - part });
+  function between(a: PaneKind, b: PaneKind): HTMLElement {
+    return splitter(`height of ${a.title.toLowerCase()}`, false, () => elOf(a).offsetHeight, () => [60, elOf(a).offsetHeight + elOf(b).offsetHeight - 60], (px) => {
+      const both = weight(a) + weight(b);
+      const part = (both * px) / (elOf(a).offsetHeight + elOf(b).offsetHeight);
+      ctx.dispatch({ type: "size", name: a.id, value: part });
+      ctx.dispatch({ type: "size", name: b.id, value: both - part });
     });
-    s.dataset.a = a;
-    s.dataset.b = b;
-    return s;
   }
-  const splits = [between("program", "tags"), between("graph", "derivation"), between("derivation", "code"), between("graph", "code")];
-  left.append(panes.program.el, splits[0]!, panes.tags.el);
-  right.append(panes.graph.el, splits[1]!, splits[3]!, panes.derivation.el, splits[2]!, panes.code.el);
+  /** A splitter for each two panes of a column: the one between neighbours is shown, whichever they are. */
+  const splits: { el: HTMLElement; a: PaneKind; b: PaneKind; middle: PaneKind[] }[] = [];
+  for (const [column, kinds] of [[left, inColumn("left")], [right, inColumn("right")]] as const)
+    kinds.forEach((a, n) => {
+      const below = kinds.slice(n + 1).map((b, k) => ({ el: between(a, b), a, b, middle: kinds.slice(n + 1, n + 1 + k) }));
+      splits.push(...below);
+      column.append(elOf(a), ...below.map(({ el }) => el));
+    });
   cols.append(left, colSplit, strip, right);
-  main.append(panes.rail.el, railSplit, cols);
+  main.append(elOf(rail!), railSplit, cols);
 
   const tabButtons = new Map(
-    (["tags", "graph", "derivation", "code"] as Slot[]).map((s) => [
-      s,
-      h("button", { type: "button", role: "tab", "aria-selected": "false", onclick: () => ctx.dispatch({ type: "tab", slot: "narrow", tab: s }) }, LABEL[s]),
+    CHOSEN.map((kind) => [
+      kind.id,
+      h("button", { type: "button", role: "tab", "aria-selected": "false", title: kind.help, onclick: () => ctx.dispatch({ type: "tab", slot: "narrow", tab: kind.id }) }, kind.title),
     ]),
   );
   strip.append(...tabButtons.values());
@@ -90,7 +97,7 @@ export function frame(ctx: Context, panes: Record<Slot, Pane>): Frame {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[e.key];
     if (!by) return;
     const ids = [...tabButtons.keys()].filter((s) => !tabButtons.get(s)!.hidden);
-    const to = ids[(ids.indexOf(ctx.view.panes.narrow as Slot) + by + ids.length) % ids.length]!;
+    const to = ids[(ids.indexOf(ctx.view.panes.narrow ?? "") + by + ids.length) % ids.length]!;
     ctx.dispatch({ type: "tab", slot: "narrow", tab: to });
     tabButtons.get(to)!.focus();
     e.preventDefault();
@@ -118,32 +125,30 @@ export function frame(ctx: Context, panes: Record<Slot, Pane>): Frame {
     destroy: () => watch.disconnect(),
     update() {
       const { view } = ctx;
-      const shown = (s: Slot) => !view.hidden.includes(s);
-      const lower = (["tags", "graph", "derivation", "code"] as Slot[]).filter(shown);
-      const chosen = lower.includes(view.panes.narrow as Slot) ? (view.panes.narrow as Slot) : (lower.find((s) => s !== "tags" || ctx.payload.tags) ?? lower[0] ?? "code");
-      for (const s of Object.keys(panes) as Slot[]) {
-        const on = shown(s) && (!narrow || s === "rail" || s === "program" || s === chosen);
-        panes[s].el.hidden = !on;
-        if (s !== "rail") panes[s].el.style.flexGrow = panes[s].el.classList.contains("slim") && !narrow ? "0" : String(size(s, WEIGHT[s]!));
+      const shown = (kind: PaneKind) => !view.hidden.includes(kind.id);
+      const some = (column: "left" | "right") => inColumn(column).some(shown);
+      const lower = CHOSEN.filter(shown);
+      const chosen = lower.find((kind) => kind.id === view.panes.narrow) ?? lower.find((kind) => !kind.empty?.(ctx)) ?? lower[0];
+      for (const kind of PLACES) {
+        const el = elOf(kind);
+        el.hidden = !shown(kind) || (narrow && kind !== chosen && !STAYS.includes(kind));
+        if (kind !== rail) el.style.flexGrow = el.classList.contains("slim") && !narrow ? "0" : String(weight(kind));
       }
-      for (const [s, b] of tabButtons) {
-        b.hidden = !shown(s);
-        b.setAttribute("aria-selected", String(s === chosen));
-        b.tabIndex = s === chosen ? 0 : -1;
+      for (const kind of CHOSEN) {
+        const b = tabButtons.get(kind.id)!;
+        b.hidden = !shown(kind);
+        b.setAttribute("aria-selected", String(kind === chosen));
+        b.tabIndex = kind === chosen ? 0 : -1;
       }
       strip.hidden = !narrow || !lower.length;
-      panes.rail.el.style.width = `${size("rail", ctx.root.classList.contains("mid") ? 204 : 232)}px`;
+      elOf(rail!).style.width = `${size("rail", ctx.root.classList.contains("mid") ? 204 : 232)}px`;
       left.style.flexBasis = `${view.compare ? Math.max(68, size("left", 51)) : size("left", 51)}%`;
-      left.hidden = !narrow && !shown("program") && !shown("tags");
-      right.hidden = !narrow && !shown("graph") && !shown("derivation") && !shown("code");
+      left.hidden = !narrow && !some("left");
+      right.hidden = !narrow && !some("right");
       left.classList.toggle("alone", right.hidden);
-      railSplit.hidden = !shown("rail");
+      railSplit.hidden = !shown(rail!);
       colSplit.hidden = narrow || left.hidden || right.hidden;
-      const middle = shown("derivation");
-      for (const s of splits) {
-        const [a, b] = [s.dataset.a as Slot, s.dataset.b as Slot];
-        s.hidden = narrow || !shown(a) || !shown(b) || (a === "graph" && b === "code" && middle);
-      }
+      for (const { el, a, b, middle } of splits) el.hidden = narrow || !shown(a) || !shown(b) || middle.some(shown);
     },
   };
 }

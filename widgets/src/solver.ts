@@ -4,7 +4,7 @@ import type { Model } from "./app";
 import { debounce, h } from "./dom";
 import { hideStatic } from "./hide_static";
 import { mathml } from "./mathml";
-import { stepEl } from "./panes/derivation";
+import { stepEl } from "./derivation_step";
 import type { DerivationStep } from "./record";
 import style from "./solver.css";
 

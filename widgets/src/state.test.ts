@@ -4,6 +4,7 @@ import { fixture } from "./fixture";
 import { EMPTY, compared, readView, reduce, shownStops, stopOf } from "./state";
 
 const doc = fixture();
+const LARGE = ["program", "tags", "graph", "derivation", "code"];
 const at = (key: string) => reduce(EMPTY, { type: "go", key }, doc);
 
 describe("walking through the phases", () => {
@@ -57,21 +58,24 @@ describe("comparing", () => {
 describe("panes", () => {
   it("hides and shows, and never hides everything", () => {
     let view = EMPTY;
-    for (const slot of ["program", "tags", "graph", "derivation"] as const) view = reduce(view, { type: "toggle", slot }, doc);
+    for (const slot of ["program", "tags", "graph", "derivation"]) view = reduce(view, { type: "hide", slot, large: LARGE }, doc);
     expect(view.hidden).toHaveLength(4);
-    expect(reduce(view, { type: "toggle", slot: "code" }, doc)).toBe(view);
+    expect(reduce(view, { type: "hide", slot: "code", large: LARGE }, doc)).toBe(view);
+    expect(reduce(view, { type: "hide", slot: "rail", large: LARGE }, doc).hidden).toHaveLength(5);
+    expect(reduce(view, { type: "show", slot: "tags" }, doc).hidden).toEqual(["program", "graph", "derivation"]);
+    expect(reduce(view, { type: "show", slot: "code" }, doc)).toBe(view);
   });
 });
 
 describe("a view from a file", () => {
   it("comes back as it was saved", () => {
     const view = { ...at("1.naive"), selection: ["store:s"], sizes: { rail: 200 }, compare: { left: "", right: "" }, hidden: ["tags"] };
-    expect(readView(JSON.parse(JSON.stringify(view)))).toEqual(view);
+    expect(readView(JSON.parse(JSON.stringify(view)), EMPTY, LARGE)).toEqual(view);
   });
   it("takes nothing of the wrong type", () => {
     const bad = { step: "1", phase: 4, panes: { a: 1, b: "x" }, selection: [1], compare: 3, search: {}, iteration: -1, hidden: ["tags", "nonsense"], sizes: { a: "9", b: -1, c: 5 }, __proto__: { x: 1 } };
-    expect(readView(bad)).toEqual({ ...EMPTY, panes: { b: "x" }, hidden: ["tags"], sizes: { c: 5 } });
-    for (const data of [null, 4, "x", [], undefined]) expect(readView(data)).toBe(EMPTY);
+    expect(readView(bad, EMPTY, LARGE)).toEqual({ ...EMPTY, panes: { b: "x" }, hidden: ["tags"], sizes: { c: 5 } });
+    for (const data of [null, 4, "x", [], undefined]) expect(readView(data, EMPTY, LARGE)).toBe(EMPTY);
   });
 });
 

@@ -2,9 +2,6 @@
 
 import { type Doc, type Stop, stopBefore } from "./record";
 
-export const SLOTS = ["rail", "program", "tags", "graph", "derivation", "code"] as const;
-export type Slot = (typeof SLOTS)[number];
-
 export interface View {
   step: number;
   phase: string;
@@ -37,13 +34,16 @@ export type Action =
   | { type: "select"; ids: string[]; add?: boolean }
   | { type: "clear" }
   | { type: "tab"; slot: string; tab: string }
-  | { type: "toggle"; slot: Slot }
+  | { type: "show"; slot: string }
+  /** `large` names the panes of which one always stays visible. */
+  | { type: "hide"; slot: string; large: readonly string[] }
   | { type: "size"; name: string; value: number }
   | { type: "compare"; left?: string; right?: string }
   | { type: "compareOff" }
   | { type: "search"; text: string }
   | { type: "iteration"; to: number }
-  | { type: "load"; view: unknown };
+  /** `panes` names those that a view may hide. */
+  | { type: "load"; view: unknown; panes: readonly string[] };
 
 /** The stop that a view stands at; the first one where it names none. */
 export function stopOf(view: View, doc: Doc): Stop {
@@ -101,12 +101,11 @@ export function reduce(view: View, action: Action, doc: Doc): View {
       return view.selection.length ? { ...view, selection: [] } : view;
     case "tab":
       return view.panes[action.slot] === action.tab ? view : { ...view, panes: { ...view.panes, [action.slot]: action.tab } };
-    case "toggle": {
-      const hidden = view.hidden.includes(action.slot)
-        ? view.hidden.filter((x) => x !== action.slot)
-        : [...view.hidden, action.slot];
-      // Something always stays visible.
-      return SLOTS.every((s) => s === "rail" || hidden.includes(s)) ? view : { ...view, hidden };
+    case "show":
+      return view.hidden.includes(action.slot) ? { ...view, hidden: view.hidden.filter((x) => x !== action.slot) } : view;
+    case "hide": {
+      const hidden = [...view.hidden, action.slot];
+      return view.hidden.includes(action.slot) || action.large.every((s) => hidden.includes(s)) ? view : { ...view, hidden };
     }
     case "size":
       return { ...view, sizes: { ...view.sizes, [action.name]: action.value } };
@@ -119,15 +118,15 @@ export function reduce(view: View, action: Action, doc: Doc): View {
     case "iteration":
       return view.iteration === action.to || action.to < 0 ? view : { ...view, iteration: Math.floor(action.to) };
     case "load":
-      return readView(action.view, view);
+      return readView(action.view, view, action.panes);
   }
 }
 
 const isRecord = (x: unknown): x is Record<string, unknown> => typeof x === "object" && x !== null && !Array.isArray(x);
 const strings = (x: unknown): string[] | null => (Array.isArray(x) && x.every((s) => typeof s === "string") ? x.slice(0, 1000) : null);
 
-/** A view from anywhere: what has the right type is taken, everything else stays as in `base`. */
-export function readView(data: unknown, base: View = EMPTY): View {
+/** A view from anywhere: what has the right type is taken, everything else stays as in `base`; `panes` may be hidden. */
+export function readView(data: unknown, base: View, panes: readonly string[]): View {
   if (!isRecord(data)) return base;
   const view: View = { ...base };
   if (Number.isInteger(data.step)) view.step = data.step as number;
@@ -143,7 +142,7 @@ export function readView(data: unknown, base: View = EMPTY): View {
   if (typeof data.search === "string") view.search = data.search.slice(0, 200);
   if (Number.isInteger(data.iteration) && (data.iteration as number) >= 0) view.iteration = data.iteration as number;
   const hidden = strings(data.hidden);
-  if (hidden) view.hidden = hidden.filter((x) => (SLOTS as readonly string[]).includes(x));
+  if (hidden) view.hidden = hidden.filter((x) => panes.includes(x));
   if (isRecord(data.sizes))
     view.sizes = Object.fromEntries(
       Object.entries(data.sizes).filter((e): e is [string, number] => typeof e[1] === "number" && Number.isFinite(e[1]) && e[1] > 0),

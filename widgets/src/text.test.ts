@@ -5,10 +5,11 @@ import { layered } from "./layout";
 import { ranges } from "./panes/code";
 import { nearestDerivation } from "./panes/derivation";
 import { marked, sideBySide } from "./panes/program";
-import { readValue, showValue } from "./panes/schedule";
-import { firstWrong, readNumber, sourceOf, tint } from "./panes/tags";
 import type { Graph, Line, Row, Table } from "./record";
+import { readValue, showValue } from "./schedule_values";
 import { search } from "./search";
+import { firstWrong, sourceOf, tint } from "./tag_cells";
+import { readNumber } from "./tag_inputs";
 import { repairSpan, tokenise } from "./tokens";
 
 const line = (text: string, node = ""): Line => ({ node, text, origin: "", kind: "store", refs: [] });

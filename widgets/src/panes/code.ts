@@ -3,10 +3,11 @@
 import type { Context, Pane } from "../context";
 import { h } from "../dom";
 import { Listing } from "../listing";
+import { definePane } from "../pane";
 import type { Doc, Line } from "../record";
 import { tabs } from "../tabs";
 
-export function codePane(ctx: Context): Pane {
+function codePane(ctx: Context): Pane {
   const names = ["triton", "htile", "definition"] as const;
   type Name = (typeof names)[number];
   const label: Record<Name, string> = { triton: "Triton", htile: "HTile", definition: "Definition" };
@@ -90,3 +91,12 @@ export function ranges(numbers: number[]): string {
   const text = out.slice(0, 4).map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`)).join(", ");
   return out.length > 4 ? `${text} …` : text;
 }
+
+export const pane = definePane({
+  id: "code",
+  title: "Kernel",
+  help: "The emitted kernel, the tile program and the definition.",
+  place: { column: "right", weight: 0.95 },
+  order: 30,
+  make: codePane,
+});

@@ -1,8 +1,9 @@
 // The dataflow graph as SVG: drawn once a phase, nodes where they were; kinds of edges by colour, dash and sign.
 
-import type { Context } from "../context";
+import type { Context, Pane } from "../context";
 import { download, h, svg } from "../dom";
 import { boxOf, caption, edgePath, layoutOf } from "../layout";
+import { definePane } from "../pane";
 import { type EdgeKind, type Graph, type GraphEdge, type Stop, stopName } from "../record";
 
 const KINDS: Record<EdgeKind, { sign: string; word: string }> = {
@@ -20,13 +21,7 @@ interface Drawing {
   height: number;
 }
 
-export interface GraphView {
-  el: HTMLElement;
-  tools: HTMLElement;
-  update(): void;
-}
-
-export function graphView(ctx: Context): GraphView {
+function graphPane(ctx: Context): Pane {
   const scroll = h("div", { class: "gbox", tabindex: 0, role: "group", "aria-label": "dataflow graph" });
   const legend = h("p", { class: "key" });
   const el = h("div", { class: "graph" }, scroll, legend);
@@ -254,3 +249,12 @@ export function graphView(ctx: Context): GraphView {
     if (e.top < b.top || e.bottom > b.bottom) scroll.scrollTop += (e.top + e.bottom - b.top - b.bottom) / 2;
   }
 }
+
+export const pane = definePane({
+  id: "graph",
+  title: "Graph",
+  help: "The dataflow of the loop program: what is fused, read too early, or repaired.",
+  place: { column: "right", weight: 1.15, shared: true },
+  order: 10,
+  make: graphPane,
+});

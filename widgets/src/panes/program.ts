@@ -5,6 +5,7 @@ import { changedSpans, diffLines } from "../diff";
 import { h } from "../dom";
 import { blockOf } from "../links";
 import { Listing, type Shown } from "../listing";
+import { definePane } from "../pane";
 import { type Doc, type Line, type Stop, stopBefore, stopName } from "../record";
 import { compared } from "../state";
 import { repairSpan } from "../tokens";
@@ -72,7 +73,7 @@ export function sideBySide(left: Stop, right: Stop): { left: Shown[]; right: Sho
   return out;
 }
 
-export function programPane(ctx: Context): Pane {
+function programPane(ctx: Context): Pane {
   const listing = new Listing(ctx, "program", "program");
   const definition = new Listing(ctx, "defn", "definition");
   const scroller = h("div", { class: "cmp" });
@@ -185,3 +186,13 @@ export function programPane(ctx: Context): Pane {
     },
   };
 }
+
+export const pane = definePane({
+  id: "program",
+  title: "Program",
+  help: "The program at the phase, with what changed since the one before, or two phases side by side.",
+  place: { column: "left", weight: 1.15, stays: true },
+  order: 10,
+  make: programPane,
+  keys: [{ keys: ["D"], text: "compare", order: 40, press: { d: (ctx) => ctx.dispatch(ctx.view.compare ? { type: "compareOff" } : { type: "compare" }) } }],
+});

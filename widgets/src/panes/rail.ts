@@ -2,15 +2,16 @@
 
 import type { Context, Pane } from "../context";
 import { debounce, h, reveal } from "../dom";
+import { definePane } from "../pane";
 import type { Doc, Stop } from "../record";
 import { type Match, search } from "../search";
 import { shownStops, stopOf } from "../state";
 
-export interface Rail extends Pane {
+interface Rail extends Pane {
   focusSearch(): void;
 }
 
-export function railPane(ctx: Context): Rail {
+function railPane(ctx: Context): Rail {
   const step = (by: "first" | "back" | "next" | "last", label: string, text: string) =>
     h("button", { type: "button", class: "small", "aria-label": `${label} phase`, title: `${label} phase`, onclick: () => ctx.dispatch({ type: "move", by }, "step") }, text);
   const [first, back, next, last] = [step("first", "first", "⇤"), step("back", "previous", "←"), step("next", "next", "→"), step("last", "last", "⇥")];
@@ -176,3 +177,20 @@ export function railPane(ctx: Context): Rail {
     },
   };
 }
+
+const move = (by: "first" | "back" | "next" | "last") => (ctx: Context) => ctx.dispatch({ type: "move", by }, "step");
+
+export const pane = definePane({
+  id: "rail",
+  title: "Steps",
+  help: "The steps of the schedule with their phases, the kernel's stages, and the search.",
+  place: { column: "rail", stays: true },
+  order: 10,
+  make: railPane,
+  behind: true,
+  keys: [
+    { keys: ["←", "→"], text: "phase", order: 10, press: { ArrowLeft: move("back"), ArrowRight: move("next") } },
+    { keys: ["/"], text: "search", order: 30, press: { "/": (_, rail) => rail.focusSearch() } },
+    { keys: ["Home", "End"], text: "first and last phase", order: 10, more: true, press: { Home: move("first"), End: move("last") } },
+  ],
+});

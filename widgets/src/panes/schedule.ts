@@ -1,59 +1,17 @@
 // The schedule as cards and as text, one list of steps behind both; each change is sent, and newer ones win.
 
-import type { Context, Message } from "../context";
+import type { Context, Message, Pane } from "../context";
 import { debounce, h, reveal } from "../dom";
 import { type EditAction, type Edits, answered, asked, change, started, wire } from "../edits";
+import { bringUp, definePane } from "../pane";
 import { type EditError, type Parameter, type StepEdit, callText, isRemark } from "../record";
+import { controls } from "../schedule_controls";
+import { asLines, sorted } from "../schedule_values";
 import { type TextEditor, textEditor } from "../texteditor";
 
 const WAIT = 250;
 
-/** What a control's text stands for: a number, None, a list, or the text itself. */
-export function readValue(kind: string, text: string): unknown {
-  const t = text.trim();
-  if (t === "") return undefined;
-  if (kind === "sentence") return text;
-  if (kind === "int") return /^-?\d+$/.test(t) ? Number(t) : t;
-  if (kind === "factors") {
-    const json = t.replace(/\bNone\b/g, "null").replace(/^\(/, "[").replace(/,?\s*\)$/, "]").replaceAll("'", '"');
-    for (const one of [json, `[${json}]`, `{${json.replace(/([\p{L}_][\p{L}\p{N}_]*)\s*[=:]/gu, '"$1":')}}`]) {
-      try {
-        const value: unknown = JSON.parse(one);
-        if (typeof value === "object" && value !== null) return value;
-      } catch {
-        // The next reading.
-      }
-    }
-    return t;
-  }
-  if (/^[[{]/.test(t)) {
-    try {
-      return JSON.parse(t);
-    } catch {
-      return t;
-    }
-  }
-  return t;
-}
-
-/** A value as a control shows it; `readValue` reads it back. */
-export function showValue(value: unknown): string {
-  if (value === undefined) return "";
-  if (value === null) return "None";
-  if (typeof value === "string") return value;
-  if (Array.isArray(value) && value.every((v) => v === null || typeof v !== "object")) return value.map(showValue).join(", ");
-  if (typeof value === "object" && !Array.isArray(value)) return Object.entries(value as object).map(([k, v]) => `${k}=${showValue(v)}`).join(", ");
-  return JSON.stringify(value);
-}
-
-export interface ScheduleView {
-  el: HTMLElement;
-  tools: HTMLElement;
-  update(): void;
-  destroy(): void;
-}
-
-export function scheduleView(ctx: Context): ScheduleView {
+function schedulePane(ctx: Context): Pane {
   let edits: Edits = started(ctx.payload.editor?.steps ?? []);
   let from: unknown = null;
   let text: TextEditor | null = null;
@@ -127,77 +85,6 @@ export function scheduleView(ctx: Context): ScheduleView {
   function askChoices(index: number, name: string): number {
     const seq = ctx.send({ kind: "choices", steps: wire(edits.steps), index, primitive: name });
     return seq;
-  }
-
-  function control(p: Parameter, value: unknown, label: string, set: (v: unknown) => void): HTMLElement {
-    const given = value !== undefined && value !== null;
-    if (p.kind === "tiles" && p.choices && !Array.isArray(p.choices)) return tiles(p.choices, value, label, set);
-    if (p.kind === "loops" && Array.isArray(p.choices)) return sequence(p.choices as string[], value, label, set);
-    if (Array.isArray(p.choices) && p.choices.length && p.kind !== "text") {
-      const values = p.choices.map((c) => JSON.stringify(c));
-      const now = given ? JSON.stringify(value) : "";
-      const options = p.choices.map((c, n) => h("option", { value: values[n]! }, showValue(c)));
-      if (!given || !p.required) options.unshift(h("option", { value: "" }, p.required ? "choose …" : "as by default"));
-      if (given && !values.includes(now)) options.unshift(h("option", { value: now }, `${showValue(value)} (not legal here)`));
-      const s = h("select", { "aria-label": label, onchange: () => set(s.value === "" ? undefined : (JSON.parse(s.value) as unknown)) }, ...options);
-      s.value = now;
-      return s;
-    }
-    if (p.kind === "sentence") {
-      const area = h("textarea", { rows: 3, "aria-label": label, placeholder: "a sentence for readers", oninput: () => set(readValue(p.kind, area.value)) }, showValue(value));
-      return area;
-    }
-    const field = h("input", {
-      type: p.kind === "int" ? "number" : "text",
-      value: showValue(value),
-      placeholder: p.required ? p.kind : "as by default",
-      "aria-label": label,
-      spellcheck: "false",
-      oninput: () => set(readValue(Array.isArray(value) || (typeof value === "object" && value !== null) ? "factors" : p.kind, field.value)),
-    });
-    return field;
-  }
-
-  /** A size for each loop; a loop without one is not tiled. */
-  function tiles(sizes: Record<string, unknown[]>, value: unknown, label: string, set: (v: unknown) => void): HTMLElement {
-    const now = { ...((typeof value === "object" && value !== null ? value : {}) as Record<string, number>) };
-    const names = [...new Set([...Object.keys(now), ...Object.keys(sizes)])];
-    return h(
-      "span",
-      { class: "many" },
-      ...names.map((name) => {
-        const options = [...new Set([...(name in now ? [now[name]!] : []), ...((sizes[name] ?? []) as number[])])].sort((a, b) => a - b);
-        const s = h("select", { "aria-label": `${label}: ${name}`, onchange: () => { s.value ? (now[name] = Number(s.value)) : delete now[name]; set({ ...now }); } }, h("option", { value: "" }, "–"), ...options.map((o) => h("option", { value: o }, String(o))));
-        s.value = name in now ? String(now[name]) : "";
-        return h("label", {}, `${name} `, s);
-      }),
-    );
-  }
-
-  /** Loops in an order: a choice for each place, and one more to add. */
-  function sequence(names: string[], value: unknown, label: string, set: (v: unknown) => void): HTMLElement {
-    const now = Array.isArray(value) ? value.map(String) : [];
-    const box = h("span", { class: "many" });
-    const draw = () =>
-      box.replaceChildren(
-        ...[...now, ""].slice(0, Math.max(names.length, now.length)).map((chosen, n) => {
-          const s = h("select", { "aria-label": `${label}: place ${n + 1}`, onchange: () => { s.value ? (now[n] = s.value) : now.splice(n, 1); set([...now]); draw(); } }, h("option", { value: "" }, "–"), ...[...new Set([...(chosen ? [chosen] : []), ...names])].map((x) => h("option", { value: x }, x)));
-          s.value = chosen;
-          return s;
-        }),
-      );
-    draw();
-    return box;
-  }
-
-  function controls(parameters: Parameter[], args: Record<string, unknown>, step: string, set: (name: string, v: unknown) => void): HTMLElement {
-    const known = new Set(parameters.map((p) => p.name));
-    const extra = Object.keys(args).filter((k) => !known.has(k)).map((name): Parameter => ({ name, kind: "text", required: false, choices: null }));
-    return h(
-      "div",
-      { class: "controls" },
-      ...[...parameters, ...extra].flatMap((p) => [h("span", { class: "pn" }, p.name, p.required ? "" : h("small", {}, " optional")), control(p, args[p.name], `${p.name} of ${step}`, (v) => set(p.name, v))]),
-    );
   }
 
   function card(step: StepEdit, n: number): HTMLElement {
@@ -302,7 +189,6 @@ export function scheduleView(ctx: Context): ScheduleView {
   }
   const errorLines = (e: EditError): Node[] => [h("p", {}, h("b", {}, "✗ "), e.message), ...(e.help ? [h("p", { class: "help" }, h("b", {}, "try: "), e.help)] : [])];
   const mode = () => (ctx.view.panes.editor === "text" ? "text" : "cards");
-  const asLines = (steps: StepEdit[]) => steps.map((s) => s.text?.trim() || `sch.${s.primitive}(${Object.entries(s.arguments).map(([k, v]) => `${k}=${python(v)}`).join(", ")})`).join("\n");
 
   function onAnswer(m: Message): void {
     if (m.kind === "choices") {
@@ -401,15 +287,18 @@ export function scheduleView(ctx: Context): ScheduleView {
   return { el, tools, update, destroy: () => (sendEdit.cancel(), sendText.cancel(), text?.destroy()) };
 }
 
-/** Steps as text to compare, whatever the order of their arguments. */
-const sorted = (steps: StepEdit[]): string =>
-  JSON.stringify(steps.map((s) => [s.primitive, Object.entries(s.arguments).filter(([, v]) => v !== null).sort(([a], [b]) => (a < b ? -1 : 1))]));
-
-function python(v: unknown): string {
-  if (v === null) return "None";
-  if (v === true) return "True";
-  if (v === false) return "False";
-  if (Array.isArray(v)) return `[${v.map(python).join(", ")}]`;
-  if (typeof v === "object") return `{${Object.entries(v as object).map(([k, x]) => `'${k}': ${python(x)}`).join(", ")}}`;
-  return typeof v === "string" ? `'${v.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'` : String(v);
-}
+export const pane = definePane({
+  id: "schedule",
+  title: "Schedule",
+  help: "The steps as cards or as text, edited and compiled again.",
+  place: { tabOf: "graph" },
+  order: 20,
+  make: schedulePane,
+  available: (ctx) => ctx.payload.editor !== null,
+  behind: true,
+  button: { label: "Edit schedule", title: "edit the schedule (E)" },
+  keys: [
+    { keys: ["E"], text: "schedule", order: 50, press: { e: (ctx) => { if (ctx.payload.editor) bringUp(ctx, pane); } } },
+    { keys: ["Ctrl Z"], text: "undo, in the schedule editor; with Shift, redo", order: 50, more: true },
+  ],
+});

@@ -2,57 +2,19 @@
 
 import type { Context, Pane } from "../context";
 import { debounce, h, svg } from "../dom";
-import type { Cell, Row, Table, TagInput, Values } from "../record";
+import { definePane } from "../pane";
+import type { Cell, Row, Table } from "../record";
 import { stopName } from "../record";
+import { SPOKEN, cellId, elementOf, firstWrong, only, sourceOf, stateOf, tint } from "../tag_cells";
+import { inputEl } from "../tag_inputs";
 import { tabs } from "../tabs";
 
-const STATE: Record<string, { sign: string; word: string; css: string }> = {
-  final: { sign: "", word: "complete", css: "right" },
-  carried: { sign: "", word: "carried", css: "right" },
-  early: { sign: "!", word: "read too early", css: "early" },
-  repaired: { sign: "↻", word: "repaired", css: "fixed" },
-};
-const SPOKEN: Record<string, string> = { "!": "read too early", "↻": "repaired", "✓": "as in the definition", "✗": "wrong, by a repair that is not proved" };
-
-export const stateOf = (s: string) => STATE[s] ?? { sign: "", word: s, css: "right" };
-
-/** The class of a cell's tint. */
-export function tint(cell: Cell, row: Row): string {
-  if (cell.sign.includes("✗")) return "wrong";
-  if (cell.sign.includes("!")) return "early";
-  if (cell.sign.includes("↻") || row.kind === "repair") return "fixed";
-  if (cell.right === false) return "early";
-  return "";
+interface TagsPane extends Pane {
+  /** The number of the last column. */
+  last(): number;
 }
 
-/** Which cell a read such as "xmax⟨0⟩" names, as [row, column]; null where the table does not have it. */
-export function sourceOf(table: Table, reader: Row, text: string): [number, number] | null {
-  const m = /^(.+?)⟨(.+)⟩$/.exec(text);
-  if (!m) return null;
-  const [, buffer, tag] = m;
-  const inBuffer = table.rows.flatMap((r, n) => (r.kind === "value" && r.buffer === buffer ? [n] : []));
-  if (!inBuffer.length) return null;
-  const index = (label: string) => /\[(.*)\]/.exec(label)?.[1]?.split(", ") ?? [];
-  const own = index(reader.label);
-  const row = inBuffer.find((n) => index(table.rows[n]!.label).every((x, k) => x === own[k])) ?? inBuffer[0]!;
-  const column = tag === "start" ? table.columns.findIndex((c) => c.startsWith("before ")) : table.columns.findIndex((c) => c.endsWith(`= ${tag}`));
-  return column < 0 || !table.rows[row]!.cells[column] ? null : [row, column];
-}
-
-/** The first index of a row's element, where it is a number: "xsum[1]" is of row 1. */
-export const elementOf = (row: Row): string => /\[(\d+)/.exec(row.label)?.[1] ?? "";
-
-/** The table with the rows of one element only; rows without a number stay. */
-export function only(table: Table, element: string): Table {
-  return element === "" ? table : { ...table, rows: table.rows.filter((r) => [element, ""].includes(elementOf(r))) };
-}
-
-/** The first column in which a repair that is not proved did not carry a value; -1 where there is none. */
-export const firstWrong = (table: Table): number => table.columns.findIndex((_, n) => table.rows.some((r) => r.cells[n]?.sign.includes("✗")));
-
-export const cellId = (row: Row, column: number): string => `cell:${row.kind}:${row.label}@${column}`;
-
-export function tagsPane(ctx: Context): Pane {
+function tagsPane(ctx: Context): TagsPane {
   const bar = tabs(ctx, "tags", "Tags", [
     { id: "tags", label: "Tags" },
     { id: "reads", label: "Reads" },
@@ -250,64 +212,11 @@ export function tagsPane(ctx: Context): Pane {
 
   function drawInputs(): void {
     const edit = ctx.live;
-    const grids = ctx.tags.shownInputs().map((input) => inputEl(input, edit));
+    const grids = ctx.tags.shownInputs().map((input) => inputEl(input, edit ? (index, x) => (ctx.tags.edit(input.name, index, x), changed()) : null));
     const restore = h("button", { type: "button", class: "small", onclick: () => (ctx.tags.restore(), (drawn = null), ctx.refresh()) }, "As they were");
     body.replaceChildren(
       h("p", { class: "note" }, edit ? "Edit a value, and every table follows." : "The inputs of these tables; without Python behind the page they stay as they are.", " ", ctx.tags.inputs ? restore : null),
       ...grids,
-    );
-  }
-
-  function inputEl(input: TagInput, edit: boolean): HTMLElement {
-    const slices: { label: string; at: number[]; rows: Values[]; flat: boolean }[] = [];
-    const walk = (v: Values, path: number[]) => {
-      const depth = input.shape.length - path.length;
-      if (depth <= 2) slices.push({ label: path.length ? `[${path.join(", ")}]` : "", at: path, rows: depth === 2 ? (v as Values[]) : depth === 1 ? [v] : [[v]], flat: depth < 2 });
-      else (v as Values[]).forEach((x, n) => walk(x, [...path, n]));
-    };
-    walk(input.values, []);
-    return h(
-      "div",
-      { class: "input" },
-      h("h3", {}, input.name, h("span", { class: "dim" }, ` ${input.shape.join(" × ") || "scalar"} ${input.dtype}`)),
-      ...slices.slice(0, 8).map((s) =>
-        h(
-          "table",
-          { class: "matrix", "aria-label": `${input.name}${s.label}` },
-          s.label ? h("caption", {}, s.label) : null,
-          h(
-            "tbody",
-            {},
-            ...s.rows.slice(0, 32).map((row, i) =>
-              h(
-                "tr",
-                {},
-                ...(row as Values[]).slice(0, 32).map((v, j) => {
-                  const index = [...s.at, ...(s.flat ? [] : [i]), j];
-                  const field: HTMLInputElement = h("input", {
-                    type: "text",
-                    inputmode: "decimal",
-                    value: String(v),
-                    readonly: !edit,
-                    size: 6,
-                    "aria-label": `${input.name}[${index.join(", ")}]`,
-                    oninput: () => {
-                      const x = readNumber(field.value);
-                      field.setAttribute("aria-invalid", String(x === null));
-                      if (x !== null) {
-                        ctx.tags.edit(input.name, input.shape.length ? index : [], x);
-                        changed();
-                      }
-                    },
-                  });
-                  return h("td", {}, field);
-                }),
-              ),
-            ),
-          ),
-        ),
-      ),
-      slices.length > 8 || slices.some((s) => s.rows.length > 32) ? h("p", { class: "note" }, "Only the first values are shown.") : null,
     );
   }
 
@@ -317,6 +226,7 @@ export function tagsPane(ctx: Context): Pane {
 
   return {
     el,
+    last: () => Number(range.max || 0),
     destroy: () => (stopPlay(), changed.cancel()),
     update() {
       const { view, payload, doc } = ctx;
@@ -421,9 +331,23 @@ export function tagsPane(ctx: Context): Pane {
 
 const activeIn = (el: HTMLElement): Element | null => (el.getRootNode() as Document | ShadowRoot).activeElement;
 
-/** A number as typed: "1.5", "-inf"; null where it is none. */
-export function readNumber(text: string): number | null {
-  const t = text.trim().replace("−", "-");
-  const x = Number(t);
-  return t === "" || !Number.isFinite(x) ? null : x;
-}
+export const pane = definePane({
+  id: "tags",
+  title: "Tags",
+  help: "Each value at each iteration, with what it read.",
+  place: { column: "left", weight: 1 },
+  order: 20,
+  make: tagsPane,
+  empty: (ctx) => ctx.payload.tags === null,
+  keys: [
+    {
+      keys: ["J", "K"],
+      text: "iteration",
+      order: 20,
+      press: {
+        j: (ctx) => ctx.dispatch({ type: "iteration", to: ctx.view.iteration - 1 }),
+        k: (ctx, tags) => ctx.dispatch({ type: "iteration", to: Math.min(ctx.view.iteration + 1, tags.last()) }),
+      },
+    },
+  ],
+});

@@ -1,19 +1,14 @@
 // Timing on the device behind Python: progress, a row a kernel, cancel.
 
-import type { Context, Message } from "../context";
+import type { Context, Message, Pane } from "../context";
 import { h } from "../dom";
 import { wire } from "../edits";
+import { definePane } from "../pane";
 import type { TimingRow } from "../record";
-
-export interface TimingView {
-  el: HTMLElement;
-  tools: HTMLElement;
-  update(): void;
-}
 
 const number = (x: number | null | undefined, digits = 3): string => (typeof x === "number" && Number.isFinite(x) ? x !== 0 && Math.abs(x) < 0.001 ? x.toExponential(1) : Number(x.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }) : "–");
 
-export function timingView(ctx: Context): TimingView {
+function timingPane(ctx: Context): Pane {
   let seq = 0;
   let state = "";
   const first = ctx.payload.editor?.steps;
@@ -80,3 +75,14 @@ export function timingView(ctx: Context): TimingView {
     },
   };
 }
+
+export const pane = definePane({
+  id: "timing",
+  title: "Timing",
+  help: "The kernel's latency, on the device behind the page.",
+  place: { tabOf: "graph" },
+  order: 30,
+  make: timingPane,
+  available: (ctx) => ctx.payload.live,
+  button: { label: "Time", title: "time the kernel" },
+});

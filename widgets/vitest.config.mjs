@@ -1,0 +1,3 @@
+import { forVite } from "./find_panes.mjs";
+
+export default { plugins: [forVite] };
