@@ -1,5 +1,5 @@
 // Two ES modules, minified, the same bytes from the same sources, style sheets inside: neptune_widgets/static/explorer.js,
-// and solver.js beside it.
+// and solver.js beside it. And panes.json, the panes and keys that the documentation lists.
 import { build } from "esbuild";
 import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
@@ -67,6 +67,9 @@ const licences = (metafile) => {
 const { metafile } = await bundle("src/index.ts", outfile, { metafile: true, write: false });
 const notice = licences(metafile);
 writeFileSync(resolve(dirname(outfile), "LICENSES.txt"), notice.replace("This file contains", "explorer.js contains"));
+const { outputFiles } = await bundle("src/list_panes.ts", "list_panes.js", { write: false, platform: "node" });
+const { LIST } = await import(`data:text/javascript;base64,${Buffer.from(outputFiles[0].text).toString("base64")}`);
+writeFileSync(resolve(dirname(outfile), "panes.json"), `${JSON.stringify(LIST, null, 1)}\n`);
 const banner = { js: `/*!\n${notice}*/` };
 
 for (const [entry, path] of [["src/index.ts", outfile], ["src/solver.ts", resolve(dirname(outfile), "solver.js")]]) {

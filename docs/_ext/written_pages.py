@@ -87,6 +87,27 @@ def templates() -> str:
     return "\n\n".join(made) + "\n"
 
 
+def panes() -> str:
+    """A table of the explorer's panes, in their order."""
+    rows = [f"| {pane['title']} | {escape_markdown(pane['help'])} |" for pane in _explorer()["panes"]]
+    return "\n".join(["| pane | what it shows |", "| --- | --- |", *rows]) + "\n"
+
+
+def keys() -> str:
+    """A table of the explorer's keys, as its help has them."""
+    rows = [
+        f"| {' '.join(f'<kbd>{key}</kbd>' for key in row['keys'])} | {escape_markdown(row['text'])} |"
+        for row in _explorer()["keys"]
+    ]
+    return "\n".join(["| key | what it does |", "| --- | --- |", *rows]) + "\n"
+
+
+def _explorer() -> dict[str, list[dict[str, Any]]]:
+    """What the panes in widgets/src/panes/ declare, as the build of the front end writes it."""
+    path = ROOT / "widgets" / "neptune_widgets" / "static" / "panes.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def passes() -> str:
     """A table of the HTile passes in their order, then an entry each."""
     from neptune_lab import htile_passes
@@ -279,6 +300,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "generated/primitives.md": primitives,
     "generated/templates.md": templates,
     "generated/passes.md": passes,
+    "generated/panes.md": panes,
+    "generated/keys.md": keys,
     "generated/operators.md": operators,
     "generated/command_line.md": command_line,
     "generated/benchmark.md": benchmark,

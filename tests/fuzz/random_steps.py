@@ -17,7 +17,7 @@ _LARGEST = 4
 
 
 def weight(primitive: Primitive) -> int:
-    """How often a primitive is drawn: those that repair most often, those that change no value rarely, remarks never."""
+    """How often a primitive is drawn: one that repairs most often, one that changes no value rarely, a remark never."""
     if primitive.silent:
         return 0
     if primitive.repairs:

@@ -1,18 +1,19 @@
-"""Answers to the page: edits, choices, tag tables, checks, timings, as widgets/PROTOCOL.md says."""
+"""Answers to the page: edits, checks, timings, and what panes answer themselves, as widgets/PROTOCOL.md says."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from neptune_lab.errors import NeptuneError, ScheduleError
-from neptune_widgets import checks, choices, page, payload, tags
+from neptune_lab.errors import NeptuneError
+from neptune_widgets import checks, page, payload
+from neptune_widgets.pane import Message, halves, list_of
 from neptune_widgets.session import Refusal, Refused, Session
 
 Send = Callable[[dict[str, Any]], None]
-Message = dict[str, Any]
 
 _log = logging.getLogger(__name__)
 
@@ -33,15 +34,14 @@ class Messages:
         self._cancel = threading.Event()
         self._timing: threading.Thread | None = None
         self._handlers: dict[str, Callable[[Message], Message | None]] = {
-            "edit": lambda m: self._edited(lambda: self.session.edit(_list(m, "steps"))),
+            "edit": lambda m: self._edited(lambda: self.session.edit(list_of(m, "steps"))),
             "edit_text": lambda m: self._edited(lambda: self.session.edit_text(str(m["text"]))),
             "undo": lambda m: self._edited(self.session.undo),
             "redo": lambda m: self._edited(self.session.redo),
-            "choices": self._choices,
-            "tags": self._tags,
             "check": self._check,
             "export": self._export,
             "time": self._time,
+            **{half.kind: partial(half.function, session) for half in halves() if half.part == "answer"},
         }
 
     def answer(self, message: Message) -> None:
@@ -81,34 +81,6 @@ class Messages:
         self._show(text)
         return {"kind": "edited", "payload": text}
 
-    def _choices(self, message: Message) -> Message:
-        steps, index, primitive = _list(message, "steps"), int(message["index"]), str(message["primitive"])
-        now = None
-        if index < len(steps) and steps[index].get("primitive") == primitive:
-            now = steps[index].get("arguments")
-        try:
-            found = choices.choices(self.session.before(steps, index), primitive, now)
-        except Refused as refused:
-            return {"kind": "choices", "parameters": [], "message": refused.refusal.message}
-        except ScheduleError as error:
-            return {"kind": "choices", "parameters": [], "message": error.reason}
-        answer: Message = {"kind": "choices", "parameters": [p.as_json() for p in found]}
-        if any(p.required and p.choices == [] for p in found):
-            answer["message"] = f"{primitive} goes nowhere here"
-        return answer
-
-    def _tags(self, message: Message) -> Message:
-        step, phase = int(message["step"]), str(message["phase"])
-        try:
-            schedule, note = tags.shown(self.session.schedule)
-            operator = schedule.operator
-            given = message.get("inputs")
-            inputs = tags.default_inputs(operator) if given is None else tags.read_inputs(operator, given)
-            table = tags.table(schedule, step, phase, message.get("rolling"), inputs, note)
-        except NeptuneError as error:
-            return {"kind": "tags_error", "message": str(error)}
-        return {"kind": "tags", "key": f"{step}.{phase}", "table": table}
-
     def _check(self, _: Message) -> Message:
         ok, text = checks.check(self.session.schedule)
         return {"kind": "checked", "ok": ok, "text": text}
@@ -133,7 +105,7 @@ class Messages:
         for n, other in enumerate(message.get("against") or [], 1):
             name = str(other.get("name") or f"schedule {n}")
             try:
-                jobs.append(Job(name, self.session.other(_list(other, "steps"))))
+                jobs.append(Job(name, self.session.other(list_of(other, "steps"))))
             except NeptuneError as error:
                 jobs.append(Job(name, None, error.reason))
 
@@ -147,10 +119,3 @@ class Messages:
         self._timing = threading.Thread(target=work, name="neptune-timing", daemon=True)
         self._timing.start()
         return None
-
-
-def _list(message: Message, name: str) -> list[Any]:
-    value = message[name]
-    if not isinstance(value, list):
-        raise TypeError(f"{name} is {type(value).__name__}, a list was expected")
-    return value

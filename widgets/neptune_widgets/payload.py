@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import ScheduleError
 from neptune_lab.trace import to_json
 from neptune_widgets import checks, choices, tags
+from neptune_widgets.pane import data_of, halves
 
 if TYPE_CHECKING:
     from neptune_lab.trace import Trace
@@ -27,6 +28,7 @@ def live(session: Session) -> str:
             "editor": editor(session),
             "device": device(),
             "live": True,
+            **_panes(session),
         },
     )
 
@@ -47,6 +49,7 @@ def static(session: Session) -> str:
             "editor": None,
             "device": device(),
             "live": False,
+            **_panes(session),
         },
     )
 
@@ -69,6 +72,12 @@ def _text(trace: Trace, rest: dict[str, Any]) -> str:
     """The record's own JSON with the rest beside it."""
     tail = json.dumps(rest, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return f'{{"trace":{to_json(trace)},{tail[1:]}'
+
+
+def _panes(session: Session) -> dict[str, Any]:
+    """What panes declare as their data, if any does."""
+    found = data_of(session, halves())
+    return {"panes": found} if found else {}
 
 
 def _tags(session: Session, most: int) -> tuple[dict[str, Any] | None, str]:

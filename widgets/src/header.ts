@@ -2,8 +2,9 @@
 
 import type { Context } from "./context";
 import { download, h } from "./dom";
+import { KEYS, MORE } from "./keys";
 import { type Key, bringUp, isUp } from "./pane";
-import { KEYS as PANE_KEYS, LARGE, PANES, PLACES } from "./registry";
+import { LARGE, PANES, PLACES } from "./registry";
 
 export interface Bar {
   el: HTMLElement;
@@ -112,16 +113,6 @@ export function header(ctx: Context, help: () => void): Bar {
   };
 }
 
-/** Keys that belong to no pane. */
-const GENERAL: Key[] = [
-  { keys: ["?"], text: "help", order: 90 },
-  { keys: ["↑", "↓"], text: "lines, steps or nodes, in the pane that has the focus", order: 20, more: true },
-  { keys: ["Enter"], text: "select the line or node: its relatives light up in every pane; with Shift, add to the selection", order: 30, more: true },
-  { keys: ["Esc"], text: "clear the selection, leave a comparison, close this", order: 40, more: true },
-];
-const ALL = [...PANE_KEYS.map(({ key }) => key), ...GENERAL].sort((a, b) => a.order - b.order);
-const KEYS = ALL.filter((key) => !key.more);
-const MORE = ALL.filter((key) => key.more);
 const keyEl = ({ keys, text }: Key) => h("span", {}, ...keys.flatMap((k) => [h("kbd", {}, k), " "]), text);
 
 export function footer(ctx: Context): { el: HTMLElement; update(): void } {

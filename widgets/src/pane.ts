@@ -9,6 +9,8 @@ export interface Key<P extends Pane = Pane> {
   /** As the footer and the help show them. */
   keys: string[];
   text: string;
+  /** The same in a sentence for the documentation, if `text` is too short for it. */
+  explained?: string;
   /** Its place among the keys of all panes. */
   order: number;
   /** It is explained in the help only. */

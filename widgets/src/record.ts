@@ -80,6 +80,8 @@ export interface Payload {
   editor: Editor | null;
   device: string;
   live: boolean;
+  /** What panes declare in Python, by pane. */
+  panes: Record<string, unknown>;
 }
 export interface TimingRow {
   name: string;

@@ -95,7 +95,7 @@ export function ranges(numbers: number[]): string {
 export const pane = definePane({
   id: "code",
   title: "Kernel",
-  help: "The emitted kernel, the tile program and the definition.",
+  help: "HTile, Triton, or the definition.",
   place: { column: "right", weight: 0.95 },
   order: 30,
   make: codePane,

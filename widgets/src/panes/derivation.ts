@@ -95,7 +95,7 @@ function derivationPane(ctx: Context): Pane {
 export const pane = definePane({
   id: "derivation",
   title: "Derivation",
-  help: "How the repair term is derived and proved, or which step refused it.",
+  help: "The algebra of the repair term, step by step; for a pass, its proof.",
   place: { column: "right", weight: 0.8 },
   order: 20,
   make: derivationPane,

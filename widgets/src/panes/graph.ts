@@ -253,7 +253,7 @@ function graphPane(ctx: Context): Pane {
 export const pane = definePane({
   id: "graph",
   title: "Graph",
-  help: "The dataflow of the loop program: what is fused, read too early, or repaired.",
+  help: "The dataflow graph: which blocks are fused, which reads are too early, which are repaired.",
   place: { column: "right", weight: 1.15, shared: true },
   order: 10,
   make: graphPane,

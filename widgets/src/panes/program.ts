@@ -190,9 +190,9 @@ function programPane(ctx: Context): Pane {
 export const pane = definePane({
   id: "program",
   title: "Program",
-  help: "The program at the phase, with what changed since the one before, or two phases side by side.",
+  help: "The loop program at the selected phase, with the changes since the previous one, or two phases side by side.",
   place: { column: "left", weight: 1.15, stays: true },
   order: 10,
   make: programPane,
-  keys: [{ keys: ["D"], text: "compare", order: 40, press: { d: (ctx) => ctx.dispatch(ctx.view.compare ? { type: "compareOff" } : { type: "compare" }) } }],
+  keys: [{ keys: ["D"], text: "compare", explained: "compare two phases", order: 40, press: { d: (ctx) => ctx.dispatch(ctx.view.compare ? { type: "compareOff" } : { type: "compare" }) } }],
 });

@@ -183,14 +183,14 @@ const move = (by: "first" | "back" | "next" | "last") => (ctx: Context) => ctx.d
 export const pane = definePane({
   id: "rail",
   title: "Steps",
-  help: "The steps of the schedule with their phases, the kernel's stages, and the search.",
+  help: "The steps of the schedule with their phases, then the HTile passes, then Triton; remarks in italics; ! marks programs that are wrong on purpose.",
   place: { column: "rail", stays: true },
   order: 10,
   make: railPane,
   behind: true,
   keys: [
-    { keys: ["←", "→"], text: "phase", order: 10, press: { ArrowLeft: move("back"), ArrowRight: move("next") } },
-    { keys: ["/"], text: "search", order: 30, press: { "/": (_, rail) => rail.focusSearch() } },
+    { keys: ["←", "→"], text: "phase", explained: "previous phase, next phase", order: 10, press: { ArrowLeft: move("back"), ArrowRight: move("next") } },
+    { keys: ["/"], text: "search", explained: "search in every stage", order: 30, press: { "/": (_, rail) => rail.focusSearch() } },
     { keys: ["Home", "End"], text: "first and last phase", order: 10, more: true, press: { Home: move("first"), End: move("last") } },
   ],
 });

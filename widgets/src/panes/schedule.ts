@@ -290,7 +290,7 @@ function schedulePane(ctx: Context): Pane {
 export const pane = definePane({
   id: "schedule",
   title: "Schedule",
-  help: "The steps as cards or as text, edited and compiled again.",
+  help: "The schedule editor: steps as cards or as text, compiled again after each edit.",
   place: { tabOf: "graph" },
   order: 20,
   make: schedulePane,
@@ -298,7 +298,7 @@ export const pane = definePane({
   behind: true,
   button: { label: "Edit schedule", title: "edit the schedule (E)" },
   keys: [
-    { keys: ["E"], text: "schedule", order: 50, press: { e: (ctx) => { if (ctx.payload.editor) bringUp(ctx, pane); } } },
+    { keys: ["E"], text: "schedule", explained: "the schedule editor", order: 50, press: { e: (ctx) => { if (ctx.payload.editor) bringUp(ctx, pane); } } },
     { keys: ["Ctrl Z"], text: "undo, in the schedule editor; with Shift, redo", order: 50, more: true },
   ],
 });

@@ -334,7 +334,7 @@ const activeIn = (el: HTMLElement): Element | null => (el.getRootNode() as Docum
 export const pane = definePane({
   id: "tags",
   title: "Tags",
-  help: "Each value at each iteration, with what it read.",
+  help: "The tag table: every value at every iteration of a loop, which value it read, and the correct value; the inputs can be edited.",
   place: { column: "left", weight: 1 },
   order: 20,
   make: tagsPane,
@@ -343,6 +343,7 @@ export const pane = definePane({
     {
       keys: ["J", "K"],
       text: "iteration",
+      explained: "iteration of the tag table: one step back, one step forward",
       order: 20,
       press: {
         j: (ctx) => ctx.dispatch({ type: "iteration", to: ctx.view.iteration - 1 }),

@@ -79,7 +79,7 @@ function timingPane(ctx: Context): Pane {
 export const pane = definePane({
   id: "timing",
   title: "Timing",
-  help: "The kernel's latency, on the device behind the page.",
+  help: "The time of the kernel, and of schedules beside it, on this machine's GPU; without one, estimates.",
   place: { tabOf: "graph" },
   order: 30,
   make: timingPane,

@@ -1,0 +1,17 @@
+// Every key that is explained: those of panes, and those of the explorer itself.
+
+import type { Key } from "./pane";
+import { KEYS as OF_PANES } from "./registry";
+
+/** Keys that belong to no pane. */
+const GENERAL: Key[] = [
+  { keys: ["?"], text: "help", explained: "this list", order: 90 },
+  { keys: ["↑", "↓"], text: "lines, steps or nodes, in the pane that has the focus", order: 20, more: true },
+  { keys: ["Enter"], text: "select the line or node: its relatives light up in every pane; with Shift, add to the selection", order: 30, more: true },
+  { keys: ["Esc"], text: "clear the selection, leave a comparison, close this", order: 40, more: true },
+];
+const ALL = [...OF_PANES.map(({ key }) => key), ...GENERAL].sort((a, b) => a.order - b.order);
+/** Those of the footer. */
+export const KEYS = ALL.filter((key) => !key.more);
+/** Those that only the help explains. */
+export const MORE = ALL.filter((key) => key.more);
