@@ -410,7 +410,7 @@ class PrimitiveMethods:
         Args:
             block: the reduction to fuse (L_t).
             loop: the rolling loop, "block.loop".
-            maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganise`).
+            maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganize_dataflow`).
             repair: h as text, over t, `<buffer>_before` and `<buffer>_now` of each producer; default: it is derived.
             proved: refuse a given h that is not proved; False takes it in, and marks the program as wrong where it is. No
                 kernel is made of a wrong program.
