@@ -275,13 +275,13 @@ def accuracy(
 
     Exit status 1 if our root mean square error is more than 1.2 times the best peer's.
     """
-    from neptune_lab.pipeline.accuracy import TEN, Setup, accuracy
+    from neptune_lab.pipeline.accuracy import TEN, AccuracySetup, accuracy
     from neptune_lab.pipeline.accuracy_table import to_text
     from neptune_lab.runtime.accuracy import read_tensors
 
     names = TEN if operators is None else tuple(n.strip() for n in operators.split(","))
     recorded = None if inputs is None else read_tensors(inputs)
-    report = accuracy(Setup(names, seq, heads, samples, recorded), lambda n: typer.echo(f"{n} ...", err=True))
+    report = accuracy(AccuracySetup(names, seq, heads, samples, recorded), lambda n: typer.echo(f"{n} ...", err=True))
     typer.echo(to_text(report), nl=False)
     if json_file is not None:
         write_text(json_file, json.dumps(report.as_record(), indent=2) + "\n")

@@ -14,7 +14,7 @@ import neptune_lab as nl
 from neptune_lab.cli import main
 from neptune_lab.errors import DefinitionError, MeasureError
 from neptune_lab.operators import attention, norms
-from neptune_lab.pipeline.accuracy import OURS, TEN, Report, Row, Setup, accuracy, case_of, operator_of
+from neptune_lab.pipeline.accuracy import OURS, TEN, AccuracyRow, AccuracySetup, Report, accuracy, case_of, operator_of
 from neptune_lab.pipeline.accuracy_table import to_text
 from neptune_lab.pipeline.realistic_inputs import realistic_inputs, recorded_inputs
 from neptune_lab.runtime import to_tensor
@@ -130,7 +130,7 @@ def test_inputs_refuse():
 def test_sdpa_is_told_the_operator(name):
     """In float32 torch's attention equals our reference: mask, bias, scale and grouping are the operator's."""
     own = {"head_dim": 16, **({"window": 5} if name == "window_pf" else {})}
-    op = operator_of(name, Setup(seq=17, heads=2, overrides=own), interpreter=True)
+    op = operator_of(name, AccuracySetup(seq=17, heads=2, overrides=own), interpreter=True)
     inputs = [a.astype(np.float32) for a in realistic_inputs(op).values()]
     ((_, sdpa),) = peers(case_of(op), "cpu").items()
     np.testing.assert_allclose(sdpa(*(to_tensor(a) for a in inputs)), op.reference(*inputs), rtol=1e-4, atol=1e-6)
@@ -164,7 +164,7 @@ def test_a_peer_that_refuses_says_why():
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return accuracy(Setup(samples=2, **TINY))
+    return accuracy(AccuracySetup(samples=2, **TINY))
 
 
 def test_the_table_has_ten_rows(report):
@@ -198,10 +198,10 @@ def test_json_form(report):
     assert first["ok"] is True
 
 
-def row(ours: float, *others: float) -> Row:
+def row(ours: float, *others: float) -> AccuracyRow:
     errors = {OURS: ErrorSummary(ours, ours, ours)}
     errors |= {f"peer {n}": ErrorSummary(x, x, x) for n, x in enumerate(others)}
-    return Row("causal_pf", {"heads": 1}, errors, {}, (ours,))
+    return AccuracyRow("causal_pf", {"heads": 1}, errors, {}, (ours,))
 
 
 def test_the_best_peer_decides():

@@ -172,7 +172,7 @@ def _rewrite(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines:
 _MEANT = {
     "Kernel": {"": "neptune_lab.Kernel", "api/htile": "neptune_lab.htile.nodes.Kernel"},
     "Program": {"": "neptune_lab.loop_ir.nodes.Program", "api/htile": "neptune_lab.htile.nodes.Program"},
-    "Row": {"": "neptune_lab.pipeline.timing.Row"},
+    "Row": {"": "neptune_lab.pipeline.timing.TimingRow"},
     "Step": {"": "neptune_lab.loop_schedule.schedule.Step", "api/repair": "neptune_lab.repair.Step"},
     "Store": {
         "": "neptune_lab.records.Store",

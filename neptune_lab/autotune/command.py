@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 
-class Request(Protocol):
+class TuneRequest(Protocol):
     """What `cli.with_operator` gives a command: an operator, and how the command line wants it scheduled."""
 
     @property
@@ -28,7 +28,7 @@ class Request(Protocol):
 
 
 def tune_command(
-    request: Request,
+    request: TuneRequest,
     seconds: Annotated[float, typer.Option(help="Time limit of the search, in seconds.")] = 60.0,
     trials: Annotated[int | None, typer.Option(min=1, help="Maximum number of candidates to try.")] = None,
     scheduler: Annotated[

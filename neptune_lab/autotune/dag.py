@@ -22,7 +22,7 @@ Kind = Literal["L", "C", "S"]
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class TileStatement:
     """A load ("L"), computation ("C") or store ("S") of a tile of `tensor`, inside the loops `scope`, outermost first;
     `computation` is the number of the computation that it belongs to."""
 
@@ -40,23 +40,23 @@ def trip_counts(chain: Chain, tiles: Mapping[str, int]) -> dict[str, int]:
     return {loop: -(-extent // min(tiles.get(loop, 1), extent)) for loop, extent in chain.extents}
 
 
-def statements(chain: Chain) -> tuple[Statement, ...]:
+def statements(chain: Chain) -> tuple[TileStatement, ...]:
     """Loads, computation and store of each computation, in order; intermediate tensors are neither loaded nor
     stored, and a tensor is loaded for the first computation that reads it."""
-    found: list[Statement] = []
+    found: list[TileStatement] = []
     loaded: set[str] = set()
     for n, computation in enumerate(chain.computations):
         fresh = [o for o in computation.operands if o.name not in chain.computed | loaded]
         loaded |= {o.name for o in fresh}
-        found += [Statement("L", operand, n) for operand in fresh]
-        found.append(Statement("C", computation.output, n))
+        found += [TileStatement("L", operand, n) for operand in fresh]
+        found.append(TileStatement("C", computation.output, n))
         if computation.output.name not in chain.intermediates:
-            found.append(Statement("S", computation.output, n))
+            found.append(TileStatement("S", computation.output, n))
     return tuple(found)
 
 
 def flow(chain: Chain, tiling: Tiling) -> nx.DiGraph:
-    """The graph of an expression: loops (text) and statements (`Statement`) as nodes, edges of kind "nest", "scope"
+    """The graph of an expression: loops (text) and statements (`TileStatement`) as nodes, edges of kind "nest", "scope"
     and "order"."""
     graph = nx.DiGraph()
     for loop in tiling.loops:
@@ -64,7 +64,7 @@ def flow(chain: Chain, tiling: Tiling) -> nx.DiGraph:
         around = tiling.around(loop)
         if len(around) > 1:
             graph.add_edge(around[-2], loop, kind="nest")
-    computed: dict[str, Statement] = {}
+    computed: dict[str, TileStatement] = {}
     for stmt in statements(chain):
         graph.add_node(stmt)
         loops = chain.computations[stmt.computation].loops if stmt.kind == "C" else stmt.tensor.related
@@ -94,7 +94,9 @@ def without_dead_loops(graph: nx.DiGraph, dead: Collection[str]) -> nx.DiGraph:
     return kept
 
 
-def place(chain: Chain, tiling: Tiling, trips: Mapping[str, int], grid: Collection[str] = ()) -> tuple[Statement, ...]:
+def place(
+    chain: Chain, tiling: Tiling, trips: Mapping[str, int], grid: Collection[str] = ()
+) -> tuple[TileStatement, ...]:
     """The statements of an expression, each with the loops that it stands in.
 
     A load or computation stands in the innermost live loop that a scope edge gives, and in the loops around that.  A
@@ -111,7 +113,7 @@ def place(chain: Chain, tiling: Tiling, trips: Mapping[str, int], grid: Collecti
 
 
 @lru_cache(maxsize=4096)
-def _place(chain: Chain, tiling: Tiling, dead: frozenset[str], grid: frozenset[str]) -> tuple[Statement, ...]:
+def _place(chain: Chain, tiling: Tiling, dead: frozenset[str], grid: frozenset[str]) -> tuple[TileStatement, ...]:
     """`place`, which depends on which loops are dead alone: a search asks for few different answers many times."""
     graph = without_dead_loops(flow(chain, tiling), dead)
     live = [loop for loop in tiling.loops if loop in graph]
@@ -131,12 +133,12 @@ def _behind(scope: list[str], reduced: tuple[str, ...], held: set[str]) -> list[
     return scope[:first] + [loop for loop in scope[first:] if loop in held and loop not in reduced]
 
 
-def executions(stmt: Statement, trips: Mapping[str, int]) -> int:
+def executions(stmt: TileStatement, trips: Mapping[str, int]) -> int:
     """How often a statement is executed, over all thread blocks."""
     return prod(trips[loop] for loop in stmt.scope)
 
 
-def text(placed: tuple[Statement, ...]) -> str:
+def text(placed: tuple[TileStatement, ...]) -> str:
     """The expression with its statements, as the paper writes it.
 
     >>> from neptune_lab.autotune.expressions import gemm_chain
@@ -147,15 +149,15 @@ def text(placed: tuple[Statement, ...]) -> str:
     return _scope(placed, 0)
 
 
-def _scope(members: tuple[Statement, ...], depth: int) -> str:
+def _scope(members: tuple[TileStatement, ...], depth: int) -> str:
     """Statements that share the first `depth` loops, in an order in which they can be executed."""
-    groups: dict[str | Statement, tuple[Statement, ...]] = {}
+    groups: dict[str | TileStatement, tuple[TileStatement, ...]] = {}
     for stmt in members:
         key = stmt.scope[depth] if len(stmt.scope) > depth else stmt
         groups[key] = (*groups.get(key, ()), stmt)
     parts = []
     for key in sorted(groups, key=lambda k: _turn(groups[k], isinstance(k, str))):
-        if isinstance(key, Statement):
+        if isinstance(key, TileStatement):
             parts.append(str(key))
             continue
         inner, next_loops = _scope(groups[key], depth + 1), {stmt.scope[depth + 1 : depth + 2] for stmt in groups[key]}
@@ -164,7 +166,7 @@ def _scope(members: tuple[Statement, ...], depth: int) -> str:
     return ",".join(parts)
 
 
-def _turn(members: tuple[Statement, ...], loop: bool) -> tuple[bool, int, int]:
+def _turn(members: tuple[TileStatement, ...], loop: bool) -> tuple[bool, int, int]:
     """Computations in order, each after its loads; stores last."""
     computed = [stmt.computation for stmt in members if stmt.kind != "S"]
     rank = 1 if loop else {"L": 0, "C": 2, "S": 3}[members[0].kind]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Told of every candidate; used as a context manager around the run."""
 
     def __enter__(self) -> Self: ...
@@ -68,7 +68,7 @@ class Bar:
         self._bar.update(self._task, completed=seconds, said=f"{tried} tried, {failed} failed; best {best}")
 
 
-def bar(title: str, seconds: float) -> Progress:
+def bar(title: str, seconds: float) -> ProgressDisplay:
     """A `Bar`; nothing on a machine without rich, such as one that only measures."""
     try:
         return Bar(title, seconds)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.clock import Clock, within
 from neptune_lab.autotune.measuring import emit, now, portable, record_of, source_hash
-from neptune_lab.autotune.progress import Progress
+from neptune_lab.autotune.progress import ProgressDisplay
 from neptune_lab.autotune.record_writer import RecordWriter
 from neptune_lab.autotune.workers import Workers, WorkersLost
 from neptune_lab.errors import MeasureError
@@ -174,7 +174,7 @@ class Emitters:
 
 
 @dataclass(eq=False)
-class Run:
+class TuningRun:
     """One call of `tune`."""
 
     op: Operator
@@ -197,7 +197,7 @@ class Run:
         self.sent = portable(self.op)
         self.target = None if self.facts.interpreter else Target.of(self.facts)
 
-    def result(self, search: Searcher, trials: int | None, shown: Progress) -> TuneResult:
+    def result(self, search: Searcher, trials: int | None, shown: ProgressDisplay) -> TuneResult:
         """Runs the search to its end, times the best again, and says what was found."""
         try:
             ended = self._loop(search, trials, shown)
@@ -215,7 +215,7 @@ class Run:
         writer = self.writer
         return replace(found, lost=len(self.unmeasured), unsaved=writer.unsaved, rescued=writer.rescued)
 
-    def _loop(self, search: Searcher, trials: int | None, shown: Progress) -> str:
+    def _loop(self, search: Searcher, trials: int | None, shown: ProgressDisplay) -> str:
         """Asks, measures and tells, until something ends it; why it ended."""
         done: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         deadline = self.started + self.seconds * (1 - REMEASURE_SHARE)

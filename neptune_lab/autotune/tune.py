@@ -13,7 +13,7 @@ from neptune_lab.autotune.dask_workers import DaskWorkers
 from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.progress import Silent, bar
 from neptune_lab.autotune.record_writer import PATIENCE, RecordWriter
-from neptune_lab.autotune.run import Emitters, Run, Searcher, TuneResult
+from neptune_lab.autotune.run import Emitters, Searcher, TuneResult, TuningRun
 from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
 from neptune_lab.autotune.workers import Workers, local
@@ -97,7 +97,7 @@ def tune(
         facts = _facts(pool, max(seconds, START_SECONDS))
         task = task_of(op, cold=cold, seed=seed)
         known = {} if fresh else _known(kept, task, facts)
-        run = Run(op, task, facts, pool, emitters, writer, command, clock, started, seconds, known)
+        run = TuningRun(op, task, facts, pool, emitters, writer, command, clock, started, seconds, known)
         with bar(op.name, seconds) if progress else Silent() as shown:
             return run.result(search or default_search(op, Target.of(facts), seed), trials, shown)
     finally:

@@ -30,7 +30,7 @@ class Samples:
     note: str = ""
 
 
-class Clock(Protocol):
+class KernelTimer(Protocol):
     """What times calls."""
 
     def quick(self, call: Call) -> float:
@@ -43,7 +43,7 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True)
-class GpuClock:
+class GpuTimer:
     """CUDA events around replayed graphs.
 
     Args:
@@ -101,7 +101,7 @@ class GpuClock:
 
 
 @dataclass(frozen=True)
-class HostClock:
+class HostTimer:
     """The host's own clock, for a machine without a GPU: what it says of interpreted kernels is no time of theirs."""
 
     turns: int = 2
@@ -121,6 +121,6 @@ class HostClock:
         return {name: Samples(tuple(us)) for name, us in found.items()}
 
 
-def clock() -> Clock:
+def clock() -> KernelTimer:
     """The clock for this machine."""
-    return GpuClock() if torch.cuda.is_available() else HostClock()
+    return GpuTimer() if torch.cuda.is_available() else HostTimer()

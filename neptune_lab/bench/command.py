@@ -53,7 +53,7 @@ def bench(
         from neptune_lab.runtime.device import ask_for_interpreter
 
         ask_for_interpreter()  # before the modules of the contestants import Triton
-        from neptune_lab.bench.run import AUTOTUNED, Plan, run, tune_setups
+        from neptune_lab.bench.run import AUTOTUNED, BenchmarkPlan, run, tune_setups
         from neptune_lab.bench.tensors import device_name
         from neptune_lab.bench.warm import Source
 
@@ -69,7 +69,7 @@ def bench(
         setups = _chosen(only, tiny)
         search = AUTOTUNED if autotuned is None else () if autotuned == "none" else _split(autotuned)
         names = frozenset(s.name for s in setups) if again else frozenset()
-        plan = Plan(setups, out, budget, workers, Source(kernels, device), search, again=names)
+        plan = BenchmarkPlan(setups, out, budget, workers, Source(kernels, device), search, again=names)
         found = run(plan, progress=_tell) if tune is None else tune_setups(plan, tune, _tell)
     for row in target_rows(found):
         verdict = row[4].replace("**", "")

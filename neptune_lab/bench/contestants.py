@@ -11,7 +11,7 @@ import torch
 from neptune_lab.bench.ablation import Variant, variants
 from neptune_lab.bench.clock import LOST
 from neptune_lab.bench.kernels import Compiled, Kernels
-from neptune_lab.bench.measured import BOUND, DEFAULT, OURS, Entry
+from neptune_lab.bench.measured import BOUND, DEFAULT, OURS, ContestantResult
 from neptune_lab.bench.peers import Quick, Ready, Tensors, peers
 from neptune_lab.bench.reference import Reference
 from neptune_lab.bench.setups import Setup
@@ -80,7 +80,7 @@ class Attempt:
         fatal: the GPU is lost to this process.
     """
 
-    entry: Entry
+    entry: ContestantResult
     ready: Ready | None = field(default=None, repr=False)
     fatal: bool = False
 
@@ -93,7 +93,7 @@ def attempt(
     Args:
         reference: None: the answer is not looked at.
     """
-    entry = Entry(contestant.name, contestant.kind, "ok")
+    entry = ContestantResult(contestant.name, contestant.kind, "ok")
     if why := contestant.refuses(setup, memory):
         return Attempt(replace(entry, status="skipped", note=why))
     try:

@@ -24,8 +24,8 @@ from neptune_lab.bench.measured import (
     FLEX,
     HAND,
     OURS,
-    Entry,
-    Results,
+    BenchmarkResults,
+    ContestantResult,
     SetupResult,
 )
 from neptune_lab.bench.tables import axis
@@ -64,7 +64,7 @@ class Drawn:
     figure: go.Figure
 
 
-def figures(results: Results) -> tuple[Drawn, ...]:
+def figures(results: BenchmarkResults) -> tuple[Drawn, ...]:
     """Every figure that the results have data for."""
     made = (
         relative(results, "compiler"),
@@ -91,9 +91,9 @@ def _family(name: str) -> str:
     return name.split(", ")[0]
 
 
-def _fastest(setup: SetupResult, kinds: Iterable[str]) -> dict[str, Entry]:
+def _fastest(setup: SetupResult, kinds: Iterable[str]) -> dict[str, ContestantResult]:
     """The fastest right answer of each family."""
-    found: dict[str, Entry] = {}
+    found: dict[str, ContestantResult] = {}
     for entry in setup.entries:
         if entry.kind in kinds and entry.status == "ok" and entry.us:
             family = _family(entry.name)
@@ -122,7 +122,7 @@ def _lines(
         seen.add(name)
 
 
-def relative(results: Results, kind: str) -> Drawn | None:
+def relative(results: BenchmarkResults, kind: str) -> Drawn | None:
     """Figures 8 and 16 (compilers) or 17 (libraries): our time over theirs, operator by operator."""
     setups = results.group("attention")
     rows = [r for r in dict.fromkeys(s.row for s in setups) if any(_fastest(s, (kind,)) for s in setups if s.row == r)]
@@ -165,7 +165,7 @@ def _ticks(values: Iterable[int]) -> dict[str, Any]:
     return {"type": "log", "tickvals": found, "ticktext": [str(n) for n in found], "tickangle": 0}
 
 
-def throughput(results: Results) -> Drawn | None:
+def throughput(results: BenchmarkResults) -> Drawn | None:
     """Figure 9: TFLOP/s over batch."""
     sizes = {s.sizes.get("kv_len") for s in results.group("batch")}
     batches = results.group("batch")
@@ -193,7 +193,7 @@ def throughput(results: Results) -> Drawn | None:
     )
 
 
-def ablation(results: Results) -> Drawn | None:
+def ablation(results: BenchmarkResults) -> Drawn | None:
     """Figure 10: our kernel with one thing changed."""
     setups = [s for s in results.setups if s.time(DEFAULT)]
     if not setups:
@@ -226,7 +226,7 @@ def ablation(results: Results) -> Drawn | None:
     )
 
 
-def rows_and_performer(results: Results) -> Drawn | None:
+def rows_and_performer(results: BenchmarkResults) -> Drawn | None:
     """Figure 11: norms and performer against torch.compile."""
     setups = results.group("norms", "performer")
     rows = list(dict.fromkeys(s.row for s in setups))
@@ -265,7 +265,7 @@ def _rows_of(setup: SetupResult) -> str:
     return f"{setup.sizes['rows']} rows" if "rows" in setup.sizes else f"{setup.sizes.get('heads')} heads"
 
 
-def chains(results: Results) -> Drawn | None:
+def chains(results: BenchmarkResults) -> Drawn | None:
     """MCFuser's Figure 8: GEMM chains and attention modules relative to PyTorch."""
     groups = [g for g in ("chains", "modules") if any(s.time(EAGER) for s in results.group(g))]
     if not groups:
@@ -297,7 +297,7 @@ def chains(results: Results) -> Drawn | None:
     )
 
 
-def shared_memory(results: Results) -> Drawn | None:
+def shared_memory(results: BenchmarkResults) -> Drawn | None:
     """MCFuser's Figure 10: estimated and actual shared memory of tuned candidates."""
     points = [
         (t["shared_estimate"] / 1024, t["shared"] / 1024, str(tuning["setup"]))
@@ -316,7 +316,7 @@ def shared_memory(results: Results) -> Drawn | None:
     return Drawn("Shared memory, estimated and actual (MCFuser, Figure 10)", "One point a candidate.", figure)
 
 
-def model(results: Results) -> Drawn | None:
+def model(results: BenchmarkResults) -> Drawn | None:
     """MCFuser's Figure 11: the model's time and the measured one, each over the best of its setup."""
     points = []
     for tuning in results.tuning:

@@ -43,7 +43,7 @@ Status: TypeAlias = Annotated[str, OneOf(frozenset({"ok", "wrong", "failed", "sk
 
 
 @dataclass(frozen=True)
-class Entry:
+class ContestantResult:
     """One contestant on one setup.
 
     Args:
@@ -94,7 +94,7 @@ class SetupResult:
     bytes: Count
     kv_bytes: Count
     checked: Line
-    entries: tuple[Entry, ...]
+    entries: tuple[ContestantResult, ...]
     load: Mapping[str, Any] = field(default_factory=dict)
 
     def time(self, name: str) -> float | None:
@@ -106,7 +106,7 @@ class SetupResult:
         """Our median, None where it does not count."""
         return self.time(OURS)
 
-    def best(self, *kinds: str) -> Entry | None:
+    def best(self, *kinds: str) -> ContestantResult | None:
         """The fastest of these kinds whose answer is right."""
         found = [e for e in self.entries if e.kind in kinds and e.status == "ok" and e.us]
         return min(found, key=lambda e: e.us or 0.0, default=None)
@@ -123,7 +123,7 @@ class SetupResult:
 
 
 @dataclass(frozen=True)
-class Results:
+class BenchmarkResults:
     """A run.
 
     Args:
@@ -156,23 +156,23 @@ class Results:
         """The setups of these groups."""
         return tuple(s for s in self.setups if s.group in groups)
 
-    def with_setup(self, done: SetupResult, seconds: float) -> Results:
+    def with_setup(self, done: SetupResult, seconds: float) -> BenchmarkResults:
         """These results with one setup more, in place of one of its name."""
         found = {s.name: s for s in self.setups} | {done.name: done}
         return replace(self, setups=tuple(found.values()), seconds=seconds)
 
-    def with_tuning(self, told: Mapping[str, Any], seconds: float) -> Results:
+    def with_tuning(self, told: Mapping[str, Any], seconds: float) -> BenchmarkResults:
         """These results with the tuning of one setup more, in place of one of its name."""
         found = {t["setup"]: t for t in self.tuning} | {told["setup"]: told}
         return replace(self, tuning=tuple(found.values()), seconds=seconds)
 
 
-def to_json(results: Results) -> str:
+def to_json(results: BenchmarkResults) -> str:
     """The results as JSON text."""
     return json.dumps({"schema": SCHEMA, **asdict(results)}, indent=1, allow_nan=False) + "\n"
 
 
-def from_json(text: str, where: str = "the results") -> Results:
+def from_json(text: str, where: str = "the results") -> BenchmarkResults:
     """The results in a JSON text.
 
     Raises:
@@ -182,7 +182,7 @@ def from_json(text: str, where: str = "the results") -> Results:
     help = "neptune-lab bench writes them"
     del check_schema(record, SCHEMA, where, "benchmark results", MeasureError, help=help)["schema"]
     with at_place(where, MeasureError):
-        results = unpack(record, Results, "results", MeasureError)
+        results = unpack(record, BenchmarkResults, "results", MeasureError)
         _check_parts(results)
     return results
 
@@ -220,7 +220,7 @@ class _Tuning:
     trials: tuple[_Trial, ...]
 
 
-def _check_parts(results: Results) -> None:
+def _check_parts(results: BenchmarkResults) -> None:
     """What tables and figures read of the parts that are plain JSON."""
     known = {name: value for name, value in results.device.items() if name in ("name", "gpu")}
     unpack(known, _Device, "results.device", MeasureError)
@@ -241,13 +241,13 @@ def _check_parts(results: Results) -> None:
                 unpack(row, Resources, f"{where}.entries[{m}].resources[{r}]", MeasureError)
 
 
-def read(path: Path) -> Results:
+def read(path: Path) -> BenchmarkResults:
     """The results in a file; MeasureError where there are none."""
     if not path.is_file():
         raise MeasureError(f"there is no file {shown_path(path)}", help="neptune-lab bench -o writes one")
     return from_json(read_text(path, MOST_BYTES, MeasureError), shown_path(path))
 
 
-def write(path: Path, results: Results) -> None:
+def write(path: Path, results: BenchmarkResults) -> None:
     """Saves the file whole or not at all, so that an interrupted run leaves the last state; FileError if it cannot."""
     write_text(path, to_json(results), parents=True)

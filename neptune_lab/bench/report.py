@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from neptune_lab.bench.measured import BLOCK_ROWS, BOUND, DEFAULT, OURS, SAMPLED, Results
+from neptune_lab.bench.measured import BLOCK_ROWS, BOUND, DEFAULT, OURS, SAMPLED, BenchmarkResults
 from neptune_lab.bench.tables import (
     SECTIONS,
     TARGETS_HEADER,
@@ -50,7 +50,7 @@ inputs and writing its outputs once at the measured copy rate; the larger of the
 """
 
 
-def to_html(results: Results) -> str:
+def to_html(results: BenchmarkResults) -> str:
     """The whole report; plotly's script is in it once.
 
     Raises:
@@ -105,7 +105,7 @@ def _inline(text: str) -> str:
     return re.sub(r"`(.+?)`", r"<code>\1</code>", safe)
 
 
-def for_readme(results: Results) -> str:
+def for_readme(results: BenchmarkResults) -> str:
     """The targets and the attention times, with the command that makes them again."""
     attention = results.group("attention")
     lengths = sorted({axis(s) for s in attention})
@@ -129,7 +129,7 @@ def for_readme(results: Results) -> str:
     )
 
 
-def write_readme(path: Path, results: Results) -> None:
+def write_readme(path: Path, results: BenchmarkResults) -> None:
     """Replaces what stands between the markers in the file.
 
     Raises:

@@ -14,10 +14,10 @@ import torch
 
 from neptune_lab.bench import device
 from neptune_lab.bench.ablation import Variant, variants
-from neptune_lab.bench.clock import LOST, Clock, clock
+from neptune_lab.bench.clock import LOST, KernelTimer, clock
 from neptune_lab.bench.contestants import Attempt, attempt, contestants, repeats
 from neptune_lab.bench.kernels import Compiled, Kernels
-from neptune_lab.bench.measured import OURS, Entry, Results, SetupResult, read, to_json, write
+from neptune_lab.bench.measured import OURS, BenchmarkResults, ContestantResult, SetupResult, read, to_json, write
 from neptune_lab.bench.reference import reference
 from neptune_lab.bench.setups import Setup, all_setups
 from neptune_lab.bench.tensors import device_memory, make_tensors
@@ -36,7 +36,7 @@ AUTOTUNED = ("*_pf-8192", "g4", "g12")
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchmarkPlan:
     """What a run does.
 
     Args:
@@ -60,7 +60,9 @@ class Plan:
     again: frozenset[str] = frozenset()
 
 
-def run(plan: Plan, *, timer: Clock | None = None, progress: Callable[[str], None] = lambda line: None) -> Results:
+def run(
+    plan: BenchmarkPlan, *, timer: KernelTimer | None = None, progress: Callable[[str], None] = lambda line: None
+) -> BenchmarkResults:
     """Measures what the plan names and its file lacks.
 
     Args:
@@ -86,8 +88,13 @@ def run(plan: Plan, *, timer: Clock | None = None, progress: Callable[[str], Non
 
 
 def _measure_all(
-    plan: Plan, results: Results, saved: LongRun, timer: Clock, progress: Callable[[str], None], began: float
-) -> Results:
+    plan: BenchmarkPlan,
+    results: BenchmarkResults,
+    saved: LongRun,
+    timer: KernelTimer,
+    progress: Callable[[str], None],
+    began: float,
+) -> BenchmarkResults:
     before = results.seconds
     known = {s.name for s in results.setups} - plan.again
     waiting = [s for s in plan.setups if s.name not in known]
@@ -117,7 +124,7 @@ def _measure_all(
     return results
 
 
-def _begin(plan: Plan) -> Results:
+def _begin(plan: BenchmarkPlan) -> BenchmarkResults:
     """The file's results, or new ones."""
     facts = device.describe()
     if plan.out.is_file():
@@ -130,22 +137,22 @@ def _begin(plan: Plan) -> Results:
         return found
     command = "neptune-lab " + " ".join(sys.argv[1:])
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Results(facts, device.used_versions(), device.rates(), now, 0.0, command)
+    return BenchmarkResults(facts, device.used_versions(), device.rates(), now, 0.0, command)
 
 
 def _measure_or_tell(
-    setup: Setup, plan: Plan, ahead: dict[tuple[str, str], Warm], timer: Clock
+    setup: Setup, plan: BenchmarkPlan, ahead: dict[tuple[str, str], Warm], timer: KernelTimer
 ) -> tuple[SetupResult, bool]:
     """`measure_setup`; where torch fails outside of any contestant (tensors that do not fit), that as the result."""
     try:
         return measure_setup(setup, plan, ahead, timer)
     except RuntimeError as error:
         note = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        return _result(setup, [Entry(OURS, "ours", "failed", note=note)], "nothing"), LOST in str(error)
+        return _result(setup, [ContestantResult(OURS, "ours", "failed", note=note)], "nothing"), LOST in str(error)
 
 
 def measure_setup(
-    setup: Setup, plan: Plan, ahead: dict[tuple[str, str], Warm], timer: Clock
+    setup: Setup, plan: BenchmarkPlan, ahead: dict[tuple[str, str], Warm], timer: KernelTimer
 ) -> tuple[SetupResult, bool]:
     """One setup, and whether the GPU was lost over it."""
     _forget()
@@ -157,7 +164,7 @@ def measure_setup(
     attempts: list[Attempt] = []
     for contestant in contestants(setup, kernels, plan.autotuned):
         known = ahead.get((setup.name, contestant.name), Warm())
-        entry = Entry(contestant.name, contestant.kind, "failed", note=known.refusal)
+        entry = ContestantResult(contestant.name, contestant.kind, "failed", note=known.refusal)
         if contestant.name in same:
             note = "its kernel is the one with default options, word for word"
             attempts.append(Attempt(replace(entry, status="same", note=note)))
@@ -186,7 +193,9 @@ def measure_setup(
     return replace(result, load=load), False
 
 
-def tune_setups(plan: Plan, seconds: float, progress: Callable[[str], None] = lambda line: None) -> Results:
+def tune_setups(
+    plan: BenchmarkPlan, seconds: float, progress: Callable[[str], None] = lambda line: None
+) -> BenchmarkResults:
     """Tunes the plan's setups from nothing, and adds what came of it to the plan's file.
 
     Args:
@@ -236,7 +245,7 @@ def _remembered(kernels: Kernels, ahead: dict[tuple[str, str], Warm]) -> Kernels
     return find
 
 
-def _result(setup: Setup, entries: Sequence[Entry], checked: str) -> SetupResult:
+def _result(setup: Setup, entries: Sequence[ContestantResult], checked: str) -> SetupResult:
     return SetupResult(
         setup.name,
         setup.row,

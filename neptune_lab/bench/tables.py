@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from statistics import geometric_mean
 
-from neptune_lab.bench.measured import DEFAULT, OURS, Results, SetupResult
-from neptune_lab.bench.targets import Target, targets
+from neptune_lab.bench.measured import DEFAULT, OURS, BenchmarkResults, SetupResult
+from neptune_lab.bench.targets import Goal, targets
 
 Rows = list[list[str]]
 
@@ -33,7 +33,7 @@ def microseconds(value: float | None) -> str:
 TARGETS_HEADER = ("operators", "against", "at least", "found", "", "smallest")
 
 
-def target_rows(results: Results) -> Rows:
+def target_rows(results: BenchmarkResults) -> Rows:
     """The targets: what was asked, what was found, whether that is reached."""
     return [
         [
@@ -48,7 +48,7 @@ def target_rows(results: Results) -> Rows:
     ]
 
 
-def _verdict(target: Target) -> str:
+def _verdict(target: Goal) -> str:
     if target.failed:
         return f"**not reached**: no right answer on {_some(target.failed)}"
     if target.reached is None:
@@ -77,7 +77,7 @@ def axis(setup: SetupResult) -> int:
     return 0
 
 
-def speedup_rows(results: Results, *kinds: str) -> tuple[list[str], Rows]:
+def speedup_rows(results: BenchmarkResults, *kinds: str) -> tuple[list[str], Rows]:
     """Neptune's Table 2 (kind "compiler") or 4 (kind "library"): our speedup over the best, by operator and length."""
     each = _by_row(results.group("attention"))
     lengths = sorted({axis(s) for s in results.group("attention")})
@@ -94,7 +94,7 @@ def speedup_rows(results: Results, *kinds: str) -> tuple[list[str], Rows]:
     return ["operator", *map(str, lengths), "geometric mean"], rows
 
 
-def setup_rows(results: Results) -> Rows:
+def setup_rows(results: BenchmarkResults) -> Rows:
     """Every setup: our time, the best compiler and library, and what share of the device that is."""
     rows = []
     for setup in results.setups:
@@ -118,7 +118,7 @@ def setup_rows(results: Results) -> Rows:
 SETUPS_HEADER = ("setup", "ours, µs", "best compiler, µs", "speedup", "best library, µs", "speedup", "what limits")
 
 
-def limit(setup: SetupResult, results: Results) -> str:
+def limit(setup: SetupResult, results: BenchmarkResults) -> str:
     """Which of the device's measured rates a setup is nearer to, and the share of it that our kernel reaches."""
     rate, peak = results.rates.get("copy_gbps"), results.rates.get("matmul_tflops")
     if not setup.ours or not rate or not peak:
@@ -134,7 +134,7 @@ def limit(setup: SetupResult, results: Results) -> str:
 RESOURCES_HEADER = ("setup", "kernel", "registers", "spills", "shared, bytes", "warps", "options")
 
 
-def resource_rows(results: Results) -> Rows:
+def resource_rows(results: BenchmarkResults) -> Rows:
     """What each launched kernel of ours takes, and how it was compiled."""
     rows = []
     for setup in results.setups:
@@ -152,7 +152,7 @@ def resource_rows(results: Results) -> Rows:
 PROBLEMS_HEADER = ("setup", "contestant", "", "why")
 
 
-def problem_rows(results: Results) -> Rows:
+def problem_rows(results: BenchmarkResults) -> Rows:
     """Everything that has no time that counts, and why."""
     return [
         [s.name, e.name, f"**{e.status}**" if e.status == "wrong" else e.status, e.note]
@@ -162,7 +162,7 @@ def problem_rows(results: Results) -> Rows:
     ]
 
 
-def ablation_rows(results: Results) -> Rows:
+def ablation_rows(results: BenchmarkResults) -> Rows:
     """Neptune's Figure 10 as figures: the time with one thing changed over the time with default options."""
     rows = []
     for setup in results.setups:
@@ -176,7 +176,7 @@ def ablation_rows(results: Results) -> Rows:
     return rows
 
 
-def summary(results: Results) -> str:
+def summary(results: BenchmarkResults) -> str:
     """Where and with what the run was made, in a few lines of Markdown."""
     lines = [f"{results.device.get('name')}, {results.started}, {results.seconds:.0f} s, {len(results.setups)} setups."]
     if not results.is_gpu:
@@ -195,7 +195,7 @@ def summary(results: Results) -> str:
     return "\n".join(f"{line}  " for line in lines) + "\n"
 
 
-SECTIONS: tuple[tuple[str, Callable[[Results], tuple[Sequence[str], Rows]]], ...] = (
+SECTIONS: tuple[tuple[str, Callable[[BenchmarkResults], tuple[Sequence[str], Rows]]], ...] = (
     ("What it must reach", lambda r: (TARGETS_HEADER, target_rows(r))),
     ("Speedup over the best compiler (Neptune, Table 2)", lambda r: speedup_rows(r, "compiler")),
     ("Speedup over the best library (Neptune, Table 4)", lambda r: speedup_rows(r, "library")),
@@ -206,7 +206,7 @@ SECTIONS: tuple[tuple[str, Callable[[Results], tuple[Sequence[str], Rows]]], ...
 )
 
 
-def to_markdown(results: Results) -> str:
+def to_markdown(results: BenchmarkResults) -> str:
     """All tables."""
     parts = [f"# Benchmark\n\n{summary(results)}"]
     for title, make in SECTIONS:

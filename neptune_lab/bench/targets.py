@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from neptune_lab.bench.measured import COMPILE, CUDNN, EAGER, FLEX, Results, SetupResult
+from neptune_lab.bench.measured import COMPILE, CUDNN, EAGER, FLEX, BenchmarkResults, SetupResult
 from neptune_lab.bench.setups import all_setups
 
 PREFILL = ("global_pf", "causal_pf", "gqa_pf", "alibi_pf", "softcap_pf", "window_pf")
@@ -17,7 +17,7 @@ Asked = dict[str, SetupResult | None]
 
 
 @dataclass(frozen=True)
-class Target:
+class Goal:
     """One row of the table.
 
     Args:
@@ -52,7 +52,7 @@ class Target:
         return self.found >= self.least
 
 
-def targets(results: Results) -> tuple[Target, ...]:
+def targets(results: BenchmarkResults) -> tuple[Goal, ...]:
     """Every target, over the setups that it is about, measured or not."""
     measured = {s.name: s for s in results.setups}
     asked = all_setups()
@@ -108,7 +108,7 @@ def targets(results: Results) -> tuple[Target, ...]:
     )  # fmt: skip
 
 
-def _target(operators: str, against: str, least: float, setups: Asked, figure: Figure, *, mean: bool = True) -> Target:
+def _target(operators: str, against: str, least: float, setups: Asked, figure: Figure, *, mean: bool = True) -> Goal:
     figures = {name: figure(s) if s else None for name, s in setups.items()}
     known = {name: value for name, value in figures.items() if value is not None}
     worst = min(known.items(), key=lambda item: item[1], default=None)
@@ -116,14 +116,14 @@ def _target(operators: str, against: str, least: float, setups: Asked, figure: F
     failed = tuple(name for name, s in setups.items() if s and s.ours is None)
     missing = tuple(name for name in figures if name not in known and name not in failed)
     how = "geometric mean" if mean else "smallest"
-    return Target(operators, against, least, found, how, worst, len(known), failed, missing)
+    return Goal(operators, against, least, found, how, worst, len(known), failed, missing)
 
 
-def _tuning(results: Results) -> Target:
+def _tuning(results: BenchmarkResults) -> Goal:
     """Tuning is asked to take at most 60 s, so the figure is 60 s over the longest."""
     times = {str(t["setup"]): 60.0 / t["seconds"] for t in results.tuning if t.get("seconds")}
     worst = min(times.items(), key=lambda item: item[1], default=None)
     found = worst[1] if worst else None
-    return Target(
+    return Goal(
         "tuning one setup from nothing", "60 s, over the longest time", 1.0, found, "smallest", worst, len(times)
     )

@@ -44,7 +44,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Task:
+class WarmupTask:
     """One contestant of one setup."""
 
     setup: Setup
@@ -68,7 +68,7 @@ class Warm:
     fatal: bool = False
 
 
-def warm(task: Task) -> Warm:
+def warm(task: WarmupTask) -> Warm:
     """Compiles a contestant and calls it once, in this process."""
     torch.compiler.reset()
     found = {c.name: c for c in contestants(task.setup, task.source.kernels(), task.autotuned)}
@@ -116,7 +116,7 @@ def warm_all(
     every = [(s, c) for s in setups for c in contestants(s, source.kernels(), autotuned)]
     found: dict[tuple[str, str], Warm] = {}
     for quiet in (False, True):
-        tasks = [Task(s, c.name, source, autotuned) for s, c in every if c.quiet is quiet]
+        tasks = [WarmupTask(s, c.name, source, autotuned) for s, c in every if c.quiet is quiet]
         threads = {} if quiet else {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
         limits = {"workers": 1 if quiet else workers, "timeout_s": TIMEOUT_S, "environment": environment | threads}
         for done, (task, answer) in enumerate(run_apart(warm, tasks, **limits), 1):

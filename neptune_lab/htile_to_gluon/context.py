@@ -13,7 +13,7 @@ from neptune_lab.htile_to_gluon.rows import CONSUMER
 from neptune_lab.htile_to_gluon.structure import Structure
 from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.padding import Padding
-from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
+from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
 from neptune_lab.scalar_ops import ScalarOp
 
 # What an emitted module imports.
@@ -42,7 +42,7 @@ class GluonContext(Context):
     ) -> None:
         # What a copy engine can bring, the Triton emitter's descriptors say: those of the launcher.
         emit = replace(options.emit, loads="host_descriptors")
-        super().__init__(program, kernel, helpers, Names(taken | MODULE_NAMES), emit)
+        super().__init__(program, kernel, helpers, UniqueNames(taken | MODULE_NAMES), emit)
         self.padding = Padding(program, kernel, one_width=False)
         self.structure = structure
         self.gluon = options

@@ -17,7 +17,7 @@ from neptune_lab.htile_to_gluon.shared_memory import SharedMemory, plan_shared_m
 from neptune_lab.htile_to_gluon.structure import Structure, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import tiles
 from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
-from neptune_lab.htile_to_triton.scope import Names
+from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.wrapping import Bracketed, lines
 
 BARRIERS = 1024  # bytes put by for them
@@ -148,7 +148,7 @@ def _warps(
 ) -> _Warps:
     asked: dict[str, dict[str, None]] = {}
     columns = shape_of(structure.first.leading[0].store.target, program)[1]
-    shared = plan_shared_memory(program, structure, Names(taken), options, depth)
+    shared = plan_shared_memory(program, structure, UniqueNames(taken), options, depth)
     taken = taken | shared.names | {"turn", "tile", "done"}
     producer = GluonContext(program, kernel, structure, asked, taken, options, columns)
     emit_producer(producer, shared)

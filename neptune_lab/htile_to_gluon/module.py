@@ -27,7 +27,7 @@ from neptune_lab.htile_to_triton.module import (
     write_helper,
     write_kernel,
 )
-from neptune_lab.htile_to_triton.scope import Names
+from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import KernelSource, TritonSource
 from neptune_lab.strict.emitted import check_emitted
 
@@ -56,7 +56,7 @@ def emit(program: Program, options: GluonOptions | None = None) -> TritonSource:
     verify(program)
     check_spelling(program)
     options = options or GluonOptions()
-    names = Names([*HELPERS, *TRITON_HELPERS])
+    names = UniqueNames([*HELPERS, *TRITON_HELPERS])
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
     own = {f"{f}_{what}" for f in functions for what in ("producer", "consumer")}
@@ -176,7 +176,7 @@ def _write_launcher(
     sources: list[KernelSource],
     made: list[GluonKernel | Context],
 ) -> None:
-    names = Names({entry, "PlainDescriptor", *MODULE_NAMES, *(source.name for source in sources)})
+    names = UniqueNames({entry, "PlainDescriptor", *MODULE_NAMES, *(source.name for source in sources)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     blocks = dict.fromkeys(
         (d.block, program.tensor(d.tensor).dtype)

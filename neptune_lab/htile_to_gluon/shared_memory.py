@@ -10,7 +10,7 @@ from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import Product, Structure
-from neptune_lab.htile_to_triton.scope import Names
+from neptune_lab.htile_to_triton.scope import UniqueNames
 
 BYTES = {"float16": 2, "bfloat16": 2}
 
@@ -115,7 +115,7 @@ def tile_bytes(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def plan_shared_memory(
-    program: Program, structure: Structure, names: Names, options: GluonOptions, depth: int
+    program: Program, structure: Structure, names: UniqueNames, options: GluonOptions, depth: int
 ) -> SharedMemory:
     """The shared memory that a kernel of that structure needs."""
     resident: dict[Access, ResidentTile] = {}

@@ -12,7 +12,7 @@ from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.walk import names_of_index, simplify, written
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
-from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
+from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
 from neptune_lab.scalar_ops import ScalarOp
 from neptune_lab.wrapping import Doc, flat, lines
 
@@ -41,7 +41,7 @@ class Context:
         program: Program,
         kernel: Kernel,
         helpers: dict[str, dict[str, None]],
-        names: Names,
+        names: UniqueNames,
         options: EmitOptions,
     ) -> None:
         self.program = program

@@ -19,7 +19,7 @@ from neptune_lab.htile_to_triton.expressions import emit, stored
 from neptune_lab.htile_to_triton.folds import read_often
 from neptune_lab.htile_to_triton.memory import Condition, barrier, load, store
 from neptune_lab.htile_to_triton.options import EmitOptions
-from neptune_lab.htile_to_triton.scope import Draft, Names, Scope
+from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
 from neptune_lab.wrapping import Doc, Loose, call, flat, seq
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -43,7 +43,7 @@ def emit_kernel(
                 node=kernel.node_id,
                 help="put the longest axis first",
             )
-    ctx = Context(program, kernel, helpers, Names(taken), options)
+    ctx = Context(program, kernel, helpers, UniqueNames(taken), options)
     used = {access.tensor for s in stores(kernel.body) for access in (s.target, *reads(s))}
     used |= {name for s in stores(kernel.body) for name in gathered(s)}
     for tensor in program.tensors:

@@ -13,7 +13,7 @@ from neptune_lab.htile_to_triton.context import Context, HostDescriptor
 from neptune_lab.htile_to_triton.helpers import ALLOCATOR, ASK, HELPERS, INTERPRETED
 from neptune_lab.htile_to_triton.kernel import emit_kernel
 from neptune_lab.htile_to_triton.options import EmitOptions
-from neptune_lab.htile_to_triton.scope import Names
+from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import KernelSource, SourceLine, TritonSource
 from neptune_lab.strict.emitted import check_emitted
 
@@ -53,7 +53,7 @@ def emit(program: Program, options: EmitOptions | None = None) -> TritonSource:
             f"program {program.name} has no inputs; expected one at least, whose device the launcher uses",
             help="give the operator an input, of one element if need be",
         )
-    names = Names(HELPERS)
+    names = UniqueNames(HELPERS)
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
     taken = {entry, *functions, *HELPERS, "_scratch"}
@@ -135,7 +135,7 @@ def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> Ke
 def _write_launcher(
     out: Writer, program: Program, entry: str, sources: list[KernelSource], scratch: bool, dependent: bool
 ) -> None:
-    names = Names({entry, *(source.name for source in sources)})
+    names = UniqueNames({entry, *(source.name for source in sources)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     out.plain(f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     if scratch:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 RESERVED = frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"tl", "triton", "torch", "INTERPRETED"}
 
 
-class Names:
+class UniqueNames:
     """Hands out identifiers that collide neither with Python, nor with Triton, nor with each other.
 
-    >>> names = Names()
+    >>> names = UniqueNames()
     >>> names.fresh("max"), names.fresh("q"), names.fresh("q")
     ('max_', 'q', 'q_2')
     """

@@ -78,7 +78,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TagRow:
     """An element of a tensor, `label` as "xmax[0]" or "xexp[0, j]", or the repair term of one ("repair")."""
 
     label: str
@@ -119,11 +119,11 @@ class TagTable:
     title: str
     rolling: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TagRow, ...]
     hidden: int = 0
     first_wrong: tuple[FirstWrong, ...] = ()
 
-    def row(self, label: str, kind: Literal["value", "repair"] = "value") -> Row:
+    def row(self, label: str, kind: Literal["value", "repair"] = "value") -> TagRow:
         """The row with a label; ScheduleError with the nearest labels otherwise."""
         for row in self.rows:
             if (row.label, row.kind) == (label, kind):
@@ -283,15 +283,15 @@ class _Rows:
         outside = [c for c in ("before", "after") if any(c in row for row in self.found.values())]
         columns: list[int | str] = [*(c for c in outside if c == "before"), *inside]
         columns += [c for c in outside if c == "after"]
-        rows: list[Row] = []
+        rows: list[TagRow] = []
         for (buffer, label), row in sorted(self.found.items(), key=lambda found: _first(found[1])):
             last = max((writes[-1] for writes in row.values()), key=lambda w: w.step)
             repairs = [_last_repair(row.get(c, [])) for c in columns]
             if any(w is not None for w in repairs):
                 cells = tuple(None if w is None else self.repair_cell(w) for w in repairs)
-                rows.append(Row(label, buffer, last.block, "repair", cells))
+                rows.append(TagRow(label, buffer, last.block, "repair", cells))
             cells = tuple(self.cell(c, row[c]) if c in row else None for c in columns)
-            rows.append(Row(label, buffer, last.block, "value", cells))
+            rows.append(TagRow(label, buffer, last.block, "value", cells))
         names = tuple(f"{self.rolling} = {c}" if isinstance(c, int) else f"{c} {self.rolling}" for c in columns)
         title = f"{self.trace.program.name}: values at every iteration of {self.rolling}"
         wrong = tuple(found for row in rows if (found := _first_wrong(row, names)) is not None)
@@ -392,7 +392,7 @@ class _Rows:
         return {name: max(counts.values()) for name, counts in folded.items() if name in rolls}
 
 
-def _first_wrong(row: Row, columns: tuple[str, ...]) -> FirstWrong | None:
+def _first_wrong(row: TagRow, columns: tuple[str, ...]) -> FirstWrong | None:
     n = row.first_wrong
     cell = None if n is None else row.cells[n]
     if n is None or cell is None or cell.should_be is None:
@@ -400,7 +400,7 @@ def _first_wrong(row: Row, columns: tuple[str, ...]) -> FirstWrong | None:
     return FirstWrong(row.label, columns[n], cell.value, cell.should_be)
 
 
-def _shortened(rows: list[Row], most: int) -> tuple[Row, ...]:
+def _shortened(rows: list[TagRow], most: int) -> tuple[TagRow, ...]:
     """The first rows; those of elements that are wrong, and of their repairs, go before others."""
     wrong = {row.label for row in rows if row.first_wrong is not None}
     late = [n for n, row in enumerate(rows) if n >= most and row.label in wrong][:most]
@@ -447,7 +447,7 @@ def _close(a: Number, b: Number, tolerance: float, scale: float) -> bool:
 # -- texts -------------------------------------------------------------------------------------------------
 
 
-def _name(row: Row) -> str:
+def _name(row: TagRow) -> str:
     return f"repair of {row.label}" if row.kind == "repair" else row.label
 
 

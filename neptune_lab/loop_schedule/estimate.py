@@ -41,11 +41,11 @@ from neptune_lab.loop_ir.simplify import bounds
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReductionProgress:
     """How a reduction walks along the rolling loop: `tags` iterations, `step` elements in each while there are any,
     `total` in all, and `terms` terms an element (more than 1 where it folds over other dimensions too).
 
-    >>> progress = Progress(tags=3, step=2, total=5)
+    >>> progress = ReductionProgress(tags=3, step=2, total=5)
     >>> progress.seen(Const(2)), progress.seen_before(Const(2))
     (Op(name='min', args=(Const(value=5, dtype='int32'), Const(value=6, dtype='int32'))), Const(value=4, dtype='int32'))
     """
@@ -67,7 +67,7 @@ class Progress:
         return count if most <= self.total else Op("min", (Const(self.total), count))
 
 
-def progress_of(program: Program, local: str, var: str) -> Progress:
+def progress_of(program: Program, local: str, var: str) -> ReductionProgress:
     """How block `local`, which folds a tile (or an element) an iteration, walks along loop `var`.
 
     Raises:
@@ -77,7 +77,7 @@ def progress_of(program: Program, local: str, var: str) -> Progress:
     depth = tree.depth_of(loops, var)
     tags = loops[depth].extent
     if any(it.kind == "reduce" and it.binding == Var(var) for it in block.iters):
-        return Progress(tags, 1, tags)
+        return ReductionProgress(tags, 1, tags)
     # A tile's own iteration stands right behind that of its tag (privatize_reduction).
     tag = next(n for n, it in enumerate(block.iters) if it.kind == "spatial" and it.binding == Var(var))
     step = block.iters[tag + 1].extent
@@ -101,7 +101,7 @@ def progress_of(program: Program, local: str, var: str) -> Progress:
                         help="choose tile sizes that divide the reduced dimension",
                     )
                 total = min(total, int(limit))
-    return Progress(tags, step, total, prod(others))
+    return ReductionProgress(tags, step, total, prod(others))
 
 
 def is_plain_sum(program: Program, buffer: str) -> bool:
@@ -110,12 +110,12 @@ def is_plain_sum(program: Program, buffer: str) -> bool:
     return block is not None and reducer_of(block) == "sum" and block.repair is None
 
 
-def estimated(read: Expr, progress: Progress, count: Expr, dtype: str) -> Expr:
+def estimated(read: Expr, progress: ReductionProgress, count: Expr, dtype: str) -> Expr:
     """What the sum `read` over `count` elements is expected to end as."""
     return Op("mul", (read, Op("div", (Const(float(progress.total), dtype), Cast(dtype, count)))))
 
 
-def with_estimates(block: Block, buffers: Mapping[str, Progress], tag: Expr, program: Program) -> Block:
+def with_estimates(block: Block, buffers: Mapping[str, ReductionProgress], tag: Expr, program: Program) -> Block:
     """Every read of `buffers`, at the block's own tag, as an estimate; noted on the block."""
     found: dict[str, None] = {}
 

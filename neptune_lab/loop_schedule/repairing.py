@@ -44,7 +44,7 @@ class Repair(ProducerReads):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReducePattern:
     """f and g of one consumer, as the algebra is asked.
 
     Args:
@@ -80,7 +80,7 @@ def inlined_term(program: Program, term: Expr, kept: tuple[str, ...]) -> Expr:
 
 def match_reduce_pattern(
     program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]
-) -> Question:
+) -> ReducePattern:
     """f and g of `consumer` (its local block).
 
     `producers`: buffers of incomplete reductions, and which axis of each is the tag (None where it has none yet).
@@ -108,7 +108,7 @@ def match_reduce_pattern(
             named[node] = node.buffer
     reading = read_term(term, named)
     order = tuple(p for p in producers if p in reads)
-    return Question(reduction.reducer, term, named, reading, order, reads, assumptions(program, reading))
+    return ReducePattern(reduction.reducer, term, named, reading, order, reads, assumptions(program, reading))
 
 
 def find_repair(program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]) -> Repair:
@@ -131,7 +131,7 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
 
 
 def points_of(
-    program: Program, consumer: Block, asked: Question, term: RepairTerm | VectorRepair
+    program: Program, consumer: Block, asked: ReducePattern, term: RepairTerm | VectorRepair
 ) -> dict[str, tuple[Point, ...]]:
     """The singular points that the consumer's producers can reach; RepairError, step "guard"."""
     return find_points(program, consumer, asked.reducer, asked.term, asked.named, term)
@@ -217,7 +217,7 @@ def _falls(program: Program, producer: str) -> bool:
 
 
 def as_written(
-    program: Program, consumer: Block, asked: Question, repair: Repair
+    program: Program, consumer: Block, asked: ReducePattern, repair: Repair
 ) -> tuple[Program, str, Expr, Expr, Expr, list[Places]]:
     """What `check_written` takes to hold the h that goes into the program against g as the program has it.
 
@@ -236,7 +236,7 @@ def as_written(
     return program, asked.reducer, asked.term, h, carried, places
 
 
-def with_ranges(program: Program, consumer: Block, asked: Question, repair: Repair) -> RepairTerm:
+def with_ranges(program: Program, consumer: Block, asked: ReducePattern, repair: Repair) -> RepairTerm:
     """The term with why it is right in float32 (`float_range`); RepairError, step "range", where it is not."""
     carried = Var("t")
     places = {p: (Var(f"{p} before"), Var(f"{p} now")) for p in repair.reads}

@@ -9,14 +9,14 @@ from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, Var, loads, substitute, walk
 from neptune_lab.loop_ir.reduction import match_reduction
-from neptune_lab.loop_schedule.estimate import Progress, is_plain_sum, plain_reads, progress_of
+from neptune_lab.loop_schedule.estimate import ReductionProgress, is_plain_sum, plain_reads, progress_of
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.remembered import resized
 from neptune_lab.loop_schedule.repairing import (
     Given,
-    Question,
+    ReducePattern,
     Repair,
     RepairRefused,
     inlined_term,
@@ -50,7 +50,7 @@ class FamilyRepair(ProducerReads):
     term: VectorRepair
     values: dict[Symbol, Expr]
     reference: Expr | None
-    progress: Progress
+    progress: ReductionProgress
 
 
 def find_family_repair(
@@ -121,12 +121,12 @@ def _is_reference(expr: Expr, named: dict[Expr, str], term: VectorRepair) -> boo
     )
 
 
-def _written(asked: Question, term: VectorRepair) -> Expr | None:
+def _written(asked: ReducePattern, term: VectorRepair) -> Expr | None:
     """The part of the consumer's term that is u(r)."""
     return next((node for node in walk(asked.term) if _is_reference(node, asked.named, term)), None)
 
 
-def _stage_of(program: Program, kept: tuple[str, ...], asked: Question, term: VectorRepair) -> Expr | None:
+def _stage_of(program: Program, kept: tuple[str, ...], asked: ReducePattern, term: VectorRepair) -> Expr | None:
     """A read of the shared stage that computes u(r), such as a mean; None where there is none."""
     for name in kept:
         _, block, _ = tree.find_block(program, name)

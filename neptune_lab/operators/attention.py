@@ -69,7 +69,7 @@ __all__ = [
 Own = ParamSpec("Own")
 
 
-class Options(TypedDict, total=False):
+class AttentionOptions(TypedDict, total=False):
     """The keyword arguments of every operator of this module (`_SHARED` describes them)."""
 
     q_len: int | None
@@ -82,7 +82,7 @@ class Options(TypedDict, total=False):
     empty_rows: EmptyRows
 
 
-_DEFAULTS: Options = {
+_DEFAULTS: AttentionOptions = {
     "q_len": None, "kv_len": None, "kv_heads": None, "v_head_dim": None, "dtype": "float16", "scale": None,
     "return_lse": False, "empty_rows": "nan",
 }  # fmt: skip
@@ -131,7 +131,7 @@ def _with_options(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
     signature = inspect.signature(make)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     kind = inspect.Parameter.KEYWORD_ONLY
-    hints = Options.__annotations__
+    hints = AttentionOptions.__annotations__
     more = [inspect.Parameter(n, kind, default=d, annotation=hints[n]) for n, d in _DEFAULTS.items()]
     make.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
     return _documented(make)
@@ -166,7 +166,7 @@ def general(
     mods = {
         name: None if mod is None else name_of(mod) for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod))
     }
-    more = Options(
+    more = AttentionOptions(
         dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse, empty_rows=empty_rows
     )
     return _operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live)
@@ -174,7 +174,7 @@ def general(
 
 @_with_options
 def full(
-    batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[Options]
+    batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[AttentionOptions]
 ) -> Operator:
     """Full attention: every query sees every key."""
     params = _lengths(batch, heads, seq, head_dim, options)
@@ -183,7 +183,7 @@ def full(
 
 @_with_options
 def causal(
-    batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[Options]
+    batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[AttentionOptions]
 ) -> Operator:
     """Causal attention: a query sees the keys up to its own position.
 
@@ -200,7 +200,7 @@ def gqa(
     seq: int | None = None,
     head_dim: int = 64,
     causal: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> Operator:
     """Grouped-query attention: `causal`, or with causal=False `full`, with fewer kv_heads.
 
@@ -222,7 +222,7 @@ def alibi(
     seq: int | None = None,
     head_dim: int = 64,
     causal: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> Operator:
     """Attention with linear biases: 2**(-8 * (h + 1) / heads) * (key's position - query's) is added to a score.
 
@@ -251,7 +251,7 @@ def softcap(
     head_dim: int = 64,
     cap: float = 50.0,
     causal: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> Operator:
     """Attention with scores limited to ±cap: cap * tanh(score / cap).  Source: Gemma 2; Neptune, Table 1.
 
@@ -277,7 +277,7 @@ def window(
     seq: int | None = None,
     head_dim: int = 64,
     window: int = 4096,
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> Operator:
     """Sliding-window attention: a query sees its own position and the window - 1 keys before it (Neptune, Table 1).
 
@@ -302,7 +302,7 @@ def prefix(
     seq: int | None = None,
     head_dim: int = 64,
     prefix: int = 1,
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> Operator:
     """Prefix attention: every query sees the first `prefix` keys, and of the others those up to its own position.
 
@@ -321,7 +321,9 @@ def prefix(
 
 
 @_with_options
-def document(doc: Any, heads: int = 1, head_dim: int = 64, causal: bool = True, **options: Unpack[Options]) -> Operator:
+def document(
+    doc: Any, heads: int = 1, head_dim: int = 64, causal: bool = True, **options: Unpack[AttentionOptions]
+) -> Operator:
     """Attention within documents: one sequence holds several, and a query sees only keys of its own document.
 
     Args:
@@ -414,7 +416,7 @@ def _causal_mask(params: Params) -> MaskMod:
     return causal_mask
 
 
-def _lengths(batch: int, heads: int, seq: int | None, head_dim: int, options: Options) -> Params:
+def _lengths(batch: int, heads: int, seq: int | None, head_dim: int, options: AttentionOptions) -> Params:
     """The sizes, with `seq` written out; DefinitionError names an option that does not exist."""
     unknown = [n for n in options if n not in _DEFAULTS]
     if unknown:
@@ -442,7 +444,7 @@ def _operator(
     title: str,
     sizes: Params,
     own: Params,
-    options: Options,
+    options: AttentionOptions,
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
     live: bool = False,

@@ -39,7 +39,7 @@ _REFERENCE_VALUES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class AttentionSizes:
     """The sizes of an attention operator; heads // kv_heads query heads share a head of keys and values."""
 
     batch: int
@@ -69,7 +69,7 @@ class Sizes:
 
 
 def define_attention(
-    sizes: Sizes,
+    sizes: AttentionSizes,
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
     dtype: str,
@@ -152,7 +152,7 @@ _STAGES = ("qk", "score", "s_max", "s_exp", "s_sum", "p", "acc", "out", "lse")
 def attention_operator(
     name: str,
     title: str,
-    sizes: Sizes,
+    sizes: AttentionSizes,
     params: Params,
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
@@ -223,7 +223,9 @@ def attention_operator(
     )
 
 
-def captured_by(sizes: Sizes, score_mod: ScoreMod | None, mask_mod: MaskMod | None, live: bool = False) -> Captures:
+def captured_by(
+    sizes: AttentionSizes, score_mod: ScoreMod | None, mask_mod: MaskMod | None, live: bool = False
+) -> Captures:
     """The tensors that the mods read; `live` as in `capture`.
 
     The mods are tried on the first and last positions, so that a mistake in them shows here and needs no TVM.
@@ -251,7 +253,7 @@ def _stage(stmt: Stmt) -> int:
 
 
 def reference(
-    sizes: Sizes,
+    sizes: AttentionSizes,
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
@@ -285,8 +287,8 @@ def reference(
     return out, lse
 
 
-def sizes_of(params: Mapping[str, Any]) -> Sizes:
-    """`params` as `Sizes`: kv_heads is heads and v_head_dim is head_dim where they are not given."""
+def sizes_of(params: Mapping[str, Any]) -> AttentionSizes:
+    """`params` as `AttentionSizes`: kv_heads is heads and v_head_dim is head_dim where they are not given."""
     kv_heads, v_head_dim = params.get("kv_heads", params["heads"]), params.get("v_head_dim", params["head_dim"])
     if params["heads"] % kv_heads:
         raise DefinitionError(
@@ -294,4 +296,4 @@ def sizes_of(params: Mapping[str, Any]) -> Sizes:
             help="every head of keys and values serves the same number of query heads",
         )
     b, h, q_len, kv_len, d = (params[n] for n in ("batch", "heads", "q_len", "kv_len", "head_dim"))
-    return Sizes(b, h, kv_heads, q_len, kv_len, d, v_head_dim)
+    return AttentionSizes(b, h, kv_heads, q_len, kv_len, d, v_head_dim)

@@ -26,7 +26,7 @@ SEQ = {"interpreter": 256, "gpu": 2048}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AccuracyRow:
     """One operator's errors.
 
     Args:
@@ -71,7 +71,7 @@ class Report:
         samples: how many there were.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[AccuracyRow, ...]
     columns: Mapping[str, str]
     inputs: str
     samples: int
@@ -94,7 +94,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class AccuracySetup:
     """What is compared.
 
     Args:
@@ -115,7 +115,7 @@ class Setup:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
-def accuracy(setup: Setup, progress: Callable[[str], None] = lambda name: None) -> Report:
+def accuracy(setup: AccuracySetup, progress: Callable[[str], None] = lambda name: None) -> Report:
     """Runs each operator and its peers on the same float16 inputs and compares with the float64 reference.
 
     Without a GPU our kernels run in Triton's interpreter, and the one peer is torch's SDPA on the CPU.
@@ -154,7 +154,7 @@ def _about(peer: str, device: str) -> str:
     return f"torch's {peer}, {device}; a mask or bias other than causal goes to SDPA as a float16 tensor"
 
 
-def operator_of(name: str, setup: Setup, interpreter: bool) -> Operator:
+def operator_of(name: str, setup: AccuracySetup, interpreter: bool) -> Operator:
     """The preset at the sizes that the setup asks for."""
     decode = PRESETS[name].decode
     if setup.recorded is not None:
@@ -175,7 +175,7 @@ def operator_of(name: str, setup: Setup, interpreter: bool) -> Operator:
     )
 
 
-def _recorded_samples(setup: Setup) -> int:
+def _recorded_samples(setup: AccuracySetup) -> int:
     """How many recorded samples to take; DefinitionError where q, k or v is missing or has not four dimensions."""
     assert setup.recorded is not None
     for name in "qkv":
@@ -202,7 +202,7 @@ def case_of(op: Operator) -> AttentionCase:
     )  # fmt: skip
 
 
-def _row(name: str, op: Operator, setup: Setup, samples: int, device: str) -> Row:
+def _row(name: str, op: Operator, setup: AccuracySetup, samples: int, device: str) -> AccuracyRow:
     kernel = compile(op)
     columns: dict[str, list[np.ndarray]] = {OURS: []}
     others, reasons = peers(case_of(op), device), dict[str, str]()
@@ -222,11 +222,11 @@ def _row(name: str, op: Operator, setup: Setup, samples: int, device: str) -> Ro
     each = tuple(error_summary([a], [b]).rms for a, b in zip(columns[OURS], wanted, strict=True))
     (_, heads, q_len, width), (_, kv_heads, kv_len, _), _ = attention_inputs(op)
     sizes = {"heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len, "head_dim": width}
-    return Row(name, sizes, errors, reasons, each)
+    return AccuracyRow(name, sizes, errors, reasons, each)
 
 
 def _samples(
-    kernel: Kernel, setup: Setup, samples: int
+    kernel: Kernel, setup: AccuracySetup, samples: int
 ) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]]:
     """Our output, the inputs, and the reference, sample by sample."""
     op = kernel.operator

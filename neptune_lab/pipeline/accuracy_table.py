@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 from rich.table import Table
 
-from neptune_lab.pipeline.accuracy import OURS, Report, Row
+from neptune_lab.pipeline.accuracy import OURS, AccuracyRow, Report
 from neptune_lab.runtime.accuracy import ALLOWED, ErrorSummary
 
 _WIDE = 400  # nothing is cut or wrapped: the reader's terminal does that
@@ -46,7 +46,7 @@ def _cell(errors: ErrorSummary | None) -> str:
     return "-" if errors is None else f"{errors.rms:.1e} {errors.p90:.1e} {errors.p99:.1e}"
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: AccuracyRow) -> str:
     if row.ratio is None:
         return "-"
     return f"{row.ratio:.2f}" if row.ok else f"{row.ratio:.2f} ABOVE {ALLOWED}"

@@ -17,7 +17,7 @@ INTERPRETED_FLOPS = 5e7
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimingRow:
     """One kernel's figures; `measured` is None in an estimate.
 
     Args:
@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TimingLimits:
     """How long to measure."""
 
     warmup: int = 10
@@ -67,7 +67,7 @@ class Runner(Protocol):
         """For people, such as "NVIDIA H200"."""
         ...
 
-    def time(self, name: str, kernel: Kernel, limits: Limits) -> Row:
+    def time(self, name: str, kernel: Kernel, limits: TimingLimits) -> TimingRow:
         """Figures of one kernel; MeasureError or LaunchError where there can be none."""
         ...
 
@@ -87,7 +87,7 @@ class LocalGpu:
         """The GPU's name."""
         return device_facts().name
 
-    def time(self, name: str, kernel: Kernel, limits: Limits) -> Row:
+    def time(self, name: str, kernel: Kernel, limits: TimingLimits) -> TimingRow:
         """Times launches on random inputs that are on the GPU already."""
         measured, taken = time_loaded(
             kernel._loaded,
@@ -101,7 +101,7 @@ class LocalGpu:
         )
         todo = work(kernel.operator.program, kernel.program)
         known = Target.known(measured.device)
-        return Row(name, todo, measured, taken, known.ceiling if known else None)
+        return TimingRow(name, todo, measured, taken, known.ceiling if known else None)
 
 
 class NoGpu:
@@ -116,7 +116,7 @@ class NoGpu:
     def __init__(self, smaller: Callable[[Kernel], tuple[Kernel, str] | None] | None = None) -> None:
         self._smaller = smaller
 
-    def time(self, name: str, kernel: Kernel, limits: Limits) -> Row:
+    def time(self, name: str, kernel: Kernel, limits: TimingLimits) -> TimingRow:
         """An estimate for an H200, marked as one."""
         todo = work(kernel.operator.program, kernel.program)
         if todo.flops <= INTERPRETED_FLOPS:
@@ -125,7 +125,7 @@ class NoGpu:
             note = f"{interpreted(found[0])}; {found[1]}"
         else:
             note = f"not run in the interpreter: {todo.flops / 1e9:.3g} GFLOP"
-        return Row(name, todo, None, (), DEFAULT.ceiling, note)
+        return TimingRow(name, todo, None, (), DEFAULT.ceiling, note)
 
 
 def interpreted(kernel: Kernel) -> str:

@@ -38,7 +38,7 @@ class Compiled:
 
 
 # Kernels by what they compute, where a mod's key alone does not tell; the oldest go first.
-_by_definition: OrderedDict[str, tuple[stored.Entry, Compiled]] = OrderedDict()
+_by_definition: OrderedDict[str, tuple[stored.StoredKernel, Compiled]] = OrderedDict()
 _MOST = 256
 _lock = RLock()
 
@@ -87,7 +87,7 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
                 spec = _spec(op, alike)
             except TileError as error:
                 raise _explained(error, captures.lookups(op.program)) from error
-            entry = stored.Entry(spec, captured, workloads, records)
+            entry = stored.StoredKernel(spec, captured, workloads, records)
             stored.put(definition, entry)
         _by_definition[definition] = entry, _loaded(entry)
         if len(_by_definition) > _MOST:
@@ -135,7 +135,7 @@ def _spec(op: Operator, alike: Operator) -> KernelSpec:
     return compile(op, tuned=True).spec
 
 
-def _loaded(entry: stored.Entry) -> Compiled:
+def _loaded(entry: stored.StoredKernel) -> Compiled:
     dtypes = (getattr(torch, tensor.dtype) for tensor in entry.spec.inputs[3:])
     return Compiled(load(entry.spec), tuple(zip(entry.captured, dtypes, strict=True)))
 

@@ -29,7 +29,7 @@ MOST_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredKernel:
     """One compiled kernel.
 
     Args:
@@ -50,7 +50,7 @@ class Entry:
         return {"schema": SCHEMA, "digest": _digest(key, content), "entry": content}
 
     @classmethod
-    def from_json(cls, data: Any, key: str) -> Entry:
+    def from_json(cls, data: Any, key: str) -> StoredKernel:
         """What `to_json` wrote for `key`.
 
         Raises:
@@ -66,7 +66,7 @@ class Entry:
         return entry
 
 
-def find(key: str) -> Entry | None:
+def find(key: str) -> StoredKernel | None:
     """The entry that `put` wrote for `key`; None where there is none.
 
     An entry that is damaged (a flipped bit, a write that was cut off) counts as none and is removed, so that the caller
@@ -76,7 +76,7 @@ def find(key: str) -> Entry | None:
     try:
         if not path.is_file():
             return None
-        return Entry.from_json(read_json(path, MeasureError, most=MOST_BYTES), key)
+        return StoredKernel.from_json(read_json(path, MeasureError, most=MOST_BYTES), key)
     except MeasureError:
         with suppress(OSError):
             path.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ def find(key: str) -> Entry | None:
     return None
 
 
-def put(key: str, entry: Entry) -> None:
+def put(key: str, entry: StoredKernel) -> None:
     """Keeps `entry` under `key`; where the cache directory cannot be written, nothing happens."""
     with suppress(FileError):
         write_text(_path(key), json.dumps(entry.to_json(key)), parents=True)

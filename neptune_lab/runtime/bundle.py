@@ -50,7 +50,7 @@ AGAIN = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class BundleEntry:
     """A workload of a bundle and its kernels, by file."""
 
     name: str
@@ -97,7 +97,7 @@ def read_manifest(folder: Path) -> tuple[Workload, ...]:
     return entries
 
 
-def read_entry(folder: Path, data: Workload) -> Entry:
+def read_entry(folder: Path, data: Workload) -> BundleEntry:
     """An entry with its kernels' sources and its values; MeasureError where one is missing or is not what it says."""
     values: dict[str, np.ndarray] = {}
     if data.values is not None:
@@ -114,10 +114,10 @@ def read_entry(folder: Path, data: Workload) -> Entry:
         )
         for k in data.kernels
     }
-    return Entry(data.name, task, kernels)
+    return BundleEntry(data.name, task, kernels)
 
 
-class Results:
+class BundleResults:
     """What was measured so far, in a file that is written after each kernel, whole or not at all.
 
     Args:
@@ -185,7 +185,7 @@ def run(
     only: str = "",
     again: bool = False,
     say: Callable[[str], None] = print,
-) -> Results:
+) -> BundleResults:
     """Measures every kernel of a bundle that has no result yet.
 
     Args:
@@ -200,7 +200,7 @@ def run(
         MeasureError: no bundle there, results of another device, or a GPU that does not answer at first.
         FileError: results cannot be written; where that happens after the start, it says where they are.
     """
-    kept = Results(results, workers[0].facts())
+    kept = BundleResults(results, workers[0].facts())
     if again:
         kept.due.update(kept.found)
     left = [data for data in read_manifest(folder) if only in data.name]
@@ -236,7 +236,7 @@ def run(
     return kept
 
 
-def _measure(entry: Entry, worker: GpuWorker, kept: Results, say: Callable[[str], None]) -> None:
+def _measure(entry: BundleEntry, worker: GpuWorker, kept: BundleResults, say: Callable[[str], None]) -> None:
     """Every kernel of an entry: compiled ahead by as many threads as there are processes, measured in order."""
     todo = {file: spec for file, spec in entry.kernels.items() if file not in kept.found or file in kept.due}
     if not todo:

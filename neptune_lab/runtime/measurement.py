@@ -30,7 +30,7 @@ Sampler = Callable[[Callable[[], Any], bool], Callable[[int], list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MeasurementLimits:
     """What a candidate may take before it is dropped, and how long it is timed.
 
     Args:
@@ -120,7 +120,9 @@ def _compiling_only() -> Iterator[None]:
         JITFunction.run = launch  # type: ignore[method-assign]
 
 
-def measure(task: Task, spec: KernelSpec, limits: Limits | None = None, clock: Sampler | None = None) -> Measurement:
+def measure(
+    task: Task, spec: KernelSpec, limits: MeasurementLimits | None = None, clock: Sampler | None = None
+) -> Measurement:
     """Runs a kernel on the task's inputs, checks its numbers, and times it.
 
     Args:
@@ -130,7 +132,7 @@ def measure(task: Task, spec: KernelSpec, limits: Limits | None = None, clock: S
         a measurement; a kernel that cannot be launched, spills too much, or is wrong gives one with its `failure`.
         An error of CUDA's own is raised: the process that met it is of no more use.
     """
-    limits = limits or Limits()
+    limits = limits or MeasurementLimits()
     inputs, wanted = _prepared(task)
     kernel = load(spec)
     try:
@@ -154,20 +156,24 @@ def measure(task: Task, spec: KernelSpec, limits: Limits | None = None, clock: S
     return Measurement(*summary(times), error, taken)
 
 
-def _fitting(times: Sequence[float], limits: Limits) -> int:
+def _fitting(times: Sequence[float], limits: MeasurementLimits) -> int:
     """How many samples like these (microseconds) there is time for."""
     return min(limits.samples, int(limits.milliseconds * 1e3 / summary(times)[0]))
 
 
 def remeasure(
-    task: Task, specs: Sequence[KernelSpec], rounds: int = 5, limits: Limits | None = None, clock: Sampler | None = None
+    task: Task,
+    specs: Sequence[KernelSpec],
+    rounds: int = 5,
+    limits: MeasurementLimits | None = None,
+    clock: Sampler | None = None,
 ) -> tuple[Measurement, ...]:
     """Times kernels that were measured before, in turns, so that clocks and heat are the same for all.
 
     Returns:
         a measurement a kernel, in order; its `error` is None.
     """
-    limits = limits or Limits()
+    limits = limits or MeasurementLimits()
     inputs, _ = _prepared(task)
     made = []
     for spec in specs:

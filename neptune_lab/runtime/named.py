@@ -17,7 +17,7 @@ class Named(NamedTuple):
     tensor: Any
 
 
-class Slice(NamedTuple):
+class NamedSlice(NamedTuple):
     """An axis read as a whole run of a variable's values."""
 
     name: str
@@ -25,9 +25,9 @@ class Slice(NamedTuple):
     stop: int
 
 
-def index_of_axis(name: str, values: range, start: int) -> Slice:
+def index_of_axis(name: str, values: range, start: int) -> NamedSlice:
     """The variable's values as places in an axis whose first element is element `start` of the buffer."""
-    return Slice(name, values.start - start, values.stop - start)
+    return NamedSlice(name, values.start - start, values.stop - start)
 
 
 def aligned(value: Named, order: Sequence[str]) -> Any:
@@ -45,9 +45,9 @@ def _together(values: Sequence[Named]) -> tuple[tuple[str, ...], list[Any]]:
     return order, [aligned(v, order) for v in values]
 
 
-def take(tensor: Any, places: Sequence[Slice | Named]) -> Named:
+def take(tensor: Any, places: Sequence[NamedSlice | Named]) -> Named:
     """The tensor's elements at these places, one an axis; computed places broadcast by name."""
-    kept = [p for p in places if isinstance(p, Slice)]
+    kept = [p for p in places if isinstance(p, NamedSlice)]
     names = [p.name for p in kept]
     computed = [n for p in places if isinstance(p, Named) for n in p.axes]
     simple = len(set(names)) == len(names) and not set(names) & set(computed) and len(set(computed)) == len(computed)
@@ -55,7 +55,7 @@ def take(tensor: Any, places: Sequence[Slice | Named]) -> Named:
         axes: list[str] = []
         for place in places:
             at = len(axes)
-            if isinstance(place, Slice):
+            if isinstance(place, NamedSlice):
                 tensor = tensor.narrow(at, place.start, place.stop - place.start)
                 axes.append(place.name)
             else:

@@ -20,7 +20,7 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention, custom, find, gemm_chain
 from neptune_lab.records import workload_key
 from neptune_lab.runtime import KernelSpec, Resources
-from neptune_lab.runtime.measurement import Limits, Measurement, measure, remeasure
+from neptune_lab.runtime.measurement import Measurement, MeasurementLimits, measure, remeasure
 from neptune_lab.runtime.task import Draw, Task
 from neptune_lab.target import Target
 
@@ -157,7 +157,10 @@ def changed(spec, old, new):
 def test_a_right_kernel_is_timed(small, spec):
     samples = iter(range(1, 100))
     found = measure(
-        task_of(small), spec, Limits(samples=5), lambda run, cold: lambda n: [next(samples) for _ in range(n)]
+        task_of(small),
+        spec,
+        MeasurementLimits(samples=5),
+        lambda run, cold: lambda n: [next(samples) for _ in range(n)],
     )
     assert (found.us, found.low, found.high, found.failure) == (3, 1.4, 4.6, None)
     assert 0 < found.error < 1e-3
@@ -185,7 +188,7 @@ def test_a_kernel_that_spills_is_dropped_before_it_is_timed(small, spec, monkeyp
     monkeypatch.setattr("neptune_lab.runtime.measurement.resources", lambda module: taken)
     clock = fake_runner.clock(10.0)
     assert measure(task_of(small), spec, clock=clock).failure == "spills 180 registers a thread"
-    assert measure(task_of(small), spec, Limits(spills=180), clock).us == 10.0
+    assert measure(task_of(small), spec, MeasurementLimits(spills=180), clock).us == 10.0
 
 
 def test_a_kernel_that_does_not_fit_the_gpu_is_a_failure(small, spec, monkeypatch):

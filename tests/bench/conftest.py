@@ -12,8 +12,8 @@ from neptune_lab.bench.measured import (
     FLEX,
     HAND,
     OURS,
-    Entry,
-    Results,
+    BenchmarkResults,
+    ContestantResult,
     SetupResult,
 )
 from neptune_lab.bench.setups import Setup, all_setups
@@ -22,14 +22,19 @@ from neptune_lab.bench.setups import Setup, all_setups
 SPEEDUP = 2.0
 
 
-def made_up_setup(setup: Setup, ours: Entry) -> SetupResult:
+def made_up_setup(setup: Setup, ours: ContestantResult) -> SetupResult:
     """The setup with `ours` and a peer of each kind at 100 us."""
     kinds = {COMPILE: "compiler", FLEX: "compiler", f"{HAND}, pointers": "compiler", CUDNN: "library", EAGER: "library"}
     attention = {FLEX, f"{HAND}, pointers", CUDNN}
     peers = tuple(
-        Entry(name, kind, "ok", 100.0) for name, kind in kinds.items() if setup.is_attention or name not in attention
+        ContestantResult(name, kind, "ok", 100.0)
+        for name, kind in kinds.items()
+        if setup.is_attention or name not in attention
     )
-    default = (Entry(DEFAULT, "ablation", "ok", 60.0), Entry("without a thing", "ablation", "ok", 75.0))
+    default = (
+        ContestantResult(DEFAULT, "ablation", "ok", 60.0),
+        ContestantResult("without a thing", "ablation", "ok", 75.0),
+    )
     sizes = {k: v for k, v in setup.op.params.items() if isinstance(v, int | float | str)}
     return SetupResult(
         setup.name, setup.row, setup.group, sizes, setup.cold, setup.flops, setup.bytes, setup.kv_bytes,
@@ -38,10 +43,10 @@ def made_up_setup(setup: Setup, ours: Entry) -> SetupResult:
 
 
 @pytest.fixture(scope="session")
-def made_up() -> Results:
+def made_up() -> BenchmarkResults:
     """Every setup at twice the speed of its peers, on a GPU that does not exist."""
     resources = ({"kernel": "k", "registers": 128, "spills": 0, "shared": 1024, "warps": 4},)
-    ours = Entry(OURS, "ours", "ok", 100.0 / SPEEDUP, error=1e-4, note="tuned", resources=resources)
+    ours = ContestantResult(OURS, "ours", "ok", 100.0 / SPEEDUP, error=1e-4, note="tuned", resources=resources)
     setups = tuple(made_up_setup(s, ours) for s in all_setups())
     trials = [
         {"us": 10.0 * n, "predicted_us": 8.0 * n, "shared": 900 * n, "shared_estimate": 1000 * n} for n in (1, 2, 3)
@@ -49,4 +54,4 @@ def made_up() -> Results:
     tuning = ({"setup": "g1", "seconds": 40.0, "ended": "converged", "trials": trials},)
     rates = {"copy_gbps": 4000.0, "matmul_tflops": 600.0, "empty_us": 2.0}
     device = {"name": "made-up GPU", "gpu": True}
-    return Results(device, {"torch": "0"}, rates, "2000-01-01T00:00:00+00:00", 1.0, "made up", setups, tuning)
+    return BenchmarkResults(device, {"torch": "0"}, rates, "2000-01-01T00:00:00+00:00", 1.0, "made up", setups, tuning)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neptune_lab.bench import clock, device
-from neptune_lab.bench.clock import GpuClock, HostClock
+from neptune_lab.bench.clock import GpuTimer, HostTimer
 from neptune_lab.runtime.timing import Measured
 
 
@@ -32,7 +32,7 @@ def played(monkeypatch):
 
 def test_contestants_are_timed_in_turns_that_begin_with_another(played):
     names = ("a", "b", "c")
-    found = GpuClock(seconds=0.0, least=3).times({n: lambda n=n: n for n in names}, cold=False)
+    found = GpuTimer(seconds=0.0, least=3).times({n: lambda n=n: n for n in names}, cold=False)
     assert "".join(played) == "abcbcacab"
     assert found["a"].us == (1.0, 6.0, 8.0)
     assert {s.note for s in found.values()} == {""}
@@ -46,7 +46,7 @@ def test_what_cannot_be_captured_is_launched_call_by_call(played, monkeypatch):
         return Measured(7.0, 7.0, 7.0, repetitions, "made-up GPU", flush_l2)
 
     monkeypatch.setattr(clock, "measure", measure)
-    found = GpuClock(seconds=0.0, least=2).times({"x": lambda: "never captured"}, cold=True)
+    found = GpuTimer(seconds=0.0, least=2).times({"x": lambda: "never captured"}, cold=True)
     assert found["x"].us == (7.0, 7.0)
     assert "cannot be captured" in found["x"].note
     assert flushed == [True, True]
@@ -58,18 +58,18 @@ def test_one_that_fails_is_not_everybodys_failure(played, monkeypatch):
 
     monkeypatch.setattr(clock, "measure", measure)
     calls = {"x": lambda: "never captured", "y": lambda: "y"}
-    found = GpuClock(seconds=0.0, least=2).times(calls, cold=False)
+    found = GpuTimer(seconds=0.0, least=2).times(calls, cold=False)
     assert found["x"].us == ()
     assert found["x"].note == "could not be timed: out of memory"
     assert len(found["y"].us) == 2
     monkeypatch.setattr(clock, "LOST", "out of memory")
     with pytest.raises(RuntimeError, match="out of memory"):
-        GpuClock(seconds=0.0, least=2).times(calls, cold=False)
+        GpuTimer(seconds=0.0, least=2).times(calls, cold=False)
 
 
 def test_the_host_clock_calls_everybody():
     called: list[str] = []
-    found = HostClock(turns=2).times({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, cold=False)
+    found = HostTimer(turns=2).times({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, cold=False)
     assert called == ["a", "b", "a", "b"]
     assert all(len(s.us) == 2 and min(s.us) >= 0 for s in found.values())
 

@@ -15,14 +15,14 @@ import typer
 from typer.testing import CliRunner
 
 from neptune_lab.bench import command, figures, report, tables
-from neptune_lab.bench.measured import OURS, Results, from_json, read, to_json, write
+from neptune_lab.bench.measured import OURS, BenchmarkResults, from_json, read, to_json, write
 from neptune_lab.bench.targets import targets
 from neptune_lab.errors import MeasureError
 
 EVERY_TARGET = 13
 
 
-def changed(results: Results, name: str, contestant: str, **fields) -> Results:
+def changed(results: BenchmarkResults, name: str, contestant: str, **fields) -> BenchmarkResults:
     """The results with one entry changed."""
     setup = next(s for s in results.setups if s.name == name)
     entries = tuple(replace(e, **fields) if e.name == contestant else e for e in setup.entries)
@@ -124,7 +124,7 @@ def test_what_limits_a_setup(made_up):
     assert tables.limit(by_name["causal_dc-512"], made_up).startswith("neither: latency")
 
 
-def changed_time(results: Results) -> Results:
+def changed_time(results: BenchmarkResults) -> BenchmarkResults:
     """The same run, another day."""
     return replace(results, started="2001-01-01T00:00:00+00:00")
 

@@ -16,7 +16,7 @@ from neptune_lab.bench.contestants import Contestant, attempt, contestants, repe
 from neptune_lab.bench.measured import OURS, read, write
 from neptune_lab.bench.peers import Ready
 from neptune_lab.bench.reference import reference
-from neptune_lab.bench.run import Plan, run
+from neptune_lab.bench.run import BenchmarkPlan, run
 from neptune_lab.bench.setups import choose, tiny_setups
 from neptune_lab.bench.tensors import make_tensors
 from neptune_lab.bench.warm import Source, warm_all
@@ -41,8 +41,8 @@ class CountingClock:
         return {name: Samples((n + 1.0, n + 2.0, n + 3.0)) for n, name in enumerate(calls)}
 
 
-def plan(tmp_path, *names: str, **more) -> Plan:
-    return Plan(tuple(TINY[n] for n in names), tmp_path / "bench.json", autotuned=(), **more)
+def plan(tmp_path, *names: str, **more) -> BenchmarkPlan:
+    return BenchmarkPlan(tuple(TINY[n] for n in names), tmp_path / "bench.json", autotuned=(), **more)
 
 
 def test_a_run_checks_and_times_everybody(tmp_path):

@@ -9,7 +9,7 @@ from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.tune import TuneResult
 from neptune_lab.bench import run as bench_run
 from neptune_lab.bench.measured import read
-from neptune_lab.bench.run import Plan, tune_setups
+from neptune_lab.bench.run import BenchmarkPlan, tune_setups
 from neptune_lab.bench.setups import all_setups, tiny_setups
 from neptune_lab.bench.tuning import TUNED_SETUPS, told
 from neptune_lab.records import Record
@@ -46,7 +46,7 @@ def test_what_a_tuning_run_found_is_told():
 
 def test_tuning_is_added_to_the_runs_file(tmp_path, monkeypatch):
     monkeypatch.setattr("neptune_lab.bench.tuning.tune_setup", lambda setup, seconds: told(setup, tuned()))
-    plan = Plan((G1,), tmp_path / "b.json")
+    plan = BenchmarkPlan((G1,), tmp_path / "b.json")
     tune_setups(plan, 60.0)
     found = tune_setups(plan, 60.0)
     assert [t["setup"] for t in found.tuning] == ["g1"]

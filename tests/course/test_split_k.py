@@ -148,7 +148,7 @@ def test_measuring_checks_and_times_every_kernel(monkeypatch):
     """On a CPU, with small sizes and the host's clock: the path is the one that a GPU takes."""
     from neptune_lab.bench import clock
 
-    monkeypatch.setattr(clock, "GpuClock", lambda **_: clock.HostClock(turns=1))
+    monkeypatch.setattr(clock, "GpuTimer", lambda **_: clock.HostTimer(turns=1))
     for name, value in (("HEADS", 1), ("HEAD_DIM", 16), ("KEYS", (128,)), ("SPLITS", (1, 2)), ("QUERIES", (1,))):
         monkeypatch.setattr(split_k, name, value)
     data = split_k.measure()

@@ -9,15 +9,15 @@ import pytest
 
 from neptune_lab import files
 from neptune_lab.bench import run as bench
-from neptune_lab.bench.measured import Results, SetupResult, read
-from neptune_lab.bench.run import Plan
+from neptune_lab.bench.measured import BenchmarkResults, SetupResult, read
+from neptune_lab.bench.run import BenchmarkPlan
 from neptune_lab.errors import FileError
 
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
     """Three setups that take no time to measure, and a disk that is full once it has begun."""
-    empty = Results({"name": "made up", "gpu": True}, {}, {}, "2000-01-01T00:00:00+00:00", 1.0, "made up")
+    empty = BenchmarkResults({"name": "made up", "gpu": True}, {}, {}, "2000-01-01T00:00:00+00:00", 1.0, "made up")
     made = lambda name: SetupResult(name, "row", "group", {}, False, 1.0, 1, 1, "nothing", ())  # noqa: E731
     monkeypatch.setattr(bench, "_begin", lambda plan: empty)
     monkeypatch.setattr(bench, "_measure_or_tell", lambda setup, *_: (made(setup.name), False))
@@ -34,7 +34,7 @@ def plan(tmp_path, monkeypatch):
 
     monkeypatch.setattr(files, "write_text", write)
     setups: Any = tuple(SimpleNamespace(name=name) for name in "abc")
-    return Plan(setups, tmp_path / "bench.json")
+    return BenchmarkPlan(setups, tmp_path / "bench.json")
 
 
 def test_all_that_was_measured_is_elsewhere(plan, tmp_path):

@@ -13,7 +13,7 @@ from devices import H200
 from neptune_lab import files
 from neptune_lab.errors import FileError
 from neptune_lab.runtime import bundle
-from neptune_lab.runtime.bundle import Entry, Results, read_results
+from neptune_lab.runtime.bundle import BundleEntry, BundleResults, read_results
 from neptune_lab.runtime.measurement import Measurement
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
@@ -52,7 +52,7 @@ class OneGpu:
 @pytest.fixture
 def entries(monkeypatch):
     task = Task("key", {"outputs": []}, {})
-    entry = Entry("one", task, {f: KernelSpec(f, f, f, (), ()) for f in FILES})
+    entry = BundleEntry("one", task, {f: KernelSpec(f, f, f, (), ()) for f in FILES})
     monkeypatch.setattr(bundle, "read_manifest", lambda folder: (SimpleNamespace(name="one"),))
     monkeypatch.setattr(bundle, "read_entry", lambda folder, data: entry)
 
@@ -111,6 +111,6 @@ class TestRun:
 
 
 def test_finish_says_nothing_where_all_is_written(tmp_path):
-    results = Results(tmp_path / "results.json", H200)
+    results = BundleResults(tmp_path / "results.json", H200)
     assert results.add({"a": Measurement(failure="none")}) is None
     results.finish()

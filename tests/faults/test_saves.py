@@ -81,7 +81,7 @@ SAVES: dict[str, Callable[[Path, Any], Callable[[], object]]] = {
     "view": lambda path, kernel: lambda: views.save({"step": 1}, path),
     "records": lambda path, kernel: lambda: records.Store(path.parent / "none").export(path),
     "bench": lambda path, kernel: (
-        lambda: measured.write(path, measured.Results({}, {}, {}, "2000-01-01T00:00:00+00:00", 1.0, "made up"))
+        lambda: measured.write(path, measured.BenchmarkResults({}, {}, {}, "2000-01-01T00:00:00+00:00", 1.0, "made up"))
     ),
     "student's copy": lambda path, kernel: _course(path),
 }

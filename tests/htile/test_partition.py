@@ -37,7 +37,7 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.walk import arith
 from neptune_lab.htile_passes.partition_masked_loops import partition_masked_loops
 from neptune_lab.htile_passes.partition_masked_loops.formula import formula_of
-from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span, everywhere, somewhere
+from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span, everywhere, somewhere
 
 INF = float("inf")
 B = 4  # rows and columns of a tile
@@ -142,7 +142,7 @@ def truth(condition: TileExpr, h: int, i: int, j: int) -> np.ndarray:
 @settings(max_examples=60)
 @given(condition=conditions, first=st.integers(0, 2))
 def test_ranges_against_every_position(condition, first):
-    span = Span("j0", Range(Int(first), Int(5)), {"i0": Interval(0, 2), "h": Interval(0, 1)})
+    span = Span("j0", IterationRange(Int(first), Int(5)), {"i0": Interval(0, 2), "h": Interval(0, 1)})
     formula = formula_of(condition)
     true, visited = everywhere(formula, span), somewhere(formula, span)
     for h in range(2):

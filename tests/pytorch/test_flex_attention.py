@@ -326,7 +326,7 @@ def test_entries_that_cannot_be_read_are_compiled_again(compilations, cache):
     (*_, written) = sorted(set(cache.rglob("*.json")) - before)
     entry = stored.find(written.stem)
     assert entry is not None
-    assert stored.Entry.from_json(json.loads(json.dumps(entry.to_json(written.stem))), written.stem) == entry
+    assert stored.StoredKernel.from_json(json.loads(json.dumps(entry.to_json(written.stem))), written.stem) == entry
     older = written.read_text().replace(f'"schema": {stored.SCHEMA}', f'"schema": {stored.SCHEMA - 1}')
     assert older != written.read_text()
     for text in ("", "[]", "{}", older):

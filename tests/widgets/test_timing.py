@@ -10,7 +10,7 @@ from neptune_widgets.timing import Job, row_json, run_jobs
 import neptune_lab as nl
 from neptune_lab.operators import attention, softmax
 from neptune_lab.pipeline.facts import Work
-from neptune_lab.pipeline.timing import Limits, LocalGpu, NoGpu, Row
+from neptune_lab.pipeline.timing import LocalGpu, NoGpu, TimingLimits, TimingRow
 from neptune_lab.runtime import Ceiling, Measured, has_gpu, measure
 from neptune_lab.runtime.timing import _quantile
 from neptune_lab.target import DEFAULT, Target
@@ -39,7 +39,7 @@ class Scripted:
         if self.times == self.stop_after:
             raise KeyboardInterrupt
         measured = Measured(100.0 * self.times, 90.0, 120.0, 100, "a test", True)
-        return Row(name, Work(1e9, 1e6), measured, (), Ceiling("a test", 100.0, 1000.0, "made up"))
+        return TimingRow(name, Work(1e9, 1e6), measured, (), Ceiling("a test", 100.0, 1000.0, "made up"))
 
 
 @without_gpu
@@ -65,7 +65,7 @@ def test_a_large_kernel_is_interpreted_at_smaller_sizes():
     assert "right in Triton's interpreter" in row.note
     assert "q_len=256" in row.note
     assert row.estimate_us == pytest.approx(35, abs=2)
-    assert "not run" in NoGpu().time("x", nl.compile(attention.causal(seq=1024)), Limits()).note
+    assert "not run" in NoGpu().time("x", nl.compile(attention.causal(seq=1024)), TimingLimits()).note
 
 
 @without_gpu
@@ -129,7 +129,7 @@ def test_ceilings_and_quantiles():
 
 @pytest.mark.gpu
 def test_a_gpu_measures(kernel):
-    row = LocalGpu().time("it", kernel, Limits())
+    row = LocalGpu().time("it", kernel, TimingLimits())
     assert row.measured.low <= row.measured.us <= row.measured.high
     assert row.resources[0].registers > 0
     with pytest.raises(nl.errors.MeasureError, match="cancelled"):

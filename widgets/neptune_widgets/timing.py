@@ -15,7 +15,7 @@ from neptune_widgets import checks
 
 if TYPE_CHECKING:
     from neptune_lab import Kernel
-    from neptune_lab.pipeline.timing import Row, Runner
+    from neptune_lab.pipeline.timing import Runner, TimingRow
 
 State = dict[str, Any]
 
@@ -41,7 +41,7 @@ class Timings:
         cancelled: it was stopped, and some figures are of fewer runs, or missing.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[TimingRow, ...]
     failed: tuple[tuple[str, str], ...]
     jobs: tuple[Job, ...]
     note: str
@@ -190,13 +190,13 @@ def run_jobs(
 
 def _timings(jobs: Sequence[Job], runner: Runner | None, **limits: Any) -> Iterator[Timings]:
     """The table after each kernel."""
-    from neptune_lab.pipeline.timing import Limits, local
+    from neptune_lab.pipeline.timing import TimingLimits, local
 
     where = runner or local(checks.smaller_kernel)
     note = where.name
-    rows: list[Row] = []
+    rows: list[TimingRow] = []
     failed: list[tuple[str, str]] = []
-    bounds = Limits(**limits)
+    bounds = TimingLimits(**limits)
     for job in jobs:
         cancelled = bounds.cancel is not None and bounds.cancel()
         if not cancelled:
@@ -212,7 +212,7 @@ def _timings(jobs: Sequence[Job], runner: Runner | None, **limits: Any) -> Itera
             return
 
 
-def _note(where: str, rows: list[Row]) -> str:
+def _note(where: str, rows: list[TimingRow]) -> str:
     """Where it ran; what estimates stand on."""
     ceilings = {r.ceiling for r in rows if r.ceiling is not None}
     if rows and all(r.measured is None for r in rows) and ceilings:
@@ -226,7 +226,7 @@ def _note(where: str, rows: list[Row]) -> str:
     return f"{where}, {cold}{against}" if rows else where
 
 
-def row_json(row: Row) -> State:
+def row_json(row: TimingRow) -> State:
     """A row as the page takes it."""
     data = {"name": row.name, "us": None, "spread": None, "low": None, "high": None, "tflops": None, "gbps": None}
     data |= {"roofline": row.roofline, "registers": None, "shared": None, "estimate": row.measured is None}
@@ -247,7 +247,7 @@ def _failed_json(name: str, why: str) -> State:
     return {"name": name, **empty, "estimate": False, "note": why}
 
 
-def _row_note(row: Row) -> str:
+def _row_note(row: TimingRow) -> str:
     parts = ["estimate, not measured"] if row.measured is None else []
     if row.measured is not None and row.roofline is not None:
         parts.append(f"{row.roofline:.0%} of the roofline")
@@ -260,7 +260,7 @@ def _row_note(row: Row) -> str:
     return "; ".join([*parts, *([row.note] if row.note else [])])
 
 
-def _figures(row: Row) -> list[tuple[str, str]]:
+def _figures(row: TimingRow) -> list[tuple[str, str]]:
     """Heads and texts of a row's cells."""
     data = row_json(row)
     if row.measured is None:

@@ -10,10 +10,10 @@ from neptune_lab.htile.nodes import Elementwise, For, Kernel, Part, Program, Stm
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import map_stores, rewrite
 from neptune_lab.htile_passes.partition_masked_loops.formula import conjuncts
-from neptune_lab.htile_passes.partition_masked_loops.idle import Idle, IdleProver
 from neptune_lab.htile_passes.partition_masked_loops.masks import Masks, find_masks
-from neptune_lab.htile_passes.partition_masked_loops.notes import Attempt, explain
-from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span
+from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver
+from neptune_lab.htile_passes.partition_masked_loops.notes import ProofAttempt, explain
+from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span
 from neptune_lab.htile_passes.rewrite import Rewrite, tile_pass
 
 
@@ -35,7 +35,7 @@ def partition_masked_loops(program: Program) -> Rewrite:
     Three questions, each asked of the conditions' affine forms over the box of a tile's lanes:
 
     - For which iterations is a condition false on the whole tile?  They are left out, if an iteration of which that is
-      true changes nothing that is read afterwards (idle.py; this assumes finite inputs, so that 0 * v is 0).
+      true changes nothing that is read afterwards (noop_iterations.py; this assumes finite inputs, so that 0 * v is 0).
     - For which is it true on the whole tile?  They become the interior, without the condition; nor does the interior
       reach past the end of a tensor that the loop loads.
     - The rest, on both sides, are the edges: they keep the conditions that are not true on all of them.
@@ -58,7 +58,7 @@ def partition_masked_loops(program: Program) -> Rewrite:
 @dataclass(frozen=True, slots=True)
 class _Segment:
     part: Part
-    at: Range
+    at: IterationRange
 
 
 class _State:
@@ -67,11 +67,11 @@ class _State:
         self.notes: list[str] = []
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        prover = IdleProver(self.program, kernel)
+        prover = NoOpProver(self.program, kernel)
         body = self.body(kernel.body, grid_env(kernel), kernel, prover)
         return kernel if body is kernel.body else replace(kernel, body=body)
 
-    def body(self, body: tuple[Stmt, ...], env: Env, kernel: Kernel, prover: IdleProver) -> tuple[Stmt, ...]:
+    def body(self, body: tuple[Stmt, ...], env: Env, kernel: Kernel, prover: NoOpProver) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for stmt in body:
             if isinstance(stmt, Store):
@@ -84,7 +84,7 @@ class _State:
         unchanged = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
         return body if unchanged else tuple(out)
 
-    def loop(self, loop: For, env: Env, kernel: Kernel, prover: IdleProver) -> tuple[For, ...]:
+    def loop(self, loop: For, env: Env, kernel: Kernel, prover: NoOpProver) -> tuple[For, ...]:
         if loop.part:
             return (loop,)
         span = Span.of(loop, env)
@@ -145,24 +145,26 @@ def without(condition: TileExpr, true: frozenset[TileExpr]) -> TileExpr | None:
     return out
 
 
-def _visited(loop: For, masks: Masks, span: Span, prover: IdleProver) -> tuple[Range, tuple[Attempt, ...]]:
-    """The iterations that are not proven idle, and how each mask fared."""
+def _visited(
+    loop: For, masks: Masks, span: Span, prover: NoOpProver
+) -> tuple[IterationRange, tuple[ProofAttempt, ...]]:
+    """The iterations that are not proven to be no-ops, and how each mask fared."""
     visited = span.all
-    attempts: list[Attempt] = []
+    attempts: list[ProofAttempt] = []
     for candidate in dict.fromkeys(mask.visited for mask in masks.masks):
         if span.covers(candidate, span.all):
             continue
         false = masks.false_outside(candidate, span)
-        found: Idle = prover(loop, lambda condition, false=false: condition in false)
-        attempts.append(Attempt(tuple(m for m in masks.masks if m.visited == candidate), candidate, found))
+        found: NoOpProof = prover(loop, lambda condition, false=false: condition in false)
+        attempts.append(ProofAttempt(tuple(m for m in masks.masks if m.visited == candidate), candidate, found))
         if found.proven:
             visited = span.meet(visited, candidate)
     return visited, tuple(attempts)
 
 
-def _segments(visited: Range, masks: Masks, span: Span) -> tuple[_Segment, ...]:
+def _segments(visited: IterationRange, masks: Masks, span: Span) -> tuple[_Segment, ...]:
     """`visited` in up to three parts, in order; the middle one is where as many conditions as possible are true."""
-    inside: Range | None = None
+    inside: IterationRange | None = None
     for conjunct in masks.conjuncts:
         if conjunct.moves and not span.covers(conjunct.true_on, visited):
             narrower = span.meet(visited if inside is None else inside, conjunct.true_on)
@@ -172,11 +174,11 @@ def _segments(visited: Range, masks: Masks, span: Span) -> tuple[_Segment, ...]:
     # Formal statement: with lo <= hi, A = inside.lo >= lo and B = inside.hi <= hi, the ranges [lo, min(A, hi)),
     # [A, B) and [max(B, min(A, hi)), hi) cover [lo, hi) once: if A < B both extrema are A and B; otherwise the
     # second is empty and the third starts where the first stops.  With hi < lo all three are empty.
-    first = span.meet(visited, Range(visited.lo, inside.lo)).hi
-    last = span.meet(Range(inside.hi, visited.hi), Range(first, visited.hi)).lo
+    first = span.meet(visited, IterationRange(visited.lo, inside.lo)).hi
+    last = span.meet(IterationRange(inside.hi, visited.hi), IterationRange(first, visited.hi)).lo
     parts = (
-        _Segment("left edge", Range(visited.lo, first)),
+        _Segment("left edge", IterationRange(visited.lo, first)),
         _Segment("interior", inside),
-        _Segment("right edge", Range(last, visited.hi)),
+        _Segment("right edge", IterationRange(last, visited.hi)),
     )
     return tuple(part for part in parts if not span.is_empty(part.at)) or (_Segment("visited", span.none),)

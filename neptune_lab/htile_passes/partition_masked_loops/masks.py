@@ -24,7 +24,13 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.walk import accesses, names_of_index, stores, subexpressions
 from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Formula, Lane, conjuncts, formula_of
-from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span, depends_on, everywhere, somewhere
+from neptune_lab.htile_passes.partition_masked_loops.ranges import (
+    IterationRange,
+    Span,
+    depends_on,
+    everywhere,
+    somewhere,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,7 @@ class Conjunct:
 
     condition: TileExpr | None
     formula: Formula
-    true_on: Range
+    true_on: IterationRange
     moves: bool  # whether the loop's variable moves it
 
 
@@ -43,7 +49,7 @@ class Mask:
 
     condition: TileExpr
     owner: str  # the tile that is masked
-    visited: Range
+    visited: IterationRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,11 @@ class Masks:
     masks: tuple[Mask, ...]
     conjuncts: tuple[Conjunct, ...]
 
-    def false_outside(self, visited: Range, span: Span) -> frozenset[TileExpr]:
+    def false_outside(self, visited: IterationRange, span: Span) -> frozenset[TileExpr]:
         """The conditions that are false on every whole tile outside `visited`."""
         return frozenset(m.condition for m in self.masks if span.covers(visited, m.visited))
 
-    def true_on(self, at: Range, span: Span) -> frozenset[TileExpr]:
+    def true_on(self, at: IterationRange, span: Span) -> frozenset[TileExpr]:
         """The conditions, each one operand of `and`, that are true on every whole tile of `at`."""
         found = (c.condition for c in self.conjuncts if c.condition is not None and span.covers(c.true_on, at))
         return frozenset(found)

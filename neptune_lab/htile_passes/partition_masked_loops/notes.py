@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from neptune_lab.htile.nodes import For, Kernel
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Unknown, atoms, formula_of
-from neptune_lab.htile_passes.partition_masked_loops.idle import Idle, text
 from neptune_lab.htile_passes.partition_masked_loops.masks import Conjunct, Mask, Masks
-from neptune_lab.htile_passes.partition_masked_loops.ranges import Range, Span, everywhere, somewhere
+from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, text
+from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span, everywhere, somewhere
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A proof that iterations outside `visited` are idle: it speaks of `masks`, and succeeded or not."""
+class ProofAttempt:
+    """A proof that iterations outside `visited` are no-ops: it speaks of `masks`, and succeeded or not."""
 
     masks: tuple[Mask, ...]
-    visited: Range
-    idle: Idle
+    visited: IterationRange
+    proof: NoOpProof
 
 
 def explain(
-    kernel: Kernel, loop: For, loops: tuple[For, ...], masks: Masks, span: Span, attempts: tuple[Attempt, ...]
+    kernel: Kernel, loop: For, loops: tuple[For, ...], masks: Masks, span: Span, attempts: tuple[ProofAttempt, ...]
 ) -> list[str]:
     """The proof, line by line: the parts, each mask with its atoms, what is skipped and why, what stayed unknown."""
     before = f"{loop.var} in {_bounds(loop)}"
@@ -57,7 +57,7 @@ def _mask(mask: Mask, span: Span) -> list[str]:
     return out
 
 
-def _where(true: Range, visited: Range, span: Span) -> str:
+def _where(true: IterationRange, visited: IterationRange, span: Span) -> str:
     true_text = "on no whole tile" if span.is_empty(true) else f"on whole tiles for {span.var} in {true}"
     if span.covers(visited, span.all):
         return f"true {true_text}"
@@ -70,11 +70,11 @@ def _end(end: Conjunct, span: Span) -> list[str]:
     return [f"the end of a tensor, {end.formula}: {_where(end.true_on, span.all, span)}"]
 
 
-def _attempt(attempt: Attempt, span: Span) -> list[str]:
+def _attempt(attempt: ProofAttempt, span: Span) -> list[str]:
     owners = ", ".join(dict.fromkeys(mask.owner for mask in attempt.masks))
-    if not attempt.idle.proven:
+    if not attempt.proof.proven:
         claim = f"all of {span.var} in {span.all} is visited: with the mask of {owners} false everywhere"
     else:
         claim = f"only {span.var} in {attempt.visited} is visited: with the mask of {owners} false nothing changes"
-    assumed = [f"assumed: {line}" for line in attempt.idle.assumptions]
-    return [claim, *(f"  {line}" for line in (*attempt.idle.lines, *assumed))]
+    assumed = [f"assumed: {line}" for line in attempt.proof.assumptions]
+    return [claim, *(f"  {line}" for line in (*attempt.proof.lines, *assumed))]

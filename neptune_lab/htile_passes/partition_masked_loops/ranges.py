@@ -24,7 +24,7 @@ from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Formul
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class IterationRange:
     """The iterations from `lo` up to `hi`, which is not among them; none where `hi <= lo`."""
 
     lo: IndexExpr
@@ -39,42 +39,42 @@ class Span:
     """A loop as this analysis sees it: its variable, its bounds, and the intervals of the variables around it."""
 
     var: str
-    all: Range
+    all: IterationRange
     env: Env
 
     @classmethod
     def of(cls, loop: For, env: Env) -> Span:
         """The span of `loop`; its bounds are brought into affine form."""
-        return cls(loop.var, Range(expression(affine(loop.start)), expression(affine(loop.stop))), env)
+        return cls(loop.var, IterationRange(expression(affine(loop.start)), expression(affine(loop.stop))), env)
 
     @property
-    def none(self) -> Range:
+    def none(self) -> IterationRange:
         """No iteration."""
-        return Range(self.all.lo, self.all.lo)
+        return IterationRange(self.all.lo, self.all.lo)
 
-    def is_empty(self, at: Range) -> bool:
+    def is_empty(self, at: IterationRange) -> bool:
         """Whether `at` is proven to hold no iteration."""
         return is_at_most(at.hi, at.lo, self.env)
 
-    def covers(self, outer: Range, inner: Range) -> bool:
+    def covers(self, outer: IterationRange, inner: IterationRange) -> bool:
         """Whether `outer` is proven to hold every iteration of `inner`."""
         if self.is_empty(inner):
             return True
         return is_at_most(outer.lo, inner.lo, self.env) and is_at_most(inner.hi, outer.hi, self.env)
 
-    def meet(self, a: Range, b: Range) -> Range:
+    def meet(self, a: IterationRange, b: IterationRange) -> IterationRange:
         """The iterations in both."""
-        return Range(maximum(a.lo, b.lo, self.env), minimum(a.hi, b.hi, self.env))
+        return IterationRange(maximum(a.lo, b.lo, self.env), minimum(a.hi, b.hi, self.env))
 
-    def hull(self, a: Range, b: Range) -> Range:
+    def hull(self, a: IterationRange, b: IterationRange) -> IterationRange:
         """A range that holds both."""
         if self.is_empty(a):
             return b
         if self.is_empty(b):
             return a
-        return Range(minimum(a.lo, b.lo, self.env), maximum(a.hi, b.hi, self.env))
+        return IterationRange(minimum(a.lo, b.lo, self.env), maximum(a.hi, b.hi, self.env))
 
-    def inside_union(self, a: Range, b: Range) -> Range:
+    def inside_union(self, a: IterationRange, b: IterationRange) -> IterationRange:
         """A range each of whose iterations is in `a` or in `b`: their union where that is one range."""
         # Formal statement: a.lo <= b.hi and b.lo <= a.hi imply [min lo, max hi) = a or b, also where one is empty;
         # so does a common end.
@@ -84,21 +84,21 @@ class Span:
             return b
         touch = is_at_most(a.lo, b.hi, self.env) and is_at_most(b.lo, a.hi, self.env)
         if touch or a.lo == b.lo or a.hi == b.hi:
-            return Range(minimum(a.lo, b.lo, self.env), maximum(a.hi, b.hi, self.env))
+            return IterationRange(minimum(a.lo, b.lo, self.env), maximum(a.hi, b.hi, self.env))
         return a
 
 
-def everywhere(formula: Formula, span: Span) -> Range:
+def everywhere(formula: Formula, span: Span) -> IterationRange:
     """Iterations for which `formula` is true at every lane; not always all of these, always only these."""
     return _range_of(formula, span, is_hull=False)
 
 
-def somewhere(formula: Formula, span: Span) -> Range:
+def somewhere(formula: Formula, span: Span) -> IterationRange:
     """A range outside which `formula` is false at every lane."""
     return _range_of(formula, span, is_hull=True)
 
 
-def _range_of(formula: Formula, span: Span, *, is_hull: bool) -> Range:
+def _range_of(formula: Formula, span: Span, *, is_hull: bool) -> IterationRange:
     unknown = span.all if is_hull else span.none
     match formula:
         case Unknown():
@@ -123,7 +123,7 @@ def depends_on(formula: Formula, var: str) -> bool:
             return any(depends_on(part, var) for part in parts)
 
 
-def _solve(form: Affine, span: Span, *, is_hull: bool) -> Range | None:
+def _solve(form: Affine, span: Span, *, is_hull: bool) -> IterationRange | None:
     """The iterations for which `form >= 0`, exactly; None where it is not affine in the loop's variable."""
     slope = form.coefficient(Name(span.var))
     rest = form.without(Name(span.var))
@@ -131,9 +131,9 @@ def _solve(form: Affine, span: Span, *, is_hull: bool) -> Range | None:
         return None
     start, stop = span.all.lo, span.all.hi
     if slope > 0:
-        return Range(maximum(start, expression(-floor_divide(rest, slope)), span.env), stop)
+        return IterationRange(maximum(start, expression(-floor_divide(rest, slope)), span.env), stop)
     if slope < 0:
-        return Range(start, minimum(stop, expression(floor_divide(rest, -slope) + 1), span.env))
+        return IterationRange(start, minimum(stop, expression(floor_divide(rest, -slope) + 1), span.env))
     if is_nonnegative(rest, span.env):
         return span.all
     if is_nonnegative(-rest - 1, span.env):
@@ -143,4 +143,4 @@ def _solve(form: Affine, span: Span, *, is_hull: bool) -> Range | None:
     most = max(0, bound(affine(stop) - affine(start), span.env).hi)
     hi = minimum(stop, expression(affine(start) + holds * most), span.env)
     # None is written from the last to the first, so that a hull with another range is that other range.
-    return Range(expression(affine(start) + most - holds * most) if is_hull else start, hi)
+    return IterationRange(expression(affine(start) + most - holds * most) if is_hull else start, hi)

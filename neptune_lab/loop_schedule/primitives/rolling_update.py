@@ -12,7 +12,7 @@ from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.estimate import (
-    Progress,
+    ReductionProgress,
     estimated,
     is_plain_sum,
     progress_of,
@@ -210,13 +210,13 @@ def reference_values(
     kept: tuple[str, ...],
     there: frozenset[str],
     repair: Repair | FamilyRepair,
-) -> dict[str, Progress]:
+) -> dict[str, ReductionProgress]:
     """The producers that are read through running estimates of their final values, with the loop's progress.
 
     A shared map that rolled before this step (its name is in `there`) settles it for the producers that it reads.
     Else a vector repair estimates plain sums (`estimate`).
     """
-    found: dict[str, Progress] = {}
+    found: dict[str, ReductionProgress] = {}
     for buffer in buffers:
         maps = [tree.find_block(program, name)[1] for name in kept if name in there]
         settled = [buffer in b.estimates for b in maps if reads(b, buffer)]
@@ -243,7 +243,7 @@ def apply_repair(
     producers: tuple[str, ...],
     kept: tuple[str, ...],
     repair: Repair | FamilyRepair,
-    references: Mapping[str, Progress],
+    references: Mapping[str, ReductionProgress],
 ) -> Program:
     """Tags on the producers, guards on the readers, h on the carried values (Algorithm 1, lines 7 to 11).
 
@@ -300,7 +300,7 @@ def apply_repair(
     return tree.replace_block(program, whole, with_repair(consumer, h, info))
 
 
-def companions_note(block: str, members: Sequence[Member], references: Mapping[str, Progress]) -> str:
+def companions_note(block: str, members: Sequence[Member], references: Mapping[str, ReductionProgress]) -> str:
     """What is carried with `block`, and about which values, for a reader."""
     carried = [m.whole for m in members[1:] if m.whole is not None]
     text = f" {', '.join(carried)} {'is' if len(carried) == 1 else 'are'} carried with it." if carried else ""

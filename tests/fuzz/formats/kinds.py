@@ -267,10 +267,10 @@ KEY = "0123456789abcdef"
 
 
 @cache
-def _entry() -> stored.Entry:
+def _entry() -> stored.StoredKernel:
     spec = kernel().spec
     live = TensorSpec("bias", (32,), "float32")
-    return stored.Entry(
+    return stored.StoredKernel(
         KernelSpec(spec.name, spec.entry, spec.text, (*spec.inputs, live), spec.outputs), (0,), ("a", "b"), "c"
     )
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from neptune_lab.autotune.waterfall import Level
-from neptune_lab.bench.measured import COMPILE, CUDNN, DEFAULT, EAGER, FLASH, OURS, Results
+from neptune_lab.bench.measured import COMPILE, CUDNN, DEFAULT, EAGER, FLASH, OURS, BenchmarkResults
 from neptune_lab.runtime.timing import summary
 from neptune_widgets.course.gpu_runs import PARTITION, ROLLING, UNPARTITIONED, entry
 from neptune_widgets.course.measured import Run
@@ -203,7 +203,7 @@ PARTITION_HEAD = ("setup", "tiles visited", "tiles masked", f"time without `{PAR
 
 def ablation(run: Run, setups: Sequence[str]) -> Drawn:
     """Figure 10's question: the time with one thing changed over the time with default options, a column a setup."""
-    results: Results = run.data
+    results: BenchmarkResults = run.data
     chosen = [next(s for s in results.setups if s.name == name) for name in setups]
     rows: dict[str, list[float | None]] = {}
     for name in dict.fromkeys(e.name for s in chosen for e in s.entries if e.name.startswith("without ")):

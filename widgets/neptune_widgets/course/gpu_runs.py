@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neptune_lab.bench.measured import CUDNN, DEFAULT, EAGER, FLASH, OURS, Results, from_json
+from neptune_lab.bench.measured import CUDNN, DEFAULT, EAGER, FLASH, OURS, BenchmarkResults, from_json
 from neptune_lab.bench.setups import all_setups, choose
 from neptune_lab.target import Target
 from neptune_widgets.course.measured import Run
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from neptune_lab.autotune.space import Space
     from neptune_lab.autotune.tune import Searcher, TuneResult
     from neptune_lab.bench.ablation import Variant
-    from neptune_lab.bench.clock import Clock
+    from neptune_lab.bench.clock import KernelTimer
     from neptune_lab.bench.contestants import Attempt, Contestant
     from neptune_lab.bench.setups import Setup
     from neptune_lab.runtime import DeviceFacts
@@ -227,7 +227,7 @@ def benchmark() -> Run:
     What takes minutes to measure is shown from here: every peer, and each pass left out.
     """
     text = (files("neptune_lab.bench") / "results" / "h200.json").read_text(encoding="utf-8")
-    found: Results = from_json(text)
+    found: BenchmarkResults = from_json(text)
     date = found.started.replace("T", " ")[:16] + " UTC"
     return Run("h200", found, found.device["name"], date, found.versions, found.command, recorded=True)
 
@@ -242,7 +242,7 @@ def contest(
     *,
     eager: bool = False,
     load: bool = False,
-    timer: Clock | None = None,
+    timer: KernelTimer | None = None,
 ) -> dict[str, Any]:
     """Kernels of one setup, checked against float64 on the same tensors, then timed in turns.
 
@@ -259,13 +259,13 @@ def contest(
         `pipeline.facts.work` counts), kv_bytes, load, and entries: name, status, us, low_us, high_us, runs, error
         (relative, of the worst 128 rows), note, resources.
     """
-    from neptune_lab.bench.clock import GpuClock
+    from neptune_lab.bench.clock import GpuTimer
     from neptune_lab.bench.contestants import attempt
     from neptune_lab.bench.device import under_load
     from neptune_lab.bench.tensors import device_memory
     from neptune_lab.pipeline.facts import work
 
-    setup, timer = _setup(name), timer or GpuClock(seconds=0.3, least=5, most=40)
+    setup, timer = _setup(name), timer or GpuTimer(seconds=0.3, least=5, most=40)
     todo = work(setup.op.program)
     with _tensors(setup) as (tensors, reference):
         attempts: list[Attempt] = [

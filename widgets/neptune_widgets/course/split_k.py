@@ -64,7 +64,7 @@ def _options(template: str) -> Mapping[str, Any]:
 
 def _timed(queries: int, keys: int, choices: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Times of the same operator compiled in several ways: grids, microseconds, error."""
-    from neptune_lab.bench.clock import GpuClock
+    from neptune_lab.bench.clock import GpuTimer
     from neptune_lab.bench.reference import reference
     from neptune_lab.bench.tensors import make_tensors
     from neptune_lab.errors import MeasureError
@@ -84,7 +84,7 @@ def _timed(queries: int, keys: int, choices: Sequence[tuple[str, Mapping[str, An
             raise MeasureError(f"{kernel!r} is off by {error:.1e}: its time would say nothing")
         calls[str(n)] = lambda loaded=loaded: loaded(*tensors)
         rows.append({"grids": [list(k.grid) for k in kernel.triton.kernels], "error": error})
-    found = GpuClock(seconds=1.0, most=40).times(calls, cold=True)
+    found = GpuTimer(seconds=1.0, most=40).times(calls, cold=True)
     for row, samples in zip(rows, found.values(), strict=True):
         if not samples.us:
             raise MeasureError(samples.note)

@@ -49,7 +49,7 @@ MAX_INLINED = 40  # nodes; a larger value is a symbol of its own
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class NoOpProof:
     """What became of the proof.
 
     Args:
@@ -63,7 +63,7 @@ class Idle:
     assumptions: tuple[str, ...] = ()
 
 
-class IdleProver:
+class NoOpProver:
     """Asks the question for one kernel, whose facts it reads once."""
 
     def __init__(self, program: Program, kernel: Kernel) -> None:
@@ -71,12 +71,12 @@ class IdleProver:
         self.stores = tuple(stores(kernel.body))
         self._infinities: dict[str, Infinities] | None = None
 
-    def __call__(self, loop: For, is_false: Callable[[TileExpr], bool]) -> Idle:
-        """Try to prove that an iteration of `loop` is idle where `is_false` says which conditions are false."""
+    def __call__(self, loop: For, is_false: Callable[[TileExpr], bool]) -> NoOpProof:
+        """Try to prove that an iteration of `loop` is a no-op where `is_false` says which conditions are false."""
         body = tuple(stores(loop.body))
         for store in body:
             if self.program.tensor(store.target.tensor).space != "chip":
-                return Idle(False, (f"an iteration stores to {store.target.tensor}, which outlives the kernel",))
+                return NoOpProof(False, (f"an iteration stores to {store.target.tensor}, which outlives the kernel",))
         if self._infinities is None:
             self._infinities = infinities_of_tensors(self.program, self.stores)
         dtypes = {tensor.name: tensor.dtype for tensor in self.program.tensors}
@@ -87,15 +87,15 @@ class IdleProver:
             return _Execution(body, self._outside(body), infinities, dtypes, masks, case)
 
         plain = execution(Case())
-        idle = plain.run()
-        if idle.proven:
-            return idle
+        proof = plain.run()
+        if proof.proven:
+            return proof
         for name in sorted(plain.outlives):
             if -INF in self._infinities[name]:
                 by_cases = self._by_cases(loop, body, name, plain.changed, execution)
                 if by_cases is not None:
                     return by_cases
-        return idle
+        return proof
 
     def _by_cases(
         self,
@@ -104,7 +104,7 @@ class IdleProver:
         maximum: str,
         changed: tuple[str, ...],
         execution: Callable[..., _Execution],
-    ) -> Idle | None:
+    ) -> NoOpProof | None:
         """The proof by whether the running maximum is finite; None where it fails.
 
         Args:
@@ -117,21 +117,21 @@ class IdleProver:
         if start[maximum] != Literal(-INF, start[maximum].dtype):  # type: ignore[union-attr]
             return None
         finite = execution(Case(finite=(maximum,)))
-        finite_idle = finite.run()
+        finite_proof = finite.run()
         # The invariant: what starts with the maximum at -inf stays, as long as the maximum does.
         values = {name: value for name, value in start.items() if value is not None}
         met_nothing = execution(Case(values=values, minus_infinity=folded), lambda _: False)
         masked = execution(Case(values=values))
-        if not finite_idle.proven or not met_nothing.keeps(values) or not masked.keeps(values):
+        if not finite_proof.proven or not met_nothing.keeps(values) or not masked.keeps(values):
             return None
         while_empty = ", ".join(f"{name} = {text(value)}" for name, value in values.items())
         lines = (
             f"where {maximum} is finite:",
-            *(f"  {line}" for line in finite_idle.lines),
+            *(f"  {line}" for line in finite_proof.lines),
             f"where {maximum} is -inf, so is all that was met: {while_empty}, and so they stay",
         )
-        assumed = (*finite_idle.assumptions, *masked.simplify.assumptions, *met_nothing.simplify.assumptions)
-        return Idle(True, lines, tuple(dict.fromkeys(assumed)))
+        assumed = (*finite_proof.assumptions, *masked.simplify.assumptions, *met_nothing.simplify.assumptions)
+        return NoOpProof(True, lines, tuple(dict.fromkeys(assumed)))
 
     def _start(self, loop: For, name: str) -> Literal | None:
         """The constant that a tile holds before the loop; None where it is none."""
@@ -227,7 +227,7 @@ class _Execution:
         self.run()
         return all(self.values.get(name) == value for name, value in values.items())
 
-    def run(self) -> Idle:
+    def run(self) -> NoOpProof:
         lines = []
         for store in self.body:
             name = store.target.tensor
@@ -250,8 +250,8 @@ class _Execution:
         if self.changed:
             became = {name: text(self.values[name]) for name in self.changed}
             shown = (f"{n} would become {self.definitions.get(b, b)} and not stay {n}" for n, b in became.items())
-            return Idle(False, tuple(shown))
-        return Idle(True, tuple(dict.fromkeys(lines)), tuple(self.simplify.assumptions))
+            return NoOpProof(False, tuple(shown))
+        return NoOpProof(True, tuple(dict.fromkeys(lines)), tuple(self.simplify.assumptions))
 
     def resolved(self, expr: TileExpr) -> TileExpr:
         """`expr` over the values at the iteration's start, simplified."""
