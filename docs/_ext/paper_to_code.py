@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from neptune_lab.files import write_text
+
 PAGE = Path(__file__).parents[1] / "paper_to_code.md"
 ROOT = PAGE.parents[1]
 
@@ -271,4 +273,4 @@ def place(name: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write_text(PAGE, page())

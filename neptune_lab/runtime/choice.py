@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
-from neptune_lab.strict.typed import Between, Name, Text, unpack
+from neptune_lab.strict.typed import Between, Name, unpack
 from neptune_lab.strict.values import Refusal
 
 _Integer: TypeAlias = Annotated[int, Between(-(2**31), 2**31 - 1)]
-_Word: TypeAlias = Annotated[str, Text(100)]
-_Entry: TypeAlias = "_Integer | bool | _Word | None"
-Value: TypeAlias = "_Integer | bool | _Word | tuple[_Entry, ...] | None"
+_Entry: TypeAlias = "_Integer | bool | Name | None"
+Value: TypeAlias = "_Integer | bool | Name | tuple[_Entry, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def record_of(op, /, **options) -> Record:
 def test_a_record_with_code_cannot_be_read(canary, kind):
     text = payloads(canary)[kind]
     made = record_of(attention.causal(**SIZES))
-    for options in ({"loop_stages": text}, {text: 1}, {"splits": [text]}):
+    for options in ({"loop_stages": text}, {text: 1}, {"splits": [text]}, {"loads": "f()"}):
         with pytest.raises(MeasureError, match=r"record\.candidate\.options"):
             Record.from_json({**made.to_json(), "candidate": {"template": "rolling_update", "options": options}})
     assert not canary.exists()
