@@ -72,6 +72,11 @@ def flat(doc: Doc) -> str:
             assert_never(doc)
 
 
+def number_text(value: float | int | bool) -> str:
+    """A constant as text: `inf`, `-inf`, `True`, and the shortest decimal that reads back as the same number."""
+    return str(value) if isinstance(value, bool | int) else repr(float(value))
+
+
 def operation(name: str, operands: Sequence[tuple[Doc, int]], negated_number: bool = False) -> tuple[Doc, int]:
     """An operation of `scalar_ops` on printed operands, each with how strongly it binds: infix with the brackets that
     it needs, or a call.

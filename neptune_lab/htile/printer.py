@@ -42,7 +42,7 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.unstated import Declared, bare, declared, elided
 from neptune_lab.htile.walk import simplify
 from neptune_lab.scalar_ops import ATOM, NEGATE, rows
-from neptune_lab.wrapping import Doc, Loose, call, lines, operation, seq
+from neptune_lab.wrapping import Doc, Loose, call, lines, number_text, operation, seq
 
 WIDTH = 110
 
@@ -232,9 +232,9 @@ def _expr(expr: TileExpr) -> tuple[Doc, int]:
         case Scalar(value=value):
             return f"index({_index_text(value)[0]})", ATOM
         case Literal(value=value, dtype=""):
-            return literal_text(value), ATOM if isinstance(value, bool) or value >= 0 else NEGATE
+            return number_text(value), ATOM if isinstance(value, bool) or value >= 0 else NEGATE
         case Literal(value=value, dtype=dtype):
-            return f"literal({literal_text(value)}, {dtype})", ATOM
+            return f"literal({number_text(value)}, {dtype})", ATOM
         case Elementwise(op=op, args=args):
             return _elementwise(op, args)
         case Cast(arg=arg, dtype=dtype):
@@ -255,8 +255,3 @@ def _expr(expr: TileExpr) -> tuple[Doc, int]:
 def _elementwise(op: str, args: tuple[TileExpr, ...]) -> tuple[Doc, int]:
     operands = [_expr(arg) for arg in args]
     return operation(op, operands, op == "neg" and isinstance(args[0], Literal) and operands[0][1] == ATOM)
-
-
-def literal_text(value: float | int | bool) -> str:
-    """A constant as text: `inf`, `-inf`, `True`, and the shortest decimal that reads back as the same number."""
-    return str(value) if isinstance(value, bool | int) else repr(float(value))

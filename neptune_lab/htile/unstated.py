@@ -43,6 +43,7 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.shapes import COMPARISONS, LOGICAL
 from neptune_lab.htile.walk import gathered, reads, rewrite, rewrite_store, stores, subexpressions
+from neptune_lab.strict.dtypes import usual
 
 _BOOLEAN = COMPARISONS | LOGICAL | {"not"}
 
@@ -242,12 +243,12 @@ def _typed(expr: TileExpr, wanted: str, known: Declared) -> TileExpr:
     """`expr` with all dtypes; `wanted` is what its place asks for, or "" if that is anything."""
     match expr:
         case Literal(value=value, dtype=dtype):
-            return expr if dtype else replace(expr, dtype=wanted or _usual(value))
+            return expr if dtype else replace(expr, dtype=wanted or usual(value))
         case Elementwise(op=op, args=args):
             whole = "bool" if op in _BOOLEAN else wanted
             inner = "bool" if op in LOGICAL or op == "not" else "" if op in COMPARISONS else wanted
             condition, operands = (args[:1], args[1:]) if op == "where" else ((), args)
-            common = next(_definite(operands, known), inner) or _usual(next(_values(operands), 0.0))
+            common = next(_definite(operands, known), inner) or usual(next(_values(operands), 0.0))
             found = tuple(_typed(arg, "bool", known) for arg in condition)
             found += tuple(_typed(arg, common, known) for arg in operands)
             return Elementwise(op, found, whole if op in _BOOLEAN else common)
@@ -265,10 +266,6 @@ def _typed(expr: TileExpr, wanted: str, known: Declared) -> TileExpr:
             return expr
         case _:
             assert_never(expr)
-
-
-def _usual(value: float | int | bool) -> str:
-    return "bool" if isinstance(value, bool) else "int32" if isinstance(value, int) else "float32"
 
 
 def _definite(exprs: tuple[TileExpr, ...], known: Declared) -> Iterator[str]:

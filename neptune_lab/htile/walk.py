@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from neptune_lab.htile.nodes import (
     Access,
@@ -64,24 +64,33 @@ def rewrite(expr: TileExpr, visit: Callable[[TileExpr], TileExpr]) -> TileExpr:
             return visit(expr)
         case Elementwise(args=args):
             new_args = tuple([rewrite(arg, visit) for arg in args])
-            return visit(expr if _same(new_args, args) else replace(expr, args=new_args))
+            return visit(expr if unchanged(new_args, args) else replace(expr, args=new_args))
         case Gather(indices=indices):
             new_indices = tuple(rewrite(index, visit) for index in indices)
-            return visit(expr if _same(new_indices, indices) else replace(expr, indices=new_indices))
+            return visit(expr if unchanged(new_indices, indices) else replace(expr, indices=new_indices))
         case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):
             new_arg = rewrite(arg, visit)
             return visit(expr if new_arg is arg else replace(expr, arg=new_arg))
         case Dot(a=a, b=b, acc=acc):
             new_a, new_b = rewrite(a, visit), rewrite(b, visit)
             new_acc = None if acc is None else rewrite(acc, visit)
-            unchanged = new_a is a and new_b is b and new_acc is acc
-            return visit(expr if unchanged else Dot(new_a, new_b, new_acc))
+            kept = new_a is a and new_b is b and new_acc is acc
+            return visit(expr if kept else Dot(new_a, new_b, new_acc))
         case _:
             assert_never(expr)
 
 
-def _same(new: tuple[TileExpr, ...], old: tuple[TileExpr, ...]) -> bool:
-    return all(a is b for a, b in zip(new, old, strict=True))
+def unchanged(new: Sequence[object], old: Sequence[object]) -> bool:
+    """Whether two sequences hold the same objects."""
+    return len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True))
+
+
+_Nest = TypeVar("_Nest", Kernel, For)
+
+
+def with_body(nest: _Nest, body: tuple[Stmt, ...]) -> _Nest:
+    """`nest` with another body; the same object where that is its own."""
+    return nest if body is nest.body else replace(nest, body=body)
 
 
 def accesses(expr: TileExpr | None) -> Iterator[Access]:
@@ -244,9 +253,15 @@ def map_stores(body: tuple[Stmt, ...], visit: Callable[[Store], Store]) -> tuple
         if isinstance(stmt, Store):
             out.append(visit(stmt))
         else:
-            inner = map_stores(stmt.body, visit)
-            out.append(stmt if inner is stmt.body else replace(stmt, body=inner))
-    return body if all(a is b for a, b in zip(out, body, strict=True)) else tuple(out)
+            out.append(with_body(stmt, map_stores(stmt.body, visit)))
+    return body if unchanged(out, body) else tuple(out)
+
+
+def conjuncts(condition: TileExpr) -> tuple[TileExpr, ...]:
+    """The conditions that `condition` joins by `and`."""
+    if isinstance(condition, Elementwise) and condition.op == "and":
+        return tuple(part for arg in condition.args for part in conjuncts(arg))
+    return (condition,)
 
 
 def rewrite_store(store: Store, visit: Callable[[TileExpr], TileExpr]) -> Store:

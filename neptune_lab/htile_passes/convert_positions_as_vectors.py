@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neptune_lab.errors import TileError
 from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
 from neptune_lab.htile.nodes import Cast, Elementwise, For, Iota, Literal, Program, Scalar, Slice, Stmt, Store, TileExpr
-from neptune_lab.htile.walk import rewrite_store
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile.walk import rewrite_store, unchanged, with_body
+from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
 # Every integer up to here is a float32.
 EXACT = 2**24
@@ -25,11 +23,7 @@ def convert_positions_as_vectors(program: Program) -> Program:
     An ALiBi bias is such a term.  The two sides are equal where all numbers involved are below 2**24 in magnitude,
     which the bounds of the positions show; elsewhere the term stays.
     """
-    kernels = tuple(
-        k if (body := _body(k.body, grid_env(k))) is k.body else replace(k, body=body) for k in program.kernels
-    )
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return map_kernels(program, lambda kernel: with_body(kernel, _body(kernel.body, grid_env(kernel))))
 
 
 def _body(body: tuple[Stmt, ...], env: Env) -> tuple[Stmt, ...]:
@@ -45,9 +39,8 @@ def _body(body: tuple[Stmt, ...], env: Env) -> tuple[Stmt, ...]:
         if isinstance(stmt, Store):
             out.append(rewrite_store(stmt, visit))
         else:
-            inner = _body(stmt.body, _inside(stmt, env))
-            out.append(stmt if inner is stmt.body else replace(stmt, body=inner))
-    return body if all(a is b for a, b in zip(out, body, strict=True)) else tuple(out)
+            out.append(with_body(stmt, _body(stmt.body, _inside(stmt, env))))
+    return body if unchanged(out, body) else tuple(out)
 
 
 def _inside(loop: For, env: Env) -> Env:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from neptune_lab.htile.nodes import Access, Cast, Elementwise, Kernel, Program, Reduce, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import map_stores, rewrite_store, stores, subexpressions
+from neptune_lab.htile.walk import map_stores, rewrite_store, stores, subexpressions, with_body
 from neptune_lab.htile_passes.constants import float32, number, split_factor
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
 NARROW = frozenset({"float16", "bfloat16"})
 
@@ -38,12 +38,9 @@ def divide_by_multiplying(program: Program) -> Program:
                 case _:
                     return expr
 
-        body = map_stores(kernel.body, lambda store: rewrite_store(store, visit))
-        return kernel if body is kernel.body else replace(kernel, body=body)
+        return with_body(kernel, map_stores(kernel.body, lambda store: rewrite_store(store, visit)))
 
-    kernels = tuple(kernel(k) for k in program.kernels)
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return map_kernels(program, kernel)
 
 
 def _product(quotient: Elementwise, program: Program, every: tuple[Store, ...]) -> Elementwise | None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, Kernel, NewAxis, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import accesses, reads, same_region, stores
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile.walk import accesses, reads, same_region, stores, with_body
+from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
 
 @tile_pass(after="fold_initial_values")
@@ -20,20 +20,13 @@ def fold_dot_accumulate(program: Program) -> Program:
     The two stores stand in one body, nothing between them writes what the product reads, and nothing else reads the
     product.  The sum is in float32 before and after.
     """
-    kernels = tuple(_fold_kernel(kernel, program) for kernel in program.kernels)
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return map_kernels(program, lambda kernel: with_body(kernel, _fold_body(kernel.body, kernel, program)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
     value: Dot
     product: Store | None  # the store that goes
-
-
-def _fold_kernel(kernel: Kernel, program: Program) -> Kernel:
-    body = _fold_body(kernel.body, kernel, program)
-    return kernel if body is kernel.body else replace(kernel, body=body)
 
 
 def _fold_body(body: tuple[Stmt, ...], kernel: Kernel, program: Program) -> tuple[Stmt, ...]:

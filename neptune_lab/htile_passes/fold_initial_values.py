@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, Literal, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import accesses, reads, same_region, stores, subexpressions
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile.walk import accesses, reads, same_region, stores, subexpressions, with_body
+from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 from neptune_lab.strict.dtypes import FLOATS, INTEGERS
 
 
@@ -25,12 +25,7 @@ def fold_initial_values(program: Program) -> Program:
     The update may be `op(tile, X)`, `op(X, tile)` or `dot(a, b, acc=tile)`; nothing between the two may read the
     tile, and X may not either.
     """
-    kernels = tuple(
-        kernel if (body := _fold_body(kernel.body, program)) is kernel.body else replace(kernel, body=body)
-        for kernel in program.kernels
-    )
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return map_kernels(program, lambda kernel: with_body(kernel, _fold_body(kernel.body, program)))
 
 
 def _fold_body(body: tuple[Stmt, ...], program: Program) -> tuple[Stmt, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from neptune_lab.htile.nodes import Access, For, Int, Kernel, NewAxis, Program, Slice, Stmt, Store, Tensor, TileExpr
-from neptune_lab.htile.walk import names_of_access, region, rewrite_store, same_region, written
+from neptune_lab.htile.walk import names_of_access, region, rewrite_store, same_region, unchanged, with_body, written
 from neptune_lab.htile_passes.rewrite import tile_pass
 
 
@@ -48,7 +48,7 @@ class _Hoister:
     def kernel(self, kernel: Kernel) -> Kernel:
         self.written = written(kernel)
         body = self.body(kernel.body, [])
-        return kernel if body is kernel.body else replace(kernel, body=body)
+        return with_body(kernel, body)
 
     def body(self, body: tuple[Stmt, ...], around: list[_Level]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
@@ -59,9 +59,8 @@ class _Hoister:
             level = _Level(stmt)
             inner = self.body(stmt.body, [*around, level])
             out += [load for _, load in level.loads]
-            out.append(stmt if inner is stmt.body else replace(stmt, body=inner))
-        unchanged = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
-        return body if unchanged else tuple(out)
+            out.append(with_body(stmt, inner))
+        return body if unchanged(out, body) else tuple(out)
 
     def store(self, store: Store, around: list[_Level]) -> Store:
         def visit(expr: TileExpr) -> TileExpr:

@@ -24,7 +24,7 @@ from neptune_lab.htile.nodes import (
     Tensor,
     TileExpr,
 )
-from neptune_lab.htile.walk import reads, rewrite_store, simplify, stores, subexpressions
+from neptune_lab.htile.walk import reads, rewrite_store, simplify, stores, subexpressions, unchanged
 from neptune_lab.htile_passes.rewrite import tile_pass
 
 PARTS = ("a", "b")
@@ -52,7 +52,7 @@ def interleave_rows(program: Program) -> Program:
     """
     state = _State(program)
     kernels = tuple(state.kernel(kernel) for kernel in program.kernels)
-    if all(a is b for a, b in zip(kernels, program.kernels, strict=True)):
+    if unchanged(kernels, program.kernels):
         return program
     kept = tuple(t for t in program.tensors if t.name not in state.halved)
     return replace(program, kernels=kernels, tensors=(*kept, *state.added))

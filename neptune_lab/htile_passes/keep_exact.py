@@ -10,8 +10,8 @@ from functools import cached_property
 
 from neptune_lab.htile.nodes import Access, Cast, Dot, Elementwise, Literal, Permute, Program, Reduce, Store, TileExpr
 from neptune_lab.htile.shapes import operation
-from neptune_lab.htile.walk import accesses, children, map_stores, stores, subexpressions
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile.walk import accesses, children, map_stores, stores, subexpressions, with_body
+from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 from neptune_lab.strict.dtypes import FLOATS
 
 # These are 0 exactly where their (first) operands are, however they are rounded.
@@ -64,12 +64,7 @@ def rewrite_by_use(program: Program, visit: _Visit) -> Program:
         mask = None if stmt.mask is None else uses.rewrite(stmt.mask, Use.CUT, visit)
         return stmt if value is stmt.value and mask is stmt.mask else replace(stmt, value=value, mask=mask)
 
-    kernels = tuple(
-        kernel if (body := map_stores(kernel.body, store)) is kernel.body else replace(kernel, body=body)
-        for kernel in program.kernels
-    )
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return map_kernels(program, lambda kernel: with_body(kernel, map_stores(kernel.body, store)))
 
 
 class _Uses:

@@ -33,6 +33,7 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.printer import flat_access
 from neptune_lab.htile.walk import (
     accesses,
+    conjuncts,
     names_of_access,
     reads,
     region,
@@ -147,22 +148,16 @@ def _without_moving_bounds(
     if stmt.mask is None or stmt.target.tensor not in names:
         return stmt
     others = set(loops) - set(names_of_access(stmt.target))
-    moving = [bound for bound in _conjuncts(stmt.mask) if _names(bound) & others]
+    moving = [bound for bound in conjuncts(stmt.mask) if _names(bound) & others]
     if not moving:
         return stmt
-    rest = [bound for bound in _conjuncts(stmt.mask) if bound not in moving]
+    rest = [bound for bound in conjuncts(stmt.mask) if bound not in moving]
     dtype = tensors[stmt.target.tensor].dtype
     return replace(
         stmt,
         value=Elementwise("where", (_all(moving), stmt.value, stmt.target), dtype),
         mask=_all(rest) if rest else None,
     )
-
-
-def _conjuncts(mask: TileExpr) -> tuple[TileExpr, ...]:
-    if isinstance(mask, Elementwise) and mask.op == "and":
-        return tuple(bound for arg in mask.args for bound in _conjuncts(arg))
-    return (mask,)
 
 
 def _all(bounds: Sequence[TileExpr]) -> TileExpr:

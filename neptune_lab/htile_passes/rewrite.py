@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from neptune_lab.htile.nodes import Program, TileExpr
-from neptune_lab.htile.walk import map_stores, rewrite_store
+from neptune_lab.htile.nodes import Kernel, Program, TileExpr
+from neptune_lab.htile.walk import map_stores, rewrite_store, unchanged, with_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,10 @@ def summary(rewrite: Pass) -> str:
 
 def rewrite_expressions(program: Program, visit: Callable[[TileExpr], TileExpr]) -> Program:
     """`program` with `visit` applied to every expression of every store; the same object where nothing changed."""
-    kernels = tuple(
-        k if (body := map_stores(k.body, lambda s: rewrite_store(s, visit))) is k.body else replace(k, body=body)
-        for k in program.kernels
-    )
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return map_kernels(program, lambda k: with_body(k, map_stores(k.body, lambda s: rewrite_store(s, visit))))
+
+
+def map_kernels(program: Program, change: Callable[[Kernel], Kernel]) -> Program:
+    """`program` with `change` applied to every kernel; the same object where nothing changed."""
+    kernels = tuple(map(change, program.kernels))
+    return program if unchanged(kernels, program.kernels) else replace(program, kernels=kernels)

@@ -9,7 +9,7 @@ from neptune_lab.htile.nodes import Access, Elementwise, Iota, Kernel, Literal, 
 from neptune_lab.htile.walk import map_stores, reads, rewrite_store, stores, subexpressions
 from neptune_lab.htile_passes.constants import split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
 # Products of tile and scalar up to this stay finite where they are divided by the factor.
 _SAFE = 1e37
@@ -36,9 +36,7 @@ def scale_after_maximum(program: Program) -> Program:
 
     Done for a tile that a maximum or minimum reads and every store of which has the same factor.
     """
-    kernels = tuple(_kernel(kernel, program) for kernel in program.kernels)
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
+    return map_kernels(program, lambda kernel: _kernel(kernel, program))
 
 
 def _kernel(kernel: Kernel, program: Program) -> Kernel:

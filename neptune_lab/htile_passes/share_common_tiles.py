@@ -22,7 +22,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import operation
-from neptune_lab.htile.walk import accesses, region, rewrite, rewrite_store, subexpressions
+from neptune_lab.htile.walk import accesses, region, rewrite, rewrite_store, subexpressions, unchanged, with_body
 from neptune_lab.htile_passes.rewrite import tile_pass
 
 
@@ -80,8 +80,7 @@ class _State:
         self.added: list[Tensor] = []
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        body = self.body(kernel.body)
-        return kernel if body is kernel.body else replace(kernel, body=body)
+        return with_body(kernel, self.body(kernel.body))
 
     def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         inner = tuple(self.loop(s) if isinstance(s, For) else s for s in body)
@@ -89,12 +88,10 @@ class _State:
         while (found := self.find(stmts)) is not None:
             at, last, key, pattern = found
             stmts[at : last + 1] = self.share(stmts[at : last + 1], key, pattern)
-        unchanged = len(stmts) == len(body) and all(a is b for a, b in zip(stmts, body, strict=True))
-        return body if unchanged else tuple(stmts)
+        return body if unchanged(stmts, body) else tuple(stmts)
 
     def loop(self, loop: For) -> For:
-        body = self.body(loop.body)
-        return loop if body is loop.body else replace(loop, body=body)
+        return with_body(loop, self.body(loop.body))
 
     def candidates(self, store: Store) -> Iterator[tuple[TileExpr, tuple[Slice | NewAxis, ...]]]:
         """Larger expressions first."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neptune_lab.htile.affine import affine
-from neptune_lab.htile.nodes import For, Kernel, Program, Stmt, Store
+from neptune_lab.htile.nodes import For, Program, Stmt, Store
 from neptune_lab.htile.substitute import substitute
-from neptune_lab.htile.walk import simplify
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile.walk import simplify, unchanged, with_body
+from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
 
 @tile_pass()
@@ -24,14 +22,7 @@ def unroll_single_iterations(program: Program) -> Program:
     The diagonal tile of a causal mask is such a loop.  Straight code needs no pipeline to fill and drain, and a kernel
     with one loop left can be specialised by warps.
     """
-    kernels = tuple(_kernel(kernel) for kernel in program.kernels)
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return program if unchanged else replace(program, kernels=kernels)
-
-
-def _kernel(kernel: Kernel) -> Kernel:
-    body = _body(kernel.body)
-    return kernel if body is kernel.body else replace(kernel, body=body)
+    return map_kernels(program, lambda kernel: with_body(kernel, _body(kernel.body)))
 
 
 def _body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -44,9 +35,8 @@ def _body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         if trips(stmt) == 1:
             out += substitute(inner, stmt.var, simplify(stmt.start))
         else:
-            out.append(stmt if inner is stmt.body else replace(stmt, body=inner))
-    unchanged = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
-    return body if unchanged else tuple(out)
+            out.append(with_body(stmt, inner))
+    return body if unchanged(out, body) else tuple(out)
 
 
 def trips(loop: For) -> int | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Var, children, rebuild
 from neptune_lab.scalar_ops import in_loops
+from neptune_lab.strict.dtypes import usual
 
 INDEX = "int32"
 
@@ -55,7 +56,7 @@ def filled(expr: Expr, wanted: str, dtypes: Mapping[str, str]) -> Expr:
     """
     match expr:
         case Const(value, dtype):
-            return expr if dtype else Const(value, wanted or _usual(value))
+            return expr if dtype else Const(value, wanted or usual(value))
         case Var():
             return expr
         case Load(buffer, indices):
@@ -68,7 +69,7 @@ def filled(expr: Expr, wanted: str, dtypes: Mapping[str, str]) -> Expr:
         case Op(name, args):
             condition, operands = _parts(name, args)
             inner = {"logic": "bool", "comparison": ""}.get(_kind(name), wanted)
-            common = next(_definite(operands, dtypes), inner) or _usual(next(_values(operands), 0.0))
+            common = next(_definite(operands, dtypes), inner) or usual(next(_values(operands), 0.0))
             found = tuple(filled(arg, "bool", dtypes) for arg in condition)
             return Op(name, found + tuple(filled(arg, common, dtypes) for arg in operands))
 
@@ -81,10 +82,6 @@ def _kind(name: str) -> str:
 def _parts(name: str, args: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """The condition of a choice, if it is one, and the operands of one dtype."""
     return (args[:1], args[1:]) if name == "select" else ((), args)
-
-
-def _usual(value: float | int | bool) -> str:
-    return "bool" if isinstance(value, bool) else "int32" if isinstance(value, int) else "float32"
 
 
 def _definite(exprs: Sequence[Expr], dtypes: Mapping[str, str]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from neptune_lab.loop_ir.nodes import (
     Var,
     bound_loops,
     children,
+    conjuncts,
     loads,
     substitute,
     variables,
@@ -147,17 +148,10 @@ def guarded_reads(expr: Expr, conditions: tuple[Expr, ...] = ()) -> list[Guarded
             if any(isinstance(e, Load | Previous) for e in walk(condition)):
                 # The condition is data; which side is evaluated is not known here.
                 return own + guarded_reads(yes, conditions) + guarded_reads(no, conditions)
-            own += guarded_reads(yes, (*conditions, *_conjuncts(condition)))
+            own += guarded_reads(yes, (*conditions, *conjuncts(condition)))
             return own + guarded_reads(no, (*conditions, Op("not", (condition,))))
     found = [read for child in children(expr) for read in guarded_reads(child, conditions)]
     return [*found, (expr, conditions)] if isinstance(expr, Load | Previous) else found
-
-
-def _conjuncts(condition: Expr) -> tuple[Expr, ...]:
-    match condition:
-        case Op("and", (a, b)):
-            return _conjuncts(a) + _conjuncts(b)
-    return (condition,)
 
 
 def _check_access(

@@ -248,6 +248,14 @@ def _integer(expr: Expr) -> int | None:
     return expr.value if isinstance(expr, Const) and isinstance(expr.value, int) else None
 
 
+def conjuncts(condition: Expr) -> tuple[Expr, ...]:
+    """The conditions that `condition` joins by `and`."""
+    match condition:
+        case Op("and", (a, b)):
+            return conjuncts(a) + conjuncts(b)
+    return (condition,)
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct operands of an expression."""
     match expr:

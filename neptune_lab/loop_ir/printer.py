@@ -47,7 +47,7 @@ from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.tree import grouped
 from neptune_lab.scalar_ops import ATOM, NEGATE
 from neptune_lab.strict.tokens import label_text
-from neptune_lab.wrapping import Doc, Loose, call, flat, lines, operation, seq
+from neptune_lab.wrapping import Doc, Loose, call, flat, lines, number_text, operation, seq
 
 WIDTH = 110
 INDENT = "    "
@@ -153,9 +153,9 @@ def _expr(expr: Expr) -> tuple[Doc, int]:
     """The text and how strongly it binds; the dtype of a constant is printed unless it is ""."""
     match expr:
         case Const(value, ""):
-            return _number(value), ATOM if isinstance(value, bool) or not _negative(value) else NEGATE
+            return number_text(value), ATOM if isinstance(value, bool) or not _negative(value) else NEGATE
         case Const(value, dtype):
-            return f"literal({_number(value)}, {dtype})", ATOM
+            return f"literal({number_text(value)}, {dtype})", ATOM
         case Var(name):
             return _name(name), ATOM
         case Load(buffer, indices):
@@ -177,7 +177,3 @@ def _operation(name: str, args: tuple[Expr, ...]) -> tuple[Doc, int]:
 
 def _negative(value: float | int) -> bool:
     return str(value).startswith("-")
-
-
-def _number(value: float | int | bool) -> str:
-    return str(value) if isinstance(value, bool | int) else repr(float(value))

@@ -38,7 +38,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.run import EACH_INPUT
 from neptune_lab.loop_ir.tag_events import Index, Number, Read, RepairValue, Tag, Write, classify, origin
-from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_ir.tree import blocks, stores
 from neptune_lab.scalar_ops import NUMPY, Functions, python_operator
 
 
@@ -97,17 +97,12 @@ def values_of_part(
 
 
 def _check_size(program: Program, limit: int) -> None:
-    count = sum(_executions(stmt) for stmt in program.body)
+    count = stores(program)
     if count > limit:
         raise ScheduleError(
             f"{program.name} runs {count:,} stores, the tag recorder takes at most {limit:,}",
             help="record it on smaller shapes, or raise limit",
         )
-
-
-def _executions(stmt: Stmt) -> int:
-    """How many times blocks run, predicates aside."""
-    return 1 if isinstance(stmt, Block) else stmt.extent * sum(_executions(s) for s in stmt.body)
 
 
 # -- running -----------------------------------------------------------------------------------------------

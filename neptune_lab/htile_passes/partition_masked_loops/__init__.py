@@ -8,13 +8,12 @@ from neptune_lab.htile.bounds import Env, grid_env, loop_interval
 from neptune_lab.htile.labels import SUFFIX
 from neptune_lab.htile.nodes import Elementwise, For, Kernel, Part, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import map_stores, rewrite
-from neptune_lab.htile_passes.partition_masked_loops.formula import conjuncts
+from neptune_lab.htile.walk import conjuncts, map_stores, rewrite, unchanged, with_body
 from neptune_lab.htile_passes.partition_masked_loops.masks import Masks, find_masks
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, NoOpProver
 from neptune_lab.htile_passes.partition_masked_loops.notes import ProofAttempt, explain
 from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span
-from neptune_lab.htile_passes.rewrite import Rewrite, tile_pass
+from neptune_lab.htile_passes.rewrite import Rewrite, map_kernels, tile_pass
 
 
 @tile_pass(after="drop_dead_tiles")  # it copies bodies: the ones before find things in one
@@ -50,9 +49,7 @@ def partition_masked_loops(program: Program) -> Rewrite:
     with a window of 4096.
     """
     state = _State(program)
-    kernels = tuple(state.kernel(kernel) for kernel in program.kernels)
-    unchanged = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
-    return Rewrite(program if unchanged else replace(program, kernels=kernels), tuple(state.notes))
+    return Rewrite(map_kernels(program, state.kernel), tuple(state.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class _State:
     def kernel(self, kernel: Kernel) -> Kernel:
         prover = NoOpProver(self.program, kernel)
         body = self.body(kernel.body, grid_env(kernel), kernel, prover)
-        return kernel if body is kernel.body else replace(kernel, body=body)
+        return with_body(kernel, body)
 
     def body(self, body: tuple[Stmt, ...], env: Env, kernel: Kernel, prover: NoOpProver) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
@@ -78,11 +75,10 @@ class _State:
                 out.append(stmt)
             elif any(isinstance(inner, For) for inner in stmt.body):
                 inner = self.body(stmt.body, {**env, stmt.var: loop_interval(stmt, env)}, kernel, prover)
-                out.append(stmt if inner is stmt.body else replace(stmt, body=inner))
+                out.append(with_body(stmt, inner))
             else:
                 out += self.loop(stmt, env, kernel, prover)
-        unchanged = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
-        return body if unchanged else tuple(out)
+        return body if unchanged(out, body) else tuple(out)
 
     def loop(self, loop: For, env: Env, kernel: Kernel, prover: NoOpProver) -> tuple[For, ...]:
         if loop.part:
@@ -126,7 +122,7 @@ class _State:
 
         body = map_stores(loop.body, shorten)
         if not is_one_of_many and span.covers(segment.at, span.all):
-            return loop if body is loop.body else replace(loop, body=body)
+            return with_body(loop, body)
         out = replace(loop, start=segment.at.lo, stop=segment.at.hi, body=body, part=segment.part)
         if is_one_of_many:
             out = replace(out, node_id=loop.node_id + SUFFIX[segment.part], body=map_stores(body, rename))

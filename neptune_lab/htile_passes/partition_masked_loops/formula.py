@@ -99,13 +99,6 @@ def atoms(formula: Formula) -> Iterator[Atom | Unknown]:
         yield formula
 
 
-def conjuncts(condition: TileExpr) -> tuple[TileExpr, ...]:
-    """The conditions that `condition` joins by `and`."""
-    if isinstance(condition, Elementwise) and condition.op == "and":
-        return tuple(part for arg in condition.args for part in conjuncts(arg))
-    return (condition,)
-
-
 def formula_of(condition: TileExpr, negated: bool = False) -> Formula:
     """The formula of a bool tile, or of its negation.
 

@@ -22,8 +22,8 @@ from neptune_lab.htile.nodes import (
     Slice,
     TileExpr,
 )
-from neptune_lab.htile.walk import accesses, names_of_index, stores, subexpressions
-from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Formula, Lane, conjuncts, formula_of
+from neptune_lab.htile.walk import accesses, conjuncts, names_of_index, stores, subexpressions
+from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Formula, Lane, formula_of
 from neptune_lab.htile_passes.partition_masked_loops.ranges import (
     IterationRange,
     Span,

@@ -30,6 +30,7 @@ from neptune_lab.loop_ir.nodes import (
     Stmt,
     Store,
     Var,
+    conjuncts,
 )
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.simplify import simplify
@@ -143,7 +144,7 @@ class _In:
             tuple(iters),
             self.store(b.body, inner),
             init,
-            _conjuncts(predicate),
+            tuple(c for c in conjuncts(predicate) if not (isinstance(c, Const) and c.value)),
             origin=known.origin if known else "",
             role=known.role if known else Role.DEFINED,
             repair=known.repair if known else None,
@@ -193,15 +194,6 @@ def _kind(loop: Any) -> str:
 
 def _notes(loop: Any) -> tuple[tuple[str, str | int], ...]:
     return tuple((str(k), str(v) if isinstance(v, str) else int(v)) for k, v in loop.annotations.items())
-
-
-def _conjuncts(predicate: Expr) -> tuple[Expr, ...]:
-    match predicate:
-        case Const(value):
-            return () if value else (predicate,)
-        case Op("and", (a, b)):
-            return _conjuncts(a) + _conjuncts(b)
-    return (predicate,)
 
 
 def _infinite(value: Const) -> Const:
