@@ -22,7 +22,7 @@ class NeptuneError(Exception):
     Args:
         message: one clear sentence or two: what, where, and why.
         node: stable id of the node the error belongs to (a block, a loop, a line), or None.
-        help: what would make it pass, or None for the `usual_help` of the class.
+        help: a fix, or None for the `usual_help` of the class.
     """
 
     usual_help: ClassVar[str | None] = None
@@ -47,15 +47,15 @@ def _restored(kind: type[NeptuneError], args: tuple[Any, ...]) -> NeptuneError:
 
 
 class DefinitionError(NeptuneError):
-    """An operator's definition or its arguments (shapes, dtypes, mods) are not what the compiler takes."""
+    """The compiler does not support an operator's definition or its arguments (shapes, dtypes, mods)."""
 
 
 class ScheduleError(NeptuneError):
-    """A primitive refused; the schedule is as it was before the call."""
+    """A schedule step or request is illegal; the schedule is unchanged."""
 
 
 class RepairError(NeptuneError):
-    """No repair term: `step` names the step of the algebra that failed, `expression` what it failed on.
+    """There is no repair term: `step` names the step of the algebra that failed, `expression` the expression.
 
     Steps, in order: "read", "separate", "invert", "derive", "prove Eq. 3", "prove Eq. 4", "guard", "range" (in a
     program: right over the reals, and not in floats); and of a vector repair: "close" (no finite family), "count" (how
@@ -76,7 +76,7 @@ class RepairError(NeptuneError):
 class TileError(NeptuneError):
     """The scheduled program cannot be written in HTile IR."""
 
-    usual_help = "other tile sizes may do; nl.compile(operator) without a template falls back to separate kernels"
+    usual_help = "try other tile sizes; nl.compile(operator) without a template falls back to separate kernels"
 
 
 class EmitError(NeptuneError):
@@ -100,7 +100,7 @@ class ValidationError(NeptuneError):
 
 
 class TextError(NeptuneError):
-    """The text of a program cannot be read; `line` and `column` count from 1 (None: the file is no text at all)."""
+    """The text of a program cannot be read; `line` and `column` count from 1 (None: the file is not text)."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class MeasureError(NeptuneError):
 
 
 class TuneError(NeptuneError):
-    """The tuner was asked for what it cannot do (a candidate that is none, a space that is empty, a wrong option)."""
+    """A wrong request to the tuner: an invalid candidate, an empty search space, or a wrong option."""
 
 
 class TraceError(NeptuneError):
@@ -133,4 +133,4 @@ class TraceError(NeptuneError):
 
 
 class FileError(NeptuneError):
-    """A file cannot be written: the disk is full or read-only, the folder is missing, or the path is no file's."""
+    """A file cannot be written: the disk is full or read-only, the folder is missing, or the path is not a file's."""

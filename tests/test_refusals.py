@@ -91,7 +91,7 @@ CASES: dict[str, Refused] = {
     "a rolling loop that is parallel": Refused(
         bound, lambda s: s.rolling_update("r", "c.j0"), "'c.j0' is bound to blockIdx.x", "split_k_update"
     ),
-    "an output would hold one value a tag": Refused(
+    "an output would hold one value per tag": Refused(
         lambda: split(small.maximum_output()),
         lambda s: s.rolling_update("s", "r.j0"),
         "'r' writes the output 'r'",
@@ -226,7 +226,7 @@ CASES: dict[str, Refused] = {
         figure1, lambda s: s.annotate("s_max.i", "num_wraps", 4), "no annotation 'num_wraps'", "mean 'num_warps'"
     ),
     "an annotation that is a number": Refused(
-        figure1, lambda s: s.annotate("s_max.i", "sequential", 4), "sequential=4, expected 1", "leave the value out"
+        figure1, lambda s: s.annotate("s_max.i", "sequential", 4), "sequential=4, expected 1", "omit the value"
     ),
     "a factor of 0": Refused(figure1, lambda s: s.split("s_max.j", (None, 0)), r"factors=\[None, 0\]", r"\(None, 64\)"),
     "a factor of True": Refused(figure1, lambda s: s.split("s_max.j", (None, True)), "factors=.*True", r"\(None, 64\)"),

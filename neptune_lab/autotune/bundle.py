@@ -65,7 +65,10 @@ def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int 
     if tuned:
         found = best(op, device)
         if found is None:
-            raise MeasureError(f"there is no record of {op.name} with these sizes on {device}", help="tune it first")
+            raise MeasureError(
+                f"there is no record of {op.name} with these sizes on {device}",
+                help="tune it first: nl.tune(op), or omit --tuned",
+            )
         return [None if found.template is None else Candidate.from_json(found.candidate)]
     if count is None:
         return [None]
@@ -163,7 +166,10 @@ def _kernels(
         plain = {"template": None, "options": {}} if candidate is None else candidate.to_json()
         made[digest] = {"file": file, "name": spec.name, "entry": spec.entry, "source": digest, "candidate": plain}
     if not made:
-        raise MeasureError(f"no candidate of {op.name} compiles: {refusal}")
+        raise MeasureError(
+            f"no candidate of {op.name} compiles: {refusal}",
+            help="omit --candidates, to bundle the choice of nl.compile(op)",
+        )
     return list(made.values())
 
 

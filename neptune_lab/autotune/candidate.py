@@ -45,7 +45,7 @@ class Candidate:
         for name, value in self.options:
             if not is_name(name):
                 raise TuneError(
-                    f"options={shown(self.options)}: {shown(name)} is no name of an option",
+                    f"options={shown(self.options)}: {shown(name)} is not the name of an option",
                     help="such as 'block_q' or 'num_warps'",
                 )
             if not _is_option(value):
@@ -109,7 +109,7 @@ class Candidate:
             case {"template": str(template), "options": dict(options)}:
                 return cls.of(template, **{name: tuple(v) if isinstance(v, list) else v for name, v in options.items()})
         raise TuneError(
-            f"{data!r} is no candidate: expected {{'template': name, 'options': {{name: value}}}}",
+            f"{data!r} is not a candidate: expected {{'template': name, 'options': {{name: value}}}}",
             help="write {'template': 'rolling_update', 'options': {'block_q': 64, 'block_kv': 64}}",
         )
 

@@ -175,7 +175,8 @@ def operator_of(text: str) -> Operator:
         option, equals, value = part.partition("=")
         if not equals or option not in known:
             raise DefinitionError(
-                f"{text!r}: {part!r} is no option of {name}", help=f"write option=value; it takes {', '.join(known)}"
+                f"{text!r}: {part!r} is not an option of {name}",
+                help=f"write option=value; it takes {', '.join(known)}",
             )
         given[option] = _value(value)
     missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in given]

@@ -139,7 +139,7 @@ class DaskWorkers:
                 raise MeasureError(f"the worker was lost: {type(error).__name__}") from error
             now = time.monotonic()
             if self._ended.is_set():
-                raise MeasureError("the candidate was given up: the run is at its end")
+                raise MeasureError("the candidate was not measured: the run has ended")
             if self._threads():
                 alone = now
             elif now - alone > LOST_SECONDS:

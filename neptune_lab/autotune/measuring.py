@@ -104,7 +104,7 @@ class _Given:
 
 
 def _not_here(*_: Any) -> Any:
-    raise MeasureError("this operator was sent to be compiled only: its reference and inputs stayed behind")
+    raise MeasureError("this operator was sent to be compiled only: it has no reference and no inputs")
 
 
 def portable(op: Operator) -> Operator:

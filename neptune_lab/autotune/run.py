@@ -159,7 +159,7 @@ class Emitters:
 
     def _check_running(self) -> None:
         if self._ended.is_set():
-            raise MeasureError("the candidate was given up: the run is at its end")
+            raise MeasureError("the candidate was not measured: the run has ended")
 
     def kill(self) -> None:
         """Ends the processes, whichever thread waits for them, and starts none again."""

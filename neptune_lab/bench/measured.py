@@ -188,6 +188,7 @@ def from_json(text: str, where: str = "the results") -> BenchmarkResults:
 
 
 # Sizes that tables and figures calculate with.
+_CHANGED = "the file was changed: measure again with neptune-lab bench"
 _SIZES = ("kv_len", "q_len", "cols", "seq", "n", "batch", "rows", "heads")
 
 
@@ -233,10 +234,10 @@ def _check_parts(results: BenchmarkResults) -> None:
         unpack({k: v for k, v in setup.sizes.items() if k in _SIZES}, dict[str, Extent], f"{where}.sizes", MeasureError)
         unpack(dict(setup.load), dict[str, Number | Line], f"{where}.load", MeasureError)
         if setup.group == "batch" and "batch" not in setup.sizes:
-            raise MeasureError(f"{where}.sizes has no field 'batch'")
+            raise MeasureError(f"{where}.sizes has no field 'batch'", help=_CHANGED)
         for m, entry in enumerate(setup.entries):
             if (entry.status == "ok") != (entry.us is not None):
-                raise MeasureError(f"{where}.entries[{m}] has status {entry.status!r} and us={entry.us}")
+                raise MeasureError(f"{where}.entries[{m}] has status {entry.status!r} and us={entry.us}", help=_CHANGED)
             for r, row in enumerate(entry.resources):
                 unpack(row, Resources, f"{where}.entries[{m}].resources[{r}]", MeasureError)
 

@@ -60,7 +60,7 @@ def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> ExpressionText:
             return _reduce(ctx, op, arg)
         case Permute() | Dot() | Gather():
             raise EmitError(
-                f"{type(expr).__name__} stands where the Gluon emitter has no word for it",
+                f"{type(expr).__name__} is not supported here by the Gluon emitter",
                 help='compile with code="triton"',
             )
         case _:

@@ -82,7 +82,8 @@ def _chip(ctx: Context, access: Access, order: tuple[int, ...] | None) -> Expres
     name = access.tensor
     if name not in ctx.defined:
         raise EmitError(
-            f"tile {name} is read in {ctx.node} where it has no value: Triton forgets what a loop defines",
+            f"tile {name} is read in {ctx.node} where it has no value: in Triton, a variable that a loop defines is "
+            "not visible after it",
             node=ctx.node,
             help=f"store an initial value of {name} before the loop",
         )

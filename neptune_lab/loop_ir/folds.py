@@ -89,14 +89,14 @@ def check_tags(block: Block, loops: tuple[Loop, ...]) -> None:
     steps = steps_along(block.iters[0].binding, extents_of(loops))
     if steps is None or any(step < 0 for _, step in steps):
         raise ScheduleError(
-            f"block {block.name!r} would meet its tags in an order that is not known",
+            f"block {block.name!r} would visit its tags in an unknown order",
             node=block.name,
             help="retire_tags first, or keep the loops of the tag as they are",
         )
     for (outer, a), (inner, b) in pairwise(steps):
         if a < b:
             raise ScheduleError(
-                f"with loop {outer!r} outside {inner!r}, block {block.name!r} would meet its tags out of order",
+                f"with loop {outer!r} outside {inner!r}, block {block.name!r} would visit its tags out of order",
                 node=block.name,
                 help="retire_tags first, or keep the loops of the tag in order",
             )

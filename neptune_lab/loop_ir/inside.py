@@ -44,7 +44,9 @@ def verify_bounds(program: Program) -> None:
     shapes: dict[str, Buffer] = {}
     for buffer in program.buffers:
         if buffer.name in shapes:
-            raise ScheduleError(f"two buffers are called {buffer.name!r}", help="this is a bug of the compiler")
+            raise ScheduleError(
+                f"two buffers are called {buffer.name!r}", help="this is a mistake of the compiler: please report it"
+            )
         shapes[buffer.name] = buffer
     seen: set[str] = set()
     for _, stmt, loops in tree.statements(program):
@@ -63,13 +65,13 @@ def verify_bounds(program: Program) -> None:
             raise ScheduleError(
                 f"block {stmt.name!r} touches {missing[0]!r}, which is no buffer",
                 node=stmt.name,
-                help="undo the step; another order of steps may do",
+                help="undo the step, and try another order of steps",
             )
         if stmt.writes in program.inputs:
             raise ScheduleError(
                 f"block {stmt.name!r} writes the input {stmt.writes!r}",
                 node=stmt.name,
-                help="undo the step; another order of steps may do",
+                help="undo the step, and try another order of steps",
             )
         _check_block_bounds(stmt, extents_of(loops), tuple(shapes[name] for name in accessed))
 
@@ -94,7 +96,7 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
         raise ScheduleError(
             f"block {block.name!r} has two iterations of one name",
             node=block.name,
-            help="undo the step; another order of steps may do",
+            help="undo the step, and try another order of steps",
         )
     free = (bound_loops(block.iters) | {v for p in block.predicates for v in variables(p)}) - around
     if free:
@@ -109,7 +111,7 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
     for predicate in block.predicates:
         if not_boolean(predicate):
             raise ScheduleError(
-                f"block {block.name!r} runs if {expression(predicate)}, which is no comparison",
+                f"block {block.name!r} runs if {expression(predicate)}, which is not a comparison",
                 node=block.name,
                 help="write a bound such as j0 * 2 + j1 < 5",
             )
@@ -133,7 +135,7 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
             raise ScheduleError(
                 f"block {block.name!r} uses {min(free)!r}, which is none of its iterations",
                 node=block.name,
-                help="undo the step: it leaves a read behind whose loop is gone",
+                help="undo the step: it removed the loop of a read",
             )
         _check_access(block, Load(store.buffer, store.indices), (), by_name, found, loops)
         for read, conditions in dict.fromkeys(guarded_reads(store.value)):
@@ -168,13 +170,13 @@ def _check_access(
             f"block {block.name!r} accesses {access.buffer!r} with {len(access.indices)} indices; it has {len(shape)} "
             "dimensions",
             node=block.name,
-            help="undo the step; another order of steps may do",
+            help="undo the step, and try another order of steps",
         )
     if isinstance(access, Previous) and not buffers[access.buffer].tagged:
         raise ScheduleError(
             f"block {block.name!r} reads a previous tag of {access.buffer!r}, which keeps none",
             node=block.name,
-            help="undo the step; another order of steps may do",
+            help="undo the step, and try another order of steps",
         )
     for dim, (index, size) in enumerate(zip(access.indices, shape, strict=True)):
         _check_integral(block, index, buffers)

@@ -133,7 +133,7 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
             raise ScheduleError(
                 f"block {block.name!r} folds into {buffer!r}, which nothing starts",
                 node=block.name,
-                help="undo the step; another order of steps may do",
+                help="undo the step, and try another order of steps",
             )
         return
     start = starts[0]
@@ -170,7 +170,7 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
             f"block {start.name!r} does not write the start value of all of {buffer!r} that {block.name!r} folds into: "
             f"{missing}",
             node=start.name,
-            help="undo the steps behind decompose_reduction, and decompose after them",
+            help="undo the steps after decompose_reduction, and decompose after them",
         )
 
 
@@ -239,7 +239,7 @@ def _check_read(
         raise ScheduleError(
             f"block {reader.name!r} reads {read.buffer!r}, which nothing writes",
             node=reader.name,
-            help="undo the step; another order of steps may do",
+            help="undo the step, and try another order of steps",
         )
     if any(b.role is Role.RETIRE for b in found):
         _check_previous_value(places, reader, read, found)
@@ -340,7 +340,7 @@ def _check_previous_value(places: _Places, reader: Block, read: Load | Previous,
         raise ScheduleError(
             f"block {reader.name!r} would read {read.buffer!r} before it starts",
             node=reader.name,
-            help="undo the step; another order of steps may do",
+            help="undo the step, and try another order of steps",
         )
     _check_covered(places, reader, read, (), step, around)
 

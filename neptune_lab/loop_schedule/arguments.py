@@ -70,7 +70,7 @@ def check_note(key: str, value: Any, where: str) -> None:
     if key not in NOTES:
         raise ScheduleError(f"{where}: there is no annotation {key!r}", help=nearest(key, list(NOTES), "annotations"))
     if key == "sequential" and value != 1:
-        raise ScheduleError(f"{where}: sequential={value!r}, expected 1", help="leave the value out")
+        raise ScheduleError(f"{where}: sequential={value!r}, expected 1", help="omit the value")
     check_hint(key, value, where)
 
 

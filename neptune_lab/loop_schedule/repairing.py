@@ -350,7 +350,7 @@ def apply_repair_term(block: Block, carried: Expr, repair: Repair, moment: Momen
         moved: Expr = Op("mul", (write(term.factor, values, dtype), carried))
         overflows = any(point.absorbing for points in repair.points.values() for point in points)
         if overflows and term.reducer in ("max", "min"):
-            # The factor can be 0, and 0 times the identity is no number: what holds nothing is not moved.
+            # The factor can be 0, and 0 times the identity is not a number: what holds nothing is not moved.
             nothing = Const(float(IDENTITIES[term.reducer]), dtype)
             return Op("select", (Op("eq", (carried, nothing)), nothing, moved))
         return moved

@@ -63,7 +63,7 @@ class Converter:
             case Load(buffer, indices):
                 if self.program.buffer(buffer).tagged:
                     raise TileError(
-                        f"block {self.nest.block!r} reads the scan buffer {buffer!r}, one value a tag",
+                        f"block {self.nest.block!r} reads the scan buffer {buffer!r}, one value per tag",
                         node=self.nest.block,
                         help="apply retire_tags to the block that writes it",
                     )
@@ -145,7 +145,7 @@ def match_compute_pattern(
     if not block.is_reduction or not isinstance(value, Op) or value.name not in REDUCERS:
         if reduced:
             raise TileError(
-                f"block {block.name!r} folds over {', '.join(reduced)} in no known way",
+                f"block {block.name!r} folds over {', '.join(reduced)} in an unknown way",
                 node=block.name,
                 help="write the stage with te.sum, te.max, te.min or a te.comm_reducer (product, or, and)",
             )

@@ -78,7 +78,7 @@ class Captured(Unread):
 
     def __iter__(self) -> Iterator[Any]:
         raise DefinitionError(
-            f"a mod runs through the captured tensor {self.name}: it can read single elements only",
+            f"a mod iterates over the captured tensor {self.name}: it can read single elements only",
             help="index it with the mod's arguments, such as bias[q, kv]",
         )
 

@@ -89,7 +89,7 @@ class Scalar:
 
     def __bool__(self) -> bool:
         raise DefinitionError(
-            "a mod asks for the truth of a value that differs from position to position",
+            "a mod needs one truth value of an expression that differs by position",
             help="write `&`, `|`, `~` and `math.where` for `and`, `or`, `not` and `if`",
         )
 
@@ -228,7 +228,7 @@ class Scalar:
 
     def __index__(self) -> int:
         raise DefinitionError(
-            "a mod takes a value that differs from position to position for a Python number",
+            "a mod uses a value that differs by position as a Python number",
             help="index captured tensors with it, and use torch's functions in place of Python's",
         )
 

@@ -112,7 +112,7 @@ def compile(
     if isinstance(op, Schedule):
         if template or options:
             raise ScheduleError(
-                "a schedule is compiled as it stands; template and options go with an operator",
+                "a schedule is compiled as it is; template and options apply to an operator",
                 help="compile(schedule.operator, …), or leave them out",
             )
         kernel = lower(op.copy(), code, target)

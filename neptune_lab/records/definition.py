@@ -95,4 +95,4 @@ def _expression(expr: Expr) -> list[Any]:
             return ["cast", dtype, _expression(arg)]
         case Op(name, args):
             return [name, *map(_expression, args)]
-    raise MeasureError(f"{expr} stands in schedules only; a definition has no such expression")
+    raise MeasureError(f"{expr} occurs in schedules only; a definition has no such expression")

@@ -83,7 +83,9 @@ class Record:
     def from_json(cls, data: Any) -> Record:
         """What `to_json` wrote; MeasureError names a field that is missing, not known, or not of its type."""
         if not isinstance(data, dict):
-            raise MeasureError(f"a record is {type(data).__name__}, expected an object")
+            raise MeasureError(
+                f"a record is {type(data).__name__}, expected an object", help="export the records again"
+            )
         known = {f.name for f in fields(cls)}
         if wrong := known ^ data.keys():
             operator = printable(str(data.get("operator", "an unknown operator")))[:100]

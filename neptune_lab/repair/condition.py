@@ -69,7 +69,7 @@ def free_conditions(g: Expr, producers: Sequence[Symbol]) -> Expr:
     >>> free_conditions(Piecewise((1, c > r), (0, True)), [r])
     Traceback (most recent call last):
     ...
-    neptune_lab.errors.RepairError: the condition c > r changes with r, and what it decided before cannot be undone: ...
+    neptune_lab.errors.RepairError: the condition c > r changes with r, and its earlier results cannot be repaired: ...
       help: ...
     """
     choices = [node for node in sp.postorder_traversal(g) if isinstance(node, Piecewise)]
@@ -128,7 +128,7 @@ def _free_truth(condition: Any, producers: Sequence[Symbol]) -> Any:
             return condition.func(-head, 0)
     raise RepairError(
         f"the condition {text(condition)} changes with {_names(producers)}, and what it decided before cannot be "
-        "undone: a truth value does not tell how far its two sides were apart",
+        "undone: a truth value does not contain the difference of its two sides",
         step="separate",
         expression=text(condition),
         help="compare inputs with inputs, or scale both sides by an r that is known to be positive; a comparison with "

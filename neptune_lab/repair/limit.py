@@ -161,7 +161,7 @@ class _Watch:
     def refuse(self, expression: str) -> Any:
         """Raises the RepairError."""
         if self._stopped:
-            raise RepairError("the question was stopped", step="time", expression=expression, help="ask it again")
+            raise RepairError("the derivation was stopped", step="time", expression=expression, help="ask it again")
         raise RepairError(
             f"no answer within {self._seconds:g} s of processor time: the term is too large for the algebra",
             step="time",

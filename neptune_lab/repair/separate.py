@@ -334,7 +334,7 @@ def separate(
         step="separate",
         expression=text(g),
         help="inputs may meet r through one r-free expression only, as in exp(c1 - r)*c2 with C = exp(c1)*c2; "
-        f"an input with one value for the whole reduction is a constant, and is told so: constants=['{names[-1]}']",
+        f"an input with one value for the whole reduction is a constant, and declare it: constants=['{names[-1]}']",
     )
 
 

@@ -45,6 +45,7 @@ SCHEMA = 1
 MOST_SOURCE = 4 * MIB
 KERNEL = re.compile(r"kernels/[\w.-]{1,150}\.py")
 VALUES = re.compile(r"values/[\w.-]{1,150}\.npz")
+_REWRITE = "write the bundle again with this version (neptune-lab bundle), and measure it"
 # The best few of a workload are timed again in turns.
 AGAIN = 5
 
@@ -90,10 +91,14 @@ def read_manifest(folder: Path) -> tuple[Workload, ...]:
         entries = unpack(data.get("entries"), tuple[Workload, ...], "entries", MeasureError)
         for kernel in (k for entry in entries for k in entry.kernels):
             if not KERNEL.fullmatch(kernel.file):
-                raise MeasureError(f"{shown(kernel.file)} is no kernel's file: expected kernels/<name>.py")
+                raise MeasureError(
+                    f"{shown(kernel.file)} is not a kernel's file: expected kernels/<name>.py", help=_REWRITE
+                )
         for entry in entries:
             if entry.values is not None and not VALUES.fullmatch(entry.values):
-                raise MeasureError(f"{shown(entry.values)} is no file of values: expected values/<name>.npz")
+                raise MeasureError(
+                    f"{shown(entry.values)} is not a file of values: expected values/<name>.npz", help=_REWRITE
+                )
     return entries
 
 

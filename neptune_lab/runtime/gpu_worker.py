@@ -120,7 +120,7 @@ class GpuWorker:
 
     def _check_running(self) -> None:
         if self._drained.is_set():
-            raise MeasureError("the candidate was given up: the run is at its end")
+            raise MeasureError("the candidate was not measured: the run has ended")
 
     def drain(self) -> None:
         """Gives up what is not being measured yet."""

@@ -45,7 +45,10 @@ def reference(
     shapes = [tuple(t["shape"]) for t in specs]
     if [tuple(t.shape) for t in inputs] != shapes:
         found = ", ".join(str(tuple(t.shape)) for t in inputs)
-        raise MeasureError(f"the definition takes inputs of shapes {shapes}, got {found}")
+        raise MeasureError(
+            f"the definition takes inputs of shapes {shapes}, got {found}",
+            help="give the inputs in these shapes, in order",
+        )
     given = dict(zip((t["name"] for t in specs), inputs, strict=True))
     return tuple(_whole(definition, given, name, chunk) for name in outputs or definition["outputs"])
 

@@ -170,7 +170,8 @@ def _check_value(spec: TensorSpec, value: np.ndarray) -> None:
     if value.shape != spec.shape or value.dtype.name != dtype:
         raise MeasureError(
             f"the value of input {spec.name!r} has shape {value.shape} and dtype {value.dtype}; expected {spec.shape} "
-            f"and {dtype}"
+            f"and {dtype}",
+            help="reshape or convert the value",
         )
 
 

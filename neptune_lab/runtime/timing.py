@@ -130,7 +130,7 @@ def measure(
                 progress(len(times) / repetitions)
         name = torch.cuda.get_device_name()
     if not times:
-        raise MeasureError("the measurement was cancelled before its first run")
+        raise MeasureError("the measurement was cancelled before its first run", help="start it again")
     median, low, high = (ms * 1e3 for ms in summary(times))
     return Measured(median, low, high, len(times), name, flush_l2, cancelled)
 
@@ -275,7 +275,9 @@ def time_loaded(
     if not has_gpu():
         raise MeasureError("no GPU here: nothing can be timed", help="run on a machine with a CUDA GPU")
     if kernel.interpreter:
-        raise MeasureError("Triton's interpreter is on: its times say nothing", help="start without TRITON_INTERPRET=1")
+        raise MeasureError(
+            "Triton's interpreter is on: its times mean nothing", help="start without TRITON_INTERPRET=1"
+        )
     import torch
 
     with torch.cuda.device(device):

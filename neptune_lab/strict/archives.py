@@ -157,7 +157,7 @@ def _array(name: str, data: bytes) -> np.ndarray:
     dtype = np.dtype(header[1].decode())
     shape = tuple(int(extent) for extent in header[3].decode().replace(" ", "").split(",") if extent)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise _Problem(f"an array {shown(name)} of dtype {dtype}, which is no number")
+        raise _Problem(f"an array {shown(name)} of dtype {dtype}, which is not a number")
     if len(shape) > 32 or math.prod(shape) * dtype.itemsize != len(data) - stop:
         raise _Problem(f"an array {shown(name)} of shape {shown(shape)}, which is not what it holds")
     flat = np.frombuffer(data, dtype, offset=stop)

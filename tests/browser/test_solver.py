@@ -92,7 +92,7 @@ def test_a_question_that_takes_too_long_is_stopped(panel):
     panel.get_by_role("button", name="Stop").click()
     status = panel.get_by_role("status")
     expect(status).to_contain_text("There is no repair")
-    expect(panel.get_by_text("the question was stopped").first).to_be_visible()
+    expect(panel.get_by_text("the derivation was stopped").first).to_be_visible()
     expect(panel.get_by_role("button", name="Stop")).to_be_hidden()
     write(panel, "term g(r, c)", "c/r")
     expect(status).to_contain_text("t*r/r'")

@@ -247,7 +247,7 @@ def test_a_text_beyond_the_limits_is_refused(text: str):
         ("x[i]", "x[x[i]]", "in which x[i] is no integer"),
         ("x[i]", "x[where(i < 2, i, True)]", "in which True is no integer"),
         ("y(i)", "y(i: 4 = 1.5)", "in which 1.5 is no integer"),
-        ("y(i)", "y(i) if i", "runs if i, which is no comparison"),
+        ("y(i)", "y(i) if i", "runs if i, which is not a comparison"),
     ],
 )
 def test_an_index_that_is_no_integer_is_not_legal(old: str, new: str, said: str):

@@ -128,7 +128,7 @@ def test_definitions_that_are_not_taken():
     with pytest.raises(DefinitionError, match="operator nothing has no output"):
         from_te("nothing", [x], [])
     y = small.compute((4,), lambda i: te.trunc(x[i]), name="y")
-    with pytest.raises(DefinitionError, match=r"the call .*trunc.* is not one the compiler takes"):
+    with pytest.raises(DefinitionError, match=r"the call .*trunc.* is not supported"):
         from_te("rounded", [x], [y])
 
 

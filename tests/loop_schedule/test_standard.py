@@ -260,7 +260,7 @@ def test_tags_stay_in_order(sch: Schedule):
     sch.rolling_update("s_sum", "s_max.j")
     sch.split("s_max.j", (None, 2))
     with pytest.raises(
-        ScheduleError, match="with loop 'j1' outside 'j0', block 's_max' would meet its tags out of order"
+        ScheduleError, match="with loop 'j1' outside 'j0', block 's_max' would visit its tags out of order"
     ):
         sch.reorder("s_max", "j1", "j0")
     sch.reorder("s_max", "j0", "j1", "i")

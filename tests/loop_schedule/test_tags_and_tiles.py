@@ -90,7 +90,7 @@ def test_nothing_is_written_past_the_last_tag(sch: Schedule):
 REFUSALS: dict[str, tuple[Callable[[Schedule], object], str]] = {
     "private, element by element": (
         lambda s: s.privatize_reduction("s_max.j"),
-        "one element a step[^:]*: there is nothing to make private",
+        "one element per step[^:]*: there is nothing to make private",
     ),
     "private along a spatial loop": (
         lambda s: s.privatize_reduction("s_max.i"),

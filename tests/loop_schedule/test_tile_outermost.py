@@ -48,7 +48,7 @@ def test_it_replays(chain: Schedule):
 
 
 REFUSALS = {
-    "a folded loop": (lambda s: s.tile_outermost("abd.j", 2), "'abd.j' is no independent iteration of 'abd'"),
+    "a folded loop": (lambda s: s.tile_outermost("abd.j", 2), "'abd.j' is not an independent iteration of 'abd'"),
     "no size": (lambda s: s.tile_outermost("abd.e", 0), "size=0, expected a positive integer"),
     "no such loop": (lambda s: s.tile_outermost("abd.x", 2), "has no loop 'x'"),
 }

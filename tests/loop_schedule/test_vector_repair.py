@@ -245,7 +245,7 @@ def test_both_solvers_reasons_are_given():
 
 def test_a_turning_family_needs_a_stage_before_the_output():
     sch = small.schedule(pair(lambda c, r: te.sin(c - r)))
-    with pytest.raises(ScheduleError, match="'o' writes the output 'o', which cannot keep one value a tag"):
+    with pytest.raises(ScheduleError, match="'o' writes the output 'o', which cannot keep one value per tag"):
         sch.rolling_update("o", "r.j")
     assert sch.steps == ()
 

@@ -282,7 +282,7 @@ def test_a_reader_of_tags_that_were_not_retired():
     sch.materialize_tags("s_max")
     program = sch.program
     readers = replace(program, params=("xmax", *program.params), body=program.body[1:])
-    with pytest.raises(TileError, match="'s_exp' reads the scan buffer 'xmax', one value a tag"):
+    with pytest.raises(TileError, match="'s_exp' reads the scan buffer 'xmax', one value per tag"):
         translate(readers)
 
 

@@ -45,7 +45,7 @@ def test_truth_values_roll():
 @pytest.mark.parametrize("reducer", ["any", "all"])
 @pytest.mark.parametrize("condition", [C > R, C * R > 0, C / R > 1, sp.Eq(C, R), sp.Or(D > 0, C < R)])
 def test_a_condition_that_moves_with_r_is_refused(reducer, condition):
-    with pytest.raises(RepairError, match="changes with r, and what it decided before cannot be undone") as refused:
+    with pytest.raises(RepairError, match="changes with r, and its earlier results cannot be repaired") as refused:
         solve(reducer, truth(condition), [R])
     assert refused.value.step == "separate"
 

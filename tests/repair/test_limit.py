@@ -170,10 +170,10 @@ def test_stopped_from_another_thread():
 
     thread = threading.Thread(target=press)
     thread.start()
-    with time_limit(math.inf, stop), pytest.raises(RepairError, match="the question was stopped"):
+    with time_limit(math.inf, stop), pytest.raises(RepairError, match="the derivation was stopped"):
         limited(call, "g")
     thread.join()
-    with time_limit(math.inf, stop), pytest.raises(RepairError, match="the question was stopped"):
+    with time_limit(math.inf, stop), pytest.raises(RepairError, match="the derivation was stopped"):
         limited(lambda: 7, "g")
 
 

@@ -153,7 +153,7 @@ def test_the_kernel_goes_on_while_a_term_is_solved_and_the_panel_can_be_stopped(
     asyncio.run(use())
     assert panel.answer["state"] == "refused"
     assert {attempt["refusal"]["step"] for attempt in panel.answer["attempts"]} == {"time"}
-    assert panel.answer["attempts"][0]["refusal"]["reason"] == "the question was stopped"
+    assert panel.answer["attempts"][0]["refusal"]["reason"] == "the derivation was stopped"
     assert panel.term is None
     assert asked(panel, g="exp(c - r)")["state"] == "solved"
 

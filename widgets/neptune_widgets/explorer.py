@@ -70,7 +70,7 @@ class Explorer(anywidget.AnyWidget):
     @property
     def _live(self) -> Session:
         if self._session is None:
-            raise ScheduleError("this is a saved record: there is no schedule behind it", help="explore the operator")
+            raise ScheduleError("this is a saved record: it has no schedule", help="explore the operator")
         return self._session
 
     def to_python(self) -> str:

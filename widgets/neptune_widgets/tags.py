@@ -148,7 +148,7 @@ def table(
     if not rolling or rolling not in loop_names(program):
         rolling = best_loop(until, phase)
     if rolling is None:
-        raise ScheduleError("this program has no loop to be columns")
+        raise ScheduleError("this program has no loop for the columns of a tag table")
     made = until.tag_table(rolling, phase=phase if step else None, inputs=inputs)
     hidden = f"{made.hidden} more rows are not shown." if made.hidden else ""
     wrong = (f"{text}." for text in made.wrong_notes())

@@ -16,6 +16,7 @@ from neptune_lab.strict.typed import plain
 FORMAT = "neptune_lab view"
 VERSION = 1
 KEYS = ("step", "phase", "panes", "selection", "compare", "search", "iteration", "hidden", "sizes")
+_SAVE = "write one with explorer.save_view(path)"
 _MOST_BYTES = 200_000
 _MOST_LEVELS = 12
 
@@ -33,11 +34,13 @@ def load(path: str | Path) -> dict[str, Any]:
     try:
         data = parse(text, TraceError)
     except TraceError as error:
-        raise TraceError(f"{name}: not a saved view: {error.reason}") from error
+        raise TraceError(f"{name}: not a saved view: {error.reason}", help=_SAVE) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise TraceError(f"{name}: not a saved view", help="write one with explorer.save_view(path)")
+        raise TraceError(f"{name}: not a saved view", help=_SAVE)
     if data.get("version") != VERSION or isinstance(data["version"], bool):
-        raise TraceError(f"{name}: a view of version {shown(data.get('version'))}, this one reads version {VERSION}")
+        raise TraceError(
+            f"{name}: a view of version {shown(data.get('version'))}, this version reads version {VERSION}", help=_SAVE
+        )
     with at_place(name, TraceError):
         return checked(data.get("view"))
 
@@ -45,6 +48,6 @@ def load(path: str | Path) -> dict[str, Any]:
 def checked(view: Any) -> dict[str, Any]:
     """The known parts of a view; TraceError where it is not plain JSON, or too deep."""
     if not isinstance(view, dict):
-        raise TraceError(f"a view is an object, this is {type(view).__name__}")
+        raise TraceError(f"a view is an object, this is {type(view).__name__}", help=_SAVE)
     known = {key: view[key] for key in KEYS if key in view}
     return plain(known, "view", TraceError, _MOST_LEVELS)

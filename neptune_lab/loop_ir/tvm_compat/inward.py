@@ -93,9 +93,9 @@ class _In:
                 return self.select(*e.args, env)
             if name in known:
                 return Op(known[name], tuple(self.expr(a, env) for a in e.args))
-            raise DefinitionError(f"the call {e} is not one the compiler takes", help=f"it takes {', '.join(known)}")
+            raise DefinitionError(f"the call {e} is not supported", help=f"it takes {', '.join(known)}")
         raise DefinitionError(
-            f"the expression {e} ({kind}) is not one the compiler takes",
+            f"the expression {e} ({kind}) is not supported",
             help="write it with arithmetic, comparisons, casts, te.if_then_else, and functions such as te.exp",
         )
 
@@ -169,7 +169,7 @@ class _In:
             loop = Loop(name, extent, body, _kind(s), _notes(s))
             return (loop,)
         raise DefinitionError(
-            f"the statement {kind} is not one the compiler takes",
+            f"the statement {kind} is not supported",
             help="write each stage as one te.compute, elementwise or a reduction",
         )
 

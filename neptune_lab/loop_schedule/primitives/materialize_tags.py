@@ -91,7 +91,7 @@ def rolling_loop(program: Program, name: str) -> tuple[Iter, str]:
         raise ScheduleError(
             f"block {name!r} does not fold over exactly one loop",
             node=name,
-            help="privatise the reduction first, so that one tag a step is left",
+            help="privatise the reduction first, so that each step writes one tag",
         )
     return wanted[0], wanted[0].binding.name
 
@@ -116,7 +116,7 @@ def materialize(program: Program, name: str) -> Program:
         )
     if block.writes in program.outputs:
         raise ScheduleError(
-            f"block {name!r} writes the output {block.writes!r}, which cannot keep one value a tag",
+            f"block {name!r} writes the output {block.writes!r}, which cannot keep one value per tag",
             node=name,
             help="add a stage that copies it to the output",
         )

@@ -37,7 +37,7 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 @dataclass(frozen=True, slots=True)
 class Private:
     """A privatised reduction: `global_stmt` is the global block in its loops, not yet placed; None where the loop
-    already walks the reduction one element a step, so that there is nothing to make private."""
+    already walks the reduction one element per step, so that there is nothing to make private."""
 
     program: Program
     local: str
@@ -181,7 +181,8 @@ def privatize_reduction(program: Program, *, loop: LoopRef) -> Outcome:
     made = privatize(program, name, var, Role.LOCAL, outside=True)
     if made.global_stmt is None:
         raise ScheduleError(
-            f"loop {loop!r} walks the whole reduction of {name!r} one element a step: there is nothing to make private",
+            f"loop {loop!r} iterates over the whole reduction of {name!r} one element per step: there is nothing to "
+            "make private",
             node=name,
             help=f"split it first, for example split({loop!r}, (None, 2))",
         )

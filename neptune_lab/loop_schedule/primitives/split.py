@@ -53,7 +53,7 @@ def split(program: Program, *, loop: LoopRef, factors: Factors, names: NewNames 
         raise ScheduleError(
             f"names={names}: {len(names)} names for {len(factors)} factors of loop {loop!r}",
             node=block,
-            help="give one name a factor, or leave names out",
+            help="give one name per factor, or leave names out",
         )
     taken = names_beside(program, block, found) - {var}
     wanted = names or []

@@ -112,7 +112,8 @@ def _private(program: Program, name: str, var: str, loop: str) -> Private:
         )
     if made.global_stmt is None:
         raise ScheduleError(
-            f"loop {loop!r} walks the reduction of {name!r} one element a step: each split would hold one element",
+            f"loop {loop!r} iterates over the reduction of {name!r} one element per step: each split would hold one "
+            "element",
             node=name,
             help=f"split the loop first, so that {loop!r} runs over tiles",
         )

@@ -82,7 +82,7 @@ def _along(program: Program, name: str, var: str, root: Stmt) -> dict[str, tuple
     own = next((it for it in anchor.iters if it.binding == Var(var)), None)
     if own is None or own.kind != "spatial":
         raise ScheduleError(
-            f"loop '{name}.{var}' is no independent iteration of {name!r} by itself",
+            f"loop '{name}.{var}' is not an independent iteration of {name!r} by itself",
             node=name,
             help="name a loop that is a whole dimension of what the block writes",
         )

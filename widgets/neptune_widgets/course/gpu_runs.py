@@ -375,7 +375,10 @@ def _demand_right(name: str, error: float) -> None:
     from neptune_lab.errors import MeasureError
 
     if not error <= BOUND:
-        raise MeasureError(f"{name}: relative error {error:.1e} in its worst block, at most {BOUND:g} counts")
+        raise MeasureError(
+            f"{name}: relative error {error:.1e} in its worst block, expected at most {BOUND:g}",
+            help="the kernel is wrong on this GPU: please report it",
+        )
 
 
 def _one_call(call: Callable[[], Any]) -> float:

@@ -98,7 +98,7 @@ def _read(path: Path) -> Run:
     if not path.is_file():
         raise MeasureError(
             f"there is no GPU here, and no recorded run {path.name!r} in the folder {path.parent.name!r}",
-            help="run the notebook from the folder that it lies in; its recorded runs lie beside it",
+            help="run the notebook from its own folder, which contains its recorded runs",
         )
     stored = read_json(path, MeasureError)
     if isinstance(stored, dict):

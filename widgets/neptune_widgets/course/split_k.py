@@ -81,7 +81,7 @@ def _timed(queries: int, keys: int, choices: Sequence[tuple[str, Mapping[str, An
         loaded = load(kernel.spec)
         error = want.error(loaded(*tensors))
         if not error < RIGHT:
-            raise MeasureError(f"{kernel!r} is off by {error:.1e}: its time would say nothing")
+            raise MeasureError(f"{kernel!r} is off by {error:.1e}: its time would mean nothing")
         calls[str(n)] = lambda loaded=loaded: loaded(*tensors)
         rows.append({"grids": [list(k.grid) for k in kernel.triton.kernels], "error": error})
     found = GpuTimer(seconds=1.0, most=40).times(calls, cold=True)

@@ -13,6 +13,8 @@ from neptune_lab.htile.walk import evaluate, names_of_index, reads, region, stor
 
 LEFT_OUT, WHOLE, MASKED = 0, 1, 2
 
+_ROLLING = "compile an operator with a rolling loop, such as attention.causal, by the template rolling_update"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileMap:
@@ -53,11 +55,13 @@ def tile_map(program: Program) -> TileMap:
         MeasureError: the program has several kernels, or no loop over tiles.
     """
     if len(program.kernels) != 1:
-        raise MeasureError(f"{program.name} has {len(program.kernels)} kernels: expected one with a rolling loop")
+        raise MeasureError(
+            f"{program.name} has {len(program.kernels)} kernels: expected one with a rolling loop", help=_ROLLING
+        )
     (kernel,) = program.kernels
     loops = tuple(stmt for stmt in kernel.body if isinstance(stmt, For))
     if not loops:
-        raise MeasureError(f"{program.name} has no loop over tiles")
+        raise MeasureError(f"{program.name} has no loop over tiles", help=_ROLLING)
     straight = tuple(stmt for stmt in kernel.body if isinstance(stmt, Store))
     out = next(store.target for store in straight if program.tensor(store.target.tensor).space != "chip")
     axis, keys = kernel.grid[0], _loaded(program, loops[0])
