@@ -123,7 +123,7 @@ def passes() -> str:
     for name, rewrite in htile_passes.ALL_PASSES.items():
         made.append(f"### {name}")
         if name != rewrite.__name__:
-            made.append(f"[`{rewrite.__name__}`](#{rewrite.__name__}) again, on what the passes before it have made.")
+            made.append(f"[`{rewrite.__name__}`](#{rewrite.__name__}) again, on the result of the passes before it.")
             continue
         made += [line(rewrite), to_markdown(rewrite.__doc__ or "")]
     return "\n\n".join(made) + "\n"

@@ -1,4 +1,4 @@
-"""Positions become floats before they are combined: one conversion a row and a column, none an element."""
+"""Converts positions to floats before they are combined: one conversion per row and column, none per element."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def convert_positions_as_vectors(program: Program) -> Program:
         =>
         float32(iota[j0*64:j0*64+64]) - float32(iota[i0*64:i0*64+64])
 
-    An ALiBi bias is such a term.  The two sides are equal where all numbers involved are below 2**24 in magnitude,
-    which the bounds of the positions show; elsewhere the term stays.
+    An ALiBi bias is such a term.  The two sides are equal if all numbers involved are below 2**24 in magnitude,
+    which the bounds of the positions show; otherwise the term is unchanged.
     """
     return map_kernels(program, lambda kernel: with_body(kernel, _body(kernel.body, grid_env(kernel))))
 

@@ -1,4 +1,4 @@
-"""Remove stores to tiles that nothing reads."""
+"""Removes stores to tiles that nothing reads (dead code elimination)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neptune_lab.htile_passes.rewrite import tile_pass
 
 @tile_pass(after="hoist_invariant_loads")
 def drop_dead_tiles(program: Program) -> Program:
-    """Stores to on-chip tiles and global temporaries that no other statement reads go, and their tensors too.
+    """Removes stores to on-chip tiles and global temporaries that no other statement reads, and their tensors.
 
         t[i0*4:i0*4+4] = exp(x[i0*4:i0*4+4])          =>
         y[i0*4:i0*4+4] = x[i0*4:i0*4+4]                     y[i0*4:i0*4+4] = x[i0*4:i0*4+4]

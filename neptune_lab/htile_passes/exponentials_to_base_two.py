@@ -1,4 +1,4 @@
-"""exp(x) as exp2(x * log2(e)), the constant moved to where it costs nothing and cannot overflow."""
+"""Writes exp(x) as exp2(x * log2(e)), with the constant moved to where it costs nothing and cannot overflow."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def exponentials_to_base_two(program: Program) -> Program:
         =>
         p[...] = exp2(qk[...] * 0.18033688 - m[..., NewAxis] * 1.442695)
 
-    A GPU has an instruction for exp2 only; exp is a multiplication and that.  The constant moves through sums and
+    A GPU has an instruction for exp2 only; exp is that and a multiplication.  The constant moves through sums and
     differences into factors that are there already, or to a row's value, so an element costs one fused multiply-add
-    and the exponential.  It does so where a summand is a row's maximum: what the pass rounds in another way is then
+    and the exponential.  It does so if a summand is a row's maximum: the difference in rounding is then
     common to a row, and less than the rounding of the score itself.  Any other difference may be exact, as
     (x + 1e5) - 1e5 is, so there the difference is multiplied.
 

@@ -1,4 +1,4 @@
-"""Let the matrix unit add: a product stored to be added at once becomes the dot's accumulator."""
+"""Lets the matrix unit add: the tile to which a product is added becomes the dot's accumulator."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
 @tile_pass(after="fold_initial_values")
 def fold_dot_accumulate(program: Program) -> Program:
-    """An addition to an accumulator of a product, inline or in a tile of single use, becomes `dot(..., acc=...)`.
+    """A product that is added to an accumulator, inline or through a tile of single use, becomes `dot(..., acc=...)`.
 
         t[i, d] = dot(p[i, j], v[j, d])               =>
         o[i, d] = o[i, d] * s[i, NewAxis] + t[i, d]         o[i, d] = dot(p[i, j], v[j, d], acc=o[i, d] * s[i, NewAxis])
 
-    The two stores stand in one body, nothing between them writes what the product reads, and nothing else reads the
+    The two stores are in one body, nothing between them writes what the product reads, and nothing else reads the
     product.  The sum is in float32 before and after.
     """
     return map_kernels(program, lambda kernel: with_body(kernel, _fold_body(kernel.body, kernel, program)))

@@ -1,4 +1,4 @@
-"""A reduction that runs once needs no initial value."""
+"""Removes the initial value of a reduction that runs once."""
 
 from __future__ import annotations
 

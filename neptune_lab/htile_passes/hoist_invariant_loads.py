@@ -1,4 +1,4 @@
-"""Load once, before the loop, what each iteration would load again."""
+"""Loads a tile once before a loop if every iteration loads the same one (loop-invariant code motion)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def hoist_invariant_loads(program: Program) -> Program:
             score[...] = dot(q_tile[0:128, 0:64], ...)
 
     Only tensors that the kernel does not write.  The load moves out of as many loops as its index allows.  The tile has
-    coordinates of its own, so that the zeros which a load puts past the end of the tensor stay in it.
+    its own coordinates, so that it keeps the zeros that a load gives past the end of the tensor.
     """
     hoister = _Hoister(program)
     kernels = tuple(hoister.kernel(kernel) for kernel in program.kernels)

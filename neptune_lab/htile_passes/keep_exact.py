@@ -1,4 +1,4 @@
-"""Quotients and roots that a later step cuts: they keep the rounding of IEEE arithmetic."""
+"""Keeps IEEE rounding in quotients and roots that a later step truncates or compares."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def keep_exact(program: Program) -> Program:
 
         score[...] + ceil(float32(j[...]) / 7.0)   =>   score[...] + ceil(div_rn(float32(j[...]), 7.0))
 
-    A GPU's usual division and square root are off by a unit in the last place or two, and the passes behind this one
-    divide by multiplying.  No result shows that, except a result that is cut: ceil(14 / 7) is 2, and ceil(14 * (1/7))
-    is 3.  So what reaches floor, ceil, a comparison or a conversion to whole numbers, through tiles too, is rounded as
-    IEEE 754 says.  What `round` takes is between two whole numbers where that shows: a quotient by a constant is exact
-    there, and one by a measured scale (quantisation, where exact ones took twice the time on an H200) is not.
+    A GPU's usual division and square root are off by a unit in the last place or two, and later passes
+    divide by multiplying.  This is visible only in results that are truncated: ceil(14 / 7) is 2, and ceil(14 * (1/7))
+    is 3.  So what reaches floor, ceil, a comparison or a conversion to integers, also through tiles, is rounded as
+    IEEE 754 requires.  For `round`, the rounding is visible halfway between two integers: there a quotient by a constant
+    is exact, and one by a computed scale (quantisation, where exact ones took twice the time on an H200) is not.
     """
 
     def exact(expr: TileExpr, use: Use) -> TileExpr:

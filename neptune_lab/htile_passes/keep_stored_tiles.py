@@ -1,4 +1,4 @@
-"""A tile that a kernel stores to global memory and reads again is kept on chip as well.
+"""Also keeps on chip a tile that a kernel stores to global memory and reads again (store-to-load forwarding).
 
 Program instances run many threads: what one of them stored, another may load before it is visible. So a kernel never
 reads back what it wrote.

@@ -1,4 +1,4 @@
-"""Programs with the longest loops start first, so that none of them is left alone at the end."""
+"""Starts program instances with the longest loops first, so that none of them runs alone at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several stores of one body compute alike is computed once: the repair term, above all."""
+"""Computes once what several stores of one body compute, such as the repair term (common subexpressions)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def share_common_tiles(program: Program) -> Program:
         s[i0*8:i0*8+8] = repair[0:8] * s[...] + t[...]
         o[i0*8:i0*8+8, 0:5] = repair[0:8, NewAxis] * o[...] + u[...]
 
-    Only tiles on chip are read, and none of them is written between the uses.  `NewAxis` does not tell two apart.
+    Only tiles on chip are read, and none of them is written between the uses.  Tiles that differ only in
+    `NewAxis` are the same.
     """
     state = _State({t.name: t for t in program.tensors})
     kernels = tuple(state.kernel(k) for k in program.kernels)

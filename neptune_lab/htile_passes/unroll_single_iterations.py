@@ -1,4 +1,4 @@
-"""A loop that runs exactly once is no loop."""
+"""Replaces a loop that runs exactly once by its body."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def unroll_single_iterations(program: Program) -> Program:
 
     Measured on an H200: 1% of causal attention over 512 positions.
 
-    The diagonal tile of a causal mask is such a loop.  Straight code needs no pipeline to fill and drain, and a kernel
-    with one loop left can be specialised by warps.
+    The diagonal tile of a causal mask is such a loop.  Straight code has no pipeline to fill and drain, and a kernel
+    with only one loop left can be specialised by warps.
     """
     return map_kernels(program, lambda kernel: with_body(kernel, _body(kernel.body)))
 

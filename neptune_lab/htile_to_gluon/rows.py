@@ -35,7 +35,7 @@ ROWS = 64  # of a consumer: what one warp group's product has
 def part_of_store(store: Store, rows: int) -> Store:
     """`store` on the rows of consumer number `CONSUMER`.
 
-    Before => after, for 128 rows a program:
+    Before => after, for 128 rows per program:
 
         m[i0*128 : i0*128+128] = reduce(max, s[i0*128 : i0*128+128, ...], dim=1)
         =>

@@ -9,7 +9,7 @@ class PrimitiveMethods:
         factors: Iterable[int | None],
         names: Iterable[str] | None = None,
     ) -> tuple[str, ...]:
-        """`for j` becomes `for j0: for j1: …` with these extents, at most one of them None (worked out).
+        """`for j` becomes `for j0: for j1: …` with these extents, of which at most one is None (computed).
 
         before ⇒ after, with factors (None, 64):
             for j in range(256):              for j0, j1 in grid(4, 64):
@@ -19,7 +19,7 @@ class PrimitiveMethods:
 
         Args:
             loop: "block.loop".
-            factors: extents of the new loops, outermost first; at most one is None, which is worked out.
+            factors: extents of the new loops, outermost first; at most one is None, which is computed.
             names: of the new loops; default: j0, j1, …
 
         Returns:
@@ -34,7 +34,7 @@ class PrimitiveMethods:
         block: str,
         *loops: str,
     ) -> tuple[str, ...]:
-        """The named loops around `block` in the order given.
+        """Reorders loops around `block`.
 
         before ⇒ after, with loops ("j", "i"):
             for i, j: X[i, j] = e    ⇒    for j, i: X[i, j] = e
@@ -56,7 +56,7 @@ class PrimitiveMethods:
         *loops: str,
         name: str | None = None,
     ) -> str:
-        """Nested loops made one, called `name` (default: their names joined).
+        """Fuses nested loops into one, called `name` (default: their names joined).
 
         before ⇒ after, for i of 4 and j of 8:
             for i, j in grid(4, 8): X[i, j] = e    ⇒    for ij in range(32): X[ij // 8, ij % 8] = e
@@ -79,7 +79,7 @@ class PrimitiveMethods:
         /,
         **tiles: int,
     ) -> tuple[str, ...]:
-        """Each loop split by its tile size, all outer loops before all inner ones: i, j ⇒ i0, j0, i1, j1.
+        """Splits each loop by its tile size, and moves all outer loops before all inner ones: i, j ⇒ i0, j0, i1, j1.
 
         before ⇒ after, with i=16, j=16:
             for i, j in grid(64, 64): X[i, j] = e    ⇒    for i0, j0, i1, j1 in grid(4, 4, 16, 16): X[…] = e
@@ -100,7 +100,7 @@ class PrimitiveMethods:
         loop: str,
         thread: str,
     ) -> None:
-        """The loop's iterations become program instances along a grid axis.
+        """Binds a loop to a grid axis: its iterations become program instances.
 
         before ⇒ after:
             for i in range(4): X[i] = e    ⇒    for i in range(4):  # blockIdx.x
@@ -119,7 +119,7 @@ class PrimitiveMethods:
         block: str,
         loop: str,
     ) -> None:
-        """A producer moved under a loop of its consumer, computing just what is needed there.
+        """Moves a producer under a loop of its consumer, where it computes just what is needed there.
 
         before ⇒ after:
             for i, j: A[i, j] = a                for i:
@@ -139,7 +139,7 @@ class PrimitiveMethods:
         block: str,
         loop: str,
     ) -> None:
-        """A consumer moved under a loop of its producers.
+        """Moves a consumer under a loop of its producers.
 
         before ⇒ after:
             for i, j: A[i, j] = a                for i, j:
@@ -160,7 +160,7 @@ class PrimitiveMethods:
         self,
         block: str,
     ) -> None:
-        """An elementwise block written into its consumers.
+        """Inlines an elementwise block into its consumers.
 
         before ⇒ after:
             for i, j: E[i, j] = exp(A[i, j])     for i, j: S[i] += exp(A[i, j])
@@ -179,7 +179,7 @@ class PrimitiveMethods:
         buffer: str,
         scope: str = "shared",
     ) -> str:
-        """`block`, and every later reader of `buffer`, reads a copy in `scope`, made by a new block.
+        """Makes `block`, and every later reader of `buffer`, read a copy in `scope`, which a new block writes.
 
         before ⇒ after, with scope "shared":
             for i, j: B[i] += A[i, j]    ⇒    for i, j: A_shared[i, j] = A[i, j]
@@ -202,7 +202,7 @@ class PrimitiveMethods:
         block: str,
         scope: str = "local",
     ) -> str:
-        """`block` writes to a copy in `scope`, which a new block stores to the buffer.
+        """Makes `block` write to a copy in `scope`, which a new block stores to the buffer.
 
         before ⇒ after, with scope "local":
             for i, j: B[i] += A[i, j]    ⇒    for i, j: B_local[i] += A[i, j]
@@ -224,9 +224,9 @@ class PrimitiveMethods:
         block: str,
         scope: str = "shared",
     ) -> None:
-        """The buffer that `block` writes lives in `scope`: "shared" and "local" are on chip.
+        """Puts the buffer that `block` writes into `scope`: "shared" and "local" are on chip.
 
-        Triton places on-chip tiles by itself, so the two mean the same there. A buffer left in global memory is written
+        Triton places on-chip tiles itself, so the two mean the same there. A buffer left in global memory is written
         there only if another kernel, or the caller, reads it.
 
         Args:
@@ -242,7 +242,7 @@ class PrimitiveMethods:
         block: str,
         loop: str,
     ) -> str:
-        """The start value of a reduction is written before `loop`, by a block of its own.
+        """Moves the start value of a reduction before `loop`, to a separate block.
 
         before ⇒ after, at loop j:
             for i, j: X[i] = X[i] (f) e    ⇒    for i:
@@ -266,11 +266,11 @@ class PrimitiveMethods:
         key: str,
         value: str | int = 1,
     ) -> None:
-        """A note on a loop, which changes no number.
+        """Annotates a loop; no result changes.
 
         "num_warps" and "num_stages" reach the launch; they belong to the outermost loop of a nest or to one on the grid,
         and are refused elsewhere when the program becomes tiles. "sequential" keeps a loop from being a dimension of a
-        tile. "note" is words for readers.
+        tile. "note" is text for readers.
 
         Args:
             loop: "block.loop".
@@ -278,14 +278,14 @@ class PrimitiveMethods:
             value: an int, or the words of a note.
 
         Raises:
-            ScheduleError: the value is none that the key can have.
+            ScheduleError: the value is not allowed for this key.
         """
 
     def cut(
         self,
         block: str,
     ) -> None:
-        """What is computed before `block`, and what is computed from it on, never share a kernel; each is scheduled alone.
+        """Separates the program before `block`: the two parts never share a kernel, and each is scheduled on its own.
 
         before ⇒ after:
             for i, j: m[i] max= x[i, j]             for i, j: m[i] max= x[i, j]
@@ -293,7 +293,7 @@ class PrimitiveMethods:
                                                     for i, j: s[i] += x[i, j] / m[i]
 
         Args:
-            block: the first block behind the cut; its nest holds no block of an earlier stage.
+            block: the first block after the cut; its nest contains no block of an earlier stage.
 
         Raises:
             ScheduleError: nothing comes before the block, or it shares a nest with what does.
@@ -304,9 +304,9 @@ class PrimitiveMethods:
         block: str,
         loop: str,
     ) -> None:
-        """A block moved to the end of a loop's body, along the dimensions it shares with the blocks there.
+        """Moves a block to the end of a loop's body, aligned along the dimensions it shares with the blocks there.
 
-        A block that stands before the loop, where all its readers are, moves to the start of the body.  Unlike
+        A block before the loop that contains all its readers moves to the start of the body.  Unlike
         reverse_compute_at, what it reads may also be written before that nest; unlike rolling_update, it breaks no
         dependence: a reduction that the loop leaves incomplete may not be read.
 
@@ -326,7 +326,7 @@ class PrimitiveMethods:
         self,
         block: str,
     ) -> None:
-        """A reduction keeps its value after every tag, in a scan buffer; readers name the tag that they read.
+        """Keeps the value of a reduction for every tag, in a scan buffer (array expansion); readers name the tag they read.
 
         before ⇒ after:
             X[i] = X[i] (f) e         ⇒   X⟨t⟩[i] = X⟨t-1⟩[i] (f) e
@@ -344,7 +344,7 @@ class PrimitiveMethods:
         self,
         loop: str,
     ) -> str:
-        """The reduction of "block.loop" split along that loop: a local part a tile, a global part in a nest of its own.
+        """Splits the reduction of "block.loop" along that loop: a local part per tile, and a global part in its own nest.
 
         before ⇒ after (j = j0 * 2 + j1):
             for j0, j1: X[i] = X[i] (f) e(j)   ⇒   for j0, j1: X_local[i, j0] = X_local[i, j0] (f) e(j0 * 2 + j1)
@@ -364,10 +364,10 @@ class PrimitiveMethods:
         self,
         text: str,
     ) -> None:
-        """A sentence for readers of the record; the program stays as it is.
+        """Adds a sentence for readers of the record; the program is unchanged.
 
         Args:
-            text: why the schedule goes on as it does.
+            text: the reason for the next steps of the schedule.
 
         Raises:
             ScheduleError: the text is empty.
@@ -377,7 +377,7 @@ class PrimitiveMethods:
         self,
         block: str,
     ) -> None:
-        """A scan buffer becomes a previous and a current value: `X⟨t-1⟩` is X_0 and `X⟨t⟩` is X_1.
+        """Reduces a scan buffer to a previous and a current value (contraction): `X⟨t-1⟩` is X_0 and `X⟨t⟩` is X_1.
 
         before ⇒ after:
             for t:                            X_0[i] = initial
@@ -401,7 +401,7 @@ class PrimitiveMethods:
         repair: str | None = None,
         proved: bool = True,
     ) -> tuple[str, ...]:
-        """A reduction fused under a loop of the reductions that it depends on, and repaired; four phases.
+        """Fuses a reduction under a loop of the reductions that it depends on, and repairs it, in four phases.
 
         before ⇒ after (T the rolling loop):
             for t: R[i] = R[i] (fr) …                   for t: R⟨t⟩[i] = R⟨t-1⟩[i] (fr) …
@@ -412,8 +412,8 @@ class PrimitiveMethods:
             loop: the rolling loop, "block.loop".
             maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganize_dataflow`).
             repair: h as text, over t, `<buffer>_before` and `<buffer>_now` of each producer; default: it is derived.
-            proved: refuse a given h that is not proved; False takes it in, and marks the program as wrong where it is. No
-                kernel is made of a wrong program.
+            proved: refuse a given h that is not proved; False accepts it, and marks the program if it is wrong. A wrong
+                program cannot be compiled to a kernel.
 
         Returns:
             The local blocks that were made.
@@ -431,7 +431,7 @@ class PrimitiveMethods:
         repair: str | None = None,
         proved: bool = True,
     ) -> tuple[str, ...]:
-        """A reduction split into local ones in parallel and one that combines and repairs them; four phases.
+        """Splits a reduction into parallel local ones and one that combines and repairs them, in four phases.
 
         before ⇒ after (t the split):
             R[i] = R[i] (fr) …              for t: R_local[i, t] = R_local[i, t] (fr) …
@@ -459,7 +459,7 @@ class PrimitiveMethods:
         loop: str,
         size: int,
     ) -> str:
-        """The tiles of an inner loop become the outermost loop of its whole nest; what does not need it is repeated.
+        """Moves the loop over tiles of an inner loop outside of its whole nest; blocks that do not need it are repeated.
 
         With the outermost loop bound to the grid, more programs share the work, each with a smaller tile, at the price of
         computing again what all of them need (MCFuser, III-A: the deep order of two products computes the first one for

@@ -1,4 +1,4 @@
-"""Loop partition for masks: tiles that a mask hides are not visited, tiles that it leaves whole carry no mask."""
+"""Partitions loops by their masks: skips tiles that a mask hides, and removes the mask where it is true everywhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from neptune_lab.htile_passes.rewrite import Rewrite, map_kernels, tile_pass
 
 @tile_pass(after="drop_dead_tiles")  # it copies bodies: the ones before find things in one
 def partition_masked_loops(program: Program) -> Rewrite:
-    """Before => after, for causal attention with 64 rows and 64 columns a tile:
+    """Before => after, for causal attention with tiles of 64 rows and 64 columns:
 
         for j0 in range(4):
             score[...] = where(iota[j0*64:j0*64+64] <= iota[i0*64:i0*64+64], qk[...] * 0.125, -inf)
@@ -42,8 +42,8 @@ def partition_masked_loops(program: Program) -> Rewrite:
     Bounds are expressions in the grid's and the outer loops' variables, and cover each visited iteration exactly once
     for all of their values, in the same order.  Loops that hold loops are left as they are; the inner ones are not.
 
-    This is the last pass: the others would have to find in three copies of a body what they find in one.  The
-    rewrite carries its proof as notes.
+    This pass runs late, because others would have to find in three copies of a body what they find in one.  The
+    rewrite returns its proof as notes.
 
     Measured on an H200 at 8192 positions: without it causal attention takes 2.3 times as long, and 3.2 times
     with a window of 4096.

@@ -15,11 +15,11 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 @primitive(after="decompose_reduction", same_values=True)
 def annotate(program: Program, *, loop: LoopRef, key: NoteKey, value: NoteValue = 1) -> Outcome:
-    """A note on a loop, which changes no number.
+    """Annotates a loop; no result changes.
 
     "num_warps" and "num_stages" reach the launch; they belong to the outermost loop of a nest or to one on the grid,
     and are refused elsewhere when the program becomes tiles. "sequential" keeps a loop from being a dimension of a
-    tile. "note" is words for readers.
+    tile. "note" is text for readers.
 
     Args:
         loop: "block.loop".
@@ -27,7 +27,7 @@ def annotate(program: Program, *, loop: LoopRef, key: NoteKey, value: NoteValue 
         value: an int, or the words of a note.
 
     Raises:
-        ScheduleError: the value is none that the key can have.
+        ScheduleError: the value is not allowed for this key.
     """
     check_note(key, value, f"annotate on {loop!r}")
     path, found, _ = tree.find_loop(program, *loop_ref(loop))

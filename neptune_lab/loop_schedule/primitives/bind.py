@@ -16,7 +16,7 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 @primitive(after="tile", same_values=True)
 def bind(program: Program, *, loop: LoopRef, thread: GridAxis) -> Outcome:
-    """The loop's iterations become program instances along a grid axis.
+    """Binds a loop to a grid axis: its iterations become program instances.
 
     before ⇒ after:
         for i in range(4): X[i] = e    ⇒    for i in range(4):  # blockIdx.x

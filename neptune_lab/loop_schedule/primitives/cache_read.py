@@ -15,7 +15,7 @@ from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm
 
 @primitive(after="inline", makes="one", made="The block that makes the copy.")
 def cache_read(program: Program, *, block: BlockName, buffer: BufferName, scope: Scope = "shared") -> Outcome:
-    """`block`, and every later reader of `buffer`, reads a copy in `scope`, made by a new block.
+    """Makes `block`, and every later reader of `buffer`, read a copy in `scope`, which a new block writes.
 
     before ⇒ after, with scope "shared":
         for i, j: B[i] += A[i, j]    ⇒    for i, j: A_shared[i, j] = A[i, j]

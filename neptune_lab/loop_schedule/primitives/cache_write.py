@@ -13,7 +13,7 @@ from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm
 
 @primitive(after="cache_read", makes="one", made="The block that stores the copy.")
 def cache_write(program: Program, *, block: BlockName, scope: Scope = "local") -> Outcome:
-    """`block` writes to a copy in `scope`, which a new block stores to the buffer.
+    """Makes `block` write to a copy in `scope`, which a new block stores to the buffer.
 
     before ⇒ after, with scope "local":
         for i, j: B[i] += A[i, j]    ⇒    for i, j: B_local[i] += A[i, j]

@@ -16,7 +16,7 @@ _HELP = "name a producer, and a loop around all that reads it"
 
 @primitive(after="bind")
 def compute_at(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
-    """A producer moved under a loop of its consumer, computing just what is needed there.
+    """Moves a producer under a loop of its consumer, where it computes just what is needed there.
 
     before ⇒ after:
         for i, j: A[i, j] = a                for i:

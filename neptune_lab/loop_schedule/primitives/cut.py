@@ -19,7 +19,7 @@ from neptune_lab.loop_schedule.outcome import Outcome, Phase, plain
 
 @primitive(ours=True, same_values=True)
 def cut(program: Program, *, block: BlockName) -> Outcome:
-    """What is computed before `block`, and what is computed from it on, never share a kernel; each is scheduled alone.
+    """Separates the program before `block`: the two parts never share a kernel, and each is scheduled on its own.
 
     before ⇒ after:
         for i, j: m[i] max= x[i, j]             for i, j: m[i] max= x[i, j]
@@ -27,7 +27,7 @@ def cut(program: Program, *, block: BlockName) -> Outcome:
                                                 for i, j: s[i] += x[i, j] / m[i]
 
     Args:
-        block: the first block behind the cut; its nest holds no block of an earlier stage.
+        block: the first block after the cut; its nest contains no block of an earlier stage.
 
     Raises:
         ScheduleError: nothing comes before the block, or it shares a nest with what does.

@@ -14,7 +14,7 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 @primitive(after="set_scope", makes="one", made="The block that writes the start value.")
 def decompose_reduction(program: Program, *, block: BlockName, loop: OwnLoopRef) -> Outcome:
-    """The start value of a reduction is written before `loop`, by a block of its own.
+    """Moves the start value of a reduction before `loop`, to a separate block.
 
     before ⇒ after, at loop j:
         for i, j: X[i] = X[i] (f) e    ⇒    for i:

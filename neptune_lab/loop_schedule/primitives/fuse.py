@@ -17,7 +17,7 @@ _HELP = "name loops that follow each other directly, outermost first"
 
 @primitive(after="reorder", makes="one", made='The new loop, as "block.loop".')
 def fuse(program: Program, *, block: BlockName, loops: LoopNames, name: NewName | None = None) -> Outcome:
-    """Nested loops made one, called `name` (default: their names joined).
+    """Fuses nested loops into one, called `name` (default: their names joined).
 
     before ⇒ after, for i of 4 and j of 8:
         for i, j in grid(4, 8): X[i, j] = e    ⇒    for ij in range(32): X[ij // 8, ij % 8] = e

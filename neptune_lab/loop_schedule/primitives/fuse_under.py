@@ -19,9 +19,9 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 @primitive(ours=True)
 def fuse_under(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
-    """A block moved to the end of a loop's body, along the dimensions it shares with the blocks there.
+    """Moves a block to the end of a loop's body, aligned along the dimensions it shares with the blocks there.
 
-    A block that stands before the loop, where all its readers are, moves to the start of the body.  Unlike
+    A block before the loop that contains all its readers moves to the start of the body.  Unlike
     reverse_compute_at, what it reads may also be written before that nest; unlike rolling_update, it breaks no
     dependence: a reduction that the loop leaves incomplete may not be read.
 

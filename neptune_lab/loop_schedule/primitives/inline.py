@@ -19,7 +19,7 @@ _HELP = "inline elementwise stages that another block reads"
 
 @primitive(after="reverse_compute_at")
 def inline(program: Program, *, block: BlockName) -> Outcome:
-    """An elementwise block written into its consumers.
+    """Inlines an elementwise block into its consumers.
 
     before ⇒ after:
         for i, j: E[i, j] = exp(A[i, j])     for i, j: S[i] += exp(A[i, j])

@@ -167,7 +167,7 @@ def materialize(program: Program, name: str) -> Program:
 
 @primitive(ours=True)
 def materialize_tags(program: Program, *, block: BlockName) -> Outcome:
-    """A reduction keeps its value after every tag, in a scan buffer; readers name the tag that they read.
+    """Keeps the value of a reduction for every tag, in a scan buffer (array expansion); readers name the tag they read.
 
     before ⇒ after:
         X[i] = X[i] (f) e         ⇒   X⟨t⟩[i] = X⟨t-1⟩[i] (f) e

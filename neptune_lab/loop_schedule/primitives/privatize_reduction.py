@@ -164,7 +164,7 @@ def _bounds(predicate: Expr, it: Iter, loop: str) -> bool:
 
 @primitive(ours=True, makes="one", made="The local block.", partial=True)
 def privatize_reduction(program: Program, *, loop: LoopRef) -> Outcome:
-    """The reduction of "block.loop" split along that loop: a local part a tile, a global part in a nest of its own.
+    """Splits the reduction of "block.loop" along that loop: a local part per tile, and a global part in its own nest.
 
     before ⇒ after (j = j0 * 2 + j1):
         for j0, j1: X[i] = X[i] (f) e(j)   ⇒   for j0, j1: X_local[i, j0] = X_local[i, j0] (f) e(j0 * 2 + j1)

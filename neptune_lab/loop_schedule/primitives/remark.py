@@ -11,10 +11,10 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 @primitive(ours=True, same_values=True, silent=True)
 def remark(program: Program, *, text: Sentence) -> Outcome:
-    """A sentence for readers of the record; the program stays as it is.
+    """Adds a sentence for readers of the record; the program is unchanged.
 
     Args:
-        text: why the schedule goes on as it does.
+        text: the reason for the next steps of the schedule.
 
     Raises:
         ScheduleError: the text is empty.

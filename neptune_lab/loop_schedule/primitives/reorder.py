@@ -15,7 +15,7 @@ _HELP = "name loops of one nest, each outside or inside the next with no other b
 
 @primitive(after="split", makes="several", made='The loops in their new order, as "block.loop".')
 def reorder(program: Program, *, block: BlockName, loops: LoopNames) -> Outcome:
-    """The named loops around `block` in the order given.
+    """Reorders loops around `block`.
 
     before ⇒ after, with loops ("j", "i"):
         for i, j: X[i, j] = e    ⇒    for j, i: X[i, j] = e

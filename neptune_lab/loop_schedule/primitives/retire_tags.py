@@ -31,7 +31,7 @@ from neptune_lab.loop_schedule.primitives.materialize_tags import is_tagged, rol
 
 @primitive(ours=True)
 def retire_tags(program: Program, *, block: BlockName) -> Outcome:
-    """A scan buffer becomes a previous and a current value: `X⟨t-1⟩` is X_0 and `X⟨t⟩` is X_1.
+    """Reduces a scan buffer to a previous and a current value (contraction): `X⟨t-1⟩` is X_0 and `X⟨t⟩` is X_1.
 
     before ⇒ after:
         for t:                            X_0[i] = initial

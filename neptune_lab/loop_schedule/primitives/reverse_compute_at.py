@@ -18,7 +18,7 @@ _HELP = (
 
 @primitive(after="compute_at")
 def reverse_compute_at(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
-    """A consumer moved under a loop of its producers.
+    """Moves a consumer under a loop of its producers.
 
     before ⇒ after:
         for i, j: A[i, j] = a                for i, j:

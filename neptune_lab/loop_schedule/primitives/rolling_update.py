@@ -112,7 +112,7 @@ def rolling_update(
     repair: Formula | None = None,
     proved: Switch = True,
 ) -> Outcome:
-    """A reduction fused under a loop of the reductions that it depends on, and repaired; four phases.
+    """Fuses a reduction under a loop of the reductions that it depends on, and repairs it, in four phases.
 
     before ⇒ after (T the rolling loop):
         for t: R[i] = R[i] (fr) …                   for t: R⟨t⟩[i] = R⟨t-1⟩[i] (fr) …
@@ -123,8 +123,8 @@ def rolling_update(
         loop: the rolling loop, "block.loop".
         maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganize_dataflow`).
         repair: h as text, over t, `<buffer>_before` and `<buffer>_now` of each producer; default: it is derived.
-        proved: refuse a given h that is not proved; False takes it in, and marks the program as wrong where it is. No
-            kernel is made of a wrong program.
+        proved: refuse a given h that is not proved; False accepts it, and marks the program if it is wrong. A wrong
+            program cannot be compiled to a kernel.
 
     Raises:
         ScheduleError: the loop is not one of the producers' reductions, or there is nothing to repair.

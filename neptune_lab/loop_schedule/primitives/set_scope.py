@@ -14,9 +14,9 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 @primitive(after="cache_write", same_values=True)
 def set_scope(program: Program, *, block: BlockName, scope: Scope = "shared") -> Outcome:
-    """The buffer that `block` writes lives in `scope`: "shared" and "local" are on chip.
+    """Puts the buffer that `block` writes into `scope`: "shared" and "local" are on chip.
 
-    Triton places on-chip tiles by itself, so the two mean the same there. A buffer left in global memory is written
+    Triton places on-chip tiles itself, so the two mean the same there. A buffer left in global memory is written
     there only if another kernel, or the caller, reads it.
 
     Args:

@@ -16,7 +16,7 @@ from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm, handle_of
 
 @primitive(makes="several", made='The new loops, outermost first, as "block.loop".')
 def split(program: Program, *, loop: LoopRef, factors: Factors, names: NewNames | None = None) -> Outcome:
-    """`for j` becomes `for j0: for j1: …` with these extents, at most one of them None (worked out).
+    """`for j` becomes `for j0: for j1: …` with these extents, of which at most one is None (computed).
 
     before ⇒ after, with factors (None, 64):
         for j in range(256):              for j0, j1 in grid(4, 64):
@@ -26,7 +26,7 @@ def split(program: Program, *, loop: LoopRef, factors: Factors, names: NewNames 
 
     Args:
         loop: "block.loop".
-        factors: extents of the new loops, outermost first; at most one is None, which is worked out.
+        factors: extents of the new loops, outermost first; at most one is None, which is computed.
         names: of the new loops; default: j0, j1, …
 
     Raises:

@@ -145,7 +145,7 @@ def split_k_update(
     repair: Formula | None = None,
     proved: Switch = True,
 ) -> Outcome:
-    """A reduction split into local ones in parallel and one that combines and repairs them; four phases.
+    """Splits a reduction into parallel local ones and one that combines and repairs them, in four phases.
 
     before ⇒ after (t the split):
         R[i] = R[i] (fr) …              for t: R_local[i, t] = R_local[i, t] (fr) …

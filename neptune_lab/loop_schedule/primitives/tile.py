@@ -20,7 +20,7 @@ from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm
 
 @primitive(after="fuse", makes="several", made='The outer loops, then the inner ones, as "block.loop".')
 def tile(program: Program, *, block: BlockName, tiles: TileSizes) -> Outcome:
-    """Each loop split by its tile size, all outer loops before all inner ones: i, j ⇒ i0, j0, i1, j1.
+    """Splits each loop by its tile size, and moves all outer loops before all inner ones: i, j ⇒ i0, j0, i1, j1.
 
     before ⇒ after, with i=16, j=16:
         for i, j in grid(64, 64): X[i, j] = e    ⇒    for i0, j0, i1, j1 in grid(4, 4, 16, 16): X[…] = e

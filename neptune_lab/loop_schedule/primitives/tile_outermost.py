@@ -18,7 +18,7 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 @primitive(ours=True, makes="one", made='The new outermost loop, as "block.loop".')
 def tile_outermost(program: Program, *, loop: LoopRef, size: Size) -> Outcome:
-    """The tiles of an inner loop become the outermost loop of its whole nest; what does not need it is repeated.
+    """Moves the loop over tiles of an inner loop outside of its whole nest; blocks that do not need it are repeated.
 
     With the outermost loop bound to the grid, more programs share the work, each with a smaller tile, at the price of
     computing again what all of them need (MCFuser, III-A: the deep order of two products computes the first one for
