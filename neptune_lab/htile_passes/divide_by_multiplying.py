@@ -21,8 +21,8 @@ def divide_by_multiplying(program: Program) -> Program:
         out[...] = float16(acc[...] / s[..., NewAxis])   =>   out[...] = float16(acc[...] * (1.0 / s[..., NewAxis]))
 
     This has two roundings in float32 instead of one, which a result of 8 or 11 bits does not show; so a result in
-    float32 keeps its division.  The sum has exp(0) among its terms: it is neither so small that its reciprocal is infinite nor
-    so large that it is 0.  Any other divisor may be, 1e-39 for example, so there the division stays too.
+    float32 keeps its division.  The sum has exp(0) among its terms: it is neither so small that its reciprocal is
+    infinite nor so large that it is 0.  Any other divisor may be, 1e-39 for example, so there the division stays too.
 
     Measured on an H200: at most 1% of attention, whose only such quotient is its last statement.
     """

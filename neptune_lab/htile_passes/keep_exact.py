@@ -38,7 +38,7 @@ def keep_exact(program: Program) -> Program:
     A GPU's usual division and square root are off by a unit in the last place or two, and later passes
     divide by multiplying.  This is visible only in results that are truncated: ceil(14 / 7) is 2, and ceil(14 * (1/7))
     is 3.  So what reaches floor, ceil, a comparison or a conversion to integers, also through tiles, is rounded as
-    IEEE 754 requires.  For `round`, the rounding is visible halfway between two integers: there a quotient by a constant
+    IEEE 754 requires.  For `round`, it is visible halfway between two integers: there a quotient by a constant
     is exact, and one by a computed scale (quantisation, where exact ones took twice the time on an H200) is not.
     """
 
