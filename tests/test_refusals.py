@@ -203,7 +203,7 @@ CASES: dict[str, Refused] = {
     ),
     "no operator": Refused(figure1, lambda s: nl.compile(None), "got None", "make an operator"),  # type: ignore[arg-type]
     "options for a schedule": Refused(
-        figure1, lambda s: nl.compile(s, block_q=4), "compiled as it stands", "schedule.operator"
+        figure1, lambda s: nl.compile(s, block_q=4), "compiled as it is", "schedule.operator"
     ),
     # Sizes and kinds.
     "splits of 0": Refused(

@@ -127,8 +127,8 @@ def _free_truth(condition: Any, producers: Sequence[Symbol]) -> Any:
         if scale.is_negative:
             return condition.func(-head, 0)
     raise RepairError(
-        f"the condition {text(condition)} changes with {_names(producers)}, and what it decided before cannot be "
-        "undone: a truth value does not contain the difference of its two sides",
+        f"the condition {text(condition)} changes with {_names(producers)}, and its earlier results cannot be "
+        "repaired: a truth value does not contain the difference of its two sides",
         step="separate",
         expression=text(condition),
         help="compare inputs with inputs, or scale both sides by an r that is known to be positive; a comparison with "

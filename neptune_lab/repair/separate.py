@@ -333,8 +333,8 @@ def separate(
         f"so no single C = g_c({', '.join(names)}) carries them",
         step="separate",
         expression=text(g),
-        help="inputs may meet r through one r-free expression only, as in exp(c1 - r)*c2 with C = exp(c1)*c2; "
-        f"an input with one value for the whole reduction is a constant, and declare it: constants=['{names[-1]}']",
+        help="inputs may occur in one expression without r only, as in exp(c1 - r)*c2 with C = exp(c1)*c2; "
+        f"if {names[-1]} has one value for the whole reduction, declare it: constants=['{names[-1]}']",
     )
 
 
