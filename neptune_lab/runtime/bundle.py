@@ -179,7 +179,7 @@ def read_results(path: Path) -> tuple[DeviceFacts, dict[str, Measurement]]:
 
 def _read(path: Path, what: str) -> dict[str, Any]:
     data = read_json(path, MeasureError, help="is this a bundle's folder?")
-    return check_schema(data, SCHEMA, shown_path(path), what, MeasureError)
+    return check_schema(data, SCHEMA, shown_path(path), what, MeasureError, help=_REWRITE)
 
 
 def run(
