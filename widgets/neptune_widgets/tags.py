@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.errors import NeptuneError, ScheduleError
-from neptune_lab.pipeline.facts import Role
 from neptune_widgets.session import prefix
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ def _of_a_part(program: Program) -> frozenset[str]:
 
     Among them are the sums that a vector repair carries along, which the definition does not have.
     """
-    from neptune_lab.pipeline.facts import block_facts
+    from neptune_lab.pipeline.facts import Role, block_facts
     from neptune_lab.pipeline.record import program_lines
 
     facts = block_facts(program)
