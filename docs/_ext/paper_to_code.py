@@ -72,8 +72,8 @@ TERMS = (
     Row("h replaces r in g", "4.1, Eq. 3", ("repair.prove.prove_replaces",), ("02",)),
     Row("h distributes with f", "4.1, Eqs. 4, 9, VALIDATEHCOMMUTATIVE", ("repair.prove.prove_distributes",), ("02",)),
     Row("inverse function of g", "4.1, Eqs. 5, 8", ("repair.invert.invert",), ("02",)),
-    Row("change of variables, non-invertible g", "4.2", ("repair.separate.separate",), ("02",)),
-    Row("tag-updating property", "4.2, Definition 4.2, D", ("repair.check.check",), ("02",), "by numbers"),
+    Row("change of variables, non-invertible g", "4.2", ("repair.change_of_variables.change_variables",), ("02",)),
+    Row("tag-updating property", "4.2, Definition 4.2, D", ("repair.check.check_tag_updating",), ("02",), "by numbers"),
     # -- reduction fusion ---------------------------------------------------------------------------------------------
     Row(
         "rolling update",
@@ -95,7 +95,7 @@ TERMS = (
         "CACHEREDUCEPREVRESULT",
         "Algorithm 1, lines 8 to 10",
         (
-            "loop_schedule.primitives.materialize_tags.materialize_tags",
+            "loop_schedule.primitives.materialize_tags.cache_reduction_results",
             "loop_schedule.primitives.retire_tags.retire_tags",
         ),
         ("01",),
@@ -122,7 +122,7 @@ TERMS = (
     Row(
         "REPLACETENSORREADS",
         "4.3, Algorithm 2, line 6",
-        ("loop_schedule.primitives.split_k_update.read_local",),
+        ("loop_schedule.primitives.split_k_update.replace_tensor_reads",),
         ("03",),
     ),
     # -- loops to tiles -----------------------------------------------------------------------------------------------

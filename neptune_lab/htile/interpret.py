@@ -38,7 +38,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import evaluate, written
+from neptune_lab.htile.walk import evaluate, written_tensors
 from neptune_lab.scalar_ops import NUMPY
 from neptune_lab.strict.dtypes import FLOATS
 
@@ -107,7 +107,7 @@ class _Machine:
     # -- statements -----------------------------------------------------------------------------------------
 
     def run(self, kernel: Kernel) -> None:
-        names = written(kernel)
+        names = written_tensors(kernel)
         chip = [t for t in self.program.tensors if t.space == "chip" and t.name in names]
         for instance in itertools.product(*(range(axis.extent) for axis in kernel.grid)):
             self.env = {axis.var: n for axis, n in zip(kernel.grid, instance, strict=True)}

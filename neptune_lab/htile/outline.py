@@ -23,7 +23,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.printer import expr_doc, flat_access, index_text
-from neptune_lab.htile.walk import gathered, reads, region, subexpressions
+from neptune_lab.htile.walk import gathered_tensors, reads, region, subexpressions
 from neptune_lab.wrapping import lines
 
 _LABEL = 9
@@ -88,7 +88,7 @@ def _summary(program: Program, run: list[Store], env: Env, indent: str) -> Itera
         for access in reads(store):
             if program.tensor(access.tensor).space != "chip":
                 yield _row(indent, "loads", _moved(program, access, env))
-        for name in gathered(store):
+        for name in gathered_tensors(store):
             yield _row(indent, "gathers", name)
         kinds = [type(expr) for expr in subexpressions(store.value)]
         name = store.target.tensor

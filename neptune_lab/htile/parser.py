@@ -20,7 +20,7 @@ from typing import get_args
 from neptune_lab.htile.labels import Labels, origin_of, usual_origin
 from neptune_lab.htile.nodes import For, GridAxis, Int, Kernel, Part, Program, Space, Stmt, Store, Tensor
 from neptune_lab.htile.parse_expression import ExpressionReader
-from neptune_lab.htile.unstated import Declared, filled
+from neptune_lab.htile.unstated import Declared, infer_unstated
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.syntax import Item, Reader
 from neptune_lab.strict.tokens import Statement, Token, refusal, statements
@@ -176,7 +176,7 @@ class _Program:
         mask = self._expressions.tile(reader.expression()) if reader.accept("where") else None
         label = reader.label()
         reader.end()
-        return _Read(filled(Store("", access, value, "", mask), self._known), label, target.at.line)
+        return _Read(infer_unstated(Store("", access, value, "", mask), self._known), label, target.at.line)
 
     def _named(self, read: _Read, labels: Labels, around: tuple[For, ...]) -> Stmt:
         """The statement with its node id and origin, the bodies of loops after their loop."""

@@ -39,7 +39,7 @@ from neptune_lab.htile.nodes import (
     Tensor,
     TileExpr,
 )
-from neptune_lab.htile.unstated import Declared, bare, declared, elided
+from neptune_lab.htile.unstated import Declared, bare, declared, elide_inferable
 from neptune_lab.htile.walk import simplify
 from neptune_lab.scalar_ops import ATOM, NEGATE, rows
 from neptune_lab.wrapping import Doc, Loose, call, lines, number_text, operation, seq
@@ -52,7 +52,7 @@ _INDEX_LEVEL = {row.symbol: row.level for row in rows("htile") if row.kind in ("
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PrintedLine:
     """One rendered line.
 
     Args:
@@ -66,13 +66,13 @@ class Line:
     origin: str
 
 
-def print_program(program: Program) -> tuple[Line, ...]:
+def print_program(program: Program) -> tuple[PrintedLine, ...]:
     """`program` as lines: its tensors, then its kernels; a long statement owns several lines."""
     known = declared(program)
-    out = [Line("", text, "") for text in _declarations(program, known)]
+    out = [PrintedLine("", text, "") for text in _declarations(program, known)]
     of_store = known.of_stores()
     for kernel in program.kernels:
-        out.append(Line("", "", ""))
+        out.append(PrintedLine("", "", ""))
         out += _kernel(kernel, of_store)
     return tuple(out)
 
@@ -120,27 +120,27 @@ def _declarations(program: Program, known: Declared) -> list[str]:
     ]
 
 
-def _kernel(kernel: Kernel, known: Callable[[Store], Declared]) -> list[Line]:
+def _kernel(kernel: Kernel, known: Callable[[Store], Declared]) -> list[PrintedLine]:
     grid = ", ".join(f"{axis.var}: {axis.extent}" for axis in kernel.grid)
     hints = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     extra = "".join(f"  {key}={value}" for key, value in hints.items() if value is not None)
     header = f"kernel {kernel.name}  grid ({grid}){extra}"
-    return [Line(kernel.node_id, header, kernel.name), *_body(kernel.body, "    ", known)]
+    return [PrintedLine(kernel.node_id, header, kernel.name), *_body(kernel.body, "    ", known)]
 
 
-def _body(body: tuple[Stmt, ...], indent: str, known: Callable[[Store], Declared]) -> list[Line]:
-    out: list[Line] = []
+def _body(body: tuple[Stmt, ...], indent: str, known: Callable[[Store], Declared]) -> list[PrintedLine]:
+    out: list[PrintedLine] = []
     for stmt in body:
         match stmt:
             case For(var=var):
                 start, stop = _index_text(stmt.start)[0], _index_text(stmt.stop)[0]
                 bounds = stop if start == "0" else f"{start}, {stop}"
                 part = f"  # {stmt.part}" if stmt.part else ""
-                out.append(Line(stmt.node_id, f"{indent}for {var} in range({bounds}):{part}", stmt.origin))
+                out.append(PrintedLine(stmt.node_id, f"{indent}for {var} in range({bounds}):{part}", stmt.origin))
                 out += _body(stmt.body, indent + "    ", known)
             case Store():
                 texts = _store_lines(stmt, known(stmt), indent)
-                out += [Line(stmt.node_id, text, stmt.origin) for text in texts]
+                out += [PrintedLine(stmt.node_id, text, stmt.origin) for text in texts]
             case _:
                 assert_never(stmt)
     return out
@@ -149,7 +149,7 @@ def _body(body: tuple[Stmt, ...], indent: str, known: Callable[[Store], Declared
 # Most passes change few stores, and the record prints the program after each pass.
 @lru_cache(maxsize=4096)
 def _store_lines(store: Store, known: Declared, indent: str) -> tuple[str, ...]:
-    return tuple(lines(_store(elided(store, known)), WIDTH, indent))
+    return tuple(lines(_store(elide_inferable(store, known)), WIDTH, indent))
 
 
 def _store(store: Store) -> Doc:

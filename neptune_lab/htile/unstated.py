@@ -1,7 +1,8 @@
 """What a text of a tile program leaves out, since it follows from the rest: dtypes of expressions, axes of slices.
 
-In a program as it is read or printed, a dtype or axis that the text does not state is "".  `filled` puts in what
-follows, and `elided` takes out what would follow, so `filled(elided(store)) == store` for a store that is valid.
+In a program as it is read or printed, a dtype or axis that the text does not state is "".  `infer_unstated` puts in
+what follows, and `elide_inferable` takes out what would follow, so `infer_unstated(elide_inferable(store)) == store`
+for a store that is valid.
 
 What follows:
 
@@ -42,7 +43,7 @@ from neptune_lab.htile.nodes import (
     TileExpr,
 )
 from neptune_lab.htile.shapes import COMPARISONS, LOGICAL
-from neptune_lab.htile.walk import gathered, reads, rewrite, rewrite_store, stores, subexpressions
+from neptune_lab.htile.walk import gathered_tensors, reads, rewrite, rewrite_store, stores, subexpressions
 from neptune_lab.strict.dtypes import usual
 
 _BOOLEAN = COMPARISONS | LOGICAL | {"not"}
@@ -113,7 +114,9 @@ def _walked(store: Store) -> tuple[tuple[tuple[str, int], str], ...]:
 @lru_cache(maxsize=4096)
 def _tensors_of(store: Store) -> tuple[str, ...]:
     """The names of the tensors that a store writes and reads."""
-    return tuple(dict.fromkeys((store.target.tensor, *(access.tensor for access in reads(store)), *gathered(store))))
+    return tuple(
+        dict.fromkeys((store.target.tensor, *(access.tensor for access in reads(store)), *gathered_tensors(store)))
+    )
 
 
 # -- taking out -----------------------------------------------------------------------------------------------------
@@ -124,8 +127,8 @@ def bare(expr: TileExpr) -> TileExpr:
     return rewrite(expr, lambda e: _without(e, None))
 
 
-def elided(store: Store, known: Declared) -> Store:
-    """`store` without what `filled` would put in."""
+def elide_inferable(store: Store, known: Declared) -> Store:
+    """`store` without what `infer_unstated` would put in."""
     nodes = (node for root in (store.value, store.mask) if root is not None for node in subexpressions(root))
     if not any(isinstance(node, Literal | Iota) for node in nodes):  # all that is left out are axes of tensors
         short = rewrite_store(store, lambda expr: _short(expr, known) if isinstance(expr, Access) else expr)
@@ -133,7 +136,7 @@ def elided(store: Store, known: Declared) -> Store:
     mask = None if store.mask is None else bare(store.mask)
     target = bare(store.target)
     assert isinstance(target, Access)
-    guessed = filled(replace(store, target=target, value=bare(store.value), mask=mask), known)
+    guessed = infer_unstated(replace(store, target=target, value=bare(store.value), mask=mask), known)
     target = _without(store.target, guessed.target)
     assert isinstance(target, Access)
     mask = None if store.mask is None or guessed.mask is None else _elided(store.mask, guessed.mask)
@@ -192,7 +195,7 @@ def _indexed(expr: Access | Iota, parts: list[Index]) -> Access | Iota:
 # -- putting in -----------------------------------------------------------------------------------------------------
 
 
-def filled(store: Store, known: Declared) -> Store:
+def infer_unstated(store: Store, known: Declared) -> Store:
     """`store` with every dtype and axis that it does not state."""
 
     iotas = False

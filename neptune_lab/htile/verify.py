@@ -29,7 +29,7 @@ from neptune_lab.htile.nodes import (
 )
 from neptune_lab.htile.printer import flat_access
 from neptune_lab.htile.shapes import broadcast, dtype_of, find_tensor, shape_of
-from neptune_lab.htile.walk import names_of_access, reads, same_region, stores, subexpressions, written
+from neptune_lab.htile.walk import names_of_access, reads, same_region, stores, subexpressions, written_tensors
 from neptune_lab.strict.dtypes import DTYPES
 
 SPACES = ("input", "output", "global", "chip")
@@ -49,7 +49,7 @@ def _verified(program: Program) -> None:
     filled = set(program.inputs)
     for kernel in program.kernels:
         _Kernel(program, kernel, filled).check()
-        filled |= written(kernel)
+        filled |= written_tensors(kernel)
     for name in program.outputs:
         if name not in filled:
             raise TileError(f"output {name} is never stored; expected a store in some kernel")
@@ -188,7 +188,7 @@ class _Kernel:
     def __init__(self, program: Program, kernel: Kernel, filled: set[str]) -> None:
         self.program = program
         self.kernel = kernel
-        self.stored = written(kernel)
+        self.stored = written_tensors(kernel)
         self.filled = filled | self.stored
         self.tiles: dict[str, Access] = {}
 

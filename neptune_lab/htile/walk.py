@@ -107,7 +107,7 @@ def reads(store: Store) -> Iterator[Access]:
     yield from accesses(store.mask)
 
 
-def gathered(store: Store) -> Iterator[str]:
+def gathered_tensors(store: Store) -> Iterator[str]:
     """Names of the tensors that `store` reads element by element."""
     for root in (store.value, store.mask):
         for node in () if root is None else subexpressions(root):
@@ -127,7 +127,7 @@ def stores(body: Iterable[Stmt]) -> Iterator[Store]:
                 assert_never(stmt)
 
 
-def written(kernel: Kernel) -> frozenset[str]:
+def written_tensors(kernel: Kernel) -> frozenset[str]:
     """Names of the tensors that `kernel` stores to."""
     return frozenset(store.target.tensor for store in stores(kernel.body))
 

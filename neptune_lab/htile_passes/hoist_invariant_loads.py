@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from neptune_lab.htile.nodes import Access, For, Int, Kernel, NewAxis, Program, Slice, Stmt, Store, Tensor, TileExpr
-from neptune_lab.htile.walk import names_of_access, region, rewrite_store, same_region, unchanged, with_body, written
+from neptune_lab.htile.walk import (
+    names_of_access,
+    region,
+    rewrite_store,
+    same_region,
+    unchanged,
+    with_body,
+    written_tensors,
+)
 from neptune_lab.htile_passes.rewrite import tile_pass
 
 
@@ -46,7 +54,7 @@ class _Hoister:
         self.written: frozenset[str] = frozenset()
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        self.written = written(kernel)
+        self.written = written_tensors(kernel)
         body = self.body(kernel.body, [])
         return with_body(kernel, body)
 

@@ -41,7 +41,7 @@ from neptune_lab.htile.walk import (
     same_region,
     stores,
     subexpressions,
-    written,
+    written_tensors,
 )
 from neptune_lab.htile_passes.rewrite import tile_pass
 
@@ -78,7 +78,7 @@ def keep_stored_tiles(program: Program) -> Program:
             kernel = replace(kernel, body=tuple(_without_moving_bounds(s, names, tensors, ()) for s in kernel.body))
             stored = _stored(kernel, names, earlier)
         kernels.append(_keep(kernel, names, stored, tensors) if names else kernel)
-        earlier |= written(kernel)
+        earlier |= written_tensors(kernel)
     if not added:
         return program
     return replace(program, tensors=program.tensors + tuple(added), kernels=tuple(kernels))

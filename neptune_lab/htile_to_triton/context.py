@@ -9,7 +9,7 @@ from typing import assert_never
 from neptune_lab.htile.bounds import Interval, grid_env, interval
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, TileExpr
 from neptune_lab.htile.shapes import dtype_of, shape_of
-from neptune_lab.htile.walk import names_of_index, simplify, written
+from neptune_lab.htile.walk import names_of_index, simplify, written_tensors
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
@@ -61,7 +61,7 @@ class Context:
         self.defined: dict[str, tuple[int, ...]] = {}  # chip tensors that have a value here, with its padded shape
         self.pointers: dict[str, str] = {}  # argument tensor -> parameter
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
-        self.written = written(kernel)
+        self.written = written_tensors(kernel)
         self._handed: dict[Hashable, list[tuple[str, Scope]]] = {}
 
     # -- facts ----------------------------------------------------------------------------------------------

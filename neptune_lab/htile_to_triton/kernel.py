@@ -12,7 +12,7 @@ from neptune_lab.errors import EmitError, TileError
 from neptune_lab.htile.bounds import loop_interval
 from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import gathered, reads, stores, subexpressions
+from neptune_lab.htile.walk import gathered_tensors, reads, stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, with_dtype
 from neptune_lab.htile_to_triton.expressions import emit, stored
@@ -45,7 +45,7 @@ def emit_kernel(
             )
     ctx = Context(program, kernel, helpers, UniqueNames(taken), options)
     used = {access.tensor for s in stores(kernel.body) for access in (s.target, *reads(s))}
-    used |= {name for s in stores(kernel.body) for name in gathered(s)}
+    used |= {name for s in stores(kernel.body) for name in gathered_tensors(s)}
     for tensor in program.tensors:
         if tensor.name in used and tensor.space != "chip":
             ctx.pointers[tensor.name] = ctx.names.fresh(f"{tensor.name}_ptr")

@@ -35,7 +35,7 @@ WIDTH = 92
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RenderedLine:
     """One line: `node` is the stable id of what it shows, `origin` the stage of the definition it came from."""
 
     node: str
@@ -152,10 +152,10 @@ def loop_id(loops: tuple[Loop, ...]) -> str:
     return f"loop:{path}@{first[0].name}" if first else f"loop:{path}"
 
 
-def render(program: Program) -> tuple[Line, ...]:
-    """The program, a `Line` for each line of text."""
+def render(program: Program) -> tuple[RenderedLine, ...]:
+    """The program, a `RenderedLine` for each line of text."""
     tagged = frozenset(b.name for b in program.buffers if b.tagged)
-    lines: list[Line] = []
+    lines: list[RenderedLine] = []
 
     def visit(stmt: Stmt, depth: int, loops: tuple[Loop, ...]) -> None:
         pad = "    " * depth
@@ -174,7 +174,7 @@ def render(program: Program) -> tuple[Line, ...]:
         else:
             names, extents = ", ".join(g.var for g in group), ", ".join(str(g.extent) for g in group)
             text = f"{pad}for {names} in grid({extents}):{note}"
-        lines.append(Line(loop_id(around), text, origin, "loop"))
+        lines.append(RenderedLine(loop_id(around), text, origin, "loop"))
         for inner_stmt in group[-1].body:
             visit(inner_stmt, depth + 1, around)
 
@@ -182,13 +182,13 @@ def render(program: Program) -> tuple[Line, ...]:
         pad = "    " * depth
         env = {it.name: it.binding for it in block.iters}
         doubt = "" if block.unproved is None else ": its repair is not proved"
-        lines.append(Line(f"name:{block.name}", f"{pad}# {block.name}{doubt}", block.origin, "comment"))
+        lines.append(RenderedLine(f"name:{block.name}", f"{pad}# {block.name}{doubt}", block.origin, "comment"))
         if block.predicates:
             condition = " and ".join(expression(p) for p in block.predicates)
-            lines.append(Line(f"guard:{block.name}", f"{pad}if {condition}:", block.origin, "guard"))
+            lines.append(RenderedLine(f"guard:{block.name}", f"{pad}if {condition}:", block.origin, "guard"))
             pad += "    "
         for text in _store_text(block.body, env, {x.var: x.extent for x in loops}, tagged, pad):
-            lines.append(Line(f"store:{block.name}", text, block.origin, "store"))
+            lines.append(RenderedLine(f"store:{block.name}", text, block.origin, "store"))
 
     for stmt in program.body:
         visit(stmt, 0, ())
@@ -200,7 +200,7 @@ def as_figure(program: Program) -> str:
     return "\n".join(line.text for line in render(program)) + "\n"
 
 
-def definition(program: Program) -> tuple[Line, ...]:
+def definition(program: Program) -> tuple[RenderedLine, ...]:
     """A definition, one line a stage: `xmax[i] = max(inp[i, j] for j in range(4))`."""
     result = []
     for block in blocks(program):
@@ -211,5 +211,5 @@ def definition(program: Program) -> tuple[Line, ...]:
             text = f"{target} = {reduction.reducer}({expression(reduction.term)} {over})"
         except ScheduleError:
             text = f"{target} = {expression(block.body.value)}"
-        result.append(Line(f"def:{block.name}", text, block.origin, "definition"))
+        result.append(RenderedLine(f"def:{block.name}", text, block.origin, "definition"))
     return tuple(result)

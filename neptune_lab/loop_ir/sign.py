@@ -38,10 +38,10 @@ _INF = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ValueRange:
     """`low <= value <= high`; the ends may be infinite.
 
-    >>> Range(0.5, 2.0).words, Range(0.0, 2.0).words, Range(-1.0, 2.0).words
+    >>> ValueRange(0.5, 2.0).words, ValueRange(0.0, 2.0).words, ValueRange(-1.0, 2.0).words
     (('positive',), ('nonnegative',), ())
     """
 
@@ -61,13 +61,13 @@ class Range:
                 return (word,)
         return ()
 
-    def hull(self, other: Range) -> Range:
+    def hull(self, other: ValueRange) -> ValueRange:
         """The least range that holds both."""
-        return Range(min(self.low, other.low), max(self.high, other.high))
+        return ValueRange(min(self.low, other.low), max(self.high, other.high))
 
 
-_ANY = Range()
-_UNIT = Range(0.0, 1.0)
+_ANY = ValueRange()
+_UNIT = ValueRange(0.0, 1.0)
 
 
 def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
@@ -92,7 +92,7 @@ def is_nonnegative(program: Program, expr: Expr) -> bool:
     return range_of(program, expr).low >= 0
 
 
-def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset()) -> Range:
+def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset()) -> ValueRange:
     """Where the value can lie for all inputs, as far as its form shows.
 
     A reduction is taken as it stands after one element at least, or at its identity where a tile may be empty.
@@ -102,20 +102,22 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
             tag before) nothing is known.
     """
 
-    def of(inner: Expr) -> Range:
+    def of(inner: Expr) -> ValueRange:
         return range_of(program, inner, around)
 
     match expr:
         case Const(value):
-            return Range(float(value), float(value))
+            return ValueRange(float(value), float(value))
         case Var():
-            return Range(0.0)  # loops count from 0
+            return ValueRange(0.0)  # loops count from 0
         case Cast("bool", _):
             return _UNIT
         case Cast(dtype, arg):
             found = of(arg)
             # To whole numbers: towards 0, and what does not fit wraps around.
-            return found if "float" in dtype else _within(Range(*map(_towards_zero, (found.low, found.high))), dtype)
+            return (
+                found if "float" in dtype else _within(ValueRange(*map(_towards_zero, (found.low, found.high))), dtype)
+            )
         case Op("mul", (a, b)) if _same(a, b):
             return _even_power(of(a), 2.0)
         case Op("pow", (base, exponent)):
@@ -131,14 +133,14 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
     return _ANY
 
 
-def _known(found: Range) -> Range:
+def _known(found: ValueRange) -> ValueRange:
     """The range without ends that are NaN, as those of -inf - (-inf) are."""
     low, high = found.low, found.high
-    return Range(-_INF if math.isnan(low) else low, _INF if math.isnan(high) else high)
+    return ValueRange(-_INF if math.isnan(low) else low, _INF if math.isnan(high) else high)
 
 
 @lru_cache(maxsize=1024)
-def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> Range:
+def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> ValueRange:
     reducer, term = _folded(program, buffer)
     if term is None or buffer in around:
         return _within(_ANY, program.buffer(buffer).dtype)
@@ -153,7 +155,7 @@ def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> Range:
         each = (_sum if reducer == "sum" else _product)(each, _count(block))
     if reducer is not None and may_be_empty(program, block):
         start = float(IDENTITIES[reducer])
-        each = each.hull(Range(start, start))
+        each = each.hull(ValueRange(start, start))
     return _within(each, program.buffer(buffer).dtype)
 
 
@@ -200,19 +202,19 @@ def _count(block: Block) -> float:
     return float(math.prod(extents)) if extents else _INF
 
 
-def _sum(each: Range, count: float) -> Range:
+def _sum(each: ValueRange, count: float) -> ValueRange:
     low = each.low if each.low >= 0 else count * each.low
-    return Range(low, each.high if each.high <= 0 else count * each.high)
+    return ValueRange(low, each.high if each.high <= 0 else count * each.high)
 
 
-def _product(each: Range, count: float) -> Range:
+def _product(each: ValueRange, count: float) -> ValueRange:
     if each.low < 0:
         return _ANY
     low = each.low if each.low >= 1 else (_bounded_power(each.low, count) if count < _INF else 0.0)
-    return Range(low, each.high if each.high <= 1 else _bounded_power(each.high, count))
+    return ValueRange(low, each.high if each.high <= 1 else _bounded_power(each.high, count))
 
 
-def _within(found: Range, dtype: str) -> Range:
+def _within(found: ValueRange, dtype: str) -> ValueRange:
     """The range as a dtype holds it: whole numbers end somewhere, and wrap around where they would go on."""
     if dtype == "bool":
         return _UNIT
@@ -220,7 +222,7 @@ def _within(found: Range, dtype: str) -> Range:
         return found
     limits = np.iinfo(dtype)
     if found.low < limits.min or found.high > limits.max:
-        return Range(float(limits.min), float(limits.max))
+        return ValueRange(float(limits.min), float(limits.max))
     return found
 
 
@@ -253,33 +255,33 @@ def _times(a: float, b: float) -> float:
     return 0.0 if a == 0 or b == 0 else a * b
 
 
-def _multiplied(a: Range, b: Range) -> Range:
+def _multiplied(a: ValueRange, b: ValueRange) -> ValueRange:
     corners = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-    return Range(min(corners), max(corners))
+    return ValueRange(min(corners), max(corners))
 
 
-def _divided(a: Range, b: Range) -> Range:
+def _divided(a: ValueRange, b: ValueRange) -> ValueRange:
     if b.low > 0 or b.high < 0:
-        return _multiplied(a, Range(1 / b.high, 1 / b.low))
+        return _multiplied(a, ValueRange(1 / b.high, 1 / b.low))
     if a.low >= 0 and b.low >= 0:
-        return Range(0.0)  # at worst an infinity
+        return ValueRange(0.0)  # at worst an infinity
     return _ANY
 
 
-def _even_power(a: Range, exponent: float) -> Range:
+def _even_power(a: ValueRange, exponent: float) -> ValueRange:
     ends = [_bounded_power(abs(a.low), exponent), _bounded_power(abs(a.high), exponent)]
-    return Range(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
+    return ValueRange(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
 
 
-def _power(base: Range, exponent: float | None) -> Range:
+def _power(base: ValueRange, exponent: float | None) -> ValueRange:
     if exponent is None:
-        return Range(0.0) if base.low >= 0 else _ANY
+        return ValueRange(0.0) if base.low >= 0 else _ANY
     if exponent > 0 and exponent % 2 == 0:
         return _even_power(base, exponent)
     if exponent < 0:
-        return _divided(Range(1.0, 1.0), _power(base, -exponent))
+        return _divided(ValueRange(1.0, 1.0), _power(base, -exponent))
     if base.low >= 0:
-        return Range(_bounded_power(base.low, exponent), _bounded_power(base.high, exponent))
+        return ValueRange(_bounded_power(base.low, exponent), _bounded_power(base.high, exponent))
     return _ANY
 
 
@@ -290,33 +292,33 @@ def _bounded_power(base: float, exponent: float) -> float:
         return _INF
 
 
-def _absolute(a: Range) -> Range:
+def _absolute(a: ValueRange) -> ValueRange:
     ends = (abs(a.low), abs(a.high))
-    return Range(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
+    return ValueRange(0.0 if a.low <= 0 <= a.high else min(ends), max(ends))
 
 
-_RULES: dict[str, Callable[..., Range]] = {
-    "sub": lambda a, b: Range(a.low - b.high, a.high - b.low),
+_RULES: dict[str, Callable[..., ValueRange]] = {
+    "sub": lambda a, b: ValueRange(a.low - b.high, a.high - b.low),
     "mul": _multiplied,
     "div": _divided,
-    "neg": lambda a: Range(-a.high, -a.low),
+    "neg": lambda a: ValueRange(-a.high, -a.low),
     "abs": _absolute,
 }
 
 
-def _rule(name: str, args: Sequence[Range]) -> Range:
+def _rule(name: str, args: Sequence[ValueRange]) -> ValueRange:
     """The range of an operation on ranges: by its own rule, or by what the table says of it."""
     row = OPERATIONS[name]
     if name in _RULES:
         return _known(_RULES[name](*args))
     if row.rising:
-        found = _known(Range(_at(row, [a.low for a in args]), _at(row, [a.high for a in args])))
+        found = _known(ValueRange(_at(row, [a.low for a in args]), _at(row, [a.high for a in args])))
     elif row.formula is not None:
-        found = compose(row.formula, args, _rule, lambda value: Range(value, value))
+        found = compose(row.formula, args, _rule, lambda value: ValueRange(value, value))
     else:
         found = _ANY
     least, most = row.within  # reached in floats
-    return Range(max(found.low, least), min(found.high, most))
+    return ValueRange(max(found.low, least), min(found.high, most))
 
 
 def _at(row: ScalarOp, values: Sequence[float]) -> float:

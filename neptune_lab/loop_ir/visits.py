@@ -30,7 +30,7 @@ Extents: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class VisitGroup:
     """Connected iterations and what is visited of them.
 
     Args:
@@ -73,11 +73,11 @@ class Visits:
         unknown: the iterations that could not be judged.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[VisitGroup, ...]
     idle: tuple[str, ...]
     unknown: tuple[str, ...] = ()
 
-    def group(self, name: str) -> Group | None:
+    def group(self, name: str) -> VisitGroup | None:
         """The group of an iteration."""
         return next((g for g in self.groups if name in g.iters), None)
 
@@ -105,7 +105,7 @@ def visits(iters: tuple[Iter, ...], predicates: tuple[Expr, ...], loops: Extents
     kept = [simplify(in_digits(p, digits), sizes) for p in kept]
     home = {digit: var for var, parts in digits.items() for digit, _, _ in parts}
 
-    groups: list[Group] = []
+    groups: list[VisitGroup] = []
     unknown: list[str] = []
     used: set[str] = set()
     for members, bounds_, names in connected(bindings, kept):
@@ -159,18 +159,18 @@ def connected(values: list[Expr], predicates: list[Expr]) -> list[tuple[list[int
 
 def _group(
     names: list[str], values: list[Expr], predicates: list[Expr], sizes: dict[str, int], loops: frozenset[str]
-) -> Group | None:
+) -> VisitGroup | None:
     if len(values) == 1 and (found := _line(values[0], predicates, sizes)) is not None:
-        return Group(tuple(names), loops, (found,), None, True)
+        return VisitGroup(tuple(names), loops, (found,), None, True)
     table = points(values, predicates, sizes)
     if table is None:
         return None
     if not len(table):
-        return Group(tuple(names), loops, tuple((0, -1) for _ in names), table, True)
+        return VisitGroup(tuple(names), loops, tuple((0, -1) for _ in names), table, True)
     _, first = np.unique(_codes(table), return_index=True)
     distinct = table[first]
     ranges = tuple((int(a), int(b)) for a, b in zip(distinct.min(axis=0), distinct.max(axis=0), strict=True))
-    return Group(tuple(names), loops, ranges, distinct, len(distinct) == len(table))
+    return VisitGroup(tuple(names), loops, ranges, distinct, len(distinct) == len(table))
 
 
 def _codes(table: Points) -> Points:

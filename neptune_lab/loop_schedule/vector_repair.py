@@ -42,7 +42,7 @@ from neptune_lab.loop_ir.nodes import (
     with_buffers,
 )
 from neptune_lab.loop_ir.roles import RepairInfo, Role
-from neptune_lab.loop_schedule.primitives.materialize_tags import materialize, own_tag
+from neptune_lab.loop_schedule.primitives.materialize_tags import cache_reduction_results, own_tag
 from neptune_lab.loop_schedule.special_values import Moment, producer_values
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair
@@ -160,7 +160,7 @@ def apply_family(
     # Where another row reads the consumer's own sum, that keeps its tags too.
     for member in members if term.reads_first else members[1:]:
         if member.whole is not None:
-            program = materialize(program, member.whole)
+            program = cache_reduction_results(program, member.whole)
 
     def values_in(block: Block) -> dict[Symbol, Expr]:
         dtype = program.buffer(block.writes).dtype

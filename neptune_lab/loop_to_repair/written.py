@@ -19,7 +19,7 @@ from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var, transform
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_ir.sign import Range, range_of
+from neptune_lab.loop_ir.sign import ValueRange, range_of
 from neptune_lab.scalar_ops import NUMPY
 
 Array = npt.NDArray[Any]
@@ -233,7 +233,7 @@ def _draw(program: Program, leaf: Expr, rng: np.random.Generator) -> Array:
     return np.rint(values).astype(dtype) if dtype.startswith(("int", "uint")) else values
 
 
-def _sample(within: Range, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def _sample(within: ValueRange, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Moderate values of a range, away from 0 where it goes on beyond."""
     if within.low == within.high:
         return np.full(shape, within.low)  # may be an infinity: a score that is masked everywhere

@@ -68,7 +68,7 @@ def operator_record(operator: Operator) -> record.OperatorRecord:
     )
 
 
-def _line(line: render.Line, refs: tuple[str, ...]) -> record.Line:
+def _line(line: render.RenderedLine, refs: tuple[str, ...]) -> record.Line:
     return record.Line(line.node, line.text, line.origin, line.kind, refs)
 
 

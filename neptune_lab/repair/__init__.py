@@ -6,6 +6,7 @@
 """
 
 from neptune_lab.errors import RepairError
+from neptune_lab.repair.change_of_variables import Separation
 from neptune_lab.repair.derive import Derivation
 from neptune_lab.repair.given import Counterexample, WrongRepair, in_names, solve_given
 from neptune_lab.repair.guard import Guard
@@ -14,7 +15,6 @@ from neptune_lab.repair.limit import time_limit
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.ranges import at_most_one
 from neptune_lab.repair.render import Line, Step, latex, mathml, text
-from neptune_lab.repair.separate import Separation
 from neptune_lab.repair.solve import solve
 from neptune_lab.repair.term import RepairTerm, Unproved
 from neptune_lab.repair.vector import solve_vector

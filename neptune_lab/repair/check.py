@@ -52,7 +52,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SamplePoints:
     """Random points: TRIALS columns, and TAGS rows of all but the constants; `given` are the inputs."""
 
     fixed: dict[Symbol, Array]
@@ -61,7 +61,7 @@ class Draw:
     r: tuple[dict[Symbol, Array], ...]
 
 
-def draw(model: Model) -> Draw:
+def draw(model: Model) -> SamplePoints:
     """Seeded random points of a model's domain, at which C is finite."""
     rng = generator()
     wide = 4 * TRIALS
@@ -72,7 +72,7 @@ def draw(model: Model) -> Draw:
     if len(good) < _FEWEST:
         _refuse("prove Eq. 3", model, f"C = {text(model.g_c)} is not a finite number at the points that were tried")
     r = tuple({symbol: sample(symbol, (len(good),), rng) for symbol in model.previous} for _ in range(TAGS))
-    return Draw(
+    return SamplePoints(
         {symbol: values[good] for symbol, values in fixed.items()},
         {symbol: values[:, good] for symbol, values in given.items()},
         c[:, good],
@@ -99,14 +99,14 @@ def check(model: Model) -> tuple[str, ...]:
     each = f(*(model.repair(term_old[row], old, new, points.fixed) for row in (0, 1)))
     _compare(model, "prove Eq. 4", "Eq. 4", both, each, np.abs(term_new[0]) + np.abs(term_new[1]))
     _check_identity(model, points)
-    _check_tags(model, points)
+    check_tag_updating(model, points)
     return (
         f"Eq. 3 and Eq. 4 hold at {points.c.shape[1]} random points",
         f"rolling over {TAGS} tags gives the plain reduction at {points.c.shape[1]} random points",
     )
 
 
-def _check_identity(model: Model, points: Draw) -> None:
+def _check_identity(model: Model, points: SamplePoints) -> None:
     """The loop starts from f's identity, which h must keep."""
     identity = float(model.reducer.identity)
     kept = model.repair(np.full(points.c.shape[1], identity), points.r[0], points.r[1], points.fixed)
@@ -122,7 +122,12 @@ def _check_identity(model: Model, points: Draw) -> None:
         )
 
 
-def _check_tags(model: Model, points: Draw) -> None:
+def check_tag_updating(model: Model, points: SamplePoints) -> None:
+    """Checks that a reduction repaired at each tag equals that of the last tag's terms (paper, Definition 4.2).
+
+    Raises:
+        RepairError: step "prove Eq. 4", where the two differ, or where too few points have finite terms.
+    """
     f = model.reducer.ufunc
     t = model.term(points.r[0], points.c[0], points.fixed)
     size = np.abs(t)

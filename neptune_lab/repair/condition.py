@@ -15,8 +15,8 @@ from sympy import Expr, Piecewise, Symbol
 from sympy.core.relational import Relational
 
 from neptune_lab.errors import RepairError
+from neptune_lab.repair.change_of_variables import split_product, split_sum
 from neptune_lab.repair.render import text
-from neptune_lab.repair.separate import split_product, split_sum
 
 
 class nonneg(sp.Function):

@@ -19,7 +19,7 @@ from neptune_lab.repair.check import Model, check
 from neptune_lab.repair.derive import Derivation, given
 from neptune_lab.repair.limit import limited
 from neptune_lab.repair.numeric import Array, close, compute, generator
-from neptune_lab.repair.read import Question, functions, names_in, parse, read
+from neptune_lab.repair.read import RepairProblem, functions, names_in, parse, read
 from neptune_lab.repair.render import text
 from neptune_lab.repair.solve import Posed, answer, pose, prove, solve
 from neptune_lab.repair.term import RepairTerm, Unproved
@@ -114,7 +114,9 @@ def solve_given(
     )
 
 
-def _solved(question: Question, h: str, shown: Mapping[str, str], falling: set[str], *, unproved: bool) -> RepairTerm:
+def _solved(
+    question: RepairProblem, h: str, shown: Mapping[str, str], falling: set[str], *, unproved: bool
+) -> RepairTerm:
     names = _names(question, shown)
     expr = read_h(h, names)
     posed = pose(question)
@@ -162,7 +164,7 @@ class GivenNames:
         return {a: b for before, now in self.pairs for a, b in ((before, now), (now, before))}
 
 
-def _names(question: Question, shown: Mapping[str, str]) -> GivenNames:
+def _names(question: RepairProblem, shown: Mapping[str, str]) -> GivenNames:
     of = tuple(re.sub(r"\W", "_", shown.get(p.name, p.name)) for p in question.producers)
     return GivenNames(Symbol("t"), tuple((Symbol(f"{n}_before"), Symbol(f"{n}_now")) for n in of), of)
 
@@ -200,7 +202,7 @@ def _as_derivation(expr: Expr, names: GivenNames, posed: Posed) -> Derivation:
         ) from error
 
 
-def _holds(expr: Expr, names: GivenNames, question: Question) -> bool:
+def _holds(expr: Expr, names: GivenNames, question: RepairProblem) -> bool:
     try:
         posed = pose(question)
         prove(posed, [_as_derivation(expr, names, posed)])
@@ -209,7 +211,7 @@ def _holds(expr: Expr, names: GivenNames, question: Question) -> bool:
     return True
 
 
-def _suspicions(expr: Expr, names: GivenNames, question: Question) -> list[str]:
+def _suspicions(expr: Expr, names: GivenNames, question: RepairProblem) -> list[str]:
     """What may have been meant, where that is proved to be right."""
     if expr == names.t:
         return ["h = t changes nothing, which is naive fusion"]
@@ -237,7 +239,7 @@ def in_names(term: RepairTerm, names: Iterable[str]) -> str:
     return text(term.h.xreplace(symbols))
 
 
-def _derived(question: Question, names: GivenNames) -> str:
+def _derived(question: RepairProblem, names: GivenNames) -> str:
     try:
         term = solve(
             question.reducer,

@@ -23,7 +23,7 @@ import sympy as sp
 from sympy import Expr, Integer, Pow, Rational, S, Symbol
 
 from neptune_lab.errors import RepairError
-from neptune_lab.repair.check import Draw, Model, draw
+from neptune_lab.repair.check import Model, SamplePoints, draw
 from neptune_lab.repair.functions import operation_of, pole
 from neptune_lab.repair.invert import invert
 from neptune_lab.repair.numeric import close, compute
@@ -158,7 +158,7 @@ class _Behaviour:
         return self.g_finite and self.leaves and self.arrives
 
 
-def _behaviour(model: Model, symbol: Symbol, point: Expr, points: Draw) -> _Behaviour:
+def _behaviour(model: Model, symbol: Symbol, point: Expr, points: SamplePoints) -> _Behaviour:
     """What IEEE arithmetic makes of g and h with this producer at the point, at random values of all else."""
     value = compute(point, points.fixed) if point.free_symbols else float(point)
     columns = points.c.shape[1]
@@ -180,7 +180,7 @@ def _behaviour(model: Model, symbol: Symbol, point: Expr, points: Draw) -> _Beha
     return _Behaviour(g_finite, leaves, arrives)
 
 
-def regular_value(model: Model, symbol: Symbol, taken: Sequence[Expr], points: Draw | None = None) -> Expr:
+def regular_value(model: Model, symbol: Symbol, taken: Sequence[Expr], points: SamplePoints | None = None) -> Expr:
     """The simplest value of a producer at which g and h are finite for every regular input."""
     points = draw(model) if points is None else points
     for value in _STAND_INS:
@@ -255,7 +255,7 @@ def initial_values(model: Model, regular: Sequence[Expr]) -> tuple[tuple[str, st
     )
 
 
-def _starts_clean(model: Model, starts: Sequence[tuple[Symbol, str]], points: Draw) -> bool:
+def _starts_clean(model: Model, starts: Sequence[tuple[Symbol, str]], points: SamplePoints) -> bool:
     """Whether h keeps f's identity when these producers' previous values are their reducers' identities."""
     columns = points.c.shape[1]
     identity = float(model.reducer.identity)

@@ -1,8 +1,8 @@
-"""Read what the caller gave: reducer, g, producers and assumptions, as a hashable `Question`.
+"""Read what the caller gave: reducer, g, producers and assumptions, as a hashable `RepairProblem`.
 
 Text is parsed by Python's `ast` and a whitelist, never evaluated.  Symbols of the question are the caller's own
-(text makes plain `Symbol`s); `Names` then replaces each by a unique internal symbol with the right assumptions, so
-that an input called `t`, `C` or `r'` cannot be mistaken for one of ours.
+(text makes plain `Symbol`s); `SymbolNames` then replaces each by a unique internal symbol with the right assumptions,
+so that an input called `t`, `C` or `r'` cannot be mistaken for one of ours.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_BITS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RepairProblem:
     """All that an answer depends on, in the caller's symbols; the key of the cache in `solve`."""
 
     reducer: str
@@ -61,7 +61,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class SymbolNames:
     """The internal symbols of one derivation.
 
     Attributes:
@@ -186,7 +186,7 @@ def read(
     producers: Iterable[str | Symbol] | str | Symbol,
     assumptions: Mapping[Any, Any] | None,
     constants: Iterable[str | Symbol] | str | Symbol | None,
-) -> Question:
+) -> RepairProblem:
     """Check the caller's arguments and put them in a normal form.
 
     >>> q = read("sum", "exp(c - r)", ["r"], {"r": "nonnegative"}, None)
@@ -223,7 +223,7 @@ def read(
         both = set(fixed) & set(chosen)
         if both:
             _refuse(f"{', '.join(map(str, both))} is both a producer and a constant", str(expr))
-    return Question(reducer, expr, chosen, tuple(sorted(facts, key=lambda fact: default_sort_key(fact[0]))), fixed)
+    return RepairProblem(reducer, expr, chosen, tuple(sorted(facts, key=lambda fact: default_sort_key(fact[0]))), fixed)
 
 
 def _listed(names: Iterable[str | Symbol] | str | Symbol) -> list[str | Symbol]:
@@ -293,7 +293,7 @@ def _facts(symbol: Symbol, words: object) -> tuple[tuple[str, bool], ...]:
     return tuple(sorted(given.items()))
 
 
-def name_symbols(question: Question) -> Names:
+def name_symbols(question: RepairProblem) -> SymbolNames:
     """Give every symbol of the question a unique internal symbol; real unless more is known.
 
     >>> names = name_symbols(read("sum", "exp(t - r)", ["r"], None, None))
@@ -318,7 +318,7 @@ def name_symbols(question: Question) -> Names:
     g = check_nonnegative(g, [pairs[symbol] for symbol in question.producers])
     g = free_conditions(g, [pairs[symbol] for symbol in question.producers])
     opaque = _opaque(g, frozenset(pairs[symbol] for symbol in question.producers))
-    return Names(
+    return SymbolNames(
         g=cast(Expr, g.xreplace({call: symbol for symbol, call in opaque})),
         producers=tuple(pairs[symbol] for symbol in question.producers),
         current=current,

@@ -10,6 +10,7 @@ from typing import Any
 from sympy import Dummy, Expr, Symbol
 
 from neptune_lab.errors import RepairError
+from neptune_lab.repair.change_of_variables import Separation, change_variables
 from neptune_lab.repair.check import Model, check
 from neptune_lab.repair.derive import Derivation, derive
 from neptune_lab.repair.domain import Domain
@@ -17,10 +18,9 @@ from neptune_lab.repair.guard import find_guards, initial_values, zeros
 from neptune_lab.repair.invert import Inverse, invert
 from neptune_lab.repair.limit import limited
 from neptune_lab.repair.prove import Proof, check_real, prove_distributes, prove_replaces, sign_words
-from neptune_lab.repair.read import Names, Question, name_symbols, read
+from neptune_lab.repair.read import RepairProblem, SymbolNames, name_symbols, read
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Step, text
-from neptune_lab.repair.separate import Separation, separate
 from neptune_lab.repair.term import RepairTerm, Unproved, read_step
 
 
@@ -67,8 +67,8 @@ def solve(
 class Posed:
     """A question on its way to an answer: its symbols, g0 over the `domain` so far, and t with the sign of a term."""
 
-    question: Question
-    names: Names
+    question: RepairProblem
+    names: SymbolNames
     domain: Domain
     parted: Separation
     t: Symbol
@@ -102,7 +102,7 @@ class Posed:
 
 
 @lru_cache(maxsize=512)
-def _solve(question: Question) -> RepairTerm:
+def _solve(question: RepairProblem) -> RepairTerm:
     done: list[Step] = []
     try:
         return _solved(question, done)
@@ -111,7 +111,7 @@ def _solve(question: Question) -> RepairTerm:
         raise
 
 
-def _solved(question: Question, done: list[Step]) -> RepairTerm:
+def _solved(question: RepairProblem, done: list[Step]) -> RepairTerm:
     """The answer; `done` takes each step over the question's own symbols, so that a refusal shows how far it came."""
     names = name_symbols(question)
     done.append(read_step(question.reducer, _assumed(question, dict(names.pairs))))
@@ -137,7 +137,7 @@ def _shown_separation(posed: Posed) -> Separation:
     return posed.parted.replace(posed.wide).with_calls(dict(posed.names.opaque), posed.names.inputs)
 
 
-def pose(question: Question) -> Posed:
+def pose(question: RepairProblem) -> Posed:
     """The question in symbols of its own, and its term separated.
 
     Raises:
@@ -149,7 +149,7 @@ def pose(question: Question) -> Posed:
     domain = Domain(names.producers, names.current)
     domain.exclude(zeros(names.g, names.producers, (*names.inputs, *(symbol for symbol, _ in names.opaque))))
     check_real(domain.narrow(names.g), domain.previous, (*names.inputs, *(symbol for symbol, _ in names.opaque)))
-    parted = separate(
+    parted = change_variables(
         domain.narrow(names.g), domain.previous, reducer=question.reducer, constants=constants, variable=names.C
     )
     domain.exclude(zeros(parted.g0, domain.previous, [parted.variable]))
@@ -227,13 +227,13 @@ def _neither(parted: Separation, failures: list[RepairError]) -> RepairError:
     )
 
 
-def _declared_finite(question: Question, internal: Mapping[Symbol, Symbol]) -> list[Symbol]:
+def _declared_finite(question: RepairProblem, internal: Mapping[Symbol, Symbol]) -> list[Symbol]:
     return [
         internal[symbol] for symbol, words in question.assumptions if ("finite", True) in words and symbol in internal
     ]
 
 
-def _assumed(question: Question, internal: Mapping[Symbol, Symbol]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _assumed(question: RepairProblem, internal: Mapping[Symbol, Symbol]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(
         (internal[symbol].name, tuple(word if value else f"not {word}" for word, value in words))
         for symbol, words in question.assumptions

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from sympy import Expr, Function, Symbol
 
+from neptune_lab.repair.change_of_variables import Separation
 from neptune_lab.repair.derive import Derivation
 from neptune_lab.repair.guard import Guard, reachable
 from neptune_lab.repair.invert import Inverse
@@ -16,7 +17,6 @@ from neptune_lab.repair.numeric import compute
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Derived, Line, Step, latex, text
-from neptune_lab.repair.separate import Separation
 
 _REDUCER_TEXT = {
     "sum": "x + y",

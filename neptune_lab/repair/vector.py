@@ -38,7 +38,7 @@ from neptune_lab.repair.family import Family, find_family, verify
 from neptune_lab.repair.guard import zeros
 from neptune_lab.repair.limit import limited
 from neptune_lab.repair.prove import Proof, check_real
-from neptune_lab.repair.read import Names, Question, name_symbols, read
+from neptune_lab.repair.read import RepairProblem, SymbolNames, name_symbols, read
 from neptune_lab.repair.render import Line, equation, text
 from neptune_lab.repair.simplify import is_zero, nicest
 from neptune_lab.repair.vector_check import VectorModel, check_vector, find_vector_guards
@@ -79,7 +79,7 @@ def solve_vector(
 
 
 @lru_cache(maxsize=512)
-def _solve(question: Question) -> VectorRepair:
+def _solve(question: RepairProblem) -> VectorRepair:
     if question.reducer != "sum":
         raise RepairError(
             f"a vector repair carries sums, and the reducer is {question.reducer}",
@@ -143,7 +143,7 @@ def _solve(question: Question) -> VectorRepair:
     )
 
 
-def _only_producer(names: Names) -> int:
+def _only_producer(names: SymbolNames) -> int:
     """The one producer that g depends on (the first one, where it depends on none)."""
     read_by_g = [n for n, symbol in enumerate(names.producers) if symbol in names.g.free_symbols]
     if len(read_by_g) > 1:
@@ -278,7 +278,7 @@ def _unproven(components: tuple[Expr, ...], what: str) -> NoReturn:
     )
 
 
-def _declared_finite(question: Question, names: Names, place: int) -> bool:
+def _declared_finite(question: RepairProblem, names: SymbolNames, place: int) -> bool:
     internal = dict(names.pairs)
     return any(
         internal.get(symbol) is names.producers[place] and ("finite", True) in words

@@ -13,7 +13,7 @@ from tvm import te, tirx
 from neptune_lab.loop_ir.nodes import Const, Load, Op, Var, loads
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.roles import Role
-from neptune_lab.loop_ir.sign import Range, is_nonnegative, may_be_empty, may_be_infinite, range_of
+from neptune_lab.loop_ir.sign import ValueRange, is_nonnegative, may_be_empty, may_be_infinite, range_of
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_ir.tvm_compat import from_te
 from neptune_lab.loop_to_repair.read import assumptions, read_term
@@ -24,7 +24,7 @@ from neptune_lab.repair import RepairError, solve, text
 INF = math.inf
 
 
-def fold(reducer: str, of: Callable[[Any], Any], dtype: str = "float32") -> Range:
+def fold(reducer: str, of: Callable[[Any], Any], dtype: str = "float32") -> ValueRange:
     """The range of r[i] = reducer(of(x[i, j]) for 5 j)."""
     x = te.placeholder((3, 5), dtype, name="x")
     r = small.fold(reducer, "r", 3, 5, lambda i, j: of(x[i, j]))
@@ -62,8 +62,8 @@ def test_ranges(reducer, of, expected):
 
 
 def test_whole_numbers_have_ends():
-    assert fold("max", lambda x: x, "uint8") == Range(0, 255)
-    assert fold("max", lambda x: x, "int8") == Range(-128, 127)
+    assert fold("max", lambda x: x, "uint8") == ValueRange(0, 255)
+    assert fold("max", lambda x: x, "int8") == ValueRange(-128, 127)
     # 127 + 127 wraps around in int8: nothing is known of it but its ends.
     assert fold("max", lambda x: (x + x).astype("int8"), "int8").low == -128
 
@@ -126,7 +126,7 @@ def test_a_tile_past_the_end_holds_the_identity():
     block = next(b for b in blocks(sch.program) if b.role is Role.LOCAL)
     read = Load(block.writes, ())
     assert may_be_empty(sch.program, block)
-    assert range_of(sch.program, read) == Range()
+    assert range_of(sch.program, read) == ValueRange()
     assert may_be_infinite(sch.program, read, -1)
     assert not may_be_infinite(small.schedule(small.l2_norm(m=5)).program, Load("r", ()), -1)
 
@@ -136,7 +136,7 @@ def test_of_a_value_that_depends_on_itself_nothing_is_known():
     sch = schedule(softmax.figure1(4, 16), "split_k_update", block_kv=2, splits=2)
     assert {b.writes for b in blocks(sch.program)} >= {"xmax_local_0", "xmax_local_1"}
     for name in ("xmax_local_0", "xmax_local_1", "xmax"):
-        assert range_of(sch.program, Load(name, (Var("i"), Var("j0")))) == Range()
+        assert range_of(sch.program, Load(name, (Var("i"), Var("j0")))) == ValueRange()
 
 
 def test_retired_tags_read_each_other_and_have_a_range():
@@ -147,13 +147,13 @@ def test_retired_tags_read_each_other_and_have_a_range():
     sch.rolling_update("o", "r.j0")
     sch.retire_tags("r")
     previous, current = (range_of(sch.program, Load(name, (Var("i"),))) for name in ("r_0", "r_1"))
-    assert current == Range(0.0)
-    assert previous == Range()
+    assert current == ValueRange(0.0)
+    assert previous == ValueRange()
     assert may_be_infinite(sch.program, Load("r_0", (Var("i"),)), -1)
 
 
 def test_ends_that_are_no_number_are_none():
     program = from_te("t", *small.l2_norm())
     nothing = Const(-INF, "float32")
-    assert range_of(program, Op("sub", (nothing, nothing))) == Range()
+    assert range_of(program, Op("sub", (nothing, nothing))) == ValueRange()
     assert may_be_infinite(program, Op("add", (nothing, Op("neg", (nothing,)))), -1)

@@ -96,7 +96,7 @@ def rolling_loop(program: Program, name: str) -> tuple[Iter, str]:
     return wanted[0], wanted[0].binding.name
 
 
-def materialize(program: Program, name: str) -> Program:
+def cache_reduction_results(program: Program, name: str) -> Program:
     """Gives the reduction `name` a scan buffer along its rolling loop; readers name the tag they read.
 
     before ⇒ after:
@@ -186,6 +186,6 @@ def materialize_tags(program: Program, *, block: BlockName) -> Outcome:
             f"block {block!r} has its tags materialised already", node=block, help="retire_tags keeps two of them"
         )
     _, loop = rolling_loop(program, block)
-    program = materialize(program, block)
+    program = cache_reduction_results(program, block)
     note = f"{found.writes} keeps its value after every iteration of {loop}: readers name the tag they read."
     return plain("materialize_tags", program, note)

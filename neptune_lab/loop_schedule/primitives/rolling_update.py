@@ -22,7 +22,13 @@ from neptune_lab.loop_schedule.fusion import check_reads, fuse_naively, loop_ref
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
 from neptune_lab.loop_schedule.maps import ReorganizedDataflow, find_producers, reorganize_dataflow, roll
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
-from neptune_lab.loop_schedule.primitives.materialize_tags import materialize, own_tag, run_along, start_of, tag_of
+from neptune_lab.loop_schedule.primitives.materialize_tags import (
+    cache_reduction_results,
+    own_tag,
+    run_along,
+    start_of,
+    tag_of,
+)
 from neptune_lab.loop_schedule.primitives.privatize_reduction import privatize
 from neptune_lab.loop_schedule.repairing import (
     Repair,
@@ -254,7 +260,7 @@ def apply_repair(
     starts: dict[str, Const] = {}
     ends = not _are_combined(program, [m.whole for m in members if m.whole is not None])
     for producer in producers:
-        program = materialize(program, producer)
+        program = cache_reduction_results(program, producer)
         _, scan, _ = tree.find_block(program, producer)
         start = start_of(scan)
         assert start is not None

@@ -45,7 +45,7 @@ from neptune_lab.loop_schedule.special_values import Moment, guard_reads
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
+class LocalAndGlobal:
     """A privatised producer: its global block's read of the local buffer, and where the tag stands in it."""
 
     whole: str
@@ -56,7 +56,7 @@ class Halves:
     axis: int
 
 
-def halves(program: Program, name: str, loop: str) -> Halves | None:
+def local_and_global(program: Program, name: str, loop: str) -> LocalAndGlobal | None:
     """How the reduction `name` is split along `loop`; None where it is not."""
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
     _, block, _ = tree.find_block(program, name)
@@ -69,7 +69,7 @@ def halves(program: Program, name: str, loop: str) -> Halves | None:
     if found is None or len(tags) != 1:
         return None
     axis = found.indices.index(Var(tags[0]))
-    return Halves(block.writes, found.buffer, found, block.body.indices, tags[0], axis)
+    return LocalAndGlobal(block.writes, found.buffer, found, block.body.indices, tags[0], axis)
 
 
 def _loads(expr: Expr) -> list[Load]:
@@ -120,7 +120,7 @@ def _private(program: Program, name: str, var: str, loop: str) -> Private:
     return made
 
 
-def read_local(program: Program, name: str, half: Halves, var: str) -> Program:
+def replace_tensor_reads(program: Program, name: str, half: LocalAndGlobal, var: str) -> Program:
     """Block `name` reads the local half instead of the whole (REPLACETENSORREADS)."""
     _, block, _ = tree.find_block(program, name)
     tag = tag_of(block, var)
@@ -174,11 +174,11 @@ def split_k_update(
     phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), done.sound)]
     there = names_under(program, loop)
 
-    found: list[Halves] = []
+    found: list[LocalAndGlobal] = []
     if not above.producers:
         nothing_to_repair("split_k_update", block, given)
     for producer in above.producers:
-        if halves(program, producer, loop) is None:
+        if local_and_global(program, producer, loop) is None:
             inner = find_producers(program, producer, loop)
             if inner.producers:
                 raise ScheduleError(
@@ -190,16 +190,16 @@ def split_k_update(
             program, made = fuse_and_privatize(program, producer, loop)
             if loop_ref(loop)[0] == producer:
                 loop = f"{made}.{var}"  # the loop stays where it is; its block is the local half now
-        half = halves(program, producer, loop)
+        half = local_and_global(program, producer, loop)
         assert half is not None
         found.append(half)
     for kept in done.kept:
         program = run_along(roll(program, kept, loop), kept, var)
         for half in found:
-            program = read_local(program, kept, half, var)
+            program = replace_tensor_reads(program, kept, half, var)
     program, local = fuse_and_privatize(program, block, loop)
     for half in found:
-        program = read_local(program, local, half, var)
+        program = replace_tensor_reads(program, local, half, var)
     check_reads(program, sorted(names_under(program, loop) - there), loop)
     early = tuple(
         (b, writer.name)
@@ -236,7 +236,7 @@ def split_k_update(
     return Outcome(program, tuple(phases), (local,))
 
 
-def _combined(program: Program, name: str, found: list[Halves], repair: Repair) -> Block:
+def _combined(program: Program, name: str, found: list[LocalAndGlobal], repair: Repair) -> Block:
     """The global block with h on the right of f (Eq. 11)."""
     _, block, _ = tree.find_block(program, name)
     reduction = match_reduction(block)

@@ -274,7 +274,7 @@ def order_of_t(answer: Sequence[int]) -> str:
 def no_tile(answer: Callable[..., Any]) -> str:
     """A function of (x, i, j), x of 64 by 64, for y[i, j] with i and j below 32."""
     from neptune_lab import operators
-    from neptune_lab.htile.walk import gathered, stores
+    from neptune_lab.htile.walk import gathered_tensors, stores
     from neptune_lab.loop_schedule import Schedule
     from neptune_lab.operators.base import tensor_expressions
     from neptune_lab.pipeline import compile
@@ -294,7 +294,7 @@ def no_tile(answer: Callable[..., Any]) -> str:
         sch.bind(loop, axis)
     (made,) = compile(sch).translated.kernels
     store = next(iter(stores(made.body)))
-    if any(gathered(store)):
+    if any(gathered_tensors(store)):
         return f"no tile, so its elements are loaded one by one:\n`{flat(store.value)}`"
     raise NotYet(f"this is a tile: `{flat(store.value)}`")
 

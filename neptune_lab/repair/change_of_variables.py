@@ -281,7 +281,7 @@ def _by_atoms(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] 
     return None
 
 
-def separate(
+def change_variables(
     g: Expr,
     producers: Sequence[Symbol],
     *,
@@ -296,13 +296,13 @@ def separate(
 
     >>> c, d, r, eps = (Symbol(n, real=True) for n in ("c", "d", "r", "eps"))
     >>> C = Symbol("C", real=True)
-    >>> s = separate(sp.exp(r - Max(c, 0)**2), [r], variable=C)
+    >>> s = change_variables(sp.exp(r - Max(c, 0)**2), [r], variable=C)
     >>> s.g_c, s.g0
     (Max(0, c)**2, exp(-C + r))
-    >>> s = separate(sp.exp(c - r) * d, [r], variable=C)
+    >>> s = change_variables(sp.exp(c - r) * d, [r], variable=C)
     >>> s.g_c, s.g0
     (d*exp(c), C*exp(-r))
-    >>> separate(c*r + d, [r])
+    >>> change_variables(c*r + d, [r])
     Traceback (most recent call last):
     ...
     neptune_lab.errors.RepairError: g = c*r + d does not separate: c and d meet r in different ways, so no single C ...
