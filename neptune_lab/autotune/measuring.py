@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +157,7 @@ def record_of(
         low=found.low,
         high=found.high,
         error=found.error,
-        resources=tuple(asdict(r) for r in found.resources),
+        resources=found.resources,
         failure=found.failure,
         when=now(),
         command=command,

@@ -36,10 +36,11 @@ def table(records: Iterable[Record]) -> str:
             lines.append(f"{head} {'-':>10}  {' '.join((first.failure or 'no time').split())}")
             continue
         best = min(timed, key=lambda r: r.us or 0.0)
-        most = {n: max((r[n] or 0 for r in best.resources), default=0) for n in ("registers", "spills", "shared")}
+        figures = [(r.registers or 0, r.spills or 0, r.shared or 0) for r in best.resources]
+        registers, spills, shared = map(max, zip(*figures, strict=True)) if figures else (0, 0, 0)
         lines.append(
-            f"{head} {best.us:>10.2f} {best.error or 0:>9.1e} {most['registers']:>5} {most['spills']:>6} "
-            f"{most['shared']:>7}  {_candidate(best)}"
+            f"{head} {best.us:>10.2f} {best.error or 0:>9.1e} {registers:>5} {spills:>6} "
+            f"{shared:>7}  {_candidate(best)}"
             + (f"  ({len(group) - len(timed)} of {len(group)} failed)" if len(timed) < len(group) else "")
         )
     return printable("\n".join(lines)) + "\n"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -64,10 +63,7 @@ def launchable(made: Compiled, tensors: Tensors) -> Ready:
         raise Refused(made.note)
     kernel = load(made.spec)
 
-    def taken() -> tuple[dict[str, Any], ...]:
-        return tuple(asdict(r) for r in resources(kernel.module))
-
-    return Ready(lambda: kernel(*tensors), made.note, made.options, taken)
+    return Ready(lambda: kernel(*tensors), made.note, made.options, lambda: resources(kernel.module))
 
 
 @dataclass(frozen=True)

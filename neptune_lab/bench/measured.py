@@ -68,7 +68,7 @@ class ContestantResult:
     error: Number | None = None
     note: Annotated[str, Words()] = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    resources: tuple[Mapping[str, Any], ...] = ()
+    resources: tuple[Resources, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -238,8 +238,6 @@ def _check_parts(results: BenchmarkResults) -> None:
         for m, entry in enumerate(setup.entries):
             if (entry.status == "ok") != (entry.us is not None):
                 raise MeasureError(f"{where}.entries[{m}] has status {entry.status!r} and us={entry.us}", help=_CHANGED)
-            for r, row in enumerate(entry.resources):
-                unpack(row, Resources, f"{where}.entries[{m}].resources[{r}]", MeasureError)
 
 
 def read(path: Path) -> BenchmarkResults:

@@ -20,6 +20,7 @@ from neptune_lab.bench import hand_attention
 from neptune_lab.bench.definitions import definition, seen
 from neptune_lab.bench.measured import COMPILE, CUDNN, EAGER, EFFICIENT, FLASH, FLEX, HAND
 from neptune_lab.bench.setups import Setup
+from neptune_lab.runtime.timing import Resources
 
 TUNED = "max-autotune"
 
@@ -46,7 +47,7 @@ class Ready:
     call: Callable[[], Any]
     note: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    resources: Callable[[], tuple[Mapping[str, Any], ...]] = tuple
+    resources: Callable[[], tuple[Resources, ...]] = tuple
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def resource_rows(results: BenchmarkResults) -> Rows:
                 continue
             options = "; ".join(x for x in (entry.note, ", ".join(f"{k}={v}" for k, v in entry.options.items())) if x)
             rows += [
-                [setup.name, *(str(r.get(k)) for k in ("kernel", "registers", "spills", "shared", "warps")), options]
+                [setup.name, *map(str, (r.kernel, r.registers, r.spills, r.shared, r.warps)), options]
                 for r in entry.resources
             ]
     return rows

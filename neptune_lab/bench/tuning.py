@@ -51,7 +51,7 @@ def trials(op: Operator, records: Iterable[Record], target: Target) -> list[Mapp
 
 def _trial(op: Operator, record: Record, model: CostModel) -> Mapping[str, Any]:
     candidate = Candidate.from_json(record.candidate)
-    actual = [r["shared"] for r in record.resources if r.get("shared") is not None]
+    actual = [r.shared for r in record.resources if r.shared is not None]
     return {
         "us": record.us,
         "predicted_us": model(candidate) * 1e6,

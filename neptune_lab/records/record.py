@@ -57,7 +57,7 @@ class Record:
     low: Time | None = None
     high: Time | None = None
     error: Number | None = None
-    resources: tuple[Mapping[str, Any], ...] = ()
+    resources: tuple[Resources, ...] = ()
     failure: Annotated[str, Words()] | None = None
     when: Line = ""
     command: Annotated[str, Words()] = ""
@@ -77,7 +77,7 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON data."""
-        return {**asdict(self), "params": dict(self.params), "resources": [dict(r) for r in self.resources]}
+        return {**asdict(self), "params": dict(self.params)}
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
@@ -94,10 +94,7 @@ class Record:
                 f"{printable(', '.join(sorted(wrong)))[:500]}",
                 help="export the records again with this version",
             )
-        found = unpack(data, cls, "record", MeasureError)
-        for n, row in enumerate(found.resources):
-            unpack(row, Resources, f"record.resources[{n}]", MeasureError)
-        return found
+        return unpack(data, cls, "record", MeasureError)
 
 
 def dump(records: Iterable[Record]) -> str:

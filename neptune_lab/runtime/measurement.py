@@ -65,7 +65,7 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON data."""
-        return {**asdict(self), "resources": [asdict(r) for r in self.resources]}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Any, where: str = "measurement") -> Measurement:

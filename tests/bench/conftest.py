@@ -17,6 +17,7 @@ from neptune_lab.bench.measured import (
     SetupResult,
 )
 from neptune_lab.bench.setups import Setup, all_setups
+from neptune_lab.runtime.timing import Resources
 
 # Our speedup in the made-up results, whose peers take 100 us.
 SPEEDUP = 2.0
@@ -45,7 +46,7 @@ def made_up_setup(setup: Setup, ours: ContestantResult) -> SetupResult:
 @pytest.fixture(scope="session")
 def made_up() -> BenchmarkResults:
     """Every setup at twice the speed of its peers, on a GPU that does not exist."""
-    resources = ({"kernel": "k", "registers": 128, "spills": 0, "shared": 1024, "warps": 4},)
+    resources = (Resources("k", 128, 0, 1024, 4),)
     ours = ContestantResult(OURS, "ours", "ok", 100.0 / SPEEDUP, error=1e-4, note="tuned", resources=resources)
     setups = tuple(made_up_setup(s, ours) for s in all_setups())
     trials = [

@@ -13,6 +13,7 @@ from neptune_lab.bench.run import BenchmarkPlan, tune_setups
 from neptune_lab.bench.setups import all_setups, tiny_setups
 from neptune_lab.bench.tuning import TUNED_SETUPS, told
 from neptune_lab.records import Record
+from neptune_lab.runtime.timing import Resources
 from neptune_lab.target import Target
 
 G1 = next(s for s in tiny_setups() if s.name == "g1")
@@ -20,7 +21,8 @@ G1 = next(s for s in tiny_setups() if s.name == "g1")
 
 def record(block_q: int, us: float | None, shared: int | None) -> Record:
     candidate = Candidate.of("rolling_update", block_q=block_q, block_kv=16)
-    resources = () if shared is None else ({"kernel": "a", "shared": shared}, {"kernel": "b", "shared": 1})
+    kernels = () if shared is None else (("a", shared), ("b", 1))
+    resources = tuple(Resources(kernel, None, None, size, None) for kernel, size in kernels)
     return Record(
         "w", "gemm_chain", {}, "made-up GPU", "9.0", "0", "0", "s", candidate.to_json(), False, us, resources=resources
     )  # fmt: skip

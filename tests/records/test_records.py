@@ -14,6 +14,7 @@ from neptune_lab import records
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import OPERATORS, attention, find, gemm_chain
 from neptune_lab.records import Record, Store, best, definition_of, workload_key
+from neptune_lab.runtime.timing import Resources
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def record(op):
         low=12.0,
         high=13.0,
         error=2e-4,
-        resources=({"kernel": "k", "registers": 168, "spills": 0, "shared": 1024, "warps": 4},),
+        resources=(Resources("k", 168, 0, 1024, 4),),
         when="2026-01-01T00:00:00+00:00",
         command="nl.tune",
     )

@@ -41,6 +41,7 @@ from neptune_lab.records import Record, Store, best, nearest, read, workload_key
 from neptune_lab.runtime import KernelSpec
 from neptune_lab.runtime.accuracy import read_tensors
 from neptune_lab.runtime.bundle import read_entry, read_manifest
+from neptune_lab.runtime.timing import Resources
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.trace import links, load_trace, save
 
@@ -88,7 +89,7 @@ def _record(**changes: Any) -> Record:
         torch="2.11.0", triton="3.6.0", source="aaaa",
         candidate={"template": "rolling_update", "options": {**TILES, "num_warps": [4], "tie": False}},
         cold=False, us=US, low=12.0, high=13.0, error=2e-4,
-        resources=({"kernel": "k", "registers": 168, "spills": 0, "shared": 1024, "warps": 4},),
+        resources=(Resources("k", 168, 0, 1024, 4),),
         when="2026-01-01T00:00:00+00:00", command="nl.tune",
     )  # fmt: skip
     return replace(made, **changes)
