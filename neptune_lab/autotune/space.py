@@ -160,22 +160,22 @@ class Space:
         Raises:
             TuneError: none was found.
         """
-        found: dict[Candidate, None] = {}
+        drawn: dict[Candidate, None] = {}
         for _ in range(max(ATTEMPTS, 20 * count)):
             subspace = rng.choice(self.subspaces)
             candidate = subspace.candidate(tuple(rng.choice(knob.values) for knob in subspace.knobs))
-            if candidate not in found and self.refusal(candidate) is None:
-                found[candidate] = None
-            if len(found) == count:
+            if candidate not in drawn and self.refusal(candidate) is None:
+                drawn[candidate] = None
+            if len(drawn) == count:
                 break
-        if not found and self.size <= ENUMERATED:
-            found = dict.fromkeys(islice(self, count))  # the rules leave so few that no draw met one
-        if not found:
+        if not drawn and self.size <= ENUMERATED:
+            drawn = dict.fromkeys(islice(self, count))  # the rules leave so few that no draw met one
+        if not drawn:
             raise TuneError(
                 f"none of {ATTEMPTS} candidates fits {self.target}: {self.why_empty(rng)}",
                 help="compile with options of your own",
             )
-        return list(found)
+        return list(drawn)
 
     def why_empty(self, rng: random.Random) -> str:
         """The reason that one candidate is refused for."""

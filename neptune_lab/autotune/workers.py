@@ -114,16 +114,16 @@ class LocalWorkers:
             worker.close()
 
 
-def same_device(found: Sequence[DeviceFacts]) -> DeviceFacts:
+def same_device(devices: Sequence[DeviceFacts]) -> DeviceFacts:
     """The one device that all of these are; MeasureError names two that differ."""
-    for other in found:
-        if (other.name, other.triton, other.torch) != (found[0].name, found[0].triton, found[0].torch):
+    for other in devices:
+        if (other.name, other.triton, other.torch) != (devices[0].name, devices[0].triton, devices[0].torch):
             raise MeasureError(
-                f"the workers differ: {found[0].name} with Triton {found[0].triton} and torch {found[0].torch}, "
+                f"the workers differ: {devices[0].name} with Triton {devices[0].triton} and torch {devices[0].torch}, "
                 f"{other.name} with Triton {other.triton} and torch {other.torch}",
                 help="tune one kind of GPU at a time, with one environment",
             )
-    return found[0]
+    return devices[0]
 
 
 def local(gpus: Sequence[int] | None = None) -> LocalWorkers:

@@ -59,14 +59,14 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
 
     template, options, note = variant.template, dict(variant.options), DEFAULT
     try:
-        found = records.nearest(setup.op, device) if variant.tuned else None
+        nearest_record = records.nearest(setup.op, device) if variant.tuned else None
         kernel = None
-        if found is not None:
-            exact = found.workload == records.workload_key(setup.op)
+        if nearest_record is not None:
+            exact = nearest_record.workload == records.workload_key(setup.op)
             try:
-                check_names(found.options, "the tuning record")
-                kernel = compile(setup.op, found.template, **{**found.options, **options})
-                template, options = found.template, {**found.options, **options}
+                check_names(nearest_record.options, "the tuning record")
+                kernel = compile(setup.op, nearest_record.template, **{**nearest_record.options, **options})
+                template, options = nearest_record.template, {**nearest_record.options, **options}
                 note = "tuned" if exact else "tuned at other sizes"
             except NeptuneError:
                 if exact:

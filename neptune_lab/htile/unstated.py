@@ -276,22 +276,22 @@ def _definite(exprs: tuple[TileExpr, ...], known: Declared) -> Iterator[str]:
     for expr in exprs:
         match expr:
             case Access(tensor=name) | Gather(tensor=name):
-                found = known.dtype(name)
+                dtype = known.dtype(name)
             case Iota() | Scalar():
-                found = "int32"
-            case Literal(dtype=found) | Cast(dtype=found):
+                dtype = "int32"
+            case Literal(dtype=dtype) | Cast(dtype=dtype):
                 pass
             case Elementwise(op=op, args=args):
                 operands = args[1:] if op == "where" else args
-                found = "bool" if op in _BOOLEAN else next(_definite(operands, known), "")
+                dtype = "bool" if op in _BOOLEAN else next(_definite(operands, known), "")
             case Permute(arg=arg) | Reduce(arg=arg):
-                found = next(_definite((arg,), known), "")
+                dtype = next(_definite((arg,), known), "")
             case Dot():
-                found = "float32"
+                dtype = "float32"
             case _:
                 assert_never(expr)
-        if found:
-            yield found
+        if dtype:
+            yield dtype
 
 
 def _values(exprs: tuple[TileExpr, ...]) -> Iterator[float | int | bool]:

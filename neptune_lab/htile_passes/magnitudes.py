@@ -135,9 +135,9 @@ def _value(expr: TileExpr, at: Mapping[str, int]) -> float | None:
     """An expression of scalars at one point of the grid; None if any part of it is not a finite number."""
     match expr:
         case Literal(value=value):
-            found = float(value)
+            magnitude = float(value)
         case Scalar(value=index):
-            found = float(evaluate(index, at))
+            magnitude = float(evaluate(index, at))
         case Cast(arg=arg, dtype=dtype) if dtype.startswith("float"):
             return _value(arg, at)
         case Elementwise(op=op, args=args):
@@ -145,10 +145,10 @@ def _value(expr: TileExpr, at: Mapping[str, int]) -> float | None:
             if None in values:
                 return None
             with np.errstate(all="ignore"):
-                found = float(NUMPY[op](*values))
+                magnitude = float(NUMPY[op](*values))
         case _:
             return None
-    return found if math.isfinite(found) else None
+    return magnitude if math.isfinite(magnitude) else None
 
 
 def _largest(dtype: str) -> float:

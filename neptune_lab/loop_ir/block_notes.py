@@ -32,13 +32,13 @@ _NEEDS = {"repair_by": "repair", "unproved_repair": "repair", "wrong_repair": "u
 
 def notes_of(block: Block) -> tuple[Note, ...]:
     """The block's notes in order; a flag is 1, and names have commas between them."""
-    found: list[Note] = [("companion_of", block.companion_of)] if block.companion_of else []
+    notes: list[Note] = [("companion_of", block.companion_of)] if block.companion_of else []
     if block.repair is not None:
-        found.append(("repair", 1))
-        found += [("repair_by", ",".join(block.repair.by))] if block.repair.by else []
-        found += [("unproved_repair", block.repair.unproved)] if block.repair.unproved is not None else []
-        found += [("wrong_repair", 1)] if block.repair.wrong else []
-    return (*found, ("estimates", ",".join(block.estimates))) if block.estimates else tuple(found)
+        notes.append(("repair", 1))
+        notes += [("repair_by", ",".join(block.repair.by))] if block.repair.by else []
+        notes += [("unproved_repair", block.repair.unproved)] if block.repair.unproved is not None else []
+        notes += [("wrong_repair", 1)] if block.repair.wrong else []
+    return (*notes, ("estimates", ",".join(block.estimates))) if block.estimates else tuple(notes)
 
 
 def with_notes(block: Block, notes: Iterable[tuple[str, str | int, Token]]) -> Block:

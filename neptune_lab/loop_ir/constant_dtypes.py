@@ -88,17 +88,17 @@ def _definite(exprs: Sequence[Expr], dtypes: Mapping[str, str]) -> Iterator[str]
     """The dtypes, from left to right, that do not depend on where the expressions are."""
     for expr in exprs:
         match expr:
-            case Const(_, found) | Cast(found, _):
+            case Const(_, dtype) | Cast(dtype, _):
                 pass
             case Var():
-                found = INDEX
+                dtype = INDEX
             case Load(buffer, _) | Previous(buffer, _, _):
-                found = dtypes.get(buffer, "")
+                dtype = dtypes.get(buffer, "")
             case Op(name, args):
                 boolean = _kind(name) in ("comparison", "logic")
-                found = "bool" if boolean else next(_definite(_parts(name, args)[1], dtypes), "")
-        if found:
-            yield found
+                dtype = "bool" if boolean else next(_definite(_parts(name, args)[1], dtypes), "")
+        if dtype:
+            yield dtype
 
 
 def _values(exprs: Sequence[Expr]) -> Iterator[float | int | bool]:

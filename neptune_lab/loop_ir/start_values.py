@@ -77,7 +77,7 @@ def start_before(program: Program, block: Block, depth: int) -> Program:
         Role.INITIAL,
     )
     program = tree.replace_block(program, block.name, replace(block, init=None))
-    return tree.insert_before(program, path[: depth + 1], (tree.nest(inner, start),))
+    return tree.insert_before(program, path[: depth + 1], (tree.loop_nest(inner, start),))
 
 
 def _bound(it: Iter, extents: Mapping[str, int], predicates: tuple[Expr, ...]) -> Expr | None:

@@ -190,7 +190,7 @@ class TagTable:
         return notes + ([f"{self.hidden} more rows are not shown"] if self.hidden else [])
 
 
-def table(
+def materialized_example(
     trace: TagTrace,
     reference: TagTrace | None = None,
     *,

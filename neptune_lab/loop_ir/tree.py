@@ -205,7 +205,7 @@ def map_loops(program: Program, path: Path, change: Callable[[Loop], Loop]) -> P
     return edit(program, path, one)
 
 
-def nest(loops: list[tuple[str, int]], block: Block) -> Stmt:
+def loop_nest(loops: list[tuple[str, int]], block: Block) -> Stmt:
     """`block` inside fresh serial loops (name, extent), outermost first."""
     stmt: Stmt = block
     for var, extent in reversed(loops):

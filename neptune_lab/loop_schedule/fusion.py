@@ -115,7 +115,7 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
         elif path[: len(target)] == target and isinstance(stmt, Block) and stmt.name != block.name:
             inside.append((stmt, loops[len(target) :]))
     assert isinstance(loop, Loop)
-    outer = {found.var: found.extent for found in (*around, loop)}
+    outer = {candidate.var: candidate.extent for candidate in (*around, loop)}
     # Dataflow first: what is written under the target; then inputs that both read.
     known: dict[tuple[str, int], list[_Anchor]] = {}
     for written in (True, False):
@@ -154,13 +154,13 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
         if it.name in shared:
             iters.append(it)
             continue
-        found = next(((a, value) for a, value in candidates(it) if free(it, value, a)), None)
-        if found is None:
+        candidate = next(((a, value) for a, value in candidates(it) if free(it, value, a)), None)
+        if candidate is None:
             name = unique(it.name, {*outer, *extents}, "_")
             extents[name] = it.extent
             iters.append(replace(it, binding=Var(name)))
             continue
-        anchor, value = found
+        anchor, value = candidate
         inner = {var: extent for var, extent in anchor.inner().items() if var in variables(value)}
         taken.append((anchor, set(inner)))
         extents.update(inner)
@@ -283,7 +283,7 @@ def fuse_naively(program: Program, name: str, target_ref: str) -> Program:
         return program
     program = tree.remove(program, name)
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
-    return tree.append_to_loop(program, target, (tree.nest(list(aligned.inner), moved),))
+    return tree.append_to_loop(program, target, (tree.loop_nest(list(aligned.inner), moved),))
 
 
 def cannot_align(name: str, target_ref: str, loop: str, aligned: Alignment) -> ScheduleError:

@@ -14,7 +14,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.render import as_figure
 from neptune_lab.loop_ir.run import Agreement, compare, run
-from neptune_lab.loop_ir.tag_table import TagTable, table
+from neptune_lab.loop_ir.tag_table import TagTable, materialized_example
 from neptune_lab.loop_ir.tags import record
 from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule.methods import PrimitiveMethods
@@ -386,7 +386,7 @@ class Schedule(PrimitiveMethods):
                 help="operator.random_inputs(0) has the form",
             )
         reference = record(self.definition, arrays)
-        return table(record(program, arrays), reference, rolling=rolling, where=where)
+        return materialized_example(record(program, arrays), reference, rolling=rolling, where=where)
 
 
 __all__ = ["Applied", "Schedule", "Step"]

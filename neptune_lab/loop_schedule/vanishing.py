@@ -71,18 +71,18 @@ def carries_nothing(
 
     def cases(facts: _Cause) -> list[Still | None]:
         """What the term is in each case in which the element is at the point, and `facts` hold."""
-        found: list[Still | None] = []
+        by_case: list[Still | None] = []
         for cause in _causes(element, point):
             if any(facts.get(at, x) != x for at, x in cause.items()):
                 continue  # the facts rule it out
             given = {**cause, **facts}
             known: dict[Expr, float | bool] = {node: given[at] for node, at in placed.items() if at in given}
-            found.append(stands_still(program, reducer, term, known, stand_ins, point))
-        return found
+            by_case.append(stands_still(program, reducer, term, known, stand_ins, point))
+        return by_case
 
-    found = cases({})
-    still = [case for case in found if case is not None]
-    if len(still) < len(found):
+    by_case = cases({})
+    still = [case for case in by_case if case is not None]
+    if len(still) < len(by_case):
         return None
     hidden = any(case.hidden for case in still)
     return Still(

@@ -89,28 +89,28 @@ def _copied(program: Program, block: str, local: str, var: str, suffix: str, ter
     buffers: dict[str, str] = {}
     names: dict[str, str] = {}
     for name in dict.fromkeys((block, local)):
-        _, found, _ = tree.find_block(program, name)
-        tail = found.name.removeprefix(block)
+        _, original, _ = tree.find_block(program, name)
+        tail = original.name.removeprefix(block)
         names[name] = fresh(program, f"{block}_{suffix}{tail}")
-        old = program.buffer(found.writes)
-        same = names[name] if found.writes == name else f"{found.writes.removesuffix(tail)}_{suffix}{tail}"
-        buffers[found.writes] = same if same == names[name] else fresh(program, same)
-        program = with_buffers(program, Buffer(buffers[found.writes], old.shape, old.dtype))
+        old = program.buffer(original.writes)
+        same = names[name] if original.writes == name else f"{original.writes.removesuffix(tail)}_{suffix}{tail}"
+        buffers[original.writes] = same if same == names[name] else fresh(program, same)
+        program = with_buffers(program, Buffer(buffers[original.writes], old.shape, old.dtype))
 
     def retarget(e: Expr) -> Expr:
         return Load(buffers[e.buffer], e.indices) if isinstance(e, Load) and e.buffer in buffers else e
 
-    def copy(found: Block) -> Block:
-        body = found.body
-        if found.name == local:
+    def copy(original: Block) -> Block:
+        body = original.body
+        if original.name == local:
             body = replace(body, value=Op("add", (Load(body.buffer, body.indices), term)))
         body = map_store(body, lambda e: transform(e, retarget))
-        assert found.init is not None
+        assert original.init is not None
         return replace(
-            found,
-            name=names[found.name],
-            body=replace(body, buffer=buffers[found.writes]),
-            init=replace(found.init, buffer=buffers[found.writes]),
+            original,
+            name=names[original.name],
+            body=replace(body, buffer=buffers[original.writes]),
+            init=replace(original.init, buffer=buffers[original.writes]),
             repair=None,
             companion_of=block,
             estimates=(),
@@ -174,12 +174,12 @@ def apply_family(
     for row, member in enumerate(members):
         if member.whole is None:
             continue
-        _, found, _ = tree.find_block(program, member.whole)
-        assert isinstance(found.body.value, Op)
-        carried, added = found.body.value.args
-        dtype = program.buffer(found.writes).dtype
-        spatial = found.body.indices[1:] if found.role is Role.SCAN else found.body.indices
-        tag = own_tag(found, var)
+        _, whole_block, _ = tree.find_block(program, member.whole)
+        assert isinstance(whole_block.body.value, Op)
+        carried, added = whole_block.body.value.args
+        dtype = program.buffer(whole_block.writes).dtype
+        spatial = whole_block.body.indices[1:] if whole_block.role is Role.SCAN else whole_block.body.indices
+        tag = own_tag(whole_block, var)
         sums: list[Expr] = []
         for other in members:
             if other is member:
@@ -188,10 +188,10 @@ def apply_family(
                 sums.append(Cast(dtype, mul(progress.seen_before(tag), progress.terms)))
             else:
                 sums.append(_before(program, other.whole, (tag, *spatial)))
-        values = values_in(found) if step is None else {term.step: step}
+        values = values_in(whole_block) if step is None else {term.step: step}
         value = Op("add", (moved_sum(row, sums, term, values, dtype), added))
-        body = Store(found.body.buffer, found.body.indices, value)
-        program = tree.replace_block(program, member.whole, replace(found, body=body, repair=info))
+        body = Store(whole_block.body.buffer, whole_block.body.indices, value)
+        program = tree.replace_block(program, member.whole, replace(whole_block, body=body, repair=info))
     return program
 
 
@@ -199,12 +199,12 @@ def _with_step(program: Program, members: Sequence[Member], var: str, value: Exp
     """A stage before all sums of the family that computes how far the reference moves at this tag, and its read."""
     block = members[0].whole
     assert block is not None
-    _, found, loops = tree.find_block(program, block)
+    _, reduction, loops = tree.find_block(program, block)
     depth = tree.depth_of(loops, var)
     read = set().union(*(variables(e) for e in loads(value)))
-    tag = variables(own_tag(found, var))
-    along = [it for it in found.iters if it.name in tag]
-    iters = [it for it in found.iters if it.kind == "spatial" and it.name in read and it.name not in tag]
+    tag = variables(own_tag(reduction, var))
+    along = [it for it in reduction.iters if it.name in tag]
+    iters = [it for it in reduction.iters if it.kind == "spatial" and it.name in read and it.name not in tag]
     used = bound_loops(iters)
     name = fresh(program, f"{block}_step")
     index = tuple(Var(it.name) for it in iters)
@@ -213,17 +213,17 @@ def _with_step(program: Program, members: Sequence[Member], var: str, value: Exp
         (*iters, *(replace(it, kind="spatial") for it in along)),
         Store(name, index, value),
         None,
-        tuple(p for p in found.predicates if variables(p) <= used | {x.var for x in loops[: depth + 1]}),
-        origin=found.origin,
+        tuple(p for p in reduction.predicates if variables(p) <= used | {x.var for x in loops[: depth + 1]}),
+        origin=reduction.origin,
         role=Role.ROLLED,
         companion_of=block,
     )
     inner = [(x.var, x.extent) for x in loops[depth + 1 :] if x.var in used]
-    dtype = program.buffer(found.writes).dtype
+    dtype = program.buffer(reduction.writes).dtype
     program = with_buffers(program, Buffer(name, tuple(it.extent for it in iters), dtype))
     names = [name for m in members for name in (m.local, m.whole) if name is not None]
     place = min(tree.find_block(program, name)[0][: depth + 2] for name in names)
-    return tree.insert_before(program, place, (tree.nest(inner, stage),)), Load(name, index)
+    return tree.insert_before(program, place, (tree.loop_nest(inner, stage),)), Load(name, index)
 
 
 def _before(program: Program, block: str, index: tuple[Expr, ...]) -> Expr:

@@ -44,8 +44,8 @@ def write(expr: sympy.Expr, values: dict[sympy.Symbol, Expr], dtype: str) -> Exp
 
     def paired(plus: list[sympy.Expr], minus: list[sympy.Expr]) -> list[tuple[sympy.Expr, sympy.Expr]]:
         """Summands that differ in the moment of a producer alone, r in one and r' in the other."""
-        found = [(a, b) for a in plus for b in minus if str(a).replace("'", "") == str(b).replace("'", "")]
-        return found if len({id(a) for a, _ in found}) == len({id(b) for _, b in found}) == len(found) else []
+        pairs = [(a, b) for a in plus for b in minus if str(a).replace("'", "") == str(b).replace("'", "")]
+        return pairs if len({id(a) for a, _ in pairs}) == len({id(b) for _, b in pairs}) == len(pairs) else []
 
     def difference(a: sympy.Expr, b: sympy.Expr) -> Expr:
         """2 * (r - r'), not 2 * r - 2 * r', which is inf - inf for a large r."""

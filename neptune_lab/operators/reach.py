@@ -134,19 +134,19 @@ def parts(value: Any, name: str = "", reads: Iterable[str] | None = None) -> lis
         name: the variable that holds `value`, by which things inside it are known that have no name of their own.
         reads: the globals that a function reads, sorted; None: they are looked up in its code.
     """
-    found: list[Part] = []
+    reached: list[Part] = []
     if isinstance(value, FunctionType):
         code = value.__code__
         for n, cell in enumerate(value.__closure__ or ()):
-            found.append(("cell", n, code.co_freevars[n], _content(cell)))
+            reached.append(("cell", n, code.co_freevars[n], _content(cell)))
         if value.__defaults__:
-            found += [("default", n, own, v) for n, (own, v) in enumerate(_defaults_of(value).items())]
+            reached += [("default", n, own, v) for n, (own, v) in enumerate(_defaults_of(value).items())]
         if value.__kwdefaults__:
-            found += [("keyword default", own, own, v) for own, v in value.__kwdefaults__.items()]
-        found += [("global", own, own, v) for own, v in _globals_of(value, reads).items()]
+            reached += [("keyword default", own, own, v) for own, v in value.__kwdefaults__.items()]
+        reached += [("global", own, own, v) for own, v in _globals_of(value, reads).items()]
         if value.__dict__:
-            found += [("attribute", own, own, v) for own, v in value.__dict__.items()]
-        return found
+            reached += [("attribute", own, own, v) for own, v in value.__dict__.items()]
+        return reached
     if isinstance(value, partial):
         held = (("func", value.func), ("args", value.args), ("keywords", value.keywords))
         return [

@@ -99,16 +99,16 @@ def attention(
         refuse_gradients(q, k, v)
     reading = read(score_mod, mask_mod)
     problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale
-    found = _kernels.get((problem, reading.key)) if reading.exact else None
-    if found is None:
-        found = _compiled(problem, score_mod, mask_mod, reading)
+    compiled = _kernels.get((problem, reading.key)) if reading.exact else None
+    if compiled is None:
+        compiled = _compiled(problem, score_mod, mask_mod, reading)
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         tell_of_copies(q, k, v)
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    extra = _captured(found, reading, device) if found.captured else ()
+    extra = _captured(compiled, reading, device) if compiled.captured else ()
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
-        return found.kernel.launch(q, k, v, *extra)
-    return torch_op(found.kernel)(q, k, v, *extra)  # fake tensors, and modes that see operators only
+        return compiled.kernel.launch(q, k, v, *extra)
+    return torch_op(compiled.kernel)(q, k, v, *extra)  # fake tensors, and modes that see operators only
 
 
 def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Reading) -> Compiled:

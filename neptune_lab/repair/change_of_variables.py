@@ -117,10 +117,10 @@ def _split_sum(expr: Expr, roles: _Roles) -> Split | None:
         return S.Zero, expr
     if isinstance(expr, Add):
         parts = [_split_sum(arg, roles) for arg in _args(expr)]
-        found = [part for part in parts if part is not None]
-        if len(found) < len(parts):
+        splits = [part for part in parts if part is not None]
+        if len(splits) < len(parts):
             return None
-        return cast(Expr, Add(*(a for a, _ in found))), cast(Expr, Add(*(b for _, b in found)))
+        return cast(Expr, Add(*(a for a, _ in splits))), cast(Expr, Add(*(b for _, b in splits)))
     if isinstance(expr, Mul):
         fixed = [arg for arg in _args(expr) if not roles.has_r(arg) and not roles.has_c(arg)]
         rest = [arg for arg in _args(expr) if arg not in fixed]
@@ -132,9 +132,9 @@ def _split_sum(expr: Expr, roles: _Roles) -> Split | None:
             return sp.log(part[0]), sp.log(part[1])
     if isinstance(expr, (Max, Min)):
         parts = [_split_sum(arg, roles) for arg in _args(expr)]
-        found = [part for part in parts if part is not None]
-        if len(found) == len(parts) and len({b for _, b in found}) == 1:
-            return cast(Expr, expr.func(*(a for a, _ in found))), found[0][1]
+        splits = [part for part in parts if part is not None]
+        if len(splits) == len(parts) and len({b for _, b in splits}) == 1:
+            return cast(Expr, expr.func(*(a for a, _ in splits))), splits[0][1]
     return None
 
 
@@ -216,12 +216,12 @@ def _split_extremum(expr: Expr, roles: _Roles) -> Split | None:
 def _split_common_factor(expr: Add, roles: _Roles) -> Split | None:
     """A1*B + A2*B = (A1 + A2)*B and A*B1 + A*B2 = A*(B1 + B2), else what `factor` finds."""
     parts = [_split_product(arg, roles) for arg in _args(expr)]
-    found = [part for part in parts if part is not None]
-    if len(found) == len(parts):
-        if len({b for _, b in found}) == 1:
-            return cast(Expr, Add(*(a for a, _ in found))), found[0][1]
-        if len({a for a, _ in found}) == 1:
-            return found[0][0], cast(Expr, Add(*(b for _, b in found)))
+    splits = [part for part in parts if part is not None]
+    if len(splits) == len(parts):
+        if len({b for _, b in splits}) == 1:
+            return cast(Expr, Add(*(a for a, _ in splits))), splits[0][1]
+        if len({a for a, _ in splits}) == 1:
+            return splits[0][0], cast(Expr, Add(*(b for _, b in splits)))
     factored = sp.factor(expr)
     return _split_product(factored, roles) if isinstance(factored, (Mul, Pow)) else None
 

@@ -115,10 +115,10 @@ def peers(case: AttentionCase, device: str) -> dict[str, Peer]:
     flash, cuDNN and memory-efficient backends, and FlexAttention, compiled.  SDPA has no soft capping.  A backend that
     does not take a case raises RuntimeError when it is called.
     """
-    found: dict[str, Peer] = {}
+    available: dict[str, Peer] = {}
     if case.cap is None:
         if device == "cpu":
-            found[SDPA_ON_CPU] = lambda q, k, v: _sdpa(case, q, k, v)
+            available[SDPA_ON_CPU] = lambda q, k, v: _sdpa(case, q, k, v)
         else:
             from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -129,12 +129,12 @@ def peers(case: AttentionCase, device: str) -> dict[str, Peer]:
 
                 return run
 
-            found["SDPA flash"] = on(SDPBackend.FLASH_ATTENTION)
-            found["SDPA cuDNN"] = on(SDPBackend.CUDNN_ATTENTION)
-            found["SDPA efficient"] = on(SDPBackend.EFFICIENT_ATTENTION)
+            available["SDPA flash"] = on(SDPBackend.FLASH_ATTENTION)
+            available["SDPA cuDNN"] = on(SDPBackend.CUDNN_ATTENTION)
+            available["SDPA efficient"] = on(SDPBackend.EFFICIENT_ATTENTION)
     if device != "cpu":
-        found["FlexAttention"] = _flex(case, device)
-    return found
+        available["FlexAttention"] = _flex(case, device)
+    return available
 
 
 def _sdpa(case: AttentionCase, q: Any, k: Any, v: Any) -> Any:

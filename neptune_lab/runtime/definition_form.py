@@ -45,11 +45,11 @@ def check_definition(data: Any, where: str, error: Refusal) -> None:
     every variable is an axis of its stage, every operation one that the reference knows; a stage has a spatial axis for
     each dimension of what it writes; every output is written.
     """
-    found: Definition = unpack(data, Definition, where, error)
-    ranks = {t.name: len(t.shape) for t in found.inputs}
-    if len(ranks) != len(found.inputs):
+    definition: Definition = unpack(data, Definition, where, error)
+    ranks = {t.name: len(t.shape) for t in definition.inputs}
+    if len(ranks) != len(definition.inputs):
         raise error(f"{where}.inputs has two tensors of one name")
-    for n, stage in enumerate(found.stages):
+    for n, stage in enumerate(definition.stages):
         place = f"{where}.stages[{n}]"
         axes = [name for name, _ in (*stage.spatial, *stage.reduce)]
         if stage.writes in ranks or len(set(axes)) != len(axes):
@@ -60,11 +60,11 @@ def check_definition(data: Any, where: str, error: Refusal) -> None:
             raise error(f"{place} has a reducer without a reduction, or a reduction without one")
         _expression(stage.value, f"{place}.value", ranks, frozenset(axes), error)
         ranks[stage.writes] = len(stage.shape)
-    written = {stage.writes for stage in found.stages}
-    for name in found.outputs:
+    written = {stage.writes for stage in definition.stages}
+    for name in definition.outputs:
         if name not in written:
             raise error(f"{where}.outputs has {name!r}, which no stage writes")
-    if not found.outputs or not found.inputs:
+    if not definition.outputs or not definition.inputs:
         raise error(f"{where} has no inputs, or no outputs")
 
 

@@ -236,12 +236,12 @@ class _Stage:
             if index[0] == "var":
                 places.append(index_of_axis(index[1], self.within[index[1]], start))
                 continue
-            found = self.value(index)
+            loaded = self.value(index)
             # Where an index is out of range its value is not used: a condition picks another.
-            inside = (found.tensor.to(torch.int64) - start).clamp(0, tensor.shape[axis] - 1)
-            places.append(Named(found.axes, inside))
-        found = take(tensor, places)
-        return Named(found.axes, found.tensor.to(torch.float64)) if tensor.is_floating_point() else found
+            inside = (loaded.tensor.to(torch.int64) - start).clamp(0, tensor.shape[axis] - 1)
+            places.append(Named(loaded.axes, inside))
+        loaded = take(tensor, places)
+        return Named(loaded.axes, loaded.tensor.to(torch.float64)) if tensor.is_floating_point() else loaded
 
     def reduced(self, reducer: str, term: Expression, keep: tuple[str, ...]) -> Named:
         """The term folded over every variable that is not in `keep`."""

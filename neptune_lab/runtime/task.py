@@ -77,13 +77,13 @@ class Task:
             MeasureError: it has another form, or an input has neither a value of its shape and dtype nor a way to draw
                 it.
         """
-        found = unpack(data, _Form, "task", MeasureError)
-        check_definition(found.definition, "task.definition", MeasureError)
-        task = cls(found.workload, found.definition, found.draws, values, found.seed, found.cold)
+        form = unpack(data, _Form, "task", MeasureError)
+        check_definition(form.definition, "task.definition", MeasureError)
+        task = cls(form.workload, form.definition, form.draws, values, form.seed, form.cold)
         for spec in task.inputs:
             if spec.name in values:
                 _check_value(spec, values[spec.name])
-            elif spec.name not in found.draws:
+            elif spec.name not in form.draws:
                 raise MeasureError(
                     f"input {spec.name!r} has no value, and no way to draw one",
                     help="give the input a value, or a way to draw one",

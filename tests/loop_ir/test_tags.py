@@ -27,7 +27,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.roles import RepairInfo, Role
 from neptune_lab.loop_ir.run import run
-from neptune_lab.loop_ir.tag_table import table
+from neptune_lab.loop_ir.tag_table import materialized_example
 from neptune_lab.loop_ir.tags import TagTrace, record
 from neptune_lab.operators import attention, softmax
 
@@ -119,7 +119,7 @@ def values(trace: TagTrace, buffer: str, index: tuple[int, ...]) -> list[float]:
 
 def row(trace: TagTrace, label: str, kind: str = "value") -> list[tuple[float, str]]:
     """(value, signs) of each cell that is there."""
-    found = table(trace, record(FIGURE_1A, {"inp": INP}), rolling="j").row(label, kind)  # type: ignore[arg-type]
+    found = materialized_example(trace, record(FIGURE_1A, {"inp": INP}), rolling="j").row(label, kind)  # type: ignore[arg-type]
     return [(cell.value, cell.signs) for cell in found.cells if cell is not None]
 
 
@@ -184,7 +184,9 @@ def test_a_map_that_only_repaired_blocks_use_is_repaired_with_them() -> None:
 
 
 def test_the_table_says_which_tag_was_seen_and_what_should_be() -> None:
-    naive = table(record(FIGURE_1B, {"inp": INP}), record(FIGURE_1A, {"inp": INP}), rolling="j", where={"i": 0})
+    naive = materialized_example(
+        record(FIGURE_1B, {"inp": INP}), record(FIGURE_1A, {"inp": INP}), rolling="j", where={"i": 0}
+    )
     assert naive.columns == ("j = 0", "j = 1", "j = 2", "j = 3")
     assert [r.label for r in naive.rows] == ["xmax[0]", "xexp[0, j]", "xsum[0]"]
     cell = naive.row("xexp[0, j]").cells[1]
@@ -192,7 +194,7 @@ def test_the_table_says_which_tag_was_seen_and_what_should_be() -> None:
     assert [(r.text, r.state) for r in cell.reads] == [("xmax⟨1⟩", "early")]
     assert (cell.tag, cell.sign, cell.should_be) == ((("i", 0), ("j", 1)), "early", pytest.approx(np.exp(3 - 5)))
     assert naive.to_text() == NAIVE_TEXT
-    repaired = table(record(figure_1c(), {"inp": INP}), rolling="j", where={"i": 0})
+    repaired = materialized_example(record(figure_1c(), {"inp": INP}), rolling="j", where={"i": 0})
     assert repaired.columns[0] == "before j"
     assert [(r.label, r.kind) for r in repaired.rows] == [
         ("xmax_1[0]", "value"),
@@ -235,7 +237,7 @@ def test_html_has_signs_beside_colours_and_stands_alone() -> None:
         def handle_data(self, data):
             self.text += data
 
-    naive = table(record(FIGURE_1B, {"inp": INP}), record(FIGURE_1A, {"inp": INP}), rolling="j")
+    naive = materialized_example(record(FIGURE_1B, {"inp": INP}), record(FIGURE_1A, {"inp": INP}), rolling="j")
     html = naive._repr_html_()
     parser = Tags()
     parser.feed(html)
@@ -246,14 +248,14 @@ def test_html_has_signs_beside_colours_and_stands_alone() -> None:
     assert "currentColor" in html
     assert not any(word in html for word in ("http", "src=", "<script", "url("))
     hostile = Program("a<b>&", *(getattr(FIGURE_1A, n) for n in ("params", "outputs", "buffers", "body")))
-    assert "a&lt;b&gt;&amp;" in table(record(hostile, {"inp": INP}), rolling="j").to_html()
+    assert "a&lt;b&gt;&amp;" in materialized_example(record(hostile, {"inp": INP}), rolling="j").to_html()
 
 
 def test_long_tables_say_what_they_hide() -> None:
-    short = table(record(FIGURE_1A, {"inp": INP}), rolling="j", max_rows=2)
+    short = materialized_example(record(FIGURE_1A, {"inp": INP}), rolling="j", max_rows=2)
     assert (len(short.rows), short.hidden) == (2, 4)
     assert "4 more rows are not shown" in short.to_text()
-    only = table(record(FIGURE_1A, {"inp": INP}), rolling="j", buffers=("xsum",))
+    only = materialized_example(record(FIGURE_1A, {"inp": INP}), rolling="j", buffers=("xsum",))
     assert [r.label for r in only.rows] == ["xsum[0]", "xsum[1]"]
 
 
@@ -349,7 +351,7 @@ def test_scheduled_attention_reads_nothing_too_early(template: str) -> None:
     assert trace.early() == ()
     assert {"repaired", "final", "carried"} == {r.state for w in trace.events for r in w.reads}
     np.testing.assert_allclose(trace.values["out"], reference.values["out"], rtol=4e-3, atol=1e-3)
-    shown = table(trace, reference, rolling="j0", where={"i": 3, "d": 1})
+    shown = materialized_example(trace, reference, rolling="j0", where={"i": 3, "d": 1})
     out = shown.row("out[0, 0, 3, 1]").cells[-1]
     assert out is not None
     assert (out.sign, out.right) == ("right", True)
@@ -374,6 +376,6 @@ def test_wrong_inputs_and_names_are_refused() -> None:
         record(outside, {"inp": INP})
     trace = record(FIGURE_1A, {"inp": INP})
     with pytest.raises(ScheduleError, match=r"figure1 has no loop 'j0'(.|\n)*loops: i, j"):
-        table(trace, rolling="j0")
+        materialized_example(trace, rolling="j0")
     with pytest.raises(ScheduleError, match=r"no row 'xsum\[2\]'(.|\n)*did you mean 'xsum\[1\]'"):
-        table(trace, rolling="j").row("xsum[2]")
+        materialized_example(trace, rolling="j").row("xsum[2]")

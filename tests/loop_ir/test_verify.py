@@ -249,7 +249,7 @@ def test_a_block_of_a_hand_made_program():
     store = Store("o", (Var("i"),), Load("x", (Var("i"),)))
     block = Block("o", (Iter("i", 3, "spatial", Var("i")),), store)
     buffers = (Buffer("x", (3,), "float32"), Buffer("o", (3,), "float32"))
-    program = Program("p", ("x", "o"), ("o",), buffers, (tree.nest([("i", 3)], block),))
+    program = Program("p", ("x", "o"), ("o",), buffers, (tree.loop_nest([("i", 3)], block),))
     verify(program)
     with pytest.raises(ScheduleError, match="'o' does not write all of the output 'o': index 0 takes 2"):
-        verify(replace(program, body=(tree.nest([("i", 2)], block),)))
+        verify(replace(program, body=(tree.loop_nest([("i", 2)], block),)))

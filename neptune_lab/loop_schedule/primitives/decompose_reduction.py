@@ -28,7 +28,7 @@ def decompose_reduction(program: Program, *, block: BlockName, loop: OwnLoopRef)
     Raises:
         ScheduleError: the block has no start value, or folds along a loop outside `loop`.
     """
-    _, found, loops = tree.find_block(program, block)
+    _, reduction, loops = tree.find_block(program, block)
     named, var = loop_ref(loop)
     if named != block:
         raise ScheduleError(
@@ -37,16 +37,16 @@ def decompose_reduction(program: Program, *, block: BlockName, loop: OwnLoopRef)
             help=f"name the loop '{block}.{var}'; the loops around {block}: {', '.join(x.var for x in loops)}",
         )
     tree.find_loop(program, block, var)
-    if not found.is_reduction or found.init is None:
+    if not reduction.is_reduction or reduction.init is None:
         raise ScheduleError(
             f"block {block!r} has no start value to take out: "
-            + ("it has been taken out already" if found.is_reduction else "it is not a reduction"),
+            + ("it has been taken out already" if reduction.is_reduction else "it is not a reduction"),
             node=block,
             help="name a sum, max or other reduction that still starts itself",
         )
     # Formal statement: the start value is written once, i.e. no loop outside `loop` folds.
     depth = tree.depth_of(loops, var)
-    folded = bound_loops(it for it in found.iters if it.kind == "reduce")
+    folded = bound_loops(it for it in reduction.iters if it.kind == "reduce")
     outside = [x.var for x in loops[:depth] if x.var in folded]
     if outside:
         raise ScheduleError(
@@ -55,6 +55,6 @@ def decompose_reduction(program: Program, *, block: BlockName, loop: OwnLoopRef)
             node=block,
             help=f"decompose_reduction({block!r}, '{block}.{outside[0]}')",
         )
-    result = start_before(program, found, depth)
+    result = start_before(program, reduction, depth)
     made = tuple(b.name for b in tree.blocks(result) if not tree.has_block(program, b.name))
-    return plain("decompose_reduction", result, f"{found.writes} gets its start value before {var}.", made)
+    return plain("decompose_reduction", result, f"{reduction.writes} gets its start value before {var}.", made)

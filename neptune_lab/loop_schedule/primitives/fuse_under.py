@@ -100,5 +100,5 @@ def _put_first(program: Program, block: str, loop: str) -> Program:
             iters.append(replace(it, binding=Var(name)))
     predicates = tuple(p for p in aligned.predicates if variables(p) <= outer | kept.keys())
     moved = replace(found, iters=tuple(iters), predicates=predicates)
-    program = tree.insert_before(program, (*target, 0), (tree.nest(list(kept.items()), moved),))
+    program = tree.insert_before(program, (*target, 0), (tree.loop_nest(list(kept.items()), moved),))
     return tree.edit(program, tree.find_block(program, block)[0][:1], lambda _: ())

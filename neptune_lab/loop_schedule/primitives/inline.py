@@ -31,20 +31,20 @@ def inline(program: Program, *, block: BlockName) -> Outcome:
     Raises:
         ScheduleError: the block is a reduction, writes an output, or carries a value between iterations.
     """
-    _, found, _ = tree.find_block(program, block)
-    if found.role in (Role.SCAN, Role.CURRENT, Role.RETIRE, Role.INITIAL):
+    _, inlined, _ = tree.find_block(program, block)
+    if inlined.role in (Role.SCAN, Role.CURRENT, Role.RETIRE, Role.INITIAL):
         raise ScheduleError(
             f"block {block!r} carries a value from one iteration to the next: it cannot be inlined",
             node=block,
             help=_HELP,
         )
-    if reducer_of(found) is not None or found.writes in program.outputs:
-        what = "is a reduction" if reducer_of(found) is not None else f"writes the output {found.writes!r}"
+    if reducer_of(inlined) is not None or inlined.writes in program.outputs:
+        what = "is a reduction" if reducer_of(inlined) is not None else f"writes the output {inlined.writes!r}"
         raise ScheduleError(f"block {block!r} {what}: it cannot be inlined", node=block, help=_HELP)
-    if reducer_of(found) is None and found.writes not in program.outputs and _alone(program, block):
+    if reducer_of(inlined) is None and inlined.writes not in program.outputs and _alone(program, block):
         result = program
-        for reader in readers_of(program, found.writes):
-            result = maps.inline(result, found, reader.name)
+        for reader in readers_of(program, inlined.writes):
+            result = maps.inline(result, inlined, reader.name)
     else:
         result = apply_in_tvm(program, "inline", block, lambda s: s.compute_inline(s.get_sblock(block)), help=_HELP)
     return plain("inline", result, f"{block} is written into its consumers.")

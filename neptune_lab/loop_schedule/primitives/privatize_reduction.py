@@ -78,8 +78,8 @@ def privatize(program: Program, name: str, loop: str, part: Role, *, outside: bo
     reduction = match_reduction(block)
     depth = tree.depth_of(loops, loop)
     it, step, rest = rolled_iter(block, loop)
-    inside = {found.var: found.extent for found in loops[depth + 1 :]}
-    outer_vars = {found.var for found in loops[:depth]}
+    inside = {around.var: around.extent for around in loops[depth + 1 :]}
+    outer_vars = {around.var for around in loops[:depth]}
     if variables(rest) & outer_vars:
         raise ScheduleError(
             f"block {name!r} reduces along {loop!r} and along an outer loop as well",
@@ -153,7 +153,7 @@ def privatize(program: Program, name: str, loop: str, part: Role, *, outside: bo
     shape = (*buffer.shape[:axis], whole, *buffer.shape[axis:])
     program = with_buffers(program, Buffer(local_buffer, shape, buffer.dtype))
     program = tree.replace_block(program, name, local)
-    return Private(program, local_name, tree.nest(list(ordered.items()), combined))
+    return Private(program, local_name, tree.loop_nest(list(ordered.items()), combined))
 
 
 def _bounds(predicate: Expr, it: Iter, loop: str) -> bool:

@@ -120,8 +120,8 @@ def retire_tags(program: Program, *, block: BlockName) -> Outcome:
     start_block = copy(f"{block}_start", previous, start, Role.INITIAL)
     next_block = copy(f"{block}_next", previous, Load(current, indices), Role.RETIRE)
     loop_path, _, _ = tree.find_loop(program, block, loop)
-    program = tree.append_to_loop(program, loop_path, (tree.nest(inner, next_block),))
-    program = tree.insert_before(program, loop_path, (tree.nest(inner, start_block),))
+    program = tree.append_to_loop(program, loop_path, (tree.loop_nest(inner, next_block),))
+    program = tree.insert_before(program, loop_path, (tree.loop_nest(inner, start_block),))
     note = (
         f"{name} keeps two values instead of one a tag: {previous} from the iteration before, {current} from this one; "
         f"{previous} starts as {start.value}."

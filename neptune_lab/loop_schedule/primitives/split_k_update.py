@@ -96,7 +96,7 @@ def fuse_and_privatize(program: Program, name: str, loop: str) -> tuple[Program,
     program = tree.replace_block(program, name, replace(block, name=held))
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
     moved = replace(block, iters=aligned.iters, predicates=aligned.predicates)
-    program = tree.append_to_loop(program, target, (tree.nest(list(aligned.inner), moved),))
+    program = tree.append_to_loop(program, target, (tree.loop_nest(list(aligned.inner), moved),))
     made = _private(program, name, var, loop)
     assert made.global_stmt is not None
     return tree.replace_nest(made.program, held, (made.global_stmt,)), made.local
@@ -174,7 +174,7 @@ def split_k_update(
     phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), done.sound)]
     there = names_under(program, loop)
 
-    found: list[LocalAndGlobal] = []
+    split_producers: list[LocalAndGlobal] = []
     if not above.producers:
         nothing_to_repair("split_k_update", block, given)
     for producer in above.producers:
@@ -192,56 +192,57 @@ def split_k_update(
                 loop = f"{made}.{var}"  # the loop stays where it is; its block is the local half now
         half = local_and_global(program, producer, loop)
         assert half is not None
-        found.append(half)
+        split_producers.append(half)
     for kept in done.kept:
         program = run_along(roll(program, kept, loop), kept, var)
-        for half in found:
+        for half in split_producers:
             program = replace_tensor_reads(program, kept, half, var)
     program, local = fuse_and_privatize(program, block, loop)
-    for half in found:
+    for half in split_producers:
         program = replace_tensor_reads(program, local, half, var)
     check_reads(program, sorted(names_under(program, loop) - there), loop)
     early = tuple(
         (b, writer.name)
         for b in (*done.kept, local)
-        for half in found
+        for half in split_producers
         if reads(tree.find_block(program, b)[1], half.local) and (writer := writer_of(program, half.local)) is not None
     )
-    names = ", ".join(h.local for h in found)
-    wrong = bool(found) and tree.find_loop(program, *loop_ref(loop))[1].extent > 1
+    names = ", ".join(h.local for h in split_producers)
+    wrong = bool(split_producers) and tree.find_loop(program, *loop_ref(loop))[1].extent > 1
     note = f"{local} folds each split on its own, and {block} folds the splits."
-    if found:
+    if split_producers:
         note = f"{local} folds each split on its own, reading {names} instead of the whole: "
         note += "the numbers are wrong." if wrong else "there is one split, so the numbers still hold."
     phases.append(
         Phase("naive", "naive fusion and privatisation", note, program, wrong=wrong, reads_early=early if wrong else ())
     )
-    if not found:
+    if not split_producers:
         phases.append(Phase("repaired", "split program", "There is nothing to repair.", program))
         return Outcome(program, tuple(phases), (local,))
 
-    axes: dict[str, int | None] = {half.local: half.axis for half in found}
+    axes: dict[str, int | None] = {half.local: half.axis for half in split_producers}
     if given is not None:
-        given = replace(given, shown=tuple((half.local, half.whole) for half in found))
+        given = replace(given, shown=tuple((half.local, half.whole) for half in split_producers))
     h, solved = solve_repair(program, "split_k_update", block, asked, local, axes, done.kept, tuple(phases), given)
     phases.append(solved)
     for reader in (*done.kept, local):
         _, reading, _ = tree.find_block(program, reader)
         program = tree.replace_block(program, reader, guard_reads(reading, h, program, ends=False))
-    program = tree.replace_block(program, block, _combined(program, block, found, h))
-    note = (
-        f"{block} repairs each split's value from {names} to {', '.join(h.whole for h in found)} as it combines them."
-    )
+    program = tree.replace_block(program, block, _split_k_apply_repair_term(program, block, split_producers, h))
+    whole = ", ".join(producer.whole for producer in split_producers)
+    note = f"{block} repairs each split's value from {names} to {whole} as it combines them."
     phases.append(repaired_phase("repaired program", note, program, h))
     return Outcome(program, tuple(phases), (local,))
 
 
-def _combined(program: Program, name: str, found: list[LocalAndGlobal], repair: Repair) -> Block:
+def _split_k_apply_repair_term(
+    program: Program, name: str, split_producers: list[LocalAndGlobal], repair: Repair
+) -> Block:
     """The global block with h on the right of f (Eq. 11)."""
     _, block, _ = tree.find_block(program, name)
     reduction = match_reduction(block)
     tag = next(i.name for i in block.iters if i.kind == "reduce")
-    by_local = {half.local: half for half in found}
+    by_local = {half.local: half for half in split_producers}
 
     def previous(buffer: str, index: tuple[Expr, ...]) -> Expr:
         axis = by_local[buffer].axis

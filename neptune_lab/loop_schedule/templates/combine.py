@@ -16,7 +16,7 @@ from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import Nest
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import bind_grid, extent_of, free_axis, note_refusal, tile_loops
-from neptune_lab.loop_schedule.templates.fusing import fuse_after, own_loops, spread_again, walk_again
+from neptune_lab.loop_schedule.templates.fusing import fuse_after, own_loops, recompute_over_column, spread_again
 from neptune_lab.loop_schedule.templates.knobs import Knobs
 
 # Elements of all splits that a program combines at a time: 64 for each lane of four warps.
@@ -87,7 +87,7 @@ def _share_out(
         if not spread and axis is not None and (loop := spread_again(sch, name, AGAIN)) is not None:
             spread.append(loop)
         else:
-            walk_again(sch, name, block_kv)
+            recompute_over_column(sch, name, block_kv)
     if not spread and axis is not None and wide is not None and (loop := _loop_of(sch, wide, columns[0])) is not None:
         each = size // wide.iter(columns[0]).extent
         spread += filter(None, [_spread(sch, loop, max(1, ELEMENTS // each))])

@@ -76,7 +76,7 @@ def fuse_after(
         members: reductions that may come too, though they read what another kernel computed.
 
     Returns:
-        Outputs that run along the whole column once more (a normalised row), for `walk_again`.
+        Outputs that run along the whole column once more (a normalised row), for `recompute_over_column`.
     """
     if grid is None:
         return ()
@@ -132,7 +132,7 @@ def _again(sch: Schedule, name: str, grid: str) -> tuple[str, ...]:
     return (name,) if _first_that_works(sch.fuse_under, sch.reverse_compute_at)(name, grid) else ()
 
 
-def walk_again(sch: Schedule, name: str, block_kv: int) -> None:
+def recompute_over_column(sch: Schedule, name: str, block_kv: int) -> None:
     """An output that runs along the column once more does so in tiles of `block_kv`, in order."""
     columns = _columns(sch.definition, dimensions(sch.definition))[name]
     for loop in own_loops(sch, name):
@@ -173,4 +173,4 @@ def _columns(definition: Program, dims: Dimensions) -> dict[str, tuple[str, ...]
     }
 
 
-__all__ = ["fuse_after", "fuse_before", "join", "own_loops", "spread_again", "walk_again"]
+__all__ = ["fuse_after", "fuse_before", "join", "own_loops", "recompute_over_column", "spread_again"]

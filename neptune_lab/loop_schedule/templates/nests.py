@@ -39,7 +39,7 @@ from neptune_lab.loop_schedule.templates.common import (
     tile_loops,
     tile_nest,
 )
-from neptune_lab.loop_schedule.templates.fusing import fuse_after, fuse_before, join, own_loops, walk_again
+from neptune_lab.loop_schedule.templates.fusing import fuse_after, fuse_before, join, own_loops, recompute_over_column
 from neptune_lab.loop_schedule.templates.knobs import Knobs, Options, knobs_of, splits_of
 
 # Elements of the largest tile that each program of a nest folds once more for itself.
@@ -147,7 +147,7 @@ def roll_nest(sch: Schedule, work: Work, n: int) -> None:
     again = fuse_after(sch, nest, nest.first, grid, planned_later(sch, work, n))
     fuse_before(sch, nest, grid, _rolling(work))
     for name in again:
-        walk_again(sch, name, knobs.block_kv)
+        recompute_over_column(sch, name, knobs.block_kv)
     work.spreads.append(partial(spread_output, sch, nest, knobs))
     work.loops.append(loop)
     work.contractions += [contraction] if contraction else []
@@ -189,7 +189,7 @@ def hold_nest(sch: Schedule, work: Work, n: int) -> None:
     again = fuse_after(sch, nest, nest.first, grid, planned_later(sch, work, n), nest.chain)
     fuse_before(sch, nest, grid, whole=True)
     for name in again:
-        walk_again(sch, name, knobs.block_kv)
+        recompute_over_column(sch, name, knobs.block_kv)
     kernel = tree.find_block(sch.program, nest.first)[0][0]
     left = tuple(b for b in nest.chain if tree.find_block(sch.program, b)[0][0] != kernel)
     if left:

@@ -189,12 +189,12 @@ class _Machine:
                 return self.convert(self.expr(arg, env), dtype)
             case Op(name, args):
                 parts = [self.expr(a, env) for a in args]
-                found = np.asarray(NUMPY[name](*parts))
+                result = np.asarray(NUMPY[name](*parts))
                 if OPERATIONS[name].absolute_error and self.moved:
-                    found = found + self.moved
+                    result = result + self.moved
                 if not OPERATIONS[name].exact:
-                    found = self.rounded(found)
+                    result = self.rounded(result)
                 # NumPy computes a function of whole numbers in float64; single precision is what was written.
                 written = self.wide or name == "select" or any(np.asarray(p).dtype == np.float64 for p in parts)
-                return found if written or found.dtype != np.float64 else found.astype(np.float32)
+                return result if written or result.dtype != np.float64 else result.astype(np.float32)
         raise TypeError(f"{type(e).__name__} is not part of a definition")
