@@ -274,7 +274,7 @@ def test_kernels_read_live_captures(template: str) -> None:
 
 def test_a_live_number_is_no_number_while_the_mod_is_traced() -> None:
     on = torch.tensor(True)
-    with pytest.raises(DefinitionError, match="asks for the truth of a value that differs"):
+    with pytest.raises(DefinitionError, match="needs one truth value of an expression that differs"):
         general(mask_mod=lambda b, h, q, kv: q >= kv if on else q < kv, live=True)
 
 
