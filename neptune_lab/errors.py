@@ -1,9 +1,9 @@
 """Every error that neptune_lab raises on purpose.
 
-One root, one class a stage, so that callers (the command line, the widgets, a tuner) can tell "this schedule
+One root, one class per stage, so that callers (the command line, the widgets, a tuner) can tell "this schedule
 is illegal" from "this program is broken" without reading text.  A message names the argument or node, what was
-found, what was expected, and what would help; `node` carries the stable node id where there is one, so that a
-view can stand the error at its line.
+found, what was expected, and a fix; `node` is the stable node id, if there is one, so that a view can
+show the error at its line.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = Fa
 
 
 class LongRun:
-    """The file that a long run saves after each step. Where that fails the run goes on, and its text is kept.
+    """The file that a long run saves after each step. If that fails, the run continues and keeps the text.
 
     Args:
         path: of the file.
@@ -117,7 +117,7 @@ class LongRun:
 def _elsewhere(path: Path) -> Path:
     try:
         folder = Path(tempfile.gettempdir())
-    except OSError:  # there is none that can be written
+    except OSError:  # no folder can be written
         folder = Path.cwd()
     return folder / f"{path.stem}-{os.getpid()}{path.suffix}"
 

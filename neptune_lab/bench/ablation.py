@@ -1,4 +1,4 @@
-"""Our kernel with one thing changed, to see what that thing is worth (Neptune, Figure 10)."""
+"""Our kernel with one option changed, to measure its effect (Neptune, Figure 10)."""
 
 from __future__ import annotations
 

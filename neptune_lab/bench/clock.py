@@ -19,7 +19,7 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Samples:
-    """Microseconds a launch, one a turn.
+    """Microseconds per launch, one per turn.
 
     Args:
         us: in the order in which they were taken; none where the call failed.
@@ -34,7 +34,7 @@ class KernelTimer(Protocol):
     """What times calls."""
 
     def quick(self, call: Call) -> float:
-        """Microseconds of a call, roughly, after a call to warm up."""
+        """Approximate microseconds of a call, after a warm-up call."""
         ...
 
     def times(self, calls: Mapping[str, Call], cold: bool) -> dict[str, Samples]:

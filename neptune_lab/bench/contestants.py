@@ -1,4 +1,4 @@
-"""Everyone who takes part in a setup, ours and the peers, made ready on the same tensors and checked."""
+"""All contestants of a setup, our kernels and the peers, prepared on the same tensors and checked."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def attention(
     """
     batch, heads, rows, _ = q.shape
     kv_heads, kv_len = k.shape[1], k.shape[2]
-    # The heads of a group stand below each other, so that no key is copied.
+    # The heads of a group become rows below each other, so that no key is copied.
     packed = q.reshape(batch, kv_heads, -1, q.shape[-1])
     score = (packed @ k.transpose(-1, -2)).reshape(batch, heads, rows, kv_len).to(wide) * case.scale
     head = torch.arange(first_head, first_head + heads, device=q.device)[:, None, None].to(wide)

@@ -19,7 +19,7 @@ from neptune_lab.runtime.timing import measure
 _COPIED = 1 << 31
 _MATMUL = 8192
 
-# What nvidia-smi is asked, and what we call it.  Nothing is ever set.
+# Fields that nvidia-smi is queried for, and our names of them.  Nothing is set.
 _LOAD = {
     "sm_mhz": "clocks.sm",
     "memory_mhz": "clocks.mem",

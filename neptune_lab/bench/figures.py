@@ -1,4 +1,4 @@
-"""The papers' figures for the GPU at hand, drawn with plotly from a run's results.
+"""The papers' figures for the measured GPU, drawn with plotly from a run's results.
 
 Neptune: Figures 8, 16 and 17 (relative performance over lengths), 9 (throughput over batch), 10 (ablation), 11 (norms
 and performer).  MCFuser: Figures 8 (chains and modules), 10 (shared memory) and 11 (the model).
@@ -150,7 +150,7 @@ def relative(results: BenchmarkResults, kind: str) -> Drawn | None:
 
 
 def _grid(titles: Sequence[str], columns: int = _COLUMNS, row_height: int = 260, **more: Any) -> go.Figure:
-    """Subplots with a title each, `columns` a row, with as much space between rows however many there are."""
+    """Subplots with titles, `columns` per row, with the same space between rows for any number of rows."""
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
     height = 110 + row_height * rows

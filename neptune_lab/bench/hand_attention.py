@@ -5,7 +5,7 @@ shape.  It takes fp16 attention without a score change: global or causal, with o
 "FlashAttention-2", 2023, Algorithm 1).
 """
 
-# A launch `kernel[grid](...)` and `tl.range` are not what a type checker takes them for.
+# A launch `kernel[grid](...)` and `tl.range` confuse type checkers.
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _forward(
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Queries and keys a tile, warps, and stages of the loads."""
+    """Queries and keys per tile, warps, and stages of the loads."""
 
     queries: int
     keys: int

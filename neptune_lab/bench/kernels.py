@@ -31,7 +31,7 @@ MOST_SOURCE = 4 * MIB
 
 @dataclass(frozen=True)
 class Compiled:
-    """One kernel of ours, ready to load; or why there is none.
+    """One of our kernels, ready to load, or the reason why there is none.
 
     Args:
         spec: the module and how it is called; None where it was refused.
@@ -51,7 +51,7 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
     """The setup's kernel, compiled now; needs TVM.
 
     Args:
-        device: whose records of tuning to use, by its name; the GPU at hand where None.
+        device: the GPU whose tuning records are used, by its name; None: the local GPU.
     """
     from neptune_lab import records
     from neptune_lab.pipeline import compile

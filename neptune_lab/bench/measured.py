@@ -53,7 +53,7 @@ class ContestantResult:
         us, low, high: median, tenth and ninetieth percentile, in microseconds.
         runs: how many times were taken.
         error: the relative error of the worst block against float64.
-        note: why it has no time, or what else to know of it.
+        note: why it has no time, or other remarks.
         options: the template's and emitter's options of a kernel of ours.
         resources: registers, spills, shared memory and warps of each launched kernel of ours.
     """

@@ -41,7 +41,7 @@ class Ready:
         call: launches once.
         note: what it turned out to be, such as the configuration that won.
         options: of our kernels.
-        resources: what its launched kernels take, asked after a call.
+        resources: resources of its launched kernels, read after a call.
     """
 
     call: Callable[[], Any]
@@ -115,7 +115,7 @@ def _plain_refuses(setup: Setup, memory: int) -> str:
         return ""
     batch, heads = setup.op.inputs[0].shape[:2]
     case = setup.case
-    need = batch * heads * case.q_len * case.kv_len * 8  # scores in float32, and what stands beside them
+    need = batch * heads * case.q_len * case.kv_len * 8  # scores in float32, and temporaries
     return f"the score matrix needs about {need / 1e9:.0f} GB" if need > _SHARE * memory else ""
 
 

@@ -91,7 +91,7 @@ def _attention(setup: Setup, tensors: Sequence[torch.Tensor], scores: int) -> Re
 def _pieces(
     places: Sequence[tuple[int, int, int]], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: int, rows: int
 ) -> Iterator[tuple[Index, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
-    """Where a piece of the answer stands, and the queries, keys and values that it needs, in float64."""
+    """The position of a part of the result, and the queries, keys and values that it needs, in float64."""
     for b, head, row in places:
         index = (slice(b, b + 1), slice(head * group, (head + 1) * group), slice(row, row + rows))
         own = (slice(b, b + 1), slice(head, head + 1))

@@ -130,7 +130,7 @@ def for_readme(results: BenchmarkResults) -> str:
 
 
 def write_readme(path: Path, results: BenchmarkResults) -> None:
-    """Replaces what stands between the markers in the file.
+    """Replaces the text between the markers in the file.
 
     Raises:
         MeasureError: the file has no such markers, or not once each and in order.

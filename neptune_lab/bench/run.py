@@ -74,7 +74,7 @@ def run(
 
     Raises:
         MeasureError: the file is of another device, or the GPU was lost (what was measured is in the file, and
-            another start goes on).
+            another start resumes).
         FileError: results cannot be written; where that happens after the start, it says where they are.
     """
     began = time.monotonic()

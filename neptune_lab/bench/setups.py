@@ -61,7 +61,7 @@ class Setup:
 
     @cached_property
     def op(self) -> Operator:
-        """The operator; TVM is loaded only when its program is asked for."""
+        """The operator; TVM is loaded only when its program is used."""
         return find(self.operator)(**self.sizes)
 
     @property

@@ -70,7 +70,7 @@ def _by_row(setups: Iterable[SetupResult]) -> dict[str, list[SetupResult]]:
 
 
 def axis(setup: SetupResult) -> int:
-    """Where a setup stands on its figure's axis: its length, or columns."""
+    """A setup's position on its figure's axis: its length, or columns."""
     for name in ("kv_len", "cols", "seq", "n"):
         if name in setup.sizes:
             return int(setup.sizes[name])
@@ -180,7 +180,7 @@ def summary(results: BenchmarkResults) -> str:
     """Where and with what the run was made, in a few lines of Markdown."""
     lines = [f"{results.device.get('name')}, {results.started}, {results.seconds:.0f} s, {len(results.setups)} setups."]
     if not results.is_gpu:
-        lines.append("**Not a GPU: numbers were checked, times say nothing.**")
+        lines.append("**Not a GPU: numbers were checked, times mean nothing.**")
     if results.rates:
         rates = results.rates
         lines.append(
@@ -196,13 +196,13 @@ def summary(results: BenchmarkResults) -> str:
 
 
 SECTIONS: tuple[tuple[str, Callable[[BenchmarkResults], tuple[Sequence[str], Rows]]], ...] = (
-    ("What it must reach", lambda r: (TARGETS_HEADER, target_rows(r))),
+    ("Targets", lambda r: (TARGETS_HEADER, target_rows(r))),
     ("Speedup over the best compiler (Neptune, Table 2)", lambda r: speedup_rows(r, "compiler")),
     ("Speedup over the best library (Neptune, Table 4)", lambda r: speedup_rows(r, "library")),
     ("Every setup", lambda r: (SETUPS_HEADER, setup_rows(r))),
-    ("One thing changed (Neptune, Figure 10)", lambda r: (("setup", "kernel", "µs", "over default"), ablation_rows(r))),
+    ("Ablation (Neptune, Figure 10)", lambda r: (("setup", "kernel", "µs", "over default"), ablation_rows(r))),
     ("Registers, shared memory, spills", lambda r: (RESOURCES_HEADER, resource_rows(r))),
-    ("Without a time that counts", lambda r: (PROBLEMS_HEADER, problem_rows(r))),
+    ("Setups without a valid time", lambda r: (PROBLEMS_HEADER, problem_rows(r))),
 )
 
 

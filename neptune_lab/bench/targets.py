@@ -1,4 +1,4 @@
-"""What the kernels are asked to reach, and whether a run's results do."""
+"""The targets of the kernels, and whether a run's results reach them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Goal:
     Args:
         operators: what it is about.
         against: what is compared with.
-        least: what is asked for.
+        least: the target.
         found: the figure; None where nothing was measured.
         how: what the figure is, "geometric mean" or "smallest".
         worst: the setup with the smallest figure, and that figure.
@@ -120,7 +120,7 @@ def _target(operators: str, against: str, least: float, setups: Asked, figure: F
 
 
 def _tuning(results: BenchmarkResults) -> Goal:
-    """Tuning is asked to take at most 60 s, so the figure is 60 s over the longest."""
+    """The target of tuning is at most 60 s, so the figure is 60 s / the longest time."""
     times = {str(t["setup"]): 60.0 / t["seconds"] for t in results.tuning if t.get("seconds")}
     worst = min(times.items(), key=lambda item: item[1], default=None)
     found = worst[1] if worst else None

@@ -1,4 +1,4 @@
-"""The inputs of a setup, made where they are needed; the same for every contestant."""
+"""The inputs of a setup, created in each process; the same for every contestant."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compiling ahead: every contestant once, in processes of their own, so that measuring finds it in the caches.
 
-torch.compile takes 8 to 20 s a shape.  Its caches, and Triton's, lie on disk: what one process compiled another
+torch.compile takes 8 to 20 s per shape.  Its caches, and Triton's, are on disk: what one process compiled another
 loads.  A contestant that crashes or hangs does so here, where it costs nothing else.
 """
 
@@ -30,7 +30,7 @@ class Source:
 
     Args:
         directory: of `kernels.export`; None: compiled where they are needed.
-        device: whose records of tuning to use; None: the GPU's at hand.
+        device: the GPU whose tuning records are used; None: the local GPU.
     """
 
     directory: Path | None = None

@@ -1,4 +1,4 @@
-"""Tasks done in processes of their own: a crash, a hang or a lost GPU costs one task, and the others go on."""
+"""Runs tasks in separate processes: a crash, a hang or a lost GPU costs one task, and the others continue."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def expression(form: Affine) -> IndexExpr:
         else:
             out = Arith("+" if k > 0 else "-", out, term)
     if out is None or all(k < 0 for _, k in form.terms):
-        return out or Int(form.constant)  # the constant stands in front
+        return out or Int(form.constant)  # the constant comes first
     if form.constant:
         out = Arith("+" if form.constant > 0 else "-", out, Int(abs(form.constant)))
     return out

@@ -1,8 +1,8 @@
 """The meaning of HTile IR, in NumPy: slow, and as plain as it can be.
 
 Each tensor is one array of its full shape and a tile is what its index selects.  On-chip tensors are arrays too, fresh
-in each program instance and full of NaN, so that whoever reads an element that nobody wrote, or one past the end, sees
-it in the result.
+in each program instance and full of NaN, so that a read of an element that was not written, or is past the end, gives
+NaN in the result.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def origin_of(label: Token) -> str:
 
 
 def _frame(stmt: Stmt, around: tuple[For, ...]) -> tuple[str, str]:
-    """What stands before and after the origin in the statement's usual id."""
+    """The text before and after the origin in the statement's usual id."""
     if isinstance(stmt, Store):
         return "tile:", _suffix(around)
     around = (*around, stmt)

@@ -7,7 +7,7 @@ accessed in the same way, with the same global indices, as in the paper; what di
 Meaning, which the NumPy interpreter defines and the Triton emitter keeps:
 
 - A tile's dimensions are the inner loops of the loop nest that it came from, in loop order; every tile has static
-  extents.  A `Slice` walks one such loop (its `axis`), a scalar index selects, `NewAxis` makes an extent of 1.
+  extents.  A `Slice` iterates over one such loop (its `axis`), a scalar index selects, `NewAxis` makes an extent of 1.
 - Shapes combine by broadcasting of extents of 1; ranks must agree (scalars, of rank 0, combine with everything).
 - A slice may reach past the end of its tensor (sizes that do not divide the tile).  A *global* read there gives 0,
   a store there is dropped.  An *on-chip* tile there holds an unspecified value: whoever reduces over such an axis
@@ -288,7 +288,7 @@ class Program(Hashed):
     kernels: tuple[Kernel, ...]
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor called `name`; KeyError where there is none."""
+        """The tensor called `name`; KeyError if there is none."""
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor

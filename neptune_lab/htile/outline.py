@@ -1,6 +1,6 @@
 """An HTile program at a glance: the loops of each kernel, and what each loads, multiplies, masks and stores.
 
-A whole program says everything and is long; its outline answers the questions that are asked first: what is loaded
+A whole program says everything and is long; its outline answers the first questions: what is loaded
 once and what in the loop, which parts of the loop still carry masks, what goes back to memory.
 """
 
@@ -27,7 +27,7 @@ from neptune_lab.htile.walk import gathered_tensors, reads, region, subexpressio
 from neptune_lab.wrapping import lines
 
 _LABEL = 9
-_WIDE = 10_000  # a condition stands on one line
+_WIDE = 10_000  # a condition is on one line
 
 
 def outline(program: Program, emitted: Mapping[str, str] | None = None) -> str:

@@ -1,8 +1,8 @@
 """HTile programs as text, in the style of the paper's Figures 5 and 7; `parser.from_text` reads it back.
 
-A declaration gives each dimension of a tensor the axis that slices of it walk: `float16[1, 4, i1: 256, d: 64]`.  Where
+A declaration gives each dimension of a tensor the axis of its slices: `float16[1, 4, i1: 256, d: 64]`.  If
 `unstated.filled` would put in another axis or dtype, it is stated, as in `x[0:64:j1]` and `literal(1.0, float16)`.  A
-name in backquotes is no word of the language.
+name in backquotes is not a word of the language.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from neptune_lab.wrapping import Doc, Loose, call, lines, number_text, operation
 
 WIDTH = 110
 
-# Words that stand for something else than a tensor or variable, which need backquotes if they are called so.
+# Reserved words: tensors and variables with these names need backquotes.
 _RESERVED = frozenset({"iota", "inf", "nan", "True", "False", "NewAxis", "and", "or", "not", "for", "kernel"})
 _INDEX_LEVEL = {row.symbol: row.level for row in rows("htile") if row.kind in ("number", "integer") and row.arity == 2}
 

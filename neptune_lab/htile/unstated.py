@@ -84,8 +84,8 @@ class Declared:
 
 
 def declared(program: Program) -> Declared:
-    """The declarations for a program's text: each dimension has the axis that most slices of it walk, the first of
-    these in a tie."""
+    """The declarations for a program's text: each dimension has the axis of most of its slices, the first of these in
+    a tie."""
     walked: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     for kernel in program.kernels:
         for store in stores(kernel.body):
@@ -272,7 +272,7 @@ def _typed(expr: TileExpr, wanted: str, known: Declared) -> TileExpr:
 
 
 def _definite(exprs: tuple[TileExpr, ...], known: Declared) -> Iterator[str]:
-    """The dtypes, from left to right, that do not depend on where the expressions stand."""
+    """The dtypes, from left to right, that do not depend on the context of the expressions."""
     for expr in exprs:
         match expr:
             case Access(tensor=name) | Gather(tensor=name):

@@ -183,7 +183,7 @@ def _check_index(indices: tuple[Index, ...], env: Env) -> None:
 
 
 class _Kernel:
-    """Walks one kernel in execution order; `tiles` holds, for each on-chip tensor, the region it now stands for."""
+    """Visits one kernel in execution order; `tiles` holds, for each on-chip tensor, its current region."""
 
     def __init__(self, program: Program, kernel: Kernel, filled: set[str]) -> None:
         self.program = program

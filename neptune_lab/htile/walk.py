@@ -175,7 +175,7 @@ def same_region(a: Access, b: Access) -> bool:
 
 
 def simplify(expr: IndexExpr) -> IndexExpr:
-    """`expr` with constants folded and neutral elements dropped; constants stand on the right.
+    """`expr` with constants folded and neutral elements dropped; constants come last.
 
     >>> simplify(Arith("+", Arith("*", Name("i0"), Int(1)), Int(0)))
     Name(name='i0')

@@ -1,4 +1,4 @@
-"""Rewrites of HTile programs, one a file; the meaning of the program stays.
+"""Rewrites of HTile programs that preserve their meaning, one per file.
 
     from neptune_lab.htile_passes import PASSES, run
 
@@ -34,7 +34,7 @@ _PLACES = tuple(_declared())
 # Those that always run, in their order.
 PASSES: Mapping[str, Pass] = MappingProxyType(in_order(place for place in _PLACES if not place.on_request))
 
-# Those that always run, and those that are asked for.
+# Passes that always run, and passes that run on request.
 ALL_PASSES: Mapping[str, Pass] = MappingProxyType(
     {**PASSES, **{place.name: place.run for place in _PLACES if place.on_request}}
 )

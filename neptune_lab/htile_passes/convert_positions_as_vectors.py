@@ -54,7 +54,7 @@ def _converted(expr: TileExpr) -> TileExpr:
 
 
 def _magnitude(expr: TileExpr, env: Env) -> float:
-    """A bound of |expr| and of all its parts; infinite where there is none, or where it is no sum of positions."""
+    """A bound of |expr| and of all its parts; infinite if there is none, or if it is not a sum of positions."""
     try:
         match expr:
             case Elementwise(op="add" | "sub", args=(a, b)):

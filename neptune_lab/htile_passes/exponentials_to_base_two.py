@@ -16,7 +16,7 @@ from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.rewrite import rewrite_expressions, tile_pass
 
 LOG2_E = math.log2(math.e)
-# Summands that cannot pass this keep the constant: what the pass may round wrong is then common to a row, in a sum.
+# Summands below this bound keep the constant: the rounding error is then common to a row.
 SAFE = 1e12
 # Rows above this get a smaller factor: 4 tells apart what is not equal, or 1 does.
 _LARGE = 2.0**27
@@ -114,7 +114,7 @@ class _BaseTwo:
                 return None
 
     def overflows(self, expr: TileExpr) -> int:
-        """How many summands of one value may be finite and too large; a mask's literal stands in for its element."""
+        """How many summands of one value may be finite and too large; a mask's literal replaces its element."""
         match expr:
             case Elementwise(op="add" | "sub", args=(a, b)):
                 return self.overflows(a) + self.overflows(b)

@@ -81,7 +81,7 @@ class _Hoister:
         if tensor.space == "chip" or tensor.name in self.written:
             return access
         used = names_of_access(access)
-        # Formal statement: the load may stand before loop n where its index uses no variable of loops n, n + 1, ...
+        # Formal statement: the load may precede loop n if its index uses no variable of loops n, n + 1, ...
         free = next((n for n in range(len(around)) if not used & {level.loop.var for level in around[n:]}), None)
         if free is None:
             return access

@@ -159,7 +159,7 @@ def _walks(access: Access, axis: str) -> bool:
 
 
 def _row_axis(kernel: Kernel) -> str | None:
-    """The one axis of rows of all products in loops of the kernel; None where there is none, or not the same."""
+    """The one axis of rows of all products in loops of the kernel; None if there is none, or if they differ."""
     found = {
         _rows(expr.a)
         for loop in kernel.body
@@ -173,7 +173,7 @@ def _row_axis(kernel: Kernel) -> str | None:
 
 
 def _rows(expr: TileExpr) -> Slice | None:
-    """The slice that a product's left operand walks first."""
+    """The first slice of a product's left operand."""
     match expr:
         case Access(index=index):
             return next((replace(i, start=Int(0)) for i in index if isinstance(i, Slice)), None)
@@ -188,7 +188,7 @@ def _rows(expr: TileExpr) -> Slice | None:
 
 
 def _independent(kernel: Kernel, axis: str) -> bool:
-    """Whether no statement combines rows: what walks the axis is stored along it."""
+    """Whether no statement combines rows: values along the axis are stored along it."""
     for store in stores(kernel.body):
         roots = (store.value, *(() if store.mask is None else (store.mask,)))
         walked = any(

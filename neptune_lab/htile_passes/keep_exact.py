@@ -19,7 +19,7 @@ _KEEP_ZERO = frozenset({"mul", "div", "neg", "abs", "sqrt", "max", "min", "where
 
 
 class Use(IntEnum):
-    """What becomes of a value: nothing that shows a rounding, the nearest whole number, or a cut."""
+    """How a value is used: in a way that hides rounding, rounded to an integer, or truncated."""
 
     SMOOTH = 0
     ROUNDED = 1

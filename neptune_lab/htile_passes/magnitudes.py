@@ -118,7 +118,7 @@ class Magnitudes:
         if name in self.known:
             return self.known[name]
         if name in self.open:
-            return 0.0  # its own value before: an extremum is none but those that were met
+            return 0.0  # its previous value: an extremum is one of the values seen so far
         tensor = self.program.tensor(name)
         limit = _largest(tensor.dtype)
         if name not in self.written:

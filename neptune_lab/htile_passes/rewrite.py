@@ -13,7 +13,7 @@ from neptune_lab.htile.walk import map_stores, rewrite_store, unchanged, with_bo
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A pass's result: the program (the same object where nothing changed) and its proof, a sentence a line."""
+    """A pass's result: the program (the same object if nothing changed) and its proof, one sentence per line."""
 
     program: Program
     notes: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Place:
         run: the pass itself.
         after: the pass that it follows directly; None for the first one.
         before: instead of `after`, the pass that it runs directly before: a new pass names one, and no other changes.
-        on_request: it runs only if it is asked for, so that it has no place among the others.
+        on_request: it runs only on request, so it has no place in the order.
     """
 
     name: str
@@ -61,7 +61,7 @@ def in_order(places: Iterable[Place]) -> dict[str, Pass]:
     """Passes by name, in the order that their places ask for.
 
     Raises:
-        TypeError: two passes have one name or one place, or the pass that one names is none of these.
+        TypeError: two passes have one name or one place, or a pass names one that does not exist.
     """
     named: dict[str, Place] = {}
     taken: dict[tuple[str | None, str | None], Place] = {}

@@ -10,7 +10,7 @@ tile runs while that one multiplies:
 Two facts of the assembler decide how it is written (seen in machine code):
 
 - it moves the wait for a product up over arithmetic, which would leave nothing to run beside the product, but never
-  over a loop: so the wait for the next tile's copy, a loop on a barrier, stands before it;
+  over a loop: so the wait for the next tile's copy, a loop on a barrier, precedes it;
 - it moves the narrowing of `p` below that wait, unless `p` is an operand of the wait (`tie`).
 """
 
@@ -114,7 +114,7 @@ class Consumer:
         self._finish_leading(first, 0)
 
     def _start_leading(self, this: LoopPart, more: str = "") -> None:
-        """Issues the first products of a tile, once their operands are there."""
+        """Issues the first products of a tile, after their operands have arrived."""
         self.ctx.tiles |= self.prefetched
         for resident in self.shared.resident:
             slot = self._slot()

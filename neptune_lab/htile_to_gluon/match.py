@@ -1,4 +1,4 @@
-"""Which kernels are written in Gluon: their structure is read here, or the reason why there is none.
+"""Which kernels are written in Gluon: finds their structure, or the reason why they have none.
 
 The form: one level of loops over one tiled reduction (in parts, and with tiles written out), whose body is
 
@@ -52,7 +52,7 @@ from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, U
 from neptune_lab.strict.dtypes import HALVES
 
 MOST_CONSUMERS = 3
-MOST_PROGRAMS = 4096  # whose loop bounds are worth computing one by one
+MOST_PROGRAMS = 4096  # loop bounds of at most so many programs are computed one by one
 WIDEST = 256  # columns of a warp group's product
 PLAIN_DTYPES = ("float16", "bfloat16", "float32", "int32", "bool")
 

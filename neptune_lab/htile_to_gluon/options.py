@@ -25,7 +25,7 @@ class GluonOptions:
             multiplies. It asks for two consumers; where there are others it changes nothing.
         tie: the left operand of the second product is narrowed before the wait for the product before it, not after.
         persistent: one program for each multiprocessor, which takes tile after tile: best where a program has little
-            to do. Else one program a tile.
+            to do. Otherwise one program per tile.
         ahead: prefetch across tiles: a persistent program starts the first products of its next tile before it writes
             the outputs of this one. Where row blocks have different numbers of tiles, the assembler (of Triton 3.6 and
             3.7) lacks registers for it, and makes all products wait for each other.

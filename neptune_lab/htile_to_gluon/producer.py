@@ -31,7 +31,7 @@ def emit_producer(ctx: GluonContext, shared: SharedMemory) -> None:
 def for_tiles_of_program(
     ctx: GluonContext, walk: Callable[[], None], prefetch: Callable[[], None] | None = None
 ) -> None:
-    """`walk` for the one tile of a program, or for each of its tiles where programs are persistent.
+    """`walk` for the one tile of a program, or for each of its tiles if programs are persistent.
 
     Args:
         prefetch: emits what the first tile needs before the loop over tiles; `walk` emits it for each next tile, after

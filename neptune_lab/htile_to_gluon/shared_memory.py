@@ -44,7 +44,7 @@ class ResidentTile:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The shared memory of a kernel; rings stand in the order of the products of a part.
+    """The shared memory of a kernel; rings are in the order of the products of a part.
 
     Args:
         depth: tiles of a persistent program, one after the other, for which there are tiles that stay.

@@ -43,7 +43,7 @@ class LoopPart:
     Args:
         leading: products of tiles that stay with tiles that the loop brings: they wait for nothing that the loop
             computes, so they can run a tile ahead.
-        middle: row work: what lies between the products.
+        middle: row work: the statements between the products.
         trailing: products that add up over the loop.
         after: what follows them in the body.
         certain: whether the part has at least one tile, whatever the program's number.

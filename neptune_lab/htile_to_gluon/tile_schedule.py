@@ -1,4 +1,4 @@
-"""The walk over the tiles of a program, which producer and consumers take in the same steps."""
+"""The order in which a program visits its tiles, the same for producer and consumers."""
 
 from __future__ import annotations
 

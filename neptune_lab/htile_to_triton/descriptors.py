@@ -11,7 +11,7 @@ from neptune_lab.htile_to_triton.addresses import base, numbered, strides
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor
 
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
-# What the copy engine asks for: addresses and rows in whole 16 bytes, at most 256 rows or columns a tile.
+# The copy engine needs addresses and rows in multiples of 16 bytes, and at most 256 rows or columns per tile.
 ALIGNMENT = 16
 LARGEST = 256
 
@@ -27,7 +27,7 @@ class _Rows:
 
 
 def descriptor(ctx: Context, access: Access) -> tuple[str, str] | None:
-    """The name of a descriptor for `access` and where its tile lies in it; None where pointers must do."""
+    """The name of a descriptor for `access` and the tile's position in it; None if pointers must be used."""
     found = _rows(ctx, access)
     if found is None:
         return None
@@ -54,7 +54,7 @@ def _rows(ctx: Context, access: Access) -> _Rows | None:
 
 
 def _in_kernel(ctx: Context, access: Access, found: _Rows) -> tuple[str, str] | None:
-    """A descriptor of two dimensions of the tensor, from a base that only the grid decides: it is made once a program,
+    """A descriptor of two dimensions of the tensor, from a base that only the grid decides: made once per program,
     and rows past the end of the tensor read as 0."""
     tensor = ctx.program.tensor(access.tensor)
     scalars = [i for i in access.index if not isinstance(i, Slice)]

@@ -13,7 +13,7 @@ from neptune_lab.scalar_ops import OPERATIONS, Formula, compose
 from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call, seq
 
-# What Triton computes in float16 as it stands, without promotion and with one rounding.
+# Operations that Triton computes in float16, without promotion and with one rounding.
 _NATIVE_HALF = ("number", "comparison", "choice")
 
 

@@ -31,7 +31,7 @@ class ExpressionText:
     literal: Literal | None = None
 
     def at(self, level: int) -> Doc:
-        """The text, bracketed where it stands under an operator of precedence `level`."""
+        """The text, in brackets if needed under an operator of precedence `level`."""
         return self.doc if self.level >= level else seq("(", self.doc, ")")
 
 
@@ -65,7 +65,7 @@ def with_dtype(emitted: ExpressionText, dtype: str) -> Doc:
 
 def full(shape: tuple[int, ...], value: float | int | bool, dtype: str) -> Doc:
     """A tile of one value."""
-    if dtype == "bfloat16" and value != 0:  # the interpreter knows no other constant of bfloat16
+    if dtype == "bfloat16" and value != 0:  # the interpreter supports no other constant of bfloat16
         return seq(full(shape, value, "float32"), ".to(tl.bfloat16)")
     extents = f"[{', '.join(map(str, shape))}]"
     return call("tl.full", extents, literal_text(value, dtype), triton_dtype(dtype))

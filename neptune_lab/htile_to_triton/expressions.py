@@ -89,7 +89,7 @@ def _chip(ctx: Context, access: Access, order: tuple[int, ...] | None) -> Expres
         )
     kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
     order = tuple(range(len(kept))) if order is None else order
-    # Own dimensions of the variable, in the order in which the result has them, and where they stand there.
+    # Own dimensions of the variable, in the order in which the result has them, and their positions there.
     own = [sum(kept[:dim]) for dim in order if kept[dim]]
     emitted = ExpressionText(ctx.tiles[name])
     if own != sorted(own):
@@ -219,7 +219,7 @@ def _dot(ctx: Context, expr: Dot) -> ExpressionText:
 def _small_dot(
     left: ExpressionText, right: ExpressionText, dtype: str, rank: int, k: int, acc: ExpressionText | None
 ) -> ExpressionText:
-    """A product of a row or a column: `tl.dot` wants 16 of each, so multiply and sum."""
+    """A product of a row or a column: `tl.dot` needs 16 of each, so multiply and sum."""
     if dtype != "float32":
         left, right = cast(left, "float32"), cast(right, "float32")
     if k == 1:

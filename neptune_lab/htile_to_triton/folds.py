@@ -2,7 +2,7 @@
 
 Triton moves such a fold to the end of its loop (its pass for thread locality), and expects one reader of the result;
 with more the compiler fails (3.6 and 3.7 do).  A sum with zero between gives the result one reader, and costs one
-addition a row.
+addition per row.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _range(ctx: Context, loop: For, start: str, stop: str) -> str:
     bounds = stop if start == "0" else f"{start}, {stop}"
     extra: list[str] = []
     if ctx.options.loop_stages is not None and not _has_dot(loop):
-        # Triton pipelines loads by itself only where a product uses them.
+        # Triton pipelines loads automatically only if a product uses them.
         extra.append(f"num_stages={ctx.options.loop_stages}")
     if not extra:
         return f"range({bounds})"

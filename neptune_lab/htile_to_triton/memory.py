@@ -1,6 +1,6 @@
 """Loads and stores, and the masks that keep them inside their tensors.
 
-An access becomes `base + vector[:, None] * stride + ...`: its scalar part stands in a named base pointer, each slice
+An access becomes `base + vector[:, None] * stride + ...`: its scalar part is in a named base pointer, each slice
 is a named index vector.  Strides are those of contiguous tensors, folded to constants.  A mask is there only where a
 slice can leave its tensor, or where padding added lanes.
 """

@@ -1,10 +1,10 @@
-"""Extents that Triton's tiles can have, and what stands in the lanes that padding adds.
+"""Extents that Triton's tiles can have, and the values of the lanes that padding adds.
 
 `tl.arange` needs a power of two and `tl.dot` at least 16 rows, columns and products; so an extent of 80 becomes 128,
 and an extent of 4 that takes part in a dot becomes 16.  The padded extent is a function of the extent alone within a
 kernel, hence tiles that broadcast against each other stay compatible.
 
-On Hopper the operands of a dot lie in shared memory in rows of 32, 64 or 128 bytes, and each width has addresses of its
+On Hopper the operands of a dot are in shared memory in rows of 32, 64 or 128 bytes, and each width has addresses of its
 own kind.  ptxas 12.8, which comes with Triton, miscompiles kernels in which a tile follows one of another width at the
 same place: attention with q and k of 64 columns and v of 16 read other rows of v.  So there all rows have one width.
 """
@@ -120,7 +120,7 @@ class Padding:
         return tuple(self.extent(extent) for extent in shape)
 
     def is_padded(self, extent: int) -> bool:
-        """Whether a dimension of that extent has lanes that stand for nothing."""
+        """Whether a dimension of that extent has lanes without elements."""
         return self.extent(extent) != extent
 
     def zero_filled(self, expr: TileExpr, dim: int) -> bool:

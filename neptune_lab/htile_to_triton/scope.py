@@ -1,4 +1,4 @@
-"""Names and scopes of one emitted kernel: each definition stands at the widest scope where it can."""
+"""Names and scopes of one emitted kernel: each definition is placed in the widest possible scope."""
 
 from __future__ import annotations
 

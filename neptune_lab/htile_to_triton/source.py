@@ -14,7 +14,7 @@ class SourceLine:
     Args:
         kernel: name of the kernel function that the line belongs to, or that it launches or allocates for.
         number: line number in `TritonSource.text`, from 1.
-        text: the line as it stands there.
+        text: the line as it is there.
         node_ids: the HTile nodes that the line belongs to; a shared index or base pointer names every user.
         origin: the loop-IR block of the first of these nodes.
     """

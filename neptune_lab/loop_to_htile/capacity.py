@@ -2,8 +2,9 @@
 
 A product multiplies tiles that are whole in shared memory: seen on an H200, a product of two loaded tiles takes the
 bytes of both, in float16 and in float32, and more where loads run ahead.  An operand that is computed may stay in
-registers, so it is not counted, and neither is what else lives at the same time.  So what is refused here does not fit
-where there is most shared memory; what passes may still be too large for the GPU at hand, which the launch says.
+registers, so it is not counted, and neither are other values that are live at the same time.  So what is refused here
+does not fit on the GPU with the most shared memory; an accepted kernel may still be too large for the local GPU, which
+the launch reports.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from neptune_lab.htile.nodes import Access, IndexExpr, Iota, NewAxis, Permute, S
 def reconcile_dimension_order(tensor: str, region: tuple[IndexExpr | Slice, ...], axes: tuple[str, ...]) -> TileExpr:
     """The tile access with its dimensions in the order of `axes`.
 
-    Squeezed already: indices that no inner loop walks are scalars in `region`.  What is left is sorted into the order
+    Squeezed already: indices without an inner loop are scalars in `region`.  What is left is sorted into the order
     of `axes`, and a missing axis becomes a `NewAxis`:
 
         x[i0, 0:N] under (i1, j1) with 0:N walked by i1   =>  x[i0, 0:N, NewAxis]

@@ -220,7 +220,7 @@ def fold(
 
 def _order_of_reads(term: Expr, spatial: tuple[str, ...], reduced: tuple[str, ...]) -> tuple[str, ...]:
     """The axes that a folded term is computed over: in the order of its largest read, so that this tile is loaded as it
-    lies in memory; what is not folded stays in the order of the target."""
+    is stored in memory; dimensions that are not folded keep the order of the target."""
     axes = (*spatial, *reduced)
     orders = [
         tuple(dict.fromkeys(v for index in read.indices for v in axes if v in variables(index)))
@@ -282,7 +282,7 @@ def _ends_with(convert: Converter, read: Load, mask: Expr) -> bool:
 
     Formal statement: the mask is i < n, an axis of the tensor is read at i, and has at most n elements; or the mask is
     t < n for tiles t of c elements, the axis is read at c * t + (0 .. c - 1), and has at most c * n elements.  What
-    lies between the end of a fold over a prefix and the end of its tensor may be NaN, and 0 * NaN is NaN.
+    is between the end of a fold over a prefix and the end of its tensor may be NaN, and 0 * NaN is NaN.
     """
     buffer, nest = convert.program.buffer(read.buffer), convert.nest
     match mask:

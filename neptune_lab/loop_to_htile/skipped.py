@@ -23,7 +23,7 @@ def with_first_values(
 ) -> tuple[Stmt, ...]:
     """The statements, with a store of 0 before each loop whose first iteration might skip a tile's first store.
 
-    A loop skips its last iterations, so nobody sees the value; but a tile that a loop carries must have one before.
+    A loop skips its last iterations, so the value is not used; but a tile that a loop carries must have one before.
 
     Args:
         dtypes: of each tensor. held: tensors that are stored before.

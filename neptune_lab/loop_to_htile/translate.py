@@ -123,7 +123,7 @@ def _kernel(program: Program, nest: Stmt, name: str) -> Kernel:
 
 
 def _check_hints(body: tuple[Stmt, ...]) -> None:
-    """A hint for the launch inside a kernel would reach nobody."""
+    """Refuses a launch hint inside a kernel, where it would have no effect."""
     for stmt in body:
         if isinstance(stmt, Loop):
             idle = [key for key, _ in stmt.annotations if key in _HINTS]
@@ -163,7 +163,7 @@ def _statement(program: Program, stmt: Stmt, extents: dict[str, int], path: tupl
 
 
 def _without_unit_loops(block: Block, loops: tuple[Loop, ...]) -> Block:
-    """A loop of one iteration is no dimension of a tile: TVM drops some of them, so all blocks do without."""
+    """A loop of one iteration is not a dimension of a tile: TVM drops some of them, so all are dropped."""
     env = {x.var: Const(0) for x in loops if x.extent == 1}
     return replace(
         block,

@@ -1,4 +1,4 @@
-"""The driver: from an operator or schedule to a kernel, an arrow a line (paper, Figure 2)."""
+"""The driver: from an operator or schedule to a kernel, one arrow per line (paper, Figure 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which exceptions of docs/concepts/numbers.md a compiled program meets."""
+"""Which exceptions of docs/concepts/numbers.md apply to a compiled program."""
 
 from __future__ import annotations
 

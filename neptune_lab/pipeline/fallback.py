@@ -18,7 +18,7 @@ from neptune_lab.loop_schedule.templates.alone import one_kernel
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
-# What a stage of the compiler raises where it cannot go on with a schedule that is legal otherwise.
+# Errors of a compiler stage that cannot handle a legal schedule.
 REFUSALS = (ScheduleError, RepairError, TileError, EmitError)
 # Stages of the longest run that is tried, but for the whole, and how many runs are tried; what is left then is one
 # stage per kernel.  A try takes about 0.05 s.

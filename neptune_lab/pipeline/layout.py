@@ -1,4 +1,4 @@
-"""Where the nodes of dataflow graphs stand: one drawing for all phases of a trace, so that nothing jumps.
+"""Positions of the nodes of dataflow graphs: one layout for all phases of a trace, so that nodes do not move.
 
 The union of the graphs of all phases is laid out once, by graphviz' `dot` where it is on PATH and by topological
 generations otherwise; every phase's nodes and edges take their places from there.

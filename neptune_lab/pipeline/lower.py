@@ -1,4 +1,4 @@
-"""From a schedule to a kernel: loops to tiles, the passes, and the emitter, an arrow a line (paper, Figure 2)."""
+"""From a schedule to a kernel: loops to tiles, the passes, and the emitter, one arrow per line (paper, Figure 2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def lower(scheduled: Schedule, code: CodeOptions, target: Target | None, *, each: bool = True) -> Kernel:
-    """A schedule as it stands, down to the kernel's source.
+    """Lowers a schedule to the kernel's source.
 
     Args:
         each: verify the program of tiles after every pass; else after the last one only, for a program that was

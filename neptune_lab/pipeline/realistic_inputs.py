@@ -20,7 +20,7 @@ FREEDOM = 4  # of Student's t distribution: few, hence heavy tails
 def realistic_inputs(op: Operator, seed: int = 0) -> dict[str, np.ndarray]:
     """q, k and v of an attention operator with the statistics of a trained model's, by name, in the inputs' dtypes.
 
-    They stand in for recorded activations (the paper records a language model's on real text), which need weights and
+    They replace recorded activations (the paper records a language model's on real text), which need weights and
     text that are not part of this project.  Independent of each other for each head, and the same for the same seed:
 
     - q and k are normal about a mean of length sqrt(head_dim) / 2 that the query heads of a group share with their
@@ -28,13 +28,13 @@ def realistic_inputs(op: Operator, seed: int = 0) -> dict[str, np.ndarray]:
     - in every key, one channel is about eight times as large as the others' unit (an outlier channel), which the
       softmax does not see but the rounding of the scores does;
     - the first key exceeds all others by about 6 in every score, an attention sink, and its value is small;
-    - q and k are rotated by their position (RoPE, base 10000, halves paired); the outlier and the sink lie in the pair
+    - q and k are rotated by their position (RoPE, base 10000, halves paired); the outlier and the sink are in the pair
       that turns slowest, as they do in trained models;
     - v has heavy tails: Student's t with four degrees of freedom, times 0.1.
 
     Args:
         op: an operator with the inputs q (batch, heads, q_len, head_dim), k and v (batch, kv_heads, kv_len, .); the
-            last query stands at the last key.
+            last query is at the position of the last key.
         seed: of the random numbers.
 
     Raises:

@@ -151,7 +151,7 @@ def steps_record(schedule: Schedule) -> tuple[record.StepRecord, ...]:
 
 
 def schedule_trace(schedule: Schedule) -> record.Trace:
-    """The record of a schedule alone, before any kernel comes of it."""
+    """The record of a schedule without a kernel."""
     return record.Trace(operator_record(schedule.operator), steps_record(schedule), None, versions())
 
 

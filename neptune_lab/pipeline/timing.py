@@ -1,4 +1,4 @@
-"""Kernels timed: by a runner on the GPU at hand, or, without one, estimated and checked; never one for the other."""
+"""Times kernels by a runner on the local GPU, or, without one, estimates and checks them; never mixes the two."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TimingLimits:
 
 
 class Runner(Protocol):
-    """Where kernels are timed: the GPU at hand; later a measurement bundle, or workers elsewhere."""
+    """Where kernels are timed: the local GPU, or another runner."""
 
     @property
     def name(self) -> str:
@@ -73,7 +73,7 @@ class Runner(Protocol):
 
 
 class LocalGpu:
-    """The CUDA device at hand.
+    """The local CUDA device.
 
     Args:
         device: its index.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A kernel at hand.
+    """A kernel in memory.
 
     Args:
         kernel: takes q, k, v and the captured tensors.
@@ -99,7 +99,7 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
 
 
 def _explained(error: TileError, lookups: list[str]) -> NeptuneError:
-    """The refusal of a kernel, in terms of the mod where a read of a captured tensor is what may have caused it."""
+    """The refusal of a kernel, in terms of the mod if a read of a captured tensor may have caused it."""
     if not lookups:
         return error
     return DefinitionError(

@@ -2,7 +2,7 @@
 
 A mod is its code and the values that it sees (its closure, its defaults, its attributes, the module's names that it
 reads, and so on through the functions that it calls).  Equal codes over equal values define the same thing, so they
-share a kernel.  Tensors count by shape and dtype: their values are inputs of the kernel, read anew at each call.
+share a kernel.  Tensors count by shape and dtype: their values are inputs of the kernel, read at each call.
 
     >>> def make(width):
     ...     return lambda b, h, q, kv: q - kv < width
@@ -255,7 +255,7 @@ def _home(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """What there is to know of a code object.
+    """Facts about a code object.
 
     Args:
         digest: of its instructions, constants and names, and of the codes inside it; the same in every process of one
@@ -304,7 +304,7 @@ def _examined(code: CodeType) -> _Code:
 
 
 def _described(code: CodeType) -> Any:
-    """Everything of the code but where it stands."""
+    """The code without its location."""
     constants = tuple(_described(c) if isinstance(c, CodeType) else _constant(c) for c in code.co_consts)
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags

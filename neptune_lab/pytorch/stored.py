@@ -67,7 +67,7 @@ class StoredKernel:
 
 
 def find(key: str) -> StoredKernel | None:
-    """The entry that `put` wrote for `key`; None where there is none.
+    """The entry that `put` wrote for `key`; None if there is none.
 
     An entry that is damaged (a flipped bit, a write that was cut off) counts as none and is removed, so that the caller
     compiles again and `put` writes a new one.
@@ -80,7 +80,7 @@ def find(key: str) -> StoredKernel | None:
     except MeasureError:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-    except (OSError, ValueError):  # a cache directory that cannot be reached, or is none
+    except (OSError, ValueError):  # a cache directory that cannot be read, or is not a directory
         pass
     return None
 

@@ -2,7 +2,7 @@
 
 Both are ZIP archives.  The directory of one says how large its members are unpacked; that is added up before anything
 is unpacked, and no member may give more than it says.  The pickle in a .pt file may name three things, and what they
-stand for is made here; torch is not asked.
+stand for is made here; torch is not used.
 """
 
 from __future__ import annotations

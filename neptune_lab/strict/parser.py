@@ -4,7 +4,7 @@ CPython before 3.11.8 and 3.12.2 counts the depth of every thread's syntax tree 
 interrupts the parser in order to run Python code, and another thread parses meanwhile, the first raises SystemError
 ("AST constructor recursion depth mismatch") or RecursionError. Whoever compiles in several threads parses in many
 places: emitted modules and expressions in this package, kernels in Triton, signatures in `inspect`, functions in torch,
-tracebacks in TVM. All of them call `ast.parse`, so `ast.parse` is what is mended.
+tracebacks in TVM. All of them call `ast.parse`, so `ast.parse` is replaced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plain data to typed data: every field of a frozen dataclass is checked against its annotation.
 
 An annotation is a dataclass; str, int, float, bool or None; a Literal; a union; a tuple (of one type, or of one type
-each); a dict or Mapping with string keys; `Any`, which stands for plain JSON; or one of these as `Annotated[type,
+each); a dict or Mapping with string keys; `Any`, which means plain JSON; or one of these as `Annotated[type,
 limit]`, where the limit is one of the classes below.
 """
 
@@ -18,7 +18,7 @@ from neptune_lab.strict.console import printable, shown
 from neptune_lab.strict.json_text import MOST_INTEGER, MOST_LEVELS
 from neptune_lab.strict.values import Refusal, is_name
 
-# Reads one type in a way of its own: (value, where) to what stands for it.
+# A custom reader of one type: from (value, where) to the result.
 Reader: TypeAlias = Callable[[Any, str], Any]
 
 

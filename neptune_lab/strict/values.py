@@ -17,7 +17,7 @@ LARGEST_NUMBER = 1e300
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
-    """Whether `value` is an int; bool, which Python counts as an int, is none.
+    """Whether `value` is an int; rejects bool, which Python counts as an int.
 
     >>> [is_integer(x) for x in (64, 0, True, 2.0, "64")]
     [True, True, False, False, False]
@@ -75,7 +75,7 @@ def check_switch(name: str, value: Any, error: Refusal) -> None:
 
 
 def is_name(value: Any) -> bool:
-    """Whether `value` is a Python identifier that may stand in emitted source.
+    """Whether `value` is a Python identifier that may occur in emitted source.
 
     >>> [is_name(x) for x in ("s_max", "1)", "for", "", None, "σ")]
     [True, False, False, False, False, True]

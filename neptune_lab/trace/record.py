@@ -116,7 +116,7 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a step: the program after it, its graph, and its algebra where it has some.
+    """One phase of a step: the program after it, its graph, and its algebra, if any.
 
     Args:
         key: "dataflow", "naive", "repair", "repaired", or the primitive's name for a step of one phase.
@@ -153,7 +153,7 @@ class StepRecord:
 class PassRecord:
     """The HTile program after the pass called `name`; `refs` are lines of the last loop program.
 
-    `notes` is the proof of a pass that has to give one, a sentence a line; what belongs to a line above is indented.
+    `notes` is the proof of a pass, one sentence per line; lines that belong to the line above are indented.
     """
 
     name: str
@@ -189,7 +189,7 @@ class KernelRecord:
         htile: the HTile program as translated, before any pass.
         passes: the HTile program after each pass, in order; the last one was emitted.
         source: the Triton source.
-        triton: the same, a record a line.
+        triton: the same, one record per line.
         launches: a kernel launch each, in order: name, grid, constants and the like.
         validated: what was run against the definition, as a line; "" in a record of an earlier version.
     """
@@ -221,7 +221,7 @@ class Trace:
 
     @property
     def program(self) -> tuple[Line, ...]:
-        """The last loop program: of the last step that did not refuse; the definition, where there is none."""
+        """The last loop program: of the last step that did not refuse; the definition if there is none."""
         for step in reversed(self.steps):
             if step.error is None and step.phases:
                 return step.phases[-1].program

@@ -68,7 +68,7 @@ def test_a_refused_term_says_at_which_step_and_a_half_written_one_waits(panel):
     refusal = panel.locator(".refusal").first
     expect(refusal).to_contain_text("refused at the step “invert”")
     expect(refusal).to_contain_text("max forgets all but its largest argument")
-    expect(refusal).to_contain_text("what would help")
+    expect(refusal).to_contain_text("how to fix it")
     done = panel.locator("section").first
     expect(done.locator("details.step summary .n")).to_have_text(["Read", "Separate"])
     panel.get_by_role("button", name="deviation").click()

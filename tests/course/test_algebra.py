@@ -40,7 +40,7 @@ def test_a_right_repair_in_any_form(h):
         (lambda t, r, now: t * 2 ** (r - now), "would be right for `2**(c - r)`"),
         (lambda t, r, now: t * math.exp(3 * (r - now)), "base e"),
         (lambda t, r, now: t * math.exp(r - now), "base e"),
-        (lambda t, r, now: t, "it passes through the sum (Equation 4), but a term does not become"),
+        (lambda t, r, now: t, "it commutes with the sum (Equation 4), but a term does not become"),
         (lambda t, r, now: t + 3 * (r - now), "does not pass through the sum, and"),
         (lambda t, r, now: math.log(t), "fails at some numbers"),
         (lambda t: t, "could not be called with three numbers"),

@@ -97,7 +97,7 @@ def test_shared_loops(order: int):
         ([["top", "total"], ["x_sum", "square"], ["deviation"]], "share a loop in the compiled program"),
         ([["top", "total", "x_sum", "square"]], "`deviation` stands in 0 loops"),
         ([["top", "total", "x_sum", "square"], ["deviation", "top"]], "`top` stands in 2 loops"),
-        ([["top", "lse"]], "'lse' is none of the reductions"),
+        ([["top", "lse"]], "'lse' is not one of the reductions"),
         (["top", "total"], "a list of loops"),
     ],
 )

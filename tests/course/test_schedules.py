@@ -339,7 +339,7 @@ def apart(sch: nl.Schedule) -> None:
     ("steps", "why"),
     [
         (lambda s: products(s, 128), "more than 64 KiB"),
-        (apart, "these blocks stand in nests of their own: ab_rounded, abd, out"),
+        (apart, "these blocks are in separate nests: ab_rounded, abd, out"),
         (lambda s: products(s, rounded=False), "'ab_rounded'"),
         (lambda s: s.fuse_under("abd", "ab.j"), "refused, after 0 steps that were accepted"),
     ],

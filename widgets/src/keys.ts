@@ -7,7 +7,7 @@ import { KEYS as OF_PANES } from "./registry";
 const GENERAL: Key[] = [
   { keys: ["?"], text: "help", explained: "this list", order: 90 },
   { keys: ["↑", "↓"], text: "lines, steps or nodes, in the pane that has the focus", order: 20, more: true },
-  { keys: ["Enter"], text: "select the line or node: its relatives light up in every pane; with Shift, add to the selection", order: 30, more: true },
+  { keys: ["Enter"], text: "select the line or node, and highlight what belongs to it in every pane; with Shift, add to the selection", order: 30, more: true },
   { keys: ["Esc"], text: "clear the selection, leave a comparison, close this", order: 40, more: true },
 ];
 const ALL = [...OF_PANES.map(({ key }) => key), ...GENERAL].sort((a, b) => a.order - b.order);

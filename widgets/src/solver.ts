@@ -174,7 +174,7 @@ function attemptEl(a: Attempt, open: ReadonlySet<string | undefined>): HTMLEleme
       "div",
       { class: "refusal" },
       h("p", {}, h("b", {}, `✗ refused at the step “${r.step}”`)),
-      h("dl", {}, h("dt", {}, "on"), h("dd", {}, h("code", {}, r.expression)), h("dt", {}, "because"), h("dd", {}, r.reason), ...(r.help ? [h("dt", {}, "what would help"), h("dd", {}, r.help)] : [])),
+      h("dl", {}, h("dt", {}, "on"), h("dd", {}, h("code", {}, r.expression)), h("dt", {}, "because"), h("dd", {}, r.reason), ...(r.help ? [h("dt", {}, "how to fix it"), h("dd", {}, r.help)] : [])),
     );
   return h("section", { "aria-label": a.title }, h("h4", {}, a.title), ...steps, refusal);
 }

@@ -49,7 +49,7 @@ export class TagStore {
   }
 
   failure(stop: Stop): string | null {
-    if (stop.refused) return "A refused step changed nothing: the step before it has the values.";
+    if (stop.refused) return "A refused step changes nothing: see the values of the step before.";
     return this.failed.get(this.key(stop)) ?? null;
   }
 
@@ -74,7 +74,7 @@ export class TagStore {
     this.waiting.delete(m.seq);
     if (asked.version !== this.version) return false;
     if (m.kind === "tags" && m.table) this.tables.set(asked.key, m.table as Table);
-    else this.failed.set(asked.key, String(m.message ?? "the table could not be made"));
+    else this.failed.set(asked.key, String(m.message ?? "the table could not be computed"));
     return true;
   }
 

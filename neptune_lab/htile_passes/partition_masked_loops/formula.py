@@ -22,7 +22,7 @@ from neptune_lab.wrapping import flat
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A position inside a tile: `name` stands in affine forms as a variable from 0 to `extent` - 1."""
+    """A position inside a tile: in affine forms, `name` is a variable from 0 to `extent` - 1."""
 
     name: str
     extent: int
@@ -154,7 +154,7 @@ def _not_negative(x: Integer, y: Integer, slack: int) -> Formula | None:
 
 
 def integer(expr: TileExpr) -> Integer | None:
-    """An integer tile as affine forms; None where it is none."""
+    """An integer tile as affine forms; None if it is not affine."""
     match expr:
         case Literal(value=value, dtype=dtype) if dtype in INTEGERS:
             return Integer("min", (affine(Int(int(value))),), ())

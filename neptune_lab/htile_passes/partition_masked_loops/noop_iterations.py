@@ -1,6 +1,6 @@
 """Does an iteration whose masks are false everywhere change anything that is read afterwards?
 
-The body is executed on symbols: `m[i]` stands for what tile m holds when the iteration starts.  With each false mask
+The body is executed on symbols: `m[i]` is the value of tile m when the iteration starts.  With each false mask
 replaced by its other branch and the reducers' identities applied, every tile that outlives the iteration must come
 back to its own symbol.  By induction over the iterations, also over the first ones, leaving such an iteration out
 leaves every later value as it was.
@@ -134,7 +134,7 @@ class NoOpProver:
         return NoOpProof(True, lines, tuple(dict.fromkeys(assumed)))
 
     def _start(self, loop: For, name: str) -> Literal | None:
-        """The constant that a tile holds before the loop; None where it is none."""
+        """The constant that a tile holds before the loop; None if it is not a constant."""
         inside = {store.node_id for store in stores(loop.body)}
         before: list[Store] = []
         for store in self.stores:

@@ -14,7 +14,7 @@ from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRang
 
 @dataclass(frozen=True, slots=True)
 class ProofAttempt:
-    """A proof that iterations outside `visited` are no-ops: it speaks of `masks`, and succeeded or not."""
+    """A proof that iterations outside `visited` are no-ops: it concerns `masks`, and succeeded or not."""
 
     masks: tuple[Mask, ...]
     visited: IterationRange

@@ -1,4 +1,4 @@
-"""Where, among the iterations of a loop, a formula is true on the whole tile, and where it is false on it."""
+"""For which iterations of a loop a formula is true on the whole tile, and for which it is false."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _negated(values: Infinities) -> Infinities:
 
 @dataclass
 class Simplifier:
-    """Simplifies by facts on the tensors that it meets.
+    """Simplifies by facts on tensors.
 
     Args:
         tensors: the infinities that each tensor's elements may be.
@@ -199,7 +199,7 @@ class Simplifier:
 
 
 def _folded(op: str, args: tuple[TileExpr, ...], dtype: str) -> Literal | None:
-    """An operator on constants, computed; None where an operand is none, or the result is NaN."""
+    """An operator on constants, computed; None if an operand is not constant, or the result is NaN."""
     values = [arg.value for arg in args if isinstance(arg, Literal)]
     if len(values) < len(args):
         return None

@@ -303,7 +303,7 @@ def _triton(kernel: Kernel, inputs: Arrays) -> Arrays:
 
 
 def _triton_on_sets(kernel: Kernel, sets: Sequence[Arrays]) -> Arrays | None:
-    """What the emitted Triton gives, by output, the first axis the set; None if each set has to be run by itself: the
+    """What the emitted Triton gives, by output, the first axis the set; None if each set has to be run separately: the
     kernel fails on one, or does not do the same on all."""
     definition = kernel.schedule.definition
     dtypes = {b.name: b.dtype for b in definition.buffers}

@@ -56,7 +56,7 @@ def _ordinary(definition: Program, name: str, captured: Mapping[str, np.ndarray]
 
 
 def _bound(definition: Program, buffer: Buffer) -> int:
-    """One more than the largest whole number of an input that may stand for a position: the shortest axis indexed by
+    """One more than the largest integer of an input that may be a position: the shortest axis indexed by
     its elements; 4 where none is."""
     found = [4]
     for block in tree.blocks(definition):

@@ -34,7 +34,7 @@ def evaluate(
     unclear: Collection[str] = (),
     rounding: np.random.Generator | None = None,
 ) -> Arrays:
-    """Every stage of the definition in order, as it stands: all tensors by name.
+    """Evaluates every stage of the definition in order: all tensors by name.
 
     Args:
         definition: a program before any step, one block per stage.

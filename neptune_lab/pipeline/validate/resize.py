@@ -117,7 +117,7 @@ class _Resizer:
     # -- extents ------------------------------------------------------------------------------------------------
 
     def dimension(self, block: Block, it: Iter) -> int | None:
-        """The small extent of an iteration along a dimension of the definition; None if it is none."""
+        """The small extent of an iteration along a dimension of the definition; None if it is not one."""
         found = set()
         for key in self.keys(block, it):
             if key in self.sizes.classes.parents:

@@ -251,9 +251,9 @@ _CLOSE = 1e-4
     "Log-sum-exp with a temperature",
     hints=(
         "Begin with the log-sum-exp of section 5: its three stages are a maximum, a sum of exponentials, and a map.",
-        "Divide inside the exponential, after the maximum was taken off: `te.exp((x[i, j] - peak[i]) / T)`.",
+        "Divide inside the exponential, after subtracting the maximum: `te.exp((x[i, j] - peak[i]) / T)`.",
         (
-            "A factor exp(peak/T) was taken out of the sum. Its logarithm comes back, and T stands before all of it: "
+            "A factor exp(peak/T) was taken out of the sum. Its logarithm is added again, and T multiplies all of it: "
             "`T * log(total) + peak`."
         ),
     ),
@@ -273,7 +273,7 @@ def tempered(x: Any, out: Any) -> str:
     if not np.allclose(run(kernel, large), _tempered(large), rtol=1e-3):
         raise NotYet(
             "right where x is near 0, and not finite where x is near 1000: exp(x) is beyond float32. "
-            "The definition in section 5 says what to take off first"
+            "The definition in section 5 says what to subtract first"
         )
     if loops(kernel) != (1,):
         said = " ".join(kernel.remarks[1:])
@@ -298,11 +298,11 @@ def _tempered_numbers(got: np.ndarray, x: np.ndarray) -> None:
     wide = x.astype(np.float64)
     others = (
         (_tempered(x, 1, 1), f"this is the log-sum-exp without a temperature; T is {t:g}"),
-        (_tempered(x, t, 1), "the temperature stands inside the exponential, and is missing before the logarithm"),
-        (_tempered(x, 1, t), "the temperature stands before the logarithm, and is missing inside the exponential"),
+        (_tempered(x, t, 1), "the temperature is inside the exponential, but is missing before the logarithm"),
+        (_tempered(x, 1, t), "the temperature is before the logarithm, but is missing inside the exponential"),
         (_tempered(x) / t, "the temperature is missing before the whole: this is log(sum(exp(x/T)))"),
-        (_tempered(x) - wide.max(axis=1), "the maximum that was taken off is not added again"),
-        (_tempered(x) + (t - 1) * wide.max(axis=1), "the maximum is added T times; it stands in units of x already"),
+        (_tempered(x) - wide.max(axis=1), "the maximum that was subtracted is not added again"),
+        (_tempered(x) + (t - 1) * wide.max(axis=1), "the maximum is added T times; it is in units of x already"),
         (_tempered(x, 1 / t, 1 / t), "this is the temperature 1/T: x is multiplied by T where it should be divided"),
     )
     for value, reason in others:
@@ -350,7 +350,7 @@ def loop_groups(kernel: Kernel, column: str = "j0") -> frozenset[frozenset[str]]
             "that it reads changes from r to r', can its sum so far be moved along?"
         ),
         (
-            "exp(x - r): each term changes by the same factor. (x - r)**2: section 4 carries two sums to move it. "
+            "exp(x - r): each term changes by the same factor. (x - r)**2: section 4 repairs it with two more sums. "
             "|x - r|: terms on the two sides of r move in opposite directions."
         ),
         "Only one of the five has no repair, neither alone nor with companions.",
@@ -365,17 +365,17 @@ def shared_loops(groups: Sequence[Sequence[str]]) -> str:
         raise NotYet('expected a list of loops, each a list of names, such as [["top"], ["total", "x_sum"]]')
     given = [name for group in groups for name in group]
     if unknown := [name for name in given if name not in names]:
-        raise NotYet(f"{unknown[0]!r} is none of the reductions {', '.join(names)}")
+        raise NotYet(f"{unknown[0]!r} is not one of the reductions {', '.join(names)}")
     if sorted(given) != names:
         odd = next((n for n in names if given.count(n) != 1), "")
-        raise NotYet(f"`{odd}` stands in {given.count(odd)} loops; each reduction stands in one")
+        raise NotYet(f"`{odd}` stands in {given.count(odd)} loops; each reduction is in one")
     found = frozenset(frozenset(group) for group in groups if group)
     if found == right:
         return f"{len(right)} loops. The record says why: {kernel.remarks[-1]}"
     if len(found) == 1:
         raise NotYet("the compiler makes more than one loop: one of the terms could not be repaired")
     if len(found) == len(names):
-        raise NotYet("that is a loop for each, as without any repair; most of them share one")
+        raise NotYet("that is one loop for each, as without repairs; most of them share one")
     for group in right:
         for pair in ((a, b) for a in sorted(group) for b in sorted(group) if a < b):
             if not any(set(pair) <= given for given in found):
@@ -406,7 +406,7 @@ POWER = 3
 @exercise(
     "The repair term of another norm",
     hints=(
-        "In the sum each |x| is divided by the old maximum r. What does it take to make of |x|/r the value |x|/new?",
+        "In the sum each |x| is divided by the old maximum r. Which factor turns |x|/r into |x|/new?",
         (
             "|x|/new = (|x|/r) * (r/new). The terms of this sum are third powers of that, and the factor is the same "
             "in all of them."
@@ -429,11 +429,11 @@ def p_norm_repair(h: Callable[[float, float, float], float]) -> str:
     right = float(((row / row.max()) ** POWER).sum())
     if isfinite(total) and abs(total - right) < 1e-9 * right and _as_power(h, POWER):
         (found,) = repairs(nl.compile(p_norm(POWER), "rolling_update", block_q=4, block_kv=16))
-        return f"the folded sum is {total:.6f}, as it should be; the compiler derives `h = {found.h}`"
+        return f"the reduced sum is {total:.6f}, as it should be; the compiler derives `h = {found.h}`"
     reasons = (
-        (0, "h gives t back, so nothing is repaired: terms that were divided by an older maximum stay as they are"),
+        (0, "h returns t, so nothing is repaired: terms that were divided by an older maximum are unchanged"),
         (2, "that is the factor of the L2 norm, whose terms are squares"),
-        (1, "that moves a sum of first powers; these are third powers"),
+        (1, "that repairs a sum of first powers; these are third powers"),
         (-POWER, "the fraction is upside down: where the maximum grows, each old term has to become smaller"),
         (-1, "the fraction is upside down: where the maximum grows, each old term has to become smaller"),
     )
@@ -478,7 +478,7 @@ def quantize_bytes(answer: float) -> str:
         raise NotYet("that is for one element; the question is about the whole matrix")
     reasons = (
         (2, "that is one load of x and nothing else"),
-        (3, "that is one load of x and one store of q: with a single pass over the row it would be so"),
+        (3, "that is one load of x and one store of q: this would be right for a single pass over the row"),
         (4, "that is two loads of x (or a load and a store of 2 bytes); q is stored too, and is int8"),
         (6, "q has one byte an element, not two"),
         (9, "x has two bytes an element, not four"),

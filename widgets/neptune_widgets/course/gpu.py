@@ -55,14 +55,14 @@ WINDOW_TILES: Mapping[str, Any] = {"block_q": 128, "block_kv": 64}
 
 
 @exercise(
-    "Where does causal attention leave the slope of the roof?",
+    "From which length on is causal attention bound by products?",
     hints=(
         (
             "Count for one head, n positions of width d: a product of an n × d and a d × n matrix takes "
             "`2 n² d` operations, and there are two such products. How many of the pairs does the mask leave?"
         ),
-        "What has to move at least is q, k, v and the output, once each, two bytes a number. No score is among them.",
-        "The intensity is `n / 4` operations a byte. The kernel leaves the slope where that equals the ridge.",
+        "At least q, k, v and the output have to move, once each, two bytes per number, but no scores.",
+        "The intensity is `n / 4` operations per byte. The kernel is bound by products once that reaches the ridge.",
     ),
 )
 def intensity(at_4096: float, shortest: float, ceilings: Run) -> str:
@@ -77,25 +77,25 @@ def intensity(at_4096: float, shortest: float, ceilings: Run) -> str:
         (0.25, "a quarter of what it is: did both products and both operations of a multiply-add count?"),
     ):
         if _near(value, factor * want):
-            raise NotYet(f"{value:g} operations a byte at 4096 is {why}")
+            raise NotYet(f"{value:g} operations per byte at 4096 is {why}")
     if not _near(value, want):
-        less = "too few: do scores count as moved? They stay on the chip" if value < want else "too many"
-        raise NotYet(f"{value:g} operations a byte at 4096 are {less}")
+        less = "too few: do scores count as moved? They stay on chip" if value < want else "too many"
+        raise NotYet(f"{value:g} operations per byte at 4096 are {less}")
     length = _number(shortest, "the length")
     ridge = ceilings.data["product_tflops"] * 1e3 / ceilings.data["copy_gbps"]
     if _near(length, ridge):
-        raise NotYet(f"{length:g} is the ridge, in operations a byte; at which length does the intensity reach it?")
+        raise NotYet(f"{length:g} is the ridge, in operations per byte; at which length does the intensity reach it?")
     if not _near(length, 4096 * ridge / want):
         found = want * length / 4096
         raise NotYet(f"at {length:g} positions the intensity is about {found:.0f}, and the ridge is at {ridge:.0f}")
     return (
-        f"the compiler counts {want:.0f} operations a byte at 4096. The intensity grows with the length, so from about "
-        f"{4096 * ridge / want:.0f} positions on the products are what bounds this operator on {ceilings.device}"
+        f"the compiler counts {want:.0f} operations per byte at 4096. It grows with the length, so from about "
+        f"{4096 * ridge / want:.0f} positions on this operator is bound by products on {ceilings.device}"
     )
 
 
 @exercise(
-    "The least time of two kernels",
+    "Lower bounds on the time of two kernels",
     hints=(
         "`work(op.program)` has `flops` and `bytes`; the ceilings of section 3 are rates, in TFLOP/s and GB/s.",
         ("A kernel can load while it multiplies. So it takes at least the longer of the two times, and not their sum."),
@@ -109,12 +109,12 @@ def least_time(microseconds: Sequence[float], ceilings: Run) -> str:
     parts = [_Least.of(_work(op()), product, copy) for op in (prefill, decoding)]
     wanted = [part.us for part in parts]
     if _near(pair[0], wanted[1]) and _near(pair[1], wanted[0]):
-        raise NotYet("those are the two times, the other way round: prefill comes first")
+        raise NotYet("those are the two times in reverse order: prefill comes first")
     for name, got, part in zip(("prefill", "decoding"), pair, parts, strict=True):
         if _near(got, part.us):
             continue
         if _near(got, part.us / 1e6) or _near(got, part.us / 1e3) or _near(got, part.us * 1e3):
-            raise NotYet(f"{name}: {got:g} has the right digits in another unit; microseconds are asked for")
+            raise NotYet(f"{name}: {got:g} has the right digits in another unit; expected microseconds")
         if _near(got, part.computing + part.moving):
             raise NotYet(f"{name}: {got:g} µs is the sum of the two times, but a kernel can load while it multiplies")
         if _near(got, min(part.computing, part.moving)):
@@ -133,7 +133,7 @@ def least_time(microseconds: Sequence[float], ceilings: Run) -> str:
     "Tiles that fit",
     hints=(
         (
-            "What stays on the chip: one tile of queries, and `num_stages` tiles of keys and as many of values. "
+            "On chip are one tile of queries, and `num_stages` tiles of keys and as many of values. "
             "A tile of 64 positions of width 256 has 32 KiB."
         ),
         (
@@ -186,7 +186,7 @@ def masked_tiles(counts: Sequence[int]) -> str:
             f"the compiler's loops visit {found.visited} of {found.all} tiles, and {found.masked} of them have a mask"
         )
     if (visited, masked) == (found.masked, found.visited):
-        raise NotYet("those are the two numbers, the other way round: the tiles that are visited come first")
+        raise NotYet("those are the two numbers in reverse order: the tiles that are visited come first")
     if (visited, masked) == (heads * found.visited, heads * found.masked):
         raise NotYet(f"those are the tiles of all {heads} heads; one is asked for")
     if (visited, masked) == (found.visited, found.visited - found.masked):

@@ -148,7 +148,7 @@ def roofline(ceilings: Run, *runs: Run) -> Drawn:
         x, y, text = zip(*points, strict=True)
         dots = _dots(list(x), list(y), label, colour, sign)
         data.append({**dots, "text": list(text), "hovertemplate": "%{text}: %{x:.3g} flop a byte, %{y:.3g} TFLOP/s"})
-    x = {"title": {"text": "floating-point operations a byte (log)"}, "type": "log"}
+    x = {"title": {"text": "floating-point operations per byte (log)"}, "type": "log"}
     y = {"title": {"text": "TFLOP/s (log)"}, "type": "log"}
     layout = _layout(f"Under the roof of {ceilings.device}", x, y, height=520)
     layout["annotations"] = [

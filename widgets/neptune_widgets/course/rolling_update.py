@@ -32,7 +32,7 @@ def factors(answer: Sequence[float]) -> str:
     right = _values(_rolled(ROW), "repair of xsum[0]")[1:]
     wrong = ~np.isclose(given, right, rtol=1e-2, atol=1e-4)
     if not wrong.any():
-        return "twice the maximum grows and the sum shrinks; in between it stays, and the factor is 1"
+        return "the maximum grows twice, where the sum shrinks; in between it does not change, and the factor is 1"
     if np.allclose(given, 1 / right, rtol=1e-2):
         raise NotYet("these are one over the factors: the sum would grow where the maximum does, but its terms shrink")
     if np.allclose(given, np.log(right), atol=1e-2):
@@ -40,7 +40,7 @@ def factors(answer: Sequence[float]) -> str:
     if np.allclose(given, np.exp(np.subtract(ROW[:-1], ROW[1:])), rtol=1e-2):
         raise NotYet("these compare each number with the one before it; compare the largest so far, before and after")
     j = int(np.argmax(wrong)) + 1
-    raise NotYet(f"at j = {j} the factor is not {given[j - 1]:.4g}: what was the maximum before, and what is it after?")
+    raise NotYet(f"at j = {j} the factor is not {given[j - 1]:.4g}: what are the maxima before and after?")
 
 
 @exercise(
@@ -67,7 +67,7 @@ def accumulator(answer: Sequence[float]) -> str:
         why = "that is the accumulator without a repair" if unrepaired else "repair what it held, then add"
         raise NotYet(f"after key 1 the accumulator is not {given[1]:.4g}: {why}")
     undivided = np.isclose(given[2], second, rtol=1e-3)
-    why = "it has still to be divided" if undivided else "divide the accumulator by the repaired sum of the weights"
+    why = "it still has to be divided" if undivided else "divide the accumulator by the repaired sum of the weights"
     raise NotYet(f"the output is not {given[2]:.4g}: {why}")
 
 
@@ -76,7 +76,7 @@ def accumulator(answer: Sequence[float]) -> str:
     hints=(
         "Three primitives, in the order in which this notebook introduced them to Figure 1 with tiles.",
         "After `sch.split('s_max.j', (None, 4))` the outer of the two loops is called `s_max.j0`.",
-        "`sch.rolling_update('s_sum', …)` fuses under that loop; `sch.retire_tags(…)` takes the block with the tags.",
+        "`sch.rolling_update('s_sum', …)` fuses under that loop; `sch.retire_tags(…)` takes the block that has tags.",
     ),
 )
 def tiled(build: Callable[[Schedule], object]) -> str:
@@ -104,13 +104,13 @@ def _not_tiled(sch: Schedule) -> str | None:
     from neptune_lab.pipeline.facts import block_facts
 
     if not sch.steps:
-        return "the schedule was not changed: call primitives on the `sch` that the function is given"
+        return "the schedule was not changed: call primitives on the argument `sch`"
     blocks = {block.name: block for block in block_facts(sch.program)}
     if "s_sum_tile" not in blocks:
         extents = {extent for block in blocks.values() for _, extent, _ in block.loops}
         if COLS in extents:
-            return "the loop over the columns is still one piece, at least in a part of the program"
-        return "`s_sum` has still a loop of its own: it is not fused with the tiles of `s_max`"
+            return "the loop over the columns is not split, at least in a part of the program"
+        return "`s_sum` still has its own loop: it is not fused with the tiles of `s_max`"
     if any(buffer.tagged for buffer in sch.program.buffers):
         return "`xmax` still keeps the value of every tile"
     largest, total = blocks["s_max_tile"], blocks["s_sum_tile"]

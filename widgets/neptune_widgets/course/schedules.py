@@ -231,7 +231,7 @@ def _applied(function: Any, operator: Operator) -> Schedule:
     from neptune_lab import Schedule
 
     if isinstance(function, Schedule) or not callable(function):
-        raise NotYet("give a function that takes `sch` and calls steps on it, not what such a function gives back")
+        raise NotYet("give a function that takes `sch` and calls steps on it, not its result")
     sch = Schedule(operator)
     try:
         function(sch)
@@ -242,7 +242,7 @@ def _applied(function: Any, operator: Operator) -> Schedule:
     except Exception as error:
         raise NotYet(f"calling it with a schedule raised {type(error).__name__}: {error}") from error
     if not sch.steps:
-        raise NotYet("it applies no step to the schedule that it is given")
+        raise NotYet("it applies no step to its argument")
     return sch
 
 
@@ -293,10 +293,7 @@ def _whole(sch: Schedule, along: str) -> None:
             "Run the steps one by one on a fresh schedule. A refusal names a step, but the step that is wrong may be "
             "an earlier one."
         ),
-        (
-            "The loop that is bound must be one that carries nothing. A producer keeps its tags until its last reader "
-            "has been fused."
-        ),
+        ("The bound loop must carry no value. A producer keeps its tags until its last reader has been fused."),
         (
             "Bind `qk.i0`, not `qk.j0`; retire the tags of `s_max` after the last `rolling_update`; and two blocks "
             "carry a value over `j0`, so two of them need `decompose_reduction`."
@@ -426,7 +423,7 @@ def _nudge(said: str, is_so: str) -> str:
     "Tiles that fit",
     hints=(
         (
-            "Every program of a head reads all the keys and values that its rows may look at. How many programs a head "
+            "Every program of a head reads all keys and values that its rows may need. How many programs a head "
             "has depends on one of the two sizes only."
         ),
         "Print `costs(...)` for a few pairs. Which of the two sizes adds more to what a program holds, and why?",

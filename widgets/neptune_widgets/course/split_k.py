@@ -256,9 +256,9 @@ MAXIMA = (5.0, 2.0, 7.0)
 
 
 @exercise(
-    "By what is each part's sum multiplied?",
+    "By which factor is each part's sum multiplied?",
     hints=(
-        "A part's sum was made with the part's own maximum. It is to become the sum made with the maximum of the row.",
+        "A part's sum was made with the part's own maximum. It must become the sum made with the maximum of the row.",
         "`h(t, r, r') = t * exp(r - r')`. Here `r` is the part's maximum. What is `r'`?",
         "`r'` is 7 for all three parts.",
     ),
@@ -283,7 +283,7 @@ def factors(answer: Sequence[float]) -> str:
     if np.allclose(given, rolling, rtol=2e-2, atol=1e-5) or np.allclose(given[1:], rolling[1:], rtol=2e-2, atol=1e-5):
         raise NotYet("these are factors of a rolling loop, which goes from one maximum so far to the next")
     if np.allclose(given, 1 / wanted, rtol=2e-2):
-        raise NotYet("a part with a small maximum would count for more than it is worth: the exponent has another sign")
+        raise NotYet("a part with a small maximum would get too large a factor: the exponent has the opposite sign")
     if np.allclose(given, 1):
         raise NotYet("this is naive fusion: the parts were made with different maxima, so they cannot be added as is")
     first = int(np.flatnonzero(~np.isclose(given, wanted, rtol=2e-2, atol=1e-5))[0])
@@ -291,7 +291,7 @@ def factors(answer: Sequence[float]) -> str:
 
 
 @exercise(
-    "How many bytes does the first kernel leave for the second?",
+    "How many bytes does the first kernel store for the second?",
     hints=(
         "For each head and each split: the accumulator, the sum and the maximum.",
         "The accumulator has as many numbers as a head is wide. All are float32, of 4 bytes.",
@@ -352,7 +352,7 @@ def split_norm(answer: Callable[[Schedule], Any]) -> str:
     used = {step.primitive for step in sch.steps}
     if "s_sum" not in local:
         if "rolling_update" in used:
-            raise NotYet("this rolls: one loop runs over the row in order. The parts are to be independent")
+            raise NotYet("this is a rolling loop over the row in order. The parts must be independent")
         missing = "the maximum has a local part, the sum has none" if local else "no reduction has a local part"
         raise NotYet(f"{missing}:\n{sch}")
     block = local["s_sum"]
@@ -369,7 +369,7 @@ def split_norm(answer: Callable[[Schedule], Any]) -> str:
     "From how many queries on does one rolling loop fill the GPU?",
     hints=(
         "A program takes up to 64 queries of one head. How many programs are there for 65 queries?",
-        "The remark says that enough is three quarters of the multiprocessors: 99 programs.",
+        "The remark says that three quarters of the multiprocessors are enough: 99 programs.",
         "16 heads with 6 blocks of queries each are 96 programs. Which is the first query of a seventh block?",
     ),
 )

@@ -101,7 +101,7 @@ def _place(program: Program, access: Access, var: str) -> tuple[IndexExpr, int, 
     for index, size in zip(region(access), program.tensor(access.tensor).shape, strict=True):
         if isinstance(index, Slice) and var in names_of_index(index.start):
             return index.start, index.extent, -(-size // index.extent)
-    raise MeasureError(f"{access.tensor} does not move with {var}")
+    raise MeasureError(f"{access.tensor} does not depend on {var}")
 
 
 def _loaded(program: Program, loop: For) -> Access:

@@ -232,9 +232,9 @@ def cube() -> Operator:
 @exercise(
     "In which order do the dimensions of t stand?",
     hints=(
-        "The loops are i, j, l. The first dimension of the result is walked by i: which dimension of `t` does i walk?",
+        "The loops are i, j, l. The first dimension of the result belongs to i: which dimension of `t` belongs to i?",
         "`permute(x, order)`: dimension n of the result is dimension `order[n]` of x, as in `np.transpose`.",
-        "i walks dimension 1 of `t`, and j walks dimension 2.",
+        "dimension 1 of `t` belongs to i, and dimension 2 to j.",
     ),
 )
 def order_of_t(answer: Sequence[int]) -> str:
@@ -258,7 +258,7 @@ def order_of_t(answer: Sequence[int]) -> str:
     shape = tuple((K, N, M)[n] for n in given)
     if given == tuple(np.argsort(permute.order)):
         raise NotYet(
-            f"this is the way back: it would make the shape {shape} of ({K}, {N}, {M}); ({N}, {M}, {K}) is needed"
+            f"this is the inverse permutation: it makes the shape {shape} of ({K}, {N}, {M}); ({N}, {M}, {K}) is needed"
         )
     raise NotYet(f"a tile of shape ({K}, {N}, {M}) would become {shape}; the store takes ({N}, {M}, {K})")
 
@@ -266,7 +266,7 @@ def order_of_t(answer: Sequence[int]) -> str:
 @exercise(
     "A stage that is no tile",
     hints=(
-        "Every index must walk one inner loop with step 1, and an inner loop may walk one index of an access only.",
+        "Every index must depend on one inner loop with step 1, and an inner loop may occur in only one index.",
         "What is on the diagonal of x?",
         "`x[i, i]`, or `x[i + j, j]`, or `x[2 * i, j]`.",
     ),
@@ -287,7 +287,7 @@ def no_tile(answer: Callable[..., Any]) -> str:
         y = te.compute((32, 32), lambda i, j: answer(x, i, j), name="y")
         op = operators.custom("stage", [x], [y])
     except (TypeError, ValueError, AttributeError) as error:
-        raise NotYet(f"this is no tensor expression: {error}") from error
+        raise NotYet(f"this is not a tensor expression: {error}") from error
     sch = Schedule(op)
     sch.tile("y", i=16, j=16)
     for loop, axis in (("y.j0", "blockIdx.x"), ("y.i0", "blockIdx.y")):
@@ -309,7 +309,7 @@ def causal(block: int = 32, **options: Any) -> Kernel:
 
 
 @exercise(
-    "Which passes must be left out?",
+    "Which passes must be disabled?",
     hints=(
         "`exercises.changes(kernel)` has what each pass changed. Which one replaced `exp`, and which one `range(4)`?",
         "`nl.compile(…, disable_passes=(…,))` takes names; try one name and read `kernel.source`.",
@@ -373,4 +373,4 @@ def bytes_moved(answer: int) -> str:
     }
     if answer in known:
         raise NotYet(known[int(answer)])
-    raise NotYet(f"{answer} bytes are {answer / tile:g} tiles of 32 × 32; the programs move another number")
+    raise NotYet(f"{answer} bytes are {answer / tile:g} tiles of 32 × 32; the programs move a different number")

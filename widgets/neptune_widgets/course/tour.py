@@ -17,7 +17,7 @@ SEQ, WINDOW, SINKS = 64, 8, 2
     "A row on which naive fusion is right by luck",
     hints=(
         "Naive fusion is wrong because the maximum grows after it was read. When does it not grow?",
-        "Look at the table of naive fusion: which reads bear no `!`, and what would make all four like that?",
+        "Look at the table of naive fusion: which reads have no `!`, and what would make all four like that?",
     ),
 )
 def lucky_row(row: Sequence[float]) -> str:
@@ -32,7 +32,7 @@ def lucky_row(row: Sequence[float]) -> str:
 
     numbers = four_numbers(row)
     if len(set(numbers.astype("float32").tolist())) < 4:
-        raise NotYet("the four numbers are to be different")
+        raise NotYet("the four numbers must be different")
     op = softmax.figure1(rows=1, cols=4)
     sch = Schedule(op)
     sch.rolling_update("s_sum", "s_max.j")
@@ -50,9 +50,9 @@ def lucky_row(row: Sequence[float]) -> str:
 @exercise(
     "A window with two sinks, as a `mask_mod`",
     hints=(
-        "Take the window's mask as it stands and add the two keys with `|`, the operator for *or*.",
+        "Take the window's mask and add the two keys with `|`, the operator for *or*.",
         "Who may see key 1? Query 0 comes before it.",
-        "Causality holds for both parts: `(q >= kv) & (… | …)`.",
+        "The causal condition applies to both parts: `(q >= kv) & (… | …)`.",
     ),
 )
 def sinks(mask_mod: Callable[..., Any]) -> str:

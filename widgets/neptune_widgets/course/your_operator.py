@@ -85,7 +85,7 @@ def fewer_tiles(mask_mod: Callable[..., Any]) -> str:
     if found.visited > MOST:
         raise NotYet(
             f"the pairs are right, and the loops still visit {found.visited} of {found.all} tiles, "
-            f"where {MOST} would do: the notes of `partition_masked_loops` say which condition is of use"
+            f"where {MOST} would do: the notes of `partition_masked_loops` say which condition is useful"
         )
     return f"the same pairs, and {found.visited} of {found.all} tiles are visited; with `chunked` it was 36"
 
@@ -117,10 +117,10 @@ def _pairs(op: Operator) -> np.ndarray:
 
 
 @exercise(
-    "A test that only the last number fails",
+    "A row on which only the last iteration is wrong",
     hints=(
-        "When does the exchanged repair do nothing? Look at its factor when the maximum stays.",
-        "The maximum must stay at j = 1 and j = 2, and grow at j = 3.",
+        "When does the exchanged repair change nothing? Look at its factor if the maximum does not change.",
+        "The maximum must not change at j = 1 and j = 2, and must grow at j = 3.",
     ),
 )
 def late_row(row: Sequence[float]) -> str:
@@ -135,7 +135,7 @@ def late_row(row: Sequence[float]) -> str:
     if not found:
         raise NotYet("on this row the wrong repair gives the right sum at every iteration")
     if found[0].column != f"j = {SHOWS_AT}":
-        raise NotYet(f"on this row the sum is wrong from {found[0].column} on; it is to be right until then")
+        raise NotYet(f"on this row the sum is wrong from {found[0].column} on; it must be right until then")
     (wrong,) = found
     return f"the sum is right up to j = 2; at j = 3 it is {wrong.value:.4g} and should be {wrong.should_be:.4g}"
 
@@ -190,7 +190,7 @@ def minimum_repair(h: str) -> str:
 @exercise(
     "The position of the smallest number, softly, in one loop",
     hints=(
-        "Take `peak` of section 6 as a pattern. Which reducer finds the number that no exponent may exceed now?",
+        "Take `peak` of section 6 as a pattern. Which reducer finds the number that keeps exponents at most 0?",
         "With `bottom` the minimum of the row, `exp(bottom - x)` is at most 1. Two sums read it.",
         "Divide after the loop: `te.compute((rows,), lambda i: first[i] / total[i])`.",
     ),
@@ -212,11 +212,11 @@ def valley(define: Callable[[Any], Any]) -> str:
     x = te.placeholder((ROWS, COLS), "float32", name="x")
     given = define(x)
     if not isinstance(given, te.Tensor):
-        raise NotYet(f"the function is to return a tensor made by te.compute, this is {type(given).__name__}")
+        raise NotYet(f"the function must return a tensor made by te.compute, this is {type(given).__name__}")
     try:
         op = custom("valley", [x], [given], doc="notebook 07")
     except DefinitionError as error:
-        raise NotYet(f"the definition is not taken: {error.reason}") from error
+        raise NotYet(f"the definition is refused: {error.reason}") from error
     if op.outputs[0].shape != (ROWS,):
         raise NotYet(f"the output has the shape {op.outputs[0].shape}, expected {(ROWS,)}: a position a row")
     kernel = nl.compile(op, "rolling_update", block_q=16, block_kv=64)
@@ -243,10 +243,10 @@ def _valley_numbers(compute: Callable[[np.ndarray], np.ndarray], offset: float) 
     where = f"for rows around {offset:g}"
     if not np.isfinite(got).all():
         raise NotYet(
-            f"{where} there is no finite result: some exponent is far from 0. Subtract what keeps all at most 1"
+            f"{where} the result is not finite: an exponent is far from 0. Subtract a value that keeps terms at most 1"
         )
     if np.allclose(got, soft(1), rtol=1e-3):
-        raise NotYet("this is the position of the largest number; the smallest is asked for")
+        raise NotYet("this is the position of the largest number; expected that of the smallest")
     if np.allclose(got, right + 1, rtol=1e-3):
-        raise NotYet("this is one too much: columns are counted from 0")
+        raise NotYet("this is too large by one: columns are counted from 0")
     raise NotYet(f"{where} the first position is {got[0]:.4g}, right is {right[0]:.4g}")

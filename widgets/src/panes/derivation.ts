@@ -85,7 +85,7 @@ function derivationPane(ctx: Context): Pane {
       } else if (nearest) {
         const to = nearest;
         body.replaceChildren(
-          h("p", { class: "note" }, "No algebra in this phase, the nearest is step ", h("button", { type: "button", class: "link", onclick: () => ctx.dispatch({ type: "go", key: to.key }) }, stopName(to)), "."),
+          h("p", { class: "note" }, "No algebra in this phase; the nearest is in step ", h("button", { type: "button", class: "link", onclick: () => ctx.dispatch({ type: "go", key: to.key }) }, stopName(to)), "."),
         );
       } else body.replaceChildren(h("p", { class: "note" }, "This schedule repairs nothing, so there is no algebra to show."));
     },

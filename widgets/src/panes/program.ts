@@ -130,7 +130,7 @@ function programPane(ctx: Context): Pane {
         if (chooserFor !== doc) {
           for (const s of [leftSelect, rightSelect]) {
             s.replaceChildren(
-              h("option", { value: "" }, s === leftSelect ? "the stop before" : "the current stop"),
+              h("option", { value: "" }, s === leftSelect ? "the previous phase" : "the current phase"),
               ...doc.stops.map((x) => h("option", { value: x.key }, stopName(x))),
             );
           }

@@ -30,7 +30,7 @@ function railPane(ctx: Context): Rail {
     "nav",
     { class: "rail", "aria-label": "steps and phases" },
     h("div", { class: "search" }, box, results),
-    h("div", { class: "walk", role: "group", "aria-label": "walk through the phases" }, first, back, next, last),
+    h("div", { class: "walk", role: "group", "aria-label": "step through the phases" }, first, back, next, last),
     lists,
     h("label", { class: "quiet" }, quiet, quietText),
   );

@@ -45,7 +45,7 @@ function schedulePane(ctx: Context): Pane {
       choices = new Map();
       cards();
       text?.set(asLines(edits.steps));
-      ctx.announce("the refused edit was taken back");
+      ctx.announce("the refused edit was undone");
       edits = asked(edits, ctx.send({ kind: "edit", steps: wire(edits.steps) }));
       marks();
       return;
@@ -145,7 +145,7 @@ function schedulePane(ctx: Context): Pane {
   function draftCard(): HTMLElement {
     const d = draft!;
     const pick = h("select", { "aria-label": "primitive to insert", onchange: () => { d.primitive = pick.value; d.args = {}; d.parameters = null; if (pick.value) d.seq = askChoices(d.index, pick.value); cards(); (list.querySelector(".draft select") as HTMLElement | null)?.focus(); } },
-      h("option", { value: "" }, "insert which primitive?"), ...primitives().map((p) => h("option", { value: p.name }, p.ours ? `${p.name} · ours` : p.name)));
+      h("option", { value: "" }, "choose a primitive to insert"), ...primitives().map((p) => h("option", { value: p.name }, p.ours ? `${p.name} · ours` : p.name)));
     pick.value = d.primitive;
     const known = primitive(d.primitive);
     const parameters = d.parameters ?? known?.parameters ?? [];
@@ -159,7 +159,7 @@ function schedulePane(ctx: Context): Pane {
     const held = hold(list);
     const items = edits.steps.map(card);
     if (draft) items.splice(Math.min(draft.index, items.length), 0, draftCard());
-    const empty = !edits.steps.length && !draft ? [h("li", { class: "note" }, "No steps yet: the program is as it was defined.")] : [];
+    const empty = !edits.steps.length && !draft ? [h("li", { class: "note" }, "No steps yet: this is the definition.")] : [];
     const add = draft ? [] : [h("li", { class: "addline" }, h("button", { type: "button", class: "small", onclick: () => startDraft(edits.steps.length) }, "+ Add a step"))];
     list.replaceChildren(...empty, ...items, ...add);
     el.scrollTop = top;
@@ -290,7 +290,7 @@ function schedulePane(ctx: Context): Pane {
 export const pane = definePane({
   id: "schedule",
   title: "Schedule",
-  help: "The schedule editor: steps as cards or as text, compiled again after each edit.",
+  help: "The schedule editor: steps as cards or as text, recompiled after each edit.",
   place: { tabOf: "graph" },
   order: 20,
   make: schedulePane,

@@ -20,7 +20,7 @@ function tagsPane(ctx: Context): TagsPane {
     { id: "reads", label: "Reads" },
     { id: "inputs", label: "Inputs" },
   ]);
-  const roll = h("select", { "aria-label": "loop that the columns are iterations of", onchange: () => ctx.dispatch({ type: "tab", slot: "rolling", tab: roll.value }) });
+  const roll = h("select", { "aria-label": "loop whose iterations are the columns", onchange: () => ctx.dispatch({ type: "tab", slot: "rolling", tab: roll.value }) });
   const which = h("select", { "aria-label": "row of the tensors", onchange: () => ctx.dispatch({ type: "tab", slot: "element", tab: which.value }) });
   const about = h("span", { class: "dim" });
   bar.extra.append(about, which, roll);
@@ -127,11 +127,11 @@ function tagsPane(ctx: Context): TagsPane {
     });
     const signs = new Set(t.rows.flatMap((r) => r.cells.flatMap((c) => (c ? [...c.sign, ...(c.right ? ["✓"] : []), ...(c.right === false ? ["≠"] : [])] : []))));
     const legend: [string, string, string][] = [
-      ["✗", "wrong", "not what it should hold at this iteration"],
+      ["✗", "wrong", "not the correct value at this iteration"],
       ["!", "early", "read too early"],
       ["↻", "fixed", "repaired"],
       ["✓", "right", "as in the definition"],
-      ["≠", "early", signs.has("✗") ? "what it should hold" : "what the definition has there"],
+      ["≠", "early", signs.has("✗") ? "the correct value" : "the value in the definition"],
     ];
     const wrong = firstWrong(t);
     const jump = wrong < 0 ? null : h("button", { type: "button", class: "link", onclick: () => ctx.dispatch({ type: "iteration", to: wrong }) }, `✗ first wrong at ${t.columns[wrong]}`);
@@ -215,7 +215,7 @@ function tagsPane(ctx: Context): TagsPane {
     const grids = ctx.tags.shownInputs().map((input) => inputEl(input, edit ? (index, x) => (ctx.tags.edit(input.name, index, x), changed()) : null));
     const restore = h("button", { type: "button", class: "small", onclick: () => (ctx.tags.restore(), (drawn = null), ctx.refresh()) }, "As they were");
     body.replaceChildren(
-      h("p", { class: "note" }, edit ? "Edit a value, and every table follows." : "The inputs of these tables; without Python behind the page they stay as they are.", " ", ctx.tags.inputs ? restore : null),
+      h("p", { class: "note" }, edit ? "Edit a value to update every table." : "The inputs of these tables; editing them needs a running Python kernel.", " ", ctx.tags.inputs ? restore : null),
       ...grids,
     );
   }
@@ -280,7 +280,7 @@ function tagsPane(ctx: Context): TagsPane {
         else {
           const failed = ctx.tags.failure(stop);
           const near = loops.find((s) => payload.tags!.tables[s.key]);
-          note(failed ? `✗ ${failed}` : "No table was made for this phase.");
+          note(failed ? `✗ ${failed}` : "No table was computed for this phase.");
           if (!failed && near) body.append(h("p", { class: "note" }, h("button", { type: "button", class: "link", onclick: () => ctx.dispatch({ type: "go", key: near.key }) }, `see ${stopName(near)}`)));
         }
       }

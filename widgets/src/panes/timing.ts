@@ -37,7 +37,7 @@ function timingPane(ctx: Context): Pane {
     state = to;
     progress.hidden = to === "none" || to === "";
     bar.value = done;
-    says.textContent = { running: `running, ${Math.round(done * 100)} %`, done: "done", cancelled: "cancelled: what was measured stays" }[to] ?? "";
+    says.textContent = { running: `running, ${Math.round(done * 100)} %`, done: "done", cancelled: "cancelled: measurements so far are kept" }[to] ?? "";
     cancel.disabled = to !== "running";
     run.disabled = to === "running";
     run.textContent = to === "done" || to === "cancelled" ? "Run again" : "Run";
@@ -71,7 +71,7 @@ function timingPane(ctx: Context): Pane {
     update() {
       againstLabel.hidden = !ctx.live || !first || !differs();
       run.hidden = cancel.hidden = !ctx.live;
-      if (!ctx.live && !state) note.textContent = "Timing needs Python behind the page.";
+      if (!ctx.live && !state) note.textContent = "Timing needs a running Python kernel.";
     },
   };
 }
@@ -79,7 +79,7 @@ function timingPane(ctx: Context): Pane {
 export const pane = definePane({
   id: "timing",
   title: "Timing",
-  help: "The time of the kernel, and of schedules beside it, on this machine's GPU; without one, estimates.",
+  help: "The time of the kernel, and of other schedules for comparison, on the local GPU; without a GPU, estimates.",
   place: { tabOf: "graph" },
   order: 30,
   make: timingPane,
