@@ -92,7 +92,7 @@ def test_shared_loops(order: int):
     ("groups", "reason"),
     [
         ([["top", "total", "x_sum", "square", "deviation"]], "more than one loop"),
-        ([[name] for name in ("top", "total", "x_sum", "square", "deviation")], "without any repair"),
+        ([[name] for name in ("top", "total", "x_sum", "square", "deviation")], "as without repairs"),
         ([["top", "total", "x_sum"], ["square", "deviation"]], "`square` and `top` share a loop in the compiled"),
         ([["top", "total"], ["x_sum", "square"], ["deviation"]], "share a loop in the compiled program"),
         ([["top", "total", "x_sum", "square"]], "`deviation` stands in 0 loops"),

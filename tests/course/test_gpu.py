@@ -77,7 +77,7 @@ class TestLeastTime:
     def test_wrong(self, ceilings, right):
         prefill, decoding = right
         other = work(gpu.prefill().program).bytes / GBPS / 1e3
-        says(gpu.least_time((decoding, prefill), ceilings), "wrong", "other way round")
+        says(gpu.least_time((decoding, prefill), ceilings), "wrong", "in reverse order")
         says(gpu.least_time((prefill / 1e6, decoding / 1e6), ceilings), "wrong", "another unit")
         says(gpu.least_time((prefill / 1e3, decoding), ceilings), "wrong", "another unit")
         says(gpu.least_time((other, decoding), ceilings), "wrong", "shorter of the two")
@@ -131,7 +131,7 @@ class TestMaskedTiles:
 
     def test_wrong(self):
         visited, masked = self.by_hand()
-        says(gpu.masked_tiles((masked, visited)), "wrong", "other way round")
+        says(gpu.masked_tiles((masked, visited)), "wrong", "in reverse order")
         says(gpu.masked_tiles((2 * visited, 2 * masked)), "wrong", "all 2 heads")
         says(gpu.masked_tiles((visited, visited - masked)), "wrong", "without a mask")
         says(gpu.masked_tiles((1056, masked)), "wrong", "the window hides")

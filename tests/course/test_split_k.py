@@ -33,7 +33,7 @@ def test_schedules_in_three_parts_are_right(schedule):
 @pytest.mark.parametrize(
     ("schedule", "why"),
     [
-        (lambda sch: sch.rolling_update("s_sum", "x_max.j"), "this rolls"),
+        (lambda sch: sch.rolling_update("s_sum", "x_max.j"), "this is a rolling loop"),
         (lambda sch: sch.split_k_update("s_sum", "x_max.j"), "split the loop first"),
         (lambda sch: None, "changed nothing"),
         (lambda sch: (sch.split("x_max.j", (2, 6)), sch.split_k_update("s_sum", "x_max.j0")), "2 local parts"),
@@ -58,7 +58,7 @@ def test_right_factors(answer):
         ([1, 1, 1], "naive fusion"),
         ([0, 1, math.exp(-2)], "rolling loop"),
         ([1, 1, math.exp(-2)], "rolling loop"),
-        ([math.exp(2), math.exp(5), 1], "another sign"),
+        ([math.exp(2), math.exp(5), 1], "opposite sign"),
         ([math.exp(-2), 0.5, 1], "the factor of part 1"),
         ([1, 2], "three numbers"),
         ("e", "three numbers"),

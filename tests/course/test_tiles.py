@@ -12,7 +12,7 @@ def test_the_order_of_t():
     assert tiles.order_of_t((1, 2, 0))
     assert tiles.order_of_t([1, 2, 0])
     for answer, why in (
-        ((2, 0, 1), "the way back"),
+        ((2, 0, 1), "the inverse permutation"),
         ((0, 1, 2), "would become"),
         ((0, 0, 1), "each of the dimensions"),
         (3, "three numbers"),
@@ -41,7 +41,7 @@ def test_stages_that_are_no_tiles(stage):
     [
         (lambda x, i, j: x[j, i], "this is a tile: `permute("),
         (lambda x, i, j: x[i + 1, j] * 2, "this is a tile"),
-        (lambda x, i, j: x.nothing, "no tensor expression"),
+        (lambda x, i, j: x.nothing, "not a tensor expression"),
         (lambda x, i, j: x[i + j + 30, j], "runs from 30 to 92, and the axis has 64 elements"),
         (lambda x, i, j: x[i - 1, i], "runs from -1 to 30"),
         (5, "expected a function"),
@@ -84,7 +84,7 @@ def test_bytes_of_all_programs():
         2 * right: "float16",
         56: "number of tiles",
         2 * 4 * 4 * 2048: "every tensor once",
-        5: "another number",
+        5: "a different number",
     }.items():
         verdict = tiles.bytes_moved(answer)
         assert verdict.state == "wrong"

@@ -178,12 +178,12 @@ def test_right_definitions(define: Any):
 @pytest.mark.parametrize(
     ("define", "why"),
     [
-        (definition(subtract=False), "no finite result"),
+        (definition(subtract=False), "the result is not finite"),
         (definition(reducer=te.max, sign=-1), "position of the largest"),
         (definition(start=1), "counted from 0"),
         (definition(rows=ROWS // 2), "the output has the shape (16,)"),
         (away_from_the_mean, "one will do. rest starts a loop of its own"),
-        (lambda x: x, "the definition is not taken"),
+        (lambda x: x, "the definition is refused"),
         (lambda x: 3, "a tensor made by te.compute"),
         (3, "expected a function"),
     ],

@@ -275,8 +275,8 @@ def _whole(sch: Schedule, along: str) -> None:
     if now.nests > 1:
         last = ", ".join(b.name for stmt in sch.program.body[1:] for b in tree.blocks_under(stmt))
         raise NotYet(
-            f"it compiles to {now.nests} kernels, with {kib(now.between)} between them: these blocks stand in nests of "
-            f"their own: {last}"
+            f"it compiles to {now.nests} kernels, with {kib(now.between)} between them: these blocks are in separate "
+            f"nests: {last}"
         )
     serial = _serial_outside(sch, along)
     if serial:
