@@ -239,7 +239,7 @@ def not_on_the_grid(sch: nl.Schedule) -> None:
         (bound_along_the_keys, "'qk.j0' is bound to blockIdx.x"),
         (retired_early, "whose tags are retired"),
         (one_start, "'s_sum' carries a value over loops outside its tile"),
-        (out_left_behind, "nests of their own: out"),
+        (out_left_behind, "in separate nests: out"),
         (not_on_the_grid, "h, i0 run in order"),
         (lambda sch: None, "no step"),
         (lambda: None, "raised TypeError"),
