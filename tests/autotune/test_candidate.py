@@ -47,7 +47,7 @@ def test_it_compiles_with_its_options():
         (lambda: Candidate("rolling_update", (("b", 1), ("a", 2))), "alphabetical order"),
         (lambda: Candidate.of("rolling_update", block_q=1.5), r"block_q=1.5: expected an int"),
         (lambda: Candidate.of("rolling_update", block_q=((1,),)), r"block_q=\(\(1,\),\): expected an int"),
-        (lambda: Candidate.from_json({"template": "rolling_update"}), "is no candidate"),
+        (lambda: Candidate.from_json({"template": "rolling_update"}), "is not a candidate"),
     ],
 )
 def test_what_is_no_candidate_is_refused(make, message):
