@@ -137,7 +137,7 @@ def test_two_gpu_workers_share_the_candidates(monkeypatch):
 def test_a_drained_gpu_worker_gives_candidates_up(small, with_warps):
     gpu_worker = GpuWorker(None, 1, "fake_runner")
     gpu_worker.drain()
-    with pytest.raises(MeasureError, match="given up"):
+    with pytest.raises(MeasureError, match="the run has ended"):
         measured(gpu_worker, small, with_warps, fake_runner.FAST)
 
 
@@ -165,7 +165,7 @@ def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
         again = workers.remeasure(task_of(small), [with_warps(fake_runner.SLOW).compile(small).spec])
         assert [m.us for m in again] == [19.0]
         workers.drain()
-        with pytest.raises(MeasureError, match="given up"):
+        with pytest.raises(MeasureError, match="the run has ended"):
             measured(workers, small, with_warps, fake_runner.FAST)
     finally:
         workers.close()

@@ -182,7 +182,7 @@ def test_a_measuring_process_that_is_killed_gets_one_more_try(task, spec, tmp_pa
         log.unlink()
         thread = threading.Timer(1.0, gpu_worker.kill)
         thread.start()
-        with pytest.raises(MeasureError, match="given up"):
+        with pytest.raises(MeasureError, match="the run has ended"):
             gpu_worker.measure(task, spec(fake_runner.HANGS))
         with pytest.raises(MeasureError, match="the worker was ended"):
             gpu_worker.remeasure(task, [spec(fake_runner.FAST)])
@@ -309,7 +309,7 @@ def test_a_kill_ends_what_a_worker_measures(cluster, log, task, spec):
     workers = DaskWorkers(cluster.address, "fake_runner")
     try:
         thread = when_it_measures(log, workers.kill)
-        with pytest.raises(MeasureError, match=r"given up|status -9"):
+        with pytest.raises(MeasureError, match=r"the run has ended|status -9"):
             workers.measure(task, spec(fake_runner.HANGS))
         thread.join()
     finally:

@@ -304,7 +304,7 @@ def writes(score, b, h, q, kv):
         (lambda s, b, h, q, kv: s + SLOPES[1.0], r"index 0 of the captured tensor SLOPES is a float"),
         (lambda s, b, h, q, kv: s + SLOPES[h > 1], r"index 0 of the captured tensor SLOPES is a bool"),
         (lambda s, b, h, q, kv: s + SLOPES[1:], r"index 0 of the captured tensor SLOPES is a slice"),
-        (lambda s, b, h, q, kv: s + sum(SLOPES), r"runs through the captured tensor SLOPES"),
+        (lambda s, b, h, q, kv: s + sum(SLOPES), r"iterates over the captured tensor SLOPES"),
         (writes, r"score_mod=writes: a mod writes to the captured tensor SLOPES"),
         (lambda s, b, h, q, kv: s + BIG[b], r"BIG with values from 1099511627776 to 1099511627776: int32"),
         (lambda s, b, h, q, kv: s + COMPLEX[b], r"score_mod captures the tensor COMPLEX of dtype complex128"),
