@@ -77,7 +77,8 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON data."""
-        return {**asdict(self), "params": dict(self.params)}
+        plain = asdict(self)
+        return {**plain, "params": dict(self.params), "resources": list(plain["resources"])}
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
