@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from neptune_lab import errors, operators, repair, trace
     from neptune_lab.autotune.tune import tune
     from neptune_lab.loop_schedule import Schedule, templates
-    from neptune_lab.pipeline import Kernel, compile
+    from neptune_lab.pipeline import CodeOptions, Kernel, SplitKConfig, TileConfig, compile
     from neptune_lab.pytorch import attention
     from neptune_lab.target import Target
     from neptune_lab.trace import load_trace
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "CodeOptions",
     "Kernel",
     "Schedule",
+    "SplitKConfig",
     "Target",
+    "TileConfig",
     "attention",
     "compile",
     "course",
@@ -49,9 +52,12 @@ __all__ = [
 
 # Where each public name lives: "module:attribute", or "module" where the name is the module itself.
 _HOMES = {
+    "CodeOptions": "neptune_lab.pipeline:CodeOptions",
     "Kernel": "neptune_lab.pipeline:Kernel",
     "Schedule": "neptune_lab.loop_schedule:Schedule",
+    "SplitKConfig": "neptune_lab.pipeline:SplitKConfig",
     "Target": "neptune_lab.target:Target",
+    "TileConfig": "neptune_lab.pipeline:TileConfig",
     "attention": "neptune_lab.pytorch:attention",
     "compile": "neptune_lab.pipeline:compile",
     "course": "neptune_widgets.course",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +26,7 @@ from neptune_lab.strict.values import check_number
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import Choice
 
 app = typer.Typer(
     name="neptune-lab",
@@ -83,11 +84,12 @@ SHARED: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The operator that a command line names, and the template and options to schedule it with."""
+    """The operator that a command line names, and the choice of template and options to compile it with; `chosen` says
+    whether the command line gives any."""
 
     operator: Operator
-    template: str | None
-    options: dict[str, Any]
+    choice: Choice
+    chosen: bool
 
 
 def with_operator(command: Callable[..., None]) -> Callable[..., None]:
@@ -98,8 +100,9 @@ def with_operator(command: Callable[..., None]) -> Callable[..., None]:
         shared = {name: given.pop(name) for name in SHARED}
         made = _operator(shared["operator"], {n: shared[n] for n in OPTIONS})
         options = {n: shared[n] for n in TILES if shared[n] is not None}
-        options |= _options(shared["option"] or ())
-        command(Request(made, shared["template"], options), **given)
+        options |= dict(map(_option, shared["option"] or ()))
+        choice = _choice(shared["template"], options)
+        command(Request(made, choice, shared["template"] is not None or bool(options)), **given)
 
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -113,14 +116,11 @@ def with_operator(command: Callable[..., None]) -> Callable[..., None]:
     return run_command
 
 
-def _options(texts: Sequence[str]) -> dict[str, Any]:
-    """The options of `-O name=value ...`, each name one of a template or of code generation."""
-    found = dict(map(_option, texts))
-    if found:
-        from neptune_lab.pipeline.options import check_names
+def _choice(template: str | None, options: dict[str, Any]) -> Choice:
+    """The choice of `--template`, `--block-q`, `--block-kv` and `-O name=value ...`."""
+    from neptune_lab.pipeline import Choice
 
-        check_names(found, "--option")
-    return found
+    return Choice.of(template, options, "--option")
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -173,14 +173,14 @@ def compile_command(
 
         text = "".join(f"{line.text}\n" for line in definition(op.program))
     else:
-        from neptune_lab.pipeline import compile, schedule
+        from neptune_lab.pipeline import compile_choice, schedule
 
         if emit is Emit.loops:
             from neptune_lab.loop_ir.printer import to_text
 
-            text = to_text(schedule(op, request.template, **request.options).program)
+            text = to_text(schedule(op, request.choice.template, config=request.choice.config).program)
         else:
-            kernel = compile(op, request.template, **request.options)
+            kernel = compile_choice(op, request.choice)
             if emit is Emit.htile:
                 text = kernel.htile_text
             elif emit is Emit.outline:
@@ -210,7 +210,7 @@ def explain(
     from neptune_lab.pipeline import schedule
 
     op = request.operator
-    made = schedule(op, request.template, **request.options)
+    made = schedule(op, request.choice.template, config=request.choice.config)
     typer.echo(f"{op.title}\n")
     for applied in made.history:
         if not any(p.derivation for p in applied.outcome.phases) and not programs:
@@ -242,13 +242,13 @@ def run(
     ] = None,
 ) -> None:
     """Compile, run on random inputs, and compare with the float64 reference."""
-    from neptune_lab.pipeline import compile
+    from neptune_lab.pipeline import compile_choice
     from neptune_lab.runtime import device_facts
 
     check_number("--tolerance", tolerance, DefinitionError, optional=True, positive=True)
     op = request.operator
     facts = device_facts()
-    kernel = compile(op, request.template, **request.options)
+    kernel = compile_choice(op, request.choice)
     error = kernel.relative_error(seed)
     if tolerance is None:
         tolerance = 8e-3 if any(t.dtype == "bfloat16" for t in op.outputs) else 1e-3

@@ -13,6 +13,7 @@ from neptune_lab.strict.values import is_name
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline import Kernel
+    from neptune_lab.target import Target
 
 Option: TypeAlias = "int | str | bool | tuple[int | str | None, ...] | None"
 
@@ -77,17 +78,16 @@ class Candidate:
         changed = Candidate.of(self.template, **{**self.kwargs, **options})
         return self if changed == self else changed
 
-    def compile(self, operator: Operator, **more: Any) -> Kernel:
-        """Compiles `operator` so; `more` are further arguments of `pipeline.compile`, such as `target`.
+    def compile(self, operator: Operator, *, target: Target | str | None = None, validate: str = "quick") -> Kernel:
+        """`operator` compiled with this choice; `target` and `validate` are those of `pipeline.compile`.
 
         Raises:
             NeptuneError: a stage that refuses this choice (a template that does not fit, a tile that is too large).
         """
-        from neptune_lab.pipeline import compile
-        from neptune_lab.pipeline.options import check_names
+        from neptune_lab.pipeline import Choice, compile_choice
 
-        check_names(self.kwargs, "a candidate")
-        return compile(operator, self.template, **{**self.kwargs, **more})
+        choice = Choice.of(self.template, self.kwargs, "a candidate")
+        return compile_choice(operator, choice, target=target, validate=validate)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data: {"template": name, "options": {name: value}}; a tuple becomes a list.

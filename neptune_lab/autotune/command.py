@@ -21,10 +21,7 @@ class TuneRequest(Protocol):
     def operator(self) -> Any: ...
 
     @property
-    def template(self) -> str | None: ...
-
-    @property
-    def options(self) -> dict[str, Any]: ...
+    def chosen(self) -> bool: ...
 
 
 def tune_command(
@@ -44,7 +41,7 @@ def tune_command(
     from neptune_lab.autotune.tune import tune
     from neptune_lab.records import Store
 
-    if request.template is not None or request.options:
+    if request.chosen:
         raise TuneError(
             "tune chooses template, tiles and options itself", help="omit --template, --block-q, --block-kv and -O"
         )

@@ -54,8 +54,7 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
         device: the GPU whose tuning records are used, by its name; None: the local GPU.
     """
     from neptune_lab import records
-    from neptune_lab.pipeline import compile
-    from neptune_lab.pipeline.options import check_names
+    from neptune_lab.pipeline import Choice, compile_choice
 
     template, options, note = variant.template, dict(variant.options), DEFAULT
     try:
@@ -64,15 +63,15 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
         if nearest_record is not None:
             exact = nearest_record.workload == records.workload_key(setup.op)
             try:
-                check_names(nearest_record.options, "the tuning record")
-                kernel = compile(setup.op, nearest_record.template, **{**nearest_record.options, **options})
+                choice = Choice.of(nearest_record.template, {**nearest_record.options, **options}, "the tuning record")
+                kernel = compile_choice(setup.op, choice)
                 template, options = nearest_record.template, {**nearest_record.options, **options}
                 note = "tuned" if exact else "tuned at other sizes"
             except NeptuneError:
                 if exact:
                     raise
         if kernel is None:
-            kernel = compile(setup.op, template, **options)
+            kernel = compile_choice(setup.op, Choice.of(template, options, "the variant"))
     except NeptuneError as error:
         return Compiled(None, options, error.reason)
     return Compiled(kernel.spec, {"template": template or "by shape", **options}, note)

@@ -1,15 +1,21 @@
-"""Sizes, launch hints, notes and options of templates, checked before anything is done; `kinds` has primitives'."""
+"""Launch hints, notes, and closed lists of arguments, checked before anything is done; `kinds` has primitives'."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import fields
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import is_integer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 # Triton launches powers of two; 32 warps are 1024 threads, CUDA's limit on a block.
 WARPS = (1, 2, 4, 8, 16, 32)
@@ -52,15 +58,6 @@ def check_hint(key: str, value: Any, where: str) -> None:
         )
 
 
-def check_size(name: str, value: Any) -> None:
-    """Raise ScheduleError where `value` is no value of the template's option `name`, a hint or a positive integer."""
-    check_hint(name, value, "template")
-    if not is_count(value):
-        raise ScheduleError(
-            f"{name}={shown(value)}, expected a positive integer", help="leave it out, and it is chosen by shape"
-        )
-
-
 def check_note(key: str, value: Any, where: str) -> None:
     """Raise ScheduleError where a note on a loop is none of `NOTES`, or has a value that it cannot have.
 
@@ -74,40 +71,59 @@ def check_note(key: str, value: Any, where: str) -> None:
     check_hint(key, value, where)
 
 
-def check_options(template: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise ScheduleError where an option is none of the template's, or is not of its kind.
+def closed_fields(cls: type[T]) -> type[T]:
+    """A dataclass that refuses a keyword which is none of its fields with a ScheduleError, which names those it has.
+
+    >>> from dataclasses import dataclass
+    >>> @closed_fields
+    ... @dataclass(frozen=True)
+    ... class Size:
+    ...     rows: int = 1
+    >>> Size(row=2)
+    Traceback (most recent call last):
+    neptune_lab.errors.ScheduleError: Size has no field 'row'
+      help: did you mean 'rows'? The fields: rows
+    """
+    made = cls.__init__
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+
+    @wraps(made)
+    def __init__(self: T, *args: Any, **given: Any) -> None:
+        for name in given:
+            if name not in names:
+                raise ScheduleError(f"{cls.__name__} has no field {name!r}", help=nearest(name, names, "fields"))
+        made(self, *args, **given)
+
+    cls.__init__ = __init__
+    return cls
+
+
+def closed_arguments(places: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function that refuses a keyword which is none of its arguments with a ScheduleError.
+
+    Type checkers see the function's own signature, and report the same call.
 
     Args:
-        function: the template; its parameters after the first are its options. One that is False by default is a
-            switch; one that is annotated `PerNest` may be a tuple with an entry a nest, and may be left open.
+        places: where an argument belongs that people look for here: its name, and the class that has it as a field
+            with the argument that takes the class, such as "config=nl.TileConfig".
     """
-    parameters = dict(list(inspect.signature(function).parameters.items())[1:])
-    where = f"template {template!r}"
-    for name, value in options.items():
-        if name not in parameters:
-            raise ScheduleError(f"{where} has no option {name!r}", help=nearest(name, list(parameters), "options"))
-        parameter = parameters[name]
-        if isinstance(parameter.default, bool):
-            if not isinstance(value, bool):
-                raise ScheduleError(f"{where}: {name}={shown(value)}, expected True or False", help="it is a switch")
-            continue
-        per_nest = str(parameter.annotation).startswith("PerNest")
-        for entry in value if per_nest and isinstance(value, tuple | list) else (value,):
-            _check_entry(where, name, entry, parameter.default)
 
+    def closed(function: Callable[P, R]) -> Callable[P, R]:
+        names = list(inspect.signature(function).parameters)
 
-# What an option that is left open would be for many programs, for messages.
-_EXAMPLES = {"block_q": 64, "block_kv": 64, "block_out": 64, "splits": 8}
+        @wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            for name in given:
+                if name not in names:
+                    where = places.get(name)
+                    raise ScheduleError(
+                        f"{function.__name__} has no argument {name!r}",
+                        help=nearest(name, [*names, *places], "arguments and fields")
+                        if where is None
+                        else f"give it as a field: {where}({name}=…)",
+                    )
+            return function(*args, **given)
 
+        return call
 
-def _check_entry(where: str, name: str, value: Any, default: Any) -> None:
-    if value is None and default is None:
-        return
-    if name in HINTS:
-        check_hint(name, value, where)
-    elif not is_count(value):
-        such = f" such as {_EXAMPLES.get(name, default)}"
-        left_open = ", or leave it out, and it is chosen" if default is None else ""
-        raise ScheduleError(
-            f"{where}: {name}={shown(value)}, expected a positive integer", help=f"give a whole number{such}{left_open}"
-        )
+    return closed

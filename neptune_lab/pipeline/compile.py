@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neptune_lab.collector import uncollected
 from neptune_lab.errors import EmitError, NeptuneError, ScheduleError, ValidationError
 from neptune_lab.loop_ir.tree import nearest
-from neptune_lab.loop_schedule.arguments import check_options
+from neptune_lab.loop_schedule.arguments import closed_arguments
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
+from neptune_lab.loop_schedule.templates import CONFIGS, TEMPLATES, TileConfig, choose_template
+from neptune_lab.loop_schedule.templates import config as configs
+from neptune_lab.loop_schedule.templates.config import PerNest, config_of, with_sizes
+from neptune_lab.pipeline import options as code_options
+from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
-from neptune_lab.pipeline.options import CodeOptions, check_names, split
+from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
@@ -24,23 +29,36 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 
-def schedule(operator: Operator, template: str | None = None, **options: Any) -> Schedule:
-    """A schedule of `operator` by a template, with the template's options.
+# Fields that people look for among the arguments of `compile`, and where to give them.
+PLACES = {**code_options.PLACES, **configs.PLACES}
+
+
+@closed_arguments(PLACES)
+def schedule(
+    operator: Operator,
+    template: str | None = None,
+    *,
+    config: TileConfig | None = None,
+    block_q: PerNest = None,
+    block_kv: PerNest = None,
+) -> Schedule:
+    """A schedule of `operator` by a template, with tile sizes of the caller's or chosen by shape.
 
     Without a template, the operator's own, or where it has none, one is chosen by shape, and a remark in the record
-    says why.  If that one is refused, the definition is scheduled in parts, with a remark for each (`fallback`); a
-    template or options that the caller gives are taken as they are, or refused.
+    says why.  If that one is refused, the definition is scheduled in parts, with a remark for each (`fallback`).  A
+    template or sizes that the caller gives are used as they are, or refused.
 
     Args:
         operator: from `neptune_lab.operators`.
         template: "rolling_update" or "split_k_update".
-        options: the template's, such as block_q and block_kv (elements of a tile) or splits.
+        config: tile sizes and launch hints; `SplitKConfig` adds the number of splits.
+        block_q, block_kv: rows and columns per tile, the two fields of `config` that are given most, by name.
 
     Returns:
         The schedule, with a remark for each decision.
 
     Raises:
-        ScheduleError: no such template or option, or one that cannot be applied.
+        ScheduleError: no such template or size, or one that cannot be applied.
     """
     from neptune_lab.operators import Operator
 
@@ -49,15 +67,16 @@ def schedule(operator: Operator, template: str | None = None, **options: Any) ->
             f"expected an Operator or a Schedule, got {shown(operator)}",
             help="make an operator first, for example operators.attention.causal(seq=128)",
         )
-    if template is not None or options:
-        return by_template(operator, template, options)
+    config = with_sizes(config, block_q, block_kv)
+    if template is not None or config is not None:
+        return by_template(operator, template, config)
     try:
-        return by_template(operator, None, {})
+        return by_template(operator, None, None)
     except REFUSALS as refusal:
         return schedule_apart(operator, refusal, translated_and_verified)
 
 
-def by_template(operator: Operator, template: str | None, options: dict[str, Any]) -> Schedule:
+def by_template(operator: Operator, template: str | None, config: TileConfig | None) -> Schedule:
     """A schedule of `operator` by one template, or its refusal."""
     name, why = operator.template if template is None else template, ""
     if name is None:
@@ -66,70 +85,123 @@ def by_template(operator: Operator, template: str | None, options: dict[str, Any
         raise ScheduleError(
             f"there is no template {shown(name)}", help=nearest(str(name), list(TEMPLATES), "templates")
         )
-    check_options(name, TEMPLATES[name], options)
+    chosen = config_of(name, CONFIGS[name], config)
     started = Schedule(operator)
     if why:
         started.remark(f"{name}: {why}.")
-    return TEMPLATES[name](started, **options)
+    return TEMPLATES[name](started, chosen)
 
 
 @uncollected
+@closed_arguments(PLACES)
 def compile(
     op: Operator | Schedule,
     template: str | None = None,
     *,
+    config: TileConfig | None = None,
+    code: CodeOptions | None = None,
     tuned: bool = False,
     target: Target | str | None = None,
     validate: str = "quick",
-    **options: Any,
+    block_q: PerNest = None,
+    block_kv: PerNest = None,
+    disable_passes: tuple[str, ...] = (),
 ) -> Kernel:
-    """Compiles an operator (through a template) or a schedule as it is.
+    """Compiles an operator (through a template), or a schedule without changing it.
 
     Args:
         op: an Operator, or a Schedule that the caller made.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
-        tuned: take template and options from the records of tuning (`nl.tune`) for this operator and GPU, at these
-            sizes or the nearest ones, where there are any, and on a Hopper GPU write rolling loops in Gluon where there
-            are none; what is given here counts more.
+        config: tile sizes and launch hints, such as TileConfig(num_warps=8); for "split_k_update", a SplitKConfig
+            also has the number of splits.  What is left out is chosen by shape.
+        code: options of code generation, such as CodeOptions(loads="descriptors").
+        tuned: uses the template, config and code of the tuning record (`nl.tune`) for this operator and GPU, at these
+            sizes or the nearest ones.  Without a record, writes rolling loops in Gluon on a Hopper GPU.  A template,
+            config or code given here replaces the record's; block_q, block_kv and disable_passes replace one field.
         target: the GPU that code is emitted for, as a `Target` or by name ("h200"); default: the one at hand.
         validate: "quick" runs the emitted kernel in NumPy against the definition, at small sizes, on ordinary and on
             special numbers (docs/concepts/validation.md); "full" runs every stage; "none" runs nothing.
-        options: the template's, such as block_q and block_kv, and those of code generation (`CodeOptions`).
+        block_q, block_kv: rows and columns per tile, the two fields of `config` that are given most, by name.
+        disable_passes: names of HTile passes to leave out, the field of `code` by name.
 
     Returns:
         The kernel: call it with torch tensors; it also has every intermediate program and the record.
 
     Raises:
-        ScheduleError, TileError, EmitError: the stage that refused, with the block or loop and what would help.
+        ScheduleError, TileError, EmitError: no such argument or field, a value that it does not take, or the stage that
+            refused, with the block or loop and what would help.
         ValidationError: the compiled program differs from the definition; the error has a script that repeats it.
     """
     check_switch("tuned", tuned, ScheduleError)
     if target is not None:
         target = as_target(target)
+    check_code(code)
+    sized, chosen = with_sizes(config, block_q, block_kv), with_disabled(code or CodeOptions(), disable_passes)
     if tuned and not isinstance(op, Schedule):
-        return compile_tuned(op, template, target, {**options, "validate": validate})
-    code, options = split(options)
+        for choice in tuned_choices(op, template, target):
+            if config is not None:
+                choice = replace(choice, config=sized)
+            else:
+                choice = replace(choice, config=with_sizes(choice.config, block_q, block_kv, override=True))
+            if code is not None:
+                choice = replace(choice, code=chosen)
+            elif disable_passes:
+                choice = replace(choice, code=replace(choice.code, disable_passes=disable_passes))
+            try:
+                return compile_choice(op, choice, target=target, validate=validate)
+            except ValidationError:
+                raise
+            except NeptuneError:
+                continue
     if isinstance(op, Schedule):
-        if template or options:
+        if template is not None or sized is not None:
             raise ScheduleError(
-                "a schedule is compiled as it is; template and options apply to an operator",
+                "a schedule is compiled without changes: template, config, block_q and block_kv go with an operator",
                 help="compile(schedule.operator, …), or leave them out",
             )
-        kernel = lower(op.copy(), code, target)
+        kernel = lower(op.copy(), chosen, target)
     else:
-        kernel = compile_operator(op, template, options, code, target)
-    return replace(kernel, validated=run_validation(kernel, code, target, validate))
+        kernel = compile_operator(op, template, sized, chosen, target)
+    return replace(kernel, validated=run_validation(kernel, chosen, target, validate))
+
+
+def compile_choice(
+    op: Operator, choice: Choice, *, target: Target | str | None = None, validate: str = "quick"
+) -> Kernel:
+    """`op` compiled with a choice of template, config and code; the arguments and errors are those of `compile`."""
+    return compile(op, choice.template, config=choice.config, code=choice.code, target=target, validate=validate)
+
+
+def check_code(code: CodeOptions | None) -> None:
+    """Raise ScheduleError unless `code` is a CodeOptions or None."""
+    if code is not None and not isinstance(code, CodeOptions):
+        raise ScheduleError(
+            f"code={shown(code)}: expected a CodeOptions or None", help='for example code=nl.CodeOptions(code="gluon")'
+        )
+
+
+def with_disabled(code: CodeOptions, disable_passes: tuple[str, ...]) -> CodeOptions:
+    """`code` without these passes; ScheduleError if `code` names passes to leave out as well."""
+    if disable_passes == ():
+        return code
+    if code.disable_passes:
+        raise ScheduleError(
+            f"disable_passes={shown(disable_passes)} is given by name, and code has {shown(code.disable_passes)}",
+            help="give the passes once, by name or in code",
+        )
+    return replace(code, disable_passes=disable_passes)
 
 
 def compile_operator(
-    operator: Operator, template: str | None, options: dict[str, Any], code: CodeOptions, target: Target | None
+    operator: Operator, template: str | None, config: TileConfig | None, code: CodeOptions, target: Target | None
 ) -> Kernel:
-    """The kernel of an operator by a template, and where the template was left open, in parts if need be."""
-    scheduled = schedule(operator, template, **options)  # tensor expressions -> loop-scalar IR -> scheduled loops
+    """The kernel of an operator by a template; in parts, if neither a template nor sizes are given and it is refused
+    whole."""
+    scheduled = schedule(operator, template, config=config)  # tensor expressions -> loop-scalar IR -> scheduled loops
     try:
         return lower(scheduled, code, target)
     except REFUSALS as refusal:
-        if template is not None or options or (isinstance(refusal, EmitError) and code.code != "triton"):
+        if template is not None or config is not None or (isinstance(refusal, EmitError) and code.code != "triton"):
             raise
         return lower_apart(operator, refusal, code, target)
 
@@ -151,32 +223,24 @@ def lower_apart(operator: Operator, refusal: NeptuneError, code: CodeOptions, ta
         return lower(schedule_each_stage(operator, again, check), code, target)
 
 
-# Where nothing was measured: what was good for every prefill attention that was, on the GPU that it is written for.
-UNTUNED_ON_HOPPER = {"block_q": 128, "block_kv": 128, "code": "gluon"}
+# Without a record: the configuration that did best on all measured prefill attention, on the GPU it is written for.
+UNTUNED_ON_HOPPER = TileConfig(block_q=128, block_kv=128), CodeOptions(code="gluon")
 
 
-def compile_tuned(operator: Operator, template: str | None, target: Target | None, options: dict[str, Any]) -> Kernel:
-    """`operator` with the choice of its record, or of the record of its nearest sizes; what is given counts more.
+def tuned_choices(operator: Operator, template: str | None, target: Target | None) -> list[Choice]:
+    """What `tuned=True` tries in turn: the choice of the operator's record, or of the one at the nearest sizes; then,
+    for rolling loops on a Hopper GPU, Gluon.
 
-    A choice that does not compile for these sizes (they are another workload's, or the compiler has changed) is left.
-    Without one, rolling loops on a Hopper GPU are written in Gluon where they have the form; then the template chooses,
-    as without records.
+    A choice may not compile for these sizes, since it is another workload's or the compiler has changed.
     """
     from neptune_lab import records
 
-    choices: list[tuple[str | None, dict[str, Any]]] = []
+    choices: list[Choice] = []
     found = records.nearest(operator)
     if found is not None and template in (None, found.template):
-        choices.append((found.template, found.options))
+        with suppress(NeptuneError):  # an option that this version does not have
+            choices.append(Choice.of(found.template, found.options, "the tuning record"))
     rolls = template or operator.template or choose_template(operator.program)[0]
     if rolls == "rolling_update" and (target or Target.current(otherwise=ANY)).warpgroup_products:
-        choices.append((rolls, UNTUNED_ON_HOPPER))
-    for name, choice in choices:
-        try:
-            check_names(choice, "the tuning record")
-            return compile(operator, name, target=target, **{**choice, **options})
-        except ValidationError:
-            raise
-        except NeptuneError:
-            continue
-    return compile(operator, template, target=target, **options)
+        choices.append(Choice(rolls, *UNTUNED_ON_HOPPER))
+    return choices

@@ -1,11 +1,9 @@
-"""Code options of `compile`: what is chosen behind the schedule, in one dataclass."""
+"""Options of code generation: what is chosen after the schedule, as frozen data that is checked when it is made."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Literal
 
 from neptune_lab.errors import EmitError, ScheduleError
 from neptune_lab.htile_passes import PASSES
@@ -15,7 +13,7 @@ from neptune_lab.htile_to_gluon.options import MOST_STAGES as MOST_RING_STAGES
 from neptune_lab.htile_to_triton import EmitOptions
 from neptune_lab.htile_to_triton.options import LOADS, MOST_STAGES, TANH
 from neptune_lab.loop_ir.tree import nearest
-from neptune_lab.loop_schedule.templates import TEMPLATES
+from neptune_lab.loop_schedule.arguments import closed_fields
 from neptune_lab.strict.console import printable, shown
 from neptune_lab.strict.values import check_choice, check_integer, check_switch
 from neptune_lab.target import ANY, Target
@@ -23,7 +21,8 @@ from neptune_lab.target import ANY, Target
 CODES = ("triton", "gluon")
 
 
-@dataclass(frozen=True, slots=True)
+@closed_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeOptions:
     """Choices of code generation.
 
@@ -36,15 +35,18 @@ class CodeOptions:
             attention from 512 positions on takes a tenth to a third less than in the best form in Triton.
         ring_stages, ping_pong, tie, persistent, ahead, heads_together: as in `GluonOptions`; they say something with
             code="gluon" only.
+
+    Raises:
+        ScheduleError, EmitError: no such field, or a value that it does not take.
     """
 
-    loads: str = "pointers"
-    tanh: str = "exp2"
+    loads: Literal["pointers", "descriptors", "host_descriptors"] = "pointers"
+    tanh: Literal["exp2", "hardware"] = "exp2"
     loop_stages: int | None = None
     dependent_launch: bool = False
-    interleave: int = 1
+    interleave: Literal[1, 2] = 1
     disable_passes: tuple[str, ...] = ()
-    code: str = "triton"
+    code: Literal["triton", "gluon"] = "triton"
     ring_stages: int = 2
     ping_pong: bool = True
     tie: bool = False
@@ -78,8 +80,8 @@ class CodeOptions:
         """The emitter's part; without a target, for the GPU here, else `DEFAULT`, whose code the interpreter runs."""
         plain = self.loads == "pointers" and not self.dependent_launch and self.tanh == "exp2"
         return EmitOptions(
-            self.loads,  # pyright: ignore[reportArgumentType]
-            self.tanh,  # pyright: ignore[reportArgumentType]
+            self.loads,
+            self.tanh,
             self.loop_stages,
             self.dependent_launch,
             target or (ANY if plain else Target.current()),
@@ -93,33 +95,7 @@ class CodeOptions:
         )
 
 
-NAMES = frozenset(field.name for field in fields(CodeOptions))
+# Fields that people look for among the arguments of `compile`, and where to give them.
+PLACES = {field.name: "code=nl.CodeOptions" for field in fields(CodeOptions)}
 
-
-def split(options: Mapping[str, Any]) -> tuple[CodeOptions, dict[str, Any]]:
-    """The code options among `options`, and the others, which are a template's.
-
-    Raises:
-        ScheduleError, EmitError: a code option that is not of its type; the message names it.
-    """
-    mine = {name: value for name, value in options.items() if name in NAMES}
-    if isinstance(mine.get("disable_passes"), list):
-        mine["disable_passes"] = tuple(mine["disable_passes"])
-    return CodeOptions(**mine), {name: value for name, value in options.items() if name not in NAMES}
-
-
-def check_names(options: Iterable[str], what: str) -> None:
-    """Raise ScheduleError unless every name is that of a code option or of an option of a template.
-
-    `compile` has arguments of its own (its operator, `tuned`, `target` and so on); a file of records, or text on a
-    command line, may not reach them.
-
-    Args:
-        what: where the names were read, for the message.
-    """
-    known = NAMES.union(*(list(inspect.signature(make).parameters)[1:] for make in TEMPLATES.values()))
-    for name in options:
-        if name not in known:
-            raise ScheduleError(
-                f"{what}: there is no option {shown(name)}", help=nearest(str(name), sorted(known), "options")
-            )
+__all__ = ["CODES", "PLACES", "CodeOptions"]

@@ -120,15 +120,13 @@ def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
 
 def _spec(op: Operator, alike: Operator) -> KernelSpec:
     """Compiles, as tuned where there are records; one that can be used no more is passed over, and that is said."""
-    from neptune_lab.pipeline import compile
-    from neptune_lab.pipeline.options import check_names
+    from neptune_lab.pipeline import Choice, compile, compile_choice
     from neptune_lab.records import best
 
     record = best(op) or best(alike)
     if record is not None:
         try:
-            check_names(record.options, "the tuning record")
-            return compile(op, record.template, **record.options).spec
+            return compile_choice(op, Choice.of(record.template, record.options, "the tuning record")).spec
         except NeptuneError as error:
             message = f"attention: the tuned kernel cannot be compiled, the usual one is used: {error}"
             warnings.warn(message, stacklevel=2)

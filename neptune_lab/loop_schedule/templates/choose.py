@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.plan import Nest, parallelism, plan
-from neptune_lab.loop_schedule.templates.knobs import Knobs, Options, columns_of, has_product, knobs_of
+from neptune_lab.loop_schedule.templates.config import TileConfig
+from neptune_lab.loop_schedule.templates.knobs import Knobs, columns_of, has_product, knobs_of
 from neptune_lab.target import DEFAULT
 
 # Fewer tiles than this are not worth the kernel that combines the splits; nor are fewer than this of a long row, whose
@@ -23,7 +24,7 @@ def choose_template(program: Program, multiprocessors: int = DEFAULT.sm_count) -
     nests = plan(program)
     if not nests:
         return "rolling_update", "it has no reduction to split"
-    knobs = knobs_of(program, nests, Options(multiprocessors=multiprocessors))
+    knobs = knobs_of(program, nests, TileConfig(multiprocessors=multiprocessors))
     nest, knob = max(zip(nests, knobs, strict=True), key=lambda pair: _tiles(program, *pair))
     programs, tiles = parallelism(program, nest, knob.block_q), _tiles(program, nest, knob)
     rows = f"{programs} program{'s' if programs > 1 else ''} of up to {nest.row_size or knob.block_q} rows"

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
 from neptune_lab.loop_ir.nodes import Block, Program
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_schedule.arguments import check_size
 from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, Nest, factors_of, is_product, parallelism
+from neptune_lab.loop_schedule.templates.config import PerNest, TileConfig
 from neptune_lab.strict.dtypes import HALVES
-from neptune_lab.strict.values import check_switch
 from neptune_lab.target import DEFAULT
-
-# One number for all nests, or one entry a nest in the order of `plan`, None where it is left open.
-PerNest: TypeAlias = "int | tuple[int | None, ...] | None"
 
 # Rows and columns of a tile where nothing speaks for others.
 ROWS, COLUMNS = 64, 64
@@ -31,29 +26,6 @@ SHORT_ROW = 1024
 LARGE_TILE = 8192
 # Elements of a tile that a warp holds: 32 for each of its 32 lanes.
 ELEMENTS_A_WARP = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """A template's options as they were given; see `rolling_update` and `split_k_update`."""
-
-    block_q: PerNest = None
-    block_kv: PerNest = None
-    block_out: PerNest = None
-    splits: PerNest = None
-    num_warps: PerNest = None
-    num_stages: PerNest = None
-    pad_rows: bool = False
-    multiprocessors: int = DEFAULT.sm_count
-
-    def __post_init__(self) -> None:
-        for name in _SIZES:
-            value = getattr(self, name)
-            for entry in value if isinstance(value, tuple | list) else (value,):
-                if entry is not None:
-                    check_size(name, entry)
-        check_switch("pad_rows", self.pad_rows, ScheduleError)
-        check_size("multiprocessors", self.multiprocessors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +50,30 @@ class Knobs:
     hold: bool = False
 
 
+# The fields of a config that have one entry per nest; `splits` is in SplitKConfig only.
 _SIZES = ("block_q", "block_kv", "block_out", "splits", "num_warps", "num_stages")
 
 
-def knobs_of(program: Program, nests: tuple[Nest, ...], options: Options) -> tuple[Knobs, ...]:
+def knobs_of(program: Program, nests: tuple[Nest, ...], config: TileConfig) -> tuple[Knobs, ...]:
     """The knobs of each nest.
 
     Raises:
         ScheduleError: a tuple that has not one entry a nest.
     """
     for name in _SIZES:
-        value = getattr(options, name)
-        if isinstance(value, tuple | list) and len(value) != len(nests):
+        value = getattr(config, name, None)
+        if isinstance(value, tuple) and len(value) != len(nests):
             firsts = ", ".join(nest.first for nest in nests)
             raise ScheduleError(
                 f"{name}={value!r} has {len(value)} entries for {len(nests)} nests",
                 help=f"give one number, or one entry for each nest, None to leave it open; they start at: {firsts}",
             )
-    return tuple(_knobs(program, nest, n, len(nests) > 1, options) for n, nest in enumerate(nests))
+    return tuple(_knobs(program, nest, n, len(nests) > 1, config) for n, nest in enumerate(nests))
 
 
-def _knobs(program: Program, nest: Nest, n: int, several: bool, options: Options) -> Knobs:
-    given = {name: _entry(getattr(options, name), n) for name in _SIZES}
-    chosen = default_knobs(program, nest, several=several, multiprocessors=options.multiprocessors)
+def _knobs(program: Program, nest: Nest, n: int, several: bool, config: TileConfig) -> Knobs:
+    given = {name: _entry(getattr(config, name, None), n) for name in _SIZES}
+    chosen = default_knobs(program, nest, several=several, multiprocessors=config.multiprocessors)
     width = columns_of(program, nest)
     if given["splits"] is not None and given["splits"] > 1:
         # A nest that is to be split is cut into that many whole tiles where nothing else is said.
@@ -122,7 +95,7 @@ def _warps(program: Program, nest: Nest, knobs: Knobs) -> int | None:
 
 
 def _entry(value: PerNest, n: int) -> int | None:
-    return value[n] if isinstance(value, tuple | list) else value
+    return value[n] if isinstance(value, tuple) else value
 
 
 def default_knobs(
@@ -276,8 +249,6 @@ __all__ = [
     "COLUMNS",
     "ROWS",
     "Knobs",
-    "Options",
-    "PerNest",
     "balanced_splits",
     "columns_of",
     "default_knobs",

@@ -39,8 +39,9 @@ from neptune_lab.loop_schedule.templates.common import (
     tile_loops,
     tile_nest,
 )
+from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.loop_schedule.templates.fusing import fuse_after, fuse_before, join, own_loops, recompute_over_column
-from neptune_lab.loop_schedule.templates.knobs import Knobs, Options, knobs_of, splits_of
+from neptune_lab.loop_schedule.templates.knobs import Knobs, knobs_of, splits_of
 
 # Elements of the largest tile that each program of a nest folds once more for itself.
 LARGEST_REPEATED = 1 << 15
@@ -88,17 +89,17 @@ class Work:
                 self.renew(n, sch)
 
 
-def schedule_nests(sch: Schedule, options: Options, *, split: bool) -> None:
+def schedule_nests(sch: Schedule, config: TileConfig, *, split: bool) -> None:
     """The whole of a template: every nest of the plan, then what can only be done once all stand where they will.
 
     Args:
         split: nests are split where that helps; otherwise all of them roll.
     """
-    nests = plan(sch.program, pad_rows=options.pad_rows)
+    nests = plan(sch.program, pad_rows=config.pad_rows)
     check_plan(sch, nests)
     for nest in nests:
         _check_parallel(sch, nest)  # before any work: most definitions that cannot be fused whole fail here
-    work = Work(sch.program, nests, knobs_of(sch.program, nests, options))
+    work = Work(sch.program, nests, knobs_of(sch.program, nests, config))
     n = 0
     while n < len(work.nests):
         work.renew(n, sch)
@@ -107,7 +108,7 @@ def schedule_nests(sch: Schedule, options: Options, *, split: bool) -> None:
         if work.knobs[n].hold and _has_grid(work.nests[n]):
             hold_nest(sch, work, n)
         elif split:
-            split_or_roll(sch, work, n, options.multiprocessors)
+            split_or_roll(sch, work, n, config.multiprocessors)
         else:
             roll_nest(sch, work, n)
         n += 1

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from neptune_lab.loop_schedule.arguments import check_options
+from neptune_lab.loop_schedule.arguments import closed_arguments
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import all_or_nothing
-from neptune_lab.loop_schedule.templates.knobs import Options, PerNest
+from neptune_lab.loop_schedule.templates.config import PLACES, PerNest, TileConfig, config_of, with_sizes
 from neptune_lab.loop_schedule.templates.nests import schedule_nests
-from neptune_lab.target import DEFAULT
 
 
+@closed_arguments(PLACES)
 @all_or_nothing
 def rolling_update(
     sch: Schedule,
+    config: TileConfig | None = None,
+    *,
     block_q: PerNest = None,
     block_kv: PerNest = None,
-    block_out: PerNest = None,
-    num_warps: PerNest = None,
-    num_stages: PerNest = None,
-    pad_rows: bool = False,
-    multiprocessors: int = DEFAULT.sm_count,
 ) -> Schedule:
     """One program `block_q` rows (queries), rolling over tiles of `block_kv` columns (keys). Returns `sch`.
 
@@ -27,23 +24,14 @@ def rolling_update(
     repair term, or it needs a complete value) starts a nest of its own; a remark says why.  A nest whose column is one
     tile, because `block_kv` is as long or because it is long rows that fit a program, is held whole: nothing rolls.
 
-    The sizes are one number for all nests or a tuple with one entry a nest; None: chosen by shape (`default_knobs`).
-
     Args:
-        block_q: rows of a program.
-        block_kv: columns of a tile.
-        block_out: columns of the output that a program computes, where the last product alone has them (the H of a
-            chain of two products): each program computes the first product again (MCFuser's deep order).  None: all
-            of them in one accumulator (its flat order).
-        num_warps: warps of a program.
-        num_stages: how many tiles are loaded ahead, and the one at work.
-        pad_rows: a single row is made 16, so that its products run on matrix units.
-        multiprocessors: of the GPU, for what is chosen by shape.
+        config: tile sizes and launch hints; what it leaves out is chosen by shape (`default_knobs`).
+        block_q, block_kv: the two sizes of `TileConfig` that are given most, by name.
+
+    Raises:
+        ScheduleError: the definition has no such schedule, or a size is not what `TileConfig` takes; the schedule is
+            as it was.
     """
-    sizes = {"block_q": block_q, "block_kv": block_kv, "block_out": block_out}
-    hints = {"num_warps": num_warps, "num_stages": num_stages}
-    switches = {"pad_rows": pad_rows, "multiprocessors": multiprocessors}
-    given = {**sizes, **hints, **switches}
-    check_options("rolling_update", rolling_update, given)
-    schedule_nests(sch, Options(**given), split=False)  # type: ignore[arg-type]
+    chosen = config_of("rolling_update", TileConfig, with_sizes(config, block_q, block_kv))
+    schedule_nests(sch, chosen, split=False)
     return sch

@@ -1,0 +1,146 @@
+"""What a template is told: tile sizes and launch hints, as frozen data that is checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias, TypeVar
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_schedule.arguments import check_hint, closed_fields, is_count
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_switch
+from neptune_lab.target import DEFAULT
+
+# One number for all nests, or one entry per nest in the order of `plan`; None: chosen by shape.
+PerNest: TypeAlias = "int | tuple[int | None, ...] | None"
+
+
+@closed_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileConfig:
+    """Tile sizes and launch hints of a template; None: chosen by shape.
+
+    A size is one number for all nests, or a tuple with one entry per nest.
+
+    Args:
+        block_q: rows (queries) per program.
+        block_kv: columns (keys) per tile.
+        block_out: columns of the output per program, if the last product alone has them (the H of a chain of two
+            products): each program then computes the first product again (MCFuser's deep order).  None: one
+            accumulator holds all of them (its flat order).
+        num_warps: warps per program, a power of two from 1 to 32.
+        num_stages: tiles in flight: those that are loaded ahead, and the one in use.  At most 16.
+        pad_rows: pads a single row to 16 rows, so that its products run on matrix units.
+        multiprocessors: of the GPU, for what is chosen by shape.
+
+    Raises:
+        ScheduleError: no such field, or a value that it does not take.
+    """
+
+    block_q: PerNest = None
+    block_kv: PerNest = None
+    block_out: PerNest = None
+    num_warps: PerNest = None
+    num_stages: PerNest = None
+    pad_rows: bool = False
+    multiprocessors: int = DEFAULT.sm_count
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name == "pad_rows":
+                check_switch("pad_rows", self.pad_rows, ScheduleError)
+            elif field.name == "multiprocessors":
+                _check_size("multiprocessors", self.multiprocessors)
+            else:
+                self._check_sizes(field.name)
+
+    def _check_sizes(self, name: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, list):
+            value = tuple(value)
+            object.__setattr__(self, name, value)
+        for entry in value if isinstance(value, tuple) else (value,):
+            if entry is not None:
+                _check_size(name, entry)
+
+
+@closed_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitKConfig(TileConfig):
+    """What `split_k_update` takes: the fields of `TileConfig`, and the number of splits.
+
+    Args:
+        splits: parts that the columns are split into, in whole tiles.  The last part may be shorter.  1: the nest
+            rolls.  None: as many as fill whole waves of programs on the multiprocessors; of several nests, one that
+            fills the GPU without splits rolls instead.
+    """
+
+    splits: PerNest = None
+
+
+# Fields that people look for among the arguments of a template or of `compile`, and where to give them.
+PLACES = dict.fromkeys((field.name for field in fields(TileConfig)), "config=nl.TileConfig") | {
+    "splits": "config=nl.SplitKConfig"
+}
+
+Config = TypeVar("Config", bound=TileConfig)
+
+# An example of each size, for messages.
+_EXAMPLES = {"splits": 8, "multiprocessors": DEFAULT.sm_count}
+
+
+def _check_size(name: str, value: object) -> None:
+    check_hint(name, value, "TileConfig")
+    if not is_count(value):
+        left_open = "" if name == "multiprocessors" else "; if it is left out, it is chosen by shape"
+        raise ScheduleError(
+            f"{name}={shown(value)}, expected a positive integer",
+            help=f"give a whole number such as {_EXAMPLES.get(name, 64)}{left_open}",
+        )
+
+
+def with_sizes(
+    config: TileConfig | None, block_q: PerNest, block_kv: PerNest, *, override: bool = False
+) -> TileConfig | None:
+    """`config` with the two sizes that can be given by name as well; None if nothing is given.
+
+    Args:
+        override: a size by name replaces the one in `config`; otherwise a size that is given twice is refused.
+
+    Raises:
+        ScheduleError: `config` is no TileConfig, a size is given twice, or it is not positive.
+    """
+    if config is not None and not isinstance(config, TileConfig):
+        raise ScheduleError(
+            f"config={shown(config)}: expected a TileConfig, a SplitKConfig or None",
+            help="for example config=nl.TileConfig(num_warps=8)",
+        )
+    given = {name: size for name, size in (("block_q", block_q), ("block_kv", block_kv)) if size is not None}
+    for name, size in given.items():
+        if config is not None and getattr(config, name) is not None and not override:
+            raise ScheduleError(
+                f"{name}={shown(size)} is given by name, and config has {name}={shown(getattr(config, name))}",
+                help=f"give {name} once, by name or in config",
+            )
+    return replace(config or TileConfig(), **given) if given else config
+
+
+def config_of(template: str, kind: type[Config], config: TileConfig | None) -> Config:
+    """`config` as the kind that the template takes; a TileConfig serves for SplitKConfig.
+
+    Raises:
+        ScheduleError: `config` has fields that the template does not take.
+    """
+    if config is None:
+        return kind()
+    if type(config) is kind:
+        return config
+    if not issubclass(kind, type(config)):
+        raise ScheduleError(
+            f"template {template!r} takes a {kind.__name__}, got {shown(config)}",
+            help='give template="split_k_update", which takes a SplitKConfig, or leave splits out',
+        )
+    return kind(**{field.name: getattr(config, field.name) for field in fields(config)})
+
+
+__all__ = ["PLACES", "PerNest", "SplitKConfig", "TileConfig", "config_of", "with_sizes"]

@@ -1,0 +1,95 @@
+"""A choice of template, tile sizes and code options, and its flat form: what records, bundles and `-O` hold.
+
+    {"template": "rolling_update", "options": {"block_kv": 64, "block_q": 128, "loads": "descriptors"}}
+
+The flat form leaves out what has its default.  A name in it is a field of the template's config or of `CodeOptions`,
+and the two share no name, so a file can reach no other argument of `compile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.tree import nearest
+from neptune_lab.loop_schedule.templates import CONFIGS, SplitKConfig, TileConfig
+from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.runtime.choice import choice_of
+from neptune_lab.strict.console import shown
+
+_CODE = tuple(f.name for f in fields(CodeOptions))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `compile` makes a kernel with.
+
+    Args:
+        template: "rolling_update" or "split_k_update"; None: the operator's own, else by shape.
+        config: the template's tile sizes; None: nothing is chosen, all of it follows from the shape.
+        code: the options of code generation.
+    """
+
+    template: str | None = None
+    config: TileConfig | None = None
+    code: CodeOptions = field(default_factory=CodeOptions)
+
+    @classmethod
+    def of(cls, template: str | None, options: Mapping[str, Any], where: str = "options") -> Choice:
+        """The choice of a flat form; a list stands for a tuple.
+
+        Args:
+            options: fields of the template's config and of `CodeOptions`, by name.
+            where: what holds them, for messages.
+
+        Raises:
+            ScheduleError, EmitError: no such template or option, or a value that it does not take.
+        """
+        if template is not None and (not isinstance(template, str) or template not in CONFIGS):
+            raise ScheduleError(
+                f"{where}: there is no template {shown(template)}", help=nearest(str(template), [*CONFIGS], "templates")
+            )
+        kind = CONFIGS.get(template or "", SplitKConfig if "splits" in options else TileConfig)
+        sizes = tuple(f.name for f in fields(kind))
+        for name in options:
+            if name not in sizes and name not in _CODE:
+                owner = "" if template is None else f"template {template!r} has no option"
+                raise ScheduleError(
+                    f"{where}: {owner or 'there is no option'} {shown(name)}",
+                    help=nearest(str(name), sorted({*sizes, *_CODE}), "options"),
+                )
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+        }
+        config: dict[str, Any] = {name: value for name, value in plain.items() if name in sizes}
+        code: dict[str, Any] = {name: value for name, value in plain.items() if name in _CODE}
+        return cls(template, kind(**config) if config else None, CodeOptions(**code))
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "choice") -> Choice:
+        """What `to_json` wrote.
+
+        Raises:
+            ScheduleError, EmitError: it has another form, or as `of`.
+        """
+        checked = choice_of(data, where, ScheduleError)
+        return cls.of(checked["template"], checked["options"], where)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The flat form: the fields that differ from their defaults, by name, in alphabetical order."""
+        parts = (self.config, self.code) if self.config is not None else (self.code,)
+        found = {
+            f.name: getattr(part, f.name) for part in parts for f in fields(part) if getattr(part, f.name) != f.default
+        }
+        return dict(sorted(found.items()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data: {"template": name, "options": {name: value}}; a tuple becomes a list."""
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in self.options.items()}
+        return {"template": self.template, "options": plain}
+
+
+__all__ = ["Choice"]
