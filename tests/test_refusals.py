@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import by_name
 import numpy as np
 import pytest
 from tvm import te
@@ -69,11 +70,11 @@ def two_readers() -> Schedule:
 
 
 def template(name: str, **options: Any) -> Callable[[Schedule], object]:
-    return lambda sch: nl.compile(sch.operator, name, **options)
+    return lambda sch: by_name.compile(sch.operator, name, **options)
 
 
 def on_schedule(name: str, **options: Any) -> Callable[[Schedule], object]:
-    return lambda sch: nl.templates.TEMPLATES[name](sch, **options)
+    return lambda sch: by_name.apply(name, sch, **options)
 
 
 OPERANDS = "block 'qk' multiplies tiles of q .131072 bytes. and k .131072 bytes., 262144 bytes in all"
@@ -203,7 +204,7 @@ CASES: dict[str, Refused] = {
     ),
     "no operator": Refused(figure1, lambda s: nl.compile(None), "got None", "make an operator"),  # type: ignore[arg-type]
     "options for a schedule": Refused(
-        figure1, lambda s: nl.compile(s, block_q=4), "compiled as it is", "schedule.operator"
+        figure1, lambda s: nl.compile(s, block_q=4), "compiled without changes", "schedule.operator"
     ),
     # Sizes and kinds.
     "splits of 0": Refused(

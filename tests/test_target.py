@@ -10,6 +10,7 @@ import sys
 from dataclasses import FrozenInstanceError, asdict, replace
 from pathlib import Path
 
+import by_name
 import pytest
 from devices import A100, H200, facts_of
 
@@ -203,14 +204,14 @@ TILES = {"block_q": 32, "block_kv": 32}
 
 def test_compile_takes_a_target_or_a_name():
     sources = {
-        nl.compile(TINY, "rolling_update", target=target, loads="descriptors", validate="none", **TILES).source
+        by_name.compile(TINY, "rolling_update", target=target, loads="descriptors", validate="none", **TILES).source
         for target in ("h200", "b200", Target("h200"), Target("cuda", (9, 0)), None)
     }
     assert len(sources) == 1
     (source,) = sources
     assert "make_tensor_descriptor" in source
     with pytest.raises(EmitError, match=r"loads='descriptors' is not available on target a100\n.*'h200'"):
-        nl.compile(TINY, "rolling_update", target="a100", loads="descriptors", **TILES)
+        by_name.compile(TINY, "rolling_update", target="a100", loads="descriptors", **TILES)
     assert EmitOptions(target="h200").target == Target("h200")  # pyright: ignore[reportArgumentType]
 
 
@@ -241,9 +242,9 @@ def test_without_a_target_options_are_for_the_gpu_at_hand(at_hand):
 def test_a_gluon_kernel_has_the_targets_shared_memory():
     op = attention.causal(batch=1, heads=1, seq=256, head_dim=64)
     options = {"block_q": 128, "block_kv": 64, "code": "gluon", "validate": "none"}
-    assert "@gluon.jit" in nl.compile(op, "rolling_update", target="h200", **options).source
+    assert "@gluon.jit" in by_name.compile(op, "rolling_update", target="h200", **options).source
     with pytest.raises(EmitError, match=r"bytes of shared memory; a multiprocessor has 32768"):
-        nl.compile(op, "rolling_update", target=Target("h200", shared_memory=32 * 1024), **options)
+        by_name.compile(op, "rolling_update", target=Target("h200", shared_memory=32 * 1024), **options)
 
 
 # -- one source -----------------------------------------------------------------------------------------------------

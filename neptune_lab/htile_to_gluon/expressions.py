@@ -61,7 +61,7 @@ def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> ExpressionText:
         case Permute() | Dot() | Gather():
             raise EmitError(
                 f"{type(expr).__name__} is not supported here by the Gluon emitter",
-                help='compile with code="triton"',
+                help='compile with code=nl.CodeOptions(code="triton")',
             )
         case _:
             assert_never(expr)
@@ -69,7 +69,10 @@ def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> ExpressionText:
 
 def _chip(ctx: GluonContext, access: Access, columns: int) -> ExpressionText:
     if access.tensor not in ctx.defined:
-        raise EmitError(f"tile {access.tensor} is read where it has no value", help='compile with code="triton"')
+        raise EmitError(
+            f"tile {access.tensor} is read where it has no value",
+            help='compile with code=nl.CodeOptions(code="triton")',
+        )
     name = ctx.tiles[access.tensor]
     kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
     if kept != [True, False]:

@@ -118,7 +118,7 @@ def closed_arguments(places: Mapping[str, str]) -> Callable[[Callable[P, R]], Ca
                     where = places.get(name)
                     raise ScheduleError(
                         f"{function.__name__} has no argument {name!r}",
-                        help=nearest(name, [*names, *places], "arguments and fields")
+                        help=nearest(name, list(dict.fromkeys([*names, *places])), "arguments and fields")
                         if where is None
                         else f"give it as a field: {where}({name}=…)",
                     )

@@ -104,7 +104,7 @@ def test_before_tags_are_retired_all_of_them_are_held():
 
 def test_between_nests_is_what_the_kernels_pass_through_memory():
     op = attention.causal(batch=1, heads=2, seq=256, head_dim=64)
-    sch = nl.templates.split_k_update(nl.Schedule(op), block_q=64, block_kv=64, splits=2)
+    sch = nl.templates.split_k_update(nl.Schedule(op), block_q=64, block_kv=64, config=nl.SplitKConfig(splits=2))
     line = nl.compile(sch).outline.splitlines()[1]
     sizes = [prod(map(int, shape.split(","))) for shape in re.findall(r"float32\[([\d, ]+)\]", line)]
     now = exercises.costs(sch.program, "qk.j")

@@ -16,7 +16,7 @@ def by_hand(sch):
 
 
 def by_template(sch):
-    return nl.templates.split_k_update(sch, splits=3, block_kv=4)
+    return nl.templates.split_k_update(sch, block_kv=4, config=nl.SplitKConfig(splits=3))
 
 
 def maximum_first(sch):

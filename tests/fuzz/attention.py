@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import by_name
 import numpy as np
 
 from fuzz import judge, special
@@ -112,13 +113,12 @@ def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.nda
 
 def run_attention(case: dict[str, Any], outcome: Any) -> None:
     """Compiles, and compares tiles and Triton on every kind of data of the case."""
-    import neptune_lab as nl
     from fuzz.run_case import compare, count_kernel, triton_outputs
     from neptune_lab.htile.interpret import interpret
 
     tensors = captured(case)
     op = operator(case, tensors)
-    kernel = nl.compile(op, case["template"], validate="none", **case["options"])
+    kernel = by_name.compile(op, case["template"], validate="none", **case["options"])
     count_kernel(case, kernel, outcome)
     dtype = case["sizes"]["dtype"]
     shapes = {t.name: list(t.shape) for t in op.inputs if t.name not in op.captured}

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import by_name
+
 from fuzz.mistakes import mistakes
 
 
@@ -128,7 +130,7 @@ def battery() -> dict[str, Callable[[], Any]]:
         return (
             nl.compile(made)
             if isinstance(made, nl.Schedule)
-            else nl.compile(made, options.pop("template", None), **options)
+            else by_name.compile(made, options.pop("template", None), **options)
         )
 
     return {name: (lambda make=make, options=options: compiled(make, options)) for name, make, options in made}

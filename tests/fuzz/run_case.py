@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import by_name
 import numpy as np
 
 from fuzz import draw, judge, special
@@ -80,10 +81,9 @@ def custom_operator(definition: dict[str, Any]) -> Any:
 
 
 def _operator(case: Case, outcome: Outcome) -> None:
-    import neptune_lab as nl
 
     op = custom_operator(case["definition"])
-    kernel = nl.compile(op, case["template"], validate="none", **case["options"])
+    kernel = by_name.compile(op, case["template"], validate="none", **case["options"])
     count_kernel(case, kernel, outcome)
     check_kernel(case, kernel, *reference_of(case["definition"]))
     if case["seed"] % 8 == 0:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import by_name
+
 from fuzz import draw, judge, special
 from fuzz.outcome import Wrong
 from fuzz.random_steps import step
@@ -24,10 +26,9 @@ def run_schedule(case: dict[str, Any], outcome: Any) -> None:
     from neptune_lab.errors import NeptuneError, ScheduleError
     from neptune_lab.loop_ir.run_in_python import run_in_python
     from neptune_lab.loop_schedule import PRIMITIVES, Schedule
-    from neptune_lab.pipeline import schedule
 
     op = custom_operator(case["definition"])
-    sch = schedule(op, case["template"], **case["options"]) if case["template"] else Schedule(op)
+    sch = by_name.schedule(op, case["template"], **case["options"]) if case["template"] else Schedule(op)
     reference, shapes, dtype, masks = reference_of(case["definition"])
     outputs = list(sch.definition.outputs)
     drawn = {kind: special.draw(kind, shapes, dtype, case["seed"]) for kind in ("ordinary", "leading -inf")}

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import by_name
+
 from fuzz.definitions import to_python
 from fuzz.run_case import make, run
 
@@ -133,7 +135,7 @@ def as_python(case: Case) -> str:
     if case["kind"] == "schedule":
         lines += _steps(case)
         return "\n".join(lines)
-    lines.append(f"kernel = nl.compile(op, {case['template']!r}{options})")
+    lines.append(f"kernel = by_name.compile(op, {case['template']!r}{options})  # tests/by_name.py")
     return "\n".join([*lines, f"# data: {', '.join(case['data'])}"])
 
 
@@ -144,13 +146,14 @@ def _steps(case: Case) -> list[str]:
     from fuzz.run_case import custom_operator
     from neptune_lab.errors import NeptuneError
     from neptune_lab.loop_schedule import Schedule
-    from neptune_lab.pipeline import schedule
 
     op = custom_operator(case["definition"])
     options = "".join(f", {k}={v!r}" for k, v in case["options"].items())
-    lines = [f"sch = nl.schedule(op, {case['template']!r}{options})" if case["template"] else "sch = nl.Schedule(op)"]
+    lines = [
+        f"sch = by_name.schedule(op, {case['template']!r}{options})" if case["template"] else "sch = nl.Schedule(op)"
+    ]
     try:
-        sch = schedule(op, case["template"], **case["options"]) if case["template"] else Schedule(op)
+        sch = by_name.schedule(op, case["template"], **case["options"]) if case["template"] else Schedule(op)
     except NeptuneError:
         return lines
     for seed in case["steps"]:

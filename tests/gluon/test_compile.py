@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import by_name
 import pytest
 
-import neptune_lab as nl
 from neptune_lab.operators import attention, math
 from neptune_lab.scalar_ops import rows
 
@@ -45,7 +45,7 @@ def facts_of(kernels, directory):
     paths = {}
     for name, (make, options) in kernels.items():
         options = {"block_q": 128, "block_kv": 128, **options}
-        kernel = nl.compile(make(), "rolling_update", code="gluon", **options)
+        kernel = by_name.compile(make(), "rolling_update", code="gluon", **options)
         paths[name] = kernel.export(directory / f"{name}.py")
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(directory / "cache")

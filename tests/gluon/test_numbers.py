@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import by_name
 import gluon_simulator
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from neptune_lab.operators.gemm_chain import gemm_chain
 
 def simulate(operator, template="rolling_update", multiprocessors=5, **options) -> float:
     """The largest relative error of a Gluon kernel of `operator`."""
-    kernel = nl.compile(operator, template, code="gluon", **{"block_q": 128, "block_kv": 64, **options})
+    kernel = by_name.compile(operator, template, code="gluon", **{"block_q": 128, "block_kv": 64, **options})
     inputs = operator.random_inputs(0)
     made = Simulator(kernel.source, multiprocessors)(
         kernel.triton.entry, *(torch.from_numpy(np.ascontiguousarray(a)) for a in inputs.values())
@@ -141,7 +142,9 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_simulator_sees_faults(fault):
     operator = attention.causal(heads=1, seq=512, head_dim=64)
-    kernel = nl.compile(operator, "rolling_update", code="gluon", block_q=128, block_kv=64, ring_stages=1)
+    kernel = nl.compile(
+        operator, "rolling_update", block_q=128, block_kv=64, code=nl.CodeOptions(code="gluon", ring_stages=1)
+    )
     source = kernel.source
     for right, wrong in FAULTS[fault]:
         assert right in source

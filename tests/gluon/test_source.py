@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import by_name
 import pytest
 import torch
 
@@ -20,12 +21,14 @@ TILES = {"block_q": 128, "block_kv": 64}
 
 
 def compiled(operator=None, **options):
-    return nl.compile(operator or attention.causal(**SMALL), "rolling_update", **{"code": "gluon", **TILES, **options})
+    return by_name.compile(
+        operator or attention.causal(**SMALL), "rolling_update", **{"code": "gluon", **TILES, **options}
+    )
 
 
 def reason(operator, template="rolling_update", **options) -> str | None:
     """Why the first kernel of an operator is not written in Gluon."""
-    program = nl.compile(operator, template, **{**TILES, **options}).htile
+    program = by_name.compile(operator, template, **{**TILES, **options}).htile
     return htile_to_gluon.why_unsupported(program, program.kernels[0])
 
 
@@ -69,7 +72,14 @@ def test_the_last_tile_comes_first():
 
 
 def test_a_kernel_that_does_not_fit_is_written_in_triton():
-    kernel = nl.compile(attention.full(**SMALL), "split_k_update", code="gluon", block_q=128, block_kv=64, splits=2)
+    kernel = nl.compile(
+        attention.full(**SMALL),
+        "split_k_update",
+        block_q=128,
+        block_kv=64,
+        config=nl.SplitKConfig(splits=2),
+        code=nl.CodeOptions(code="gluon"),
+    )
     assert [made.language for made in kernel.triton.kernels] == ["gluon", "triton"]
     assert kernel.triton.notes == ("attention_full_combine is written in Triton: it has no loop.",)
     assert "@triton.jit\ndef attention_full_combine(" in kernel.source

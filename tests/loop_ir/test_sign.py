@@ -18,7 +18,7 @@ from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_ir.tvm_compat import from_te
 from neptune_lab.loop_to_repair.read import assumptions, read_term
 from neptune_lab.operators import softmax
-from neptune_lab.pipeline import schedule
+from neptune_lab.pipeline import SplitKConfig, schedule
 from neptune_lab.repair import RepairError, solve, text
 
 INF = math.inf
@@ -133,7 +133,7 @@ def test_a_tile_past_the_end_holds_the_identity():
 
 def test_of_a_value_that_depends_on_itself_nothing_is_known():
     """A maximum and its copy from the tag before, each written from the other."""
-    sch = schedule(softmax.figure1(4, 16), "split_k_update", block_kv=2, splits=2)
+    sch = schedule(softmax.figure1(4, 16), "split_k_update", block_kv=2, config=SplitKConfig(splits=2))
     assert {b.writes for b in blocks(sch.program)} >= {"xmax_local_0", "xmax_local_1"}
     for name in ("xmax_local_0", "xmax_local_1", "xmax"):
         assert range_of(sch.program, Load(name, (Var("i"), Var("j0")))) == ValueRange()

@@ -12,7 +12,7 @@ from neptune_lab.operators import attention
 def test_tiles_past_the_end_within_a_split(keys: int, splits: int, empty: int):
     """Where the tile divides the keys, TVM states the bound by tiles alone: `if js * 3 + j0 < 8`."""
     op = attention.full(batch=1, heads=1, q_len=1, kv_len=keys, head_dim=8)
-    sch = nl.templates.split_k_update(nl.Schedule(op), block_kv=32, splits=splits)
+    sch = nl.templates.split_k_update(nl.Schedule(op), block_kv=32, config=nl.SplitKConfig(splits=splits))
     tiles = -(-keys // 32)
     assert splits * -(-tiles // splits) - tiles == empty
     assert sch.check()

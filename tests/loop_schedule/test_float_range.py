@@ -10,7 +10,7 @@ from tvm import te
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule.repairing import RepairRefused
-from neptune_lab.pipeline import schedule
+from neptune_lab.pipeline import SplitKConfig, schedule
 from neptune_lab.repair import RepairTerm
 
 
@@ -158,7 +158,7 @@ def test_a_producer_whose_elements_are_not_found_is_refused():
     x, v = small.matrix(n=2, m=7), small.matrix("v", n=2, m=7)
     r = small.fold("sum", "r", 2, 7, lambda i, j: te.tanh(x[i, j]))
     o = small.fold("sum", "o", 2, 7, lambda i, j: te.exp(te.tanh(x[i, j]) - r[i]) * v[i, j])
-    sch = schedule(small.operator(([x, v], [o])), "split_k_update", block_kv=2, splits=2)
+    sch = schedule(small.operator(([x, v], [o])), "split_k_update", block_kv=2, config=SplitKConfig(splits=2))
     with pytest.raises(ScheduleError) as caught:
         sch.rolling_update("o", "r.j0", maps="inline")
     assert caught.value.help

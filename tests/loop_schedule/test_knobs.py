@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
+import by_name
 import pytest
 
 import neptune_lab as nl
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import choose_template
-from neptune_lab.loop_schedule.templates.knobs import Options, balanced_splits, default_knobs, knobs_of
+from neptune_lab.loop_schedule.templates.knobs import balanced_splits, default_knobs, knobs_of
 from neptune_lab.operators import attention, gemm_chain, norms, performer
 
 
@@ -24,10 +25,10 @@ def small_performer():
 def test_a_tuple_has_one_entry_a_nest():
     op = small_performer()
     sizes = {"block_q": (None, 32), "block_kv": (16, 128), "splits": (3, None), "num_warps": (2, 8)}
-    keys, queries = knobs_of(op.program, plan(op.program), Options(**sizes))
+    keys, queries = knobs_of(op.program, plan(op.program), nl.SplitKConfig(**sizes))
     assert (keys.block_kv, keys.splits, keys.num_warps) == (16, 3, 2)
     assert (queries.block_q, queries.block_kv, queries.num_warps, queries.hold) == (32, 128, 8, True)
-    kernel = nl.compile(op, "split_k_update", **sizes)
+    kernel = by_name.compile(op, "split_k_update", **sizes)
     # 19 tiles of keys in 3 splits; the kernel that combines has its own; 10 tiles of queries.
     assert launches(kernel) == [((3, 2, 1), 2), ((2, 1), None), ((10, 2, 1), 8)]
     assert kernel.relative_error() < 1e-3
@@ -36,12 +37,14 @@ def test_a_tuple_has_one_entry_a_nest():
 
 def test_one_number_holds_for_all_nests():
     op = small_performer()
-    found = knobs_of(op.program, plan(op.program), Options(block_kv=32, num_stages=2))
+    found = knobs_of(op.program, plan(op.program), nl.TileConfig(block_kv=32, num_stages=2))
     assert [(k.block_kv, k.num_stages) for k in found] == [(32, 2)] * 2
 
 
 def test_a_nest_of_one_split_rolls():
-    kernel = nl.compile(attention.causal(1, 2, 100, 16), "split_k_update", block_kv=16, splits=1)
+    kernel = nl.compile(
+        attention.causal(1, 2, 100, 16), "split_k_update", block_kv=16, config=nl.SplitKConfig(splits=1)
+    )
     assert len(kernel.triton.kernels) == 1
     assert "for j0 in" in kernel.source
 
@@ -68,7 +71,7 @@ def test_products_of_float32_have_small_tiles(dtype: str, sizes: tuple[int, int]
 )
 def test_refused_options(options: dict, match: str):
     with pytest.raises(nl.errors.ScheduleError, match=match):
-        nl.compile(small_performer(), "split_k_update", **options)
+        by_name.compile(small_performer(), "split_k_update", **options)
 
 
 def test_splits_run_in_whole_waves():
@@ -85,7 +88,10 @@ def test_splits_run_in_whole_waves():
 
 def test_fewer_multiprocessors_get_fewer_splits():
     op = attention.causal(1, 4, q_len=1, kv_len=4096, head_dim=64)
-    few, many = (nl.compile(op, "split_k_update", multiprocessors=n).triton.kernels[0].grid for n in (16, 132))
+    few, many = (
+        nl.compile(op, "split_k_update", config=nl.TileConfig(multiprocessors=n)).triton.kernels[0].grid
+        for n in (16, 132)
+    )
     assert (few[0], many[0]) == (8, 32)
 
 
@@ -126,7 +132,7 @@ def test_a_held_row_is_right(make):
 def test_a_row_in_tiles_is_right(template: str, options: dict):
     """An output of full width walks the row again: in order, or by programs that share it out."""
     op = norms.rms_norm_quantize(2, 5000, dtype="float16")
-    kernel = nl.compile(op, template, block_q=1, **(options or {"splits": 3, "block_kv": 1024}))
+    kernel = by_name.compile(op, template, block_q=1, **(options or {"splits": 3, "block_kv": 1024}))
     assert len(kernel.triton.kernels) == (1 if options else 2)
     assert kernel.relative_error() < 1e-2  # a step of the quantisation where a tie falls the other way
 
@@ -167,7 +173,7 @@ def test_a_short_column_alone_still_rolls():
 def test_a_chain_of_products_in_tiles_of_its_output(template: str, options: dict, grids: list):
     """The deep order: columns of the output are on the grid, and each program computes the first product again."""
     op = gemm_chain.gemm_chain(2, 70, 50, 32, 40)
-    kernel = nl.compile(op, template, **{"block_q": 16, "block_kv": 16, "block_out": 16, **options})
+    kernel = by_name.compile(op, template, **{"block_q": 16, "block_kv": 16, "block_out": 16, **options})
     assert [k.grid for k in kernel.triton.kernels] == grids
     assert kernel.relative_error() < 1e-3
     assert kernel.schedule.check()
@@ -175,20 +181,22 @@ def test_a_chain_of_products_in_tiles_of_its_output(template: str, options: dict
 
 def test_attention_in_tiles_of_its_output():
     """Batch and heads share a grid axis then, since a grid has three."""
-    kernel = nl.compile(attention.causal(2, 2, 50, 32), "rolling_update", block_q=16, block_kv=16, block_out=16)
+    kernel = nl.compile(
+        attention.causal(2, 2, 50, 32), "rolling_update", block_q=16, block_kv=16, config=nl.TileConfig(block_out=16)
+    )
     assert [k.grid for k in kernel.triton.kernels] == [(4, 4, 2)]
     assert kernel.relative_error() < 1e-3
 
 
 def test_no_columns_of_its_own():
     with pytest.raises(nl.errors.ScheduleError, match="no reduction of the nest of 'x_max' has columns of its own"):
-        nl.compile(norms.l2_norm(9, 70), "rolling_update", block_out=16)
+        nl.compile(norms.l2_norm(9, 70), "rolling_update", config=nl.TileConfig(block_out=16))
 
 
 @pytest.mark.parametrize(("template", "options"), [("rolling_update", {}), ("split_k_update", {"splits": 2})])
 def test_a_single_query_in_padded_rows(template: str, options: dict):
     op = attention.causal(1, 2, q_len=1, kv_len=100, head_dim=16)
-    plain, padded = (nl.compile(op, template, block_kv=16, pad_rows=pad, **options) for pad in (False, True))
+    plain, padded = (by_name.compile(op, template, block_kv=16, pad_rows=pad, **options) for pad in (False, True))
     assert "tl.dot(" not in plain.source
     assert "tl.dot(" in padded.source
     assert padded.relative_error() < 1e-3

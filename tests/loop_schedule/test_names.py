@@ -6,6 +6,7 @@ import keyword
 import random
 from typing import Any
 
+import by_name
 import pytest
 import small_operators as small
 from tvm import te
@@ -53,7 +54,7 @@ def draw(seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", range(8))
 def test_any_names_compile(seed, template):
     options: dict[str, Any] = {"block_kv": 4, **({"splits": 2} if template == "split_k_update" else {})}
-    kernel = nl.compile(softmax(draw(seed)), template, **options)
+    kernel = by_name.compile(softmax(draw(seed)), template, **options)
     assert kernel.relative_error() < 1e-5
 
 

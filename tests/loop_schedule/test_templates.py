@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import by_name
 import numpy as np
 import pytest
 import small_operators as small
@@ -28,7 +29,7 @@ def remarks(sch: Schedule) -> list[str]:
 @pytest.mark.parametrize("name", CHAINS)
 def test_chains(name: str, template: str, options: dict):
     """Rows and columns that divide nothing; the last split of two is shorter, and has tiles past the end."""
-    sch = TEMPLATES[template](small.schedule(getattr(small, name)(5, 37)), block_q=4, block_kv=8, **options)
+    sch = by_name.apply(template, small.schedule(getattr(small, name)(5, 37)), block_q=4, block_kv=8, **options)
     assert sch.check()
     inputs = sch.operator.random_inputs(1)
     found = interpret(nl.compile(sch).htile, inputs)
@@ -40,7 +41,7 @@ def test_chains(name: str, template: str, options: dict):
 @pytest.mark.parametrize("splits", [1, 2, 3, 5, 7, 100])
 def test_split_counts_need_not_divide(splits: int):
     op = attention.causal(batch=1, heads=1, q_len=3, kv_len=101, head_dim=8)
-    kernel = nl.compile(op, "split_k_update", block_q=4, block_kv=16, splits=splits)
+    kernel = nl.compile(op, "split_k_update", block_q=4, block_kv=16, config=nl.SplitKConfig(splits=splits))
     assert kernel.schedule.check()
     assert kernel.relative_error() < 1e-3
     # 7 tiles: whole ones to each split, none of them empty.
@@ -60,7 +61,7 @@ def test_the_heads_of_a_group_are_rows_in_decoding():
     (nest,) = plan(op.program)
     assert (nest.row, nest.row_size) == ("h", 4)
     for template, options in WAYS:
-        kernel = nl.compile(op, template, block_kv=16, **options)
+        kernel = by_name.compile(op, template, block_kv=16, **options)
         assert "tl.dot(q, k)" in kernel.source or "tl.dot(q_tile, k)" in kernel.source
         assert kernel.relative_error() < 1e-3
 
@@ -133,7 +134,7 @@ def test_a_loop_that_is_refused_the_next_keeps_its_tiles(template: str, options:
     mean = te.compute((9,), lambda i: total[i] / 300, name="mean")
     spread = te.compute((9,), lambda i: te.sum(te.abs(x[i, j] - mean[i]), axis=j), name="spread")
     op = custom("mean_deviation", [x], [spread], reference=lambda x: np.abs(x - x.mean(1, keepdims=True)).sum(1))
-    kernel = nl.compile(op, template, block_q=4, block_kv=16, **options)
+    kernel = by_name.compile(op, template, block_q=4, block_kv=16, **options)
     assert any(said.startswith("spread starts a loop of its own") for said in remarks(kernel.schedule))
     assert "0:300]" not in kernel.outline
     assert kernel.relative_error() < 1e-6
@@ -178,7 +179,7 @@ def test_the_choice_stands_in_the_record():
 @pytest.mark.parametrize("splits", [0, -1])
 def test_no_splits(splits: int):
     with pytest.raises(nl.errors.ScheduleError, match=r"splits=.*expected a positive integer"):
-        nl.compile(attention.causal(1, 2, 100, 16), "split_k_update", splits=splits)
+        nl.compile(attention.causal(1, 2, 100, 16), "split_k_update", config=nl.SplitKConfig(splits=splits))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

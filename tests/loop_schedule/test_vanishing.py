@@ -12,7 +12,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, Previous, walk
 from neptune_lab.loop_ir.run_in_python import run_in_python
 from neptune_lab.loop_schedule import Schedule
-from neptune_lab.pipeline import schedule
+from neptune_lab.pipeline import SplitKConfig, schedule
 
 
 def guards(definition: small.Definition) -> list[Op]:
@@ -259,7 +259,7 @@ def test_a_split_that_a_mask_empties_ends_nothing():
     o = small.fold(
         "max", "o", 2, 12, lambda i, j: te.exp(causal(x[i, j], i, j) - r[i]) / (te.abs(r[i]) + 1.0) * x[i, j]
     )
-    sch = schedule(small.operator(([x], [o])), "split_k_update", block_kv=2, splits=2)
+    sch = schedule(small.operator(([x], [o])), "split_k_update", block_kv=2, config=SplitKConfig(splits=2))
     assert "rolling_update" in [step.primitive for step in sch.steps]
     inputs = {"x": np.random.default_rng(0).standard_normal((2, 12)).astype(np.float32)}
     with np.errstate(all="ignore"):

@@ -126,7 +126,9 @@ def test_figure_1(template: str, rows: int, cols: int, block: int):
 
 def test_a_tile_of_one_element_past_the_end_holds_the_identity():
     """Splits of 2 over 3 columns, one column a tile: no loop folds the last tile, and it is past the end."""
-    sch = TEMPLATES["split_k_update"](Schedule(softmax.figure1(2, 3)), block_q=1, block_kv=1, splits=2)
+    sch = TEMPLATES["split_k_update"](
+        Schedule(softmax.figure1(2, 3)), block_q=1, block_kv=1, config=nl.SplitKConfig(splits=2)
+    )
     assert_right(sch)
 
 

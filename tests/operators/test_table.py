@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import by_name
 import numpy as np
 import pytest
 
-import neptune_lab as nl
 from neptune_lab.htile import interpret
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.operators import OPERATORS, PRESETS, attention, find, gemm_chain
@@ -139,7 +139,7 @@ def check(name: str, schedule: str, dtype: str, rows: int, cols: int) -> None:
     few elements by one: values that stand exactly between two steps, which bfloat16 inputs make, go either way.
     """
     entry = TABLE[name]
-    kernel = nl.compile(entry.make(rows, cols, dtype), **TILES, **SCHEDULES[schedule])
+    kernel = by_name.compile(entry.make(rows, cols, dtype), **TILES, **SCHEDULES[schedule])
     # Triton's interpreter cuts numbers off where a GPU rounds them to bfloat16, so it is up to twice as far off.
     cut_off = entry.rounds and dtype == "bfloat16" and interpreting()
     assert kernel.relative_error() <= TOLERANCE[dtype] * (2 if cut_off else 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import by_name
 import pytest
 
 import neptune_lab as nl
@@ -42,7 +43,7 @@ OPERATORS = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_remarks_name_what_the_program_meets(name: str):
     build, options, expected = OPERATORS[name]
-    kernel = nl.compile(build(), "rolling_update" if options else None, validate="none", **options)
+    kernel = by_name.compile(build(), "rolling_update" if options else None, validate="none", **options)
     said = [remark for remark in kernel.remarks if remark.startswith("Numbers")]
     assert said == ([f"Numbers, with these exceptions: {'; '.join(expected)}."] if expected else [])
 

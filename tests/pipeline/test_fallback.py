@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import by_name
 import numpy as np
 import pytest
 
@@ -151,7 +152,7 @@ def test_a_template_that_is_asked_for_is_taken_or_refused():
 def test_a_template_plans_again_behind_a_refusal(template: str, sizes: dict[str, int]):
     """Two nests, each with a term that no repair fits: what is left of a nest leaves out what has been tiled."""
     options: dict[str, Any] = {"validate": "none", **sizes}
-    kernel = nl.compile(operator("features_with_eps"), template, **options)
+    kernel = by_name.compile(operator("features_with_eps"), template, **options)
     assert any("starts a loop of its own" in remark for remark in kernel.remarks)
     assert_same(kernel, kernel.operator.random_inputs(0))
 

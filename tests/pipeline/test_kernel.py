@@ -98,7 +98,9 @@ def test_launch_checks_name_the_argument(causal):
 
 
 def test_options_reach_the_launch():
-    kernel = nl.compile(attention.causal(heads=1, seq=64, head_dim=16), block_q=32, num_warps=8, num_stages=2)
+    kernel = nl.compile(
+        attention.causal(heads=1, seq=64, head_dim=16), block_q=32, config=nl.TileConfig(num_warps=8, num_stages=2)
+    )
     (launch,) = kernel.trace.kernel.launches
     assert (launch["num_warps"], launch["num_stages"], launch["grid"]) == (8, 2, [2, 1, 1])
     assert "num_warps=8" in kernel.source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import by_name
 import numpy as np
 import pytest
 
@@ -107,7 +108,7 @@ def test_a_maximum_far_below_zero_at_first_does_not_overflow(template, options):
         return q >= kv
 
     op = attention.general(1, 1, 256, 256, 16, score_mod=steep, mask_mod=causal)
-    kernel = nl.compile(op, template, block_q=32, block_kv=32, **options)
+    kernel = by_name.compile(op, template, block_q=32, block_kv=32, **options)
     assert kernel.relative_error() < TOLERANCE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import by_name
 import numpy as np
 import pytest
 from neptune_widgets.static_view import html
@@ -58,7 +59,7 @@ MASKS = [window, narrow, both_sides, prefix, heads, heads_or_window, negated, re
 
 
 def compiled(mask, q_len=70, kv_len=70, **options):
-    return nl.compile(attention.general(1, 2, q_len, kv_len, 32, mask_mod=mask), **{**TILES, **options})
+    return by_name.compile(attention.general(1, 2, q_len, kv_len, 32, mask_mod=mask), **{**TILES, **options})
 
 
 def applied(kernel):
@@ -95,7 +96,7 @@ def visits(kernel, part: str | None = None) -> list[tuple[int, int, int]]:
 
 
 def test_causal_visits_the_lower_triangle_and_masks_the_diagonal():
-    kernel = nl.compile(attention.causal(heads=2, seq=128, head_dim=32), **TILES, **AS_LOOPS)
+    kernel = by_name.compile(attention.causal(heads=2, seq=128, head_dim=32), **TILES, **AS_LOOPS)
     n = 8
     assert len(visits(kernel)) == 2 * n * (n + 1) // 2
     assert visits(kernel, "right edge") == [(h, i, i) for h in range(2) for i in range(n)]
@@ -107,7 +108,7 @@ def test_causal_visits_the_lower_triangle_and_masks_the_diagonal():
 
 
 def test_a_tail_is_masked_in_the_last_tile_only():
-    kernel = nl.compile(attention.full(heads=1, seq=200, head_dim=32), block_q=64, block_kv=64, **AS_LOOPS)
+    kernel = by_name.compile(attention.full(heads=1, seq=200, head_dim=32), block_q=64, block_kv=64, **AS_LOOPS)
     assert [(loop.part, loop.start, loop.stop) for loop in loops(kernel)] == [
         ("interior", Int(0), Int(3)),
         ("right edge", Int(3), Int(4)),
@@ -150,7 +151,7 @@ def test_visited_tiles_against_all_positions(mask, q_len, kv_len):
 
 
 def test_window_visits_a_band():
-    kernel = nl.compile(attention.general(1, 1, 256, 256, 32, mask_mod=window), **TILES, **AS_LOOPS)
+    kernel = by_name.compile(attention.general(1, 1, 256, 256, 32, mask_mod=window), **TILES, **AS_LOOPS)
     # Rows of one tile see 16 + 39 columns: the tile of the diagonal and three before it.
     assert len(visits(kernel)) == 1 + 2 + 3 + 4 * 13
     assert [loop.part for loop in loops(kernel)] == ["left edge", "interior", "right edge"]
@@ -183,7 +184,7 @@ def test_causal_numbers_with_unequal_tiles(q_len, kv_len, block_q, block_kv):
 
 
 def test_the_record_and_the_page_hold_the_proof():
-    trace = nl.compile(attention.causal(heads=1, seq=40, head_dim=16), **TILES).trace
+    trace = by_name.compile(attention.causal(heads=1, seq=40, head_dim=16), **TILES).trace
     notes = {p.name: p.notes for p in trace.kernel.passes}
     assert not notes["hoist_invariant_loads"]
     proof = notes["partition_masked_loops"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import by_name
 import numpy as np
 import pytest
 import torch
@@ -181,7 +182,7 @@ def test_a_bias_may_mask(bias: float, options: dict[str, Any]):
     rng = np.random.default_rng(0)
     given = {t.name: rng.standard_normal(t.shape).astype(t.dtype) for t in op.inputs}
     given[op.inputs[3].name] = table
-    kernel = nl.compile(op, block_q=16, block_kv=16, **options)
+    kernel = by_name.compile(op, block_q=16, block_kv=16, **options)
     with np.errstate(all="ignore"):
         want = Schedule(op).run(**given)["out"]
         found = kernel(*(torch.from_numpy(given[n]) for n in "qkv")).numpy()

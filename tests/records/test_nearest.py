@@ -68,7 +68,7 @@ def test_rolling_loops_without_records_are_gluon_on_hopper_alone(monkeypatch):
     assert "gluon" not in nl.compile(prefill, "split_k_update", tuned=True, target="h200").source
     uneven = attention.causal(heads=64, seq=1000, head_dim=64)
     assert nl.compile(uneven, tuned=True, target="h200").source == nl.compile(uneven).source
-    given = nl.compile(prefill, tuned=True, target="h200", code="triton", block_kv=64).source
+    given = nl.compile(prefill, block_kv=64, code=nl.CodeOptions(code="triton"), tuned=True, target="h200").source
     assert "gluon" not in given
 
 

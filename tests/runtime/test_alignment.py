@@ -20,7 +20,7 @@ def shifted(tensor: torch.Tensor, elements: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("loads", ["pointers", "descriptors", "host_descriptors"])
 def test_any_address_will_do(loads):
-    kernel = nl.compile(OP, "rolling_update", target="h200", block_q=32, block_kv=32, loads=loads)
+    kernel = nl.compile(OP, "rolling_update", block_q=32, block_kv=32, code=nl.CodeOptions(loads=loads), target="h200")
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, 64, 32).half() for _ in range(3))
     moved = shifted(q, 1), shifted(k, 3), shifted(v, 8)

@@ -42,7 +42,7 @@ def test_once_per_module_whatever_it_calls(monkeypatch: pytest.MonkeyPatch):
 
 def test_again_for_each_kernel_of_a_module(monkeypatch: pytest.MonkeyPatch):
     op = attention.causal(heads=2, seq=48, head_dim=16)
-    kernel = nl.compile(op, "split_k_update", block_q=16, block_kv=16, splits=3)
+    kernel = nl.compile(op, "split_k_update", block_q=16, block_kv=16, config=nl.SplitKConfig(splits=3))
     assert kernel.source.count("@triton.jit") > 1
     assert max(patches(kernel, monkeypatch).values()) == 2
 

@@ -39,9 +39,16 @@ def scheduled() -> Schedule:
 ENTRANCES = {
     **{
         f"compile({name}=)": lambda v, name=name: nl.compile(OP, **{name: v})
-        for name in (
-            "tuned", "target", "block_q", "num_stages", "num_warps", "loads", "persistent", "disable_passes", "code",
-        )
+        for name in ("tuned", "target", "config", "code", "block_q", "block_kv", "disable_passes", "validate")
+    },
+    **{
+        f"TileConfig({name}=)": lambda v, name=name: nl.compile(OP, config=nl.TileConfig(**{name: v}))
+        for name in ("block_q", "block_out", "num_stages", "num_warps", "pad_rows", "multiprocessors")
+    },
+    "SplitKConfig(splits=)": lambda v: nl.SplitKConfig(splits=v),
+    **{
+        f"CodeOptions({name}=)": lambda v, name=name: nl.CodeOptions(**{name: v})
+        for name in ("loads", "persistent", "disable_passes", "code", "interleave", "heads_together")
     },
     "compile(op)": nl.compile,
     "compile(template=)": lambda v: nl.compile(OP, v) if v is not None else nl.compile(v),
@@ -120,8 +127,8 @@ def test_a_kernels_entrances(kernel):
     ("act", "error", "message"),
     [
         (lambda: nl.compile(OP, target="sm90"), NeptuneError, r"target='sm90': expected a Target(.|\n)*.*\(9, 0\)"),
-        (lambda: nl.compile(OP, persistent="no"), NeptuneError, "persistent='no': expected True or False"),
-        (lambda: nl.compile(OP, num_stages=10**9), ScheduleError, "num_stages=1000000000, .* of at most 16"),
+        (lambda: nl.CodeOptions(persistent="no"), NeptuneError, "persistent='no': expected True or False"),
+        (lambda: nl.TileConfig(num_stages=10**9), ScheduleError, "num_stages=1000000000, .* of at most 16"),
         (lambda: nl.attention(Q, Q, Q, enable_gqa="no"), LaunchError, "enable_gqa='no': expected True or False"),
         (lambda: nl.tune(OP, gpus=[-1]), TuneError, r"gpus=\[-1\]: expected the numbers of GPUs from 0 on"),
         (lambda: local([0, 0]), TuneError, r"gpus=\[0, 0\]: .*each once"),

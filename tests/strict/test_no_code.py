@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import by_name
 import pytest
 import torch
 
@@ -157,7 +158,7 @@ def test_targets_are_closed(canary, kind):
 
 
 def tiles() -> Program:
-    return nl.compile(attention.causal(**SIZES), "rolling_update", **TILES).htile
+    return by_name.compile(attention.causal(**SIZES), "rolling_update", **TILES).htile
 
 
 def with_body(program: Program, change) -> Program:

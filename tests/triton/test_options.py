@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+import by_name
 import pytest
 
 import neptune_lab as nl
@@ -22,7 +23,7 @@ TILES = {"block_q": 32, "block_kv": 32}
 
 
 def compiled(operator=CAUSAL, template="rolling_update", **options):
-    return nl.compile(operator, template, target=options.pop("target", HOPPER), **TILES, **options)
+    return by_name.compile(operator, template, target=options.pop("target", HOPPER), **TILES, **options)
 
 
 @cache
@@ -106,7 +107,7 @@ def test_dependent_launch_waits_before_it_reads():
 
 def test_loops_without_products_load_ahead():
     row = nl.operators.norms.l2_norm(rows=2, cols=256)
-    text = nl.compile(row, "rolling_update", block_q=1, block_kv=64, loop_stages=3).source
+    text = nl.compile(row, "rolling_update", block_q=1, block_kv=64, code=nl.CodeOptions(loop_stages=3)).source
     assert "tl.range(0, 4, num_stages=3)" in text
     assert "tl.range" not in compiled(loop_stages=3).source, "products have Triton's own pipeline"
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import by_name
 import numpy as np
 import pytest
 from tvm import te
@@ -74,7 +75,7 @@ OPERATORS = {
 def compiled(name: str, **more) -> nl.Kernel:
     make, options = OPERATORS[name]
     options = {**options, **more}
-    return nl.compile(make(), options.pop("template", None), **options)
+    return by_name.compile(make(), options.pop("template", None), **options)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -439,7 +440,9 @@ def test_a_large_program_that_cannot_be_made_small_says_so(monkeypatch: pytest.M
 
 
 def test_gluon_is_validated_as_tiles():
-    kernel = nl.compile(attention.causal(1, 2, 512), "rolling_update", block_q=128, block_kv=128, code="gluon")
+    kernel = nl.compile(
+        attention.causal(1, 2, 512), "rolling_update", block_q=128, block_kv=128, code=nl.CodeOptions(code="gluon")
+    )
     assert kernel.validated.stages == ("tiles",)
 
 

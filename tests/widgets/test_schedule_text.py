@@ -109,7 +109,13 @@ def test_templates_stand_for_their_steps():
     found = parse("\nnl.templates.rolling_update(sch, block_q=2, block_kv=4)", expand)
     assert tuple(p.step for p in found) == whole
     assert {p.line for p in found} == {2}
-    with pytest.raises(ScheduleTextError, match="block_q, block_kv"):
+    with pytest.raises(ScheduleTextError, match="has no argument 'blocks'"):
         parse("templates.rolling_update(sch, blocks=2)", expand)
+    split = parse("nl.templates.split_k_update(sch, block_kv=2, config=nl.SplitKConfig(splits=2))", expand)
+    assert any(p.step.primitive == "split_k_update" for p in split)
+    with pytest.raises(ScheduleTextError, match="TileConfig has no field 'splits'"):
+        parse("nl.templates.split_k_update(sch, config=nl.TileConfig(splits=2))", expand)
+    with pytest.raises(ScheduleTextError, match="config is none of TileConfig, SplitKConfig"):
+        parse("nl.templates.rolling_update(sch, config={'block_q': 2})", expand)
     with pytest.raises(ScheduleTextError, match="takes sch first"):
         parse("nl.templates.rolling_update(block_q=2)", expand)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -95,22 +94,37 @@ def _read(statement: ast.stmt, found: list[ParsedStep], expand: Expand | None) -
                 raise _error(call, "a template cannot be used here", "write its steps")
             if not (len(call.args) == 1 and isinstance(call.args[0], ast.Name) and call.args[0].id == "sch"):
                 raise _error(call, f"{name} takes sch first, then options by name", f"nl.templates.{name}(sch)")
-            options = _keywords(call)
+            sizes = _sizes(call)
             try:
-                found += [ParsedStep(step, call.lineno) for step in expand(list(found), name, options)]
+                found += [ParsedStep(step, call.lineno) for step in expand(list(found), name, sizes)]
             except NeptuneError as error:
                 raise _error(call, f"{name}: {error.reason}", error.help) from error
-            except TypeError as error:
-                raise _error(call, f"{name} does not take these options: {error}", _signature(name)) from error
         case _:
             raise _error(call, f"{ast.unparse(call.func)[:60]} is not a schedule call", _EXAMPLE)
 
 
-def _signature(template: str) -> str:
-    from neptune_lab import templates
+def _sizes(call: ast.Call) -> dict[str, Any]:
+    """The arguments of a template: values by name, and `config=nl.TileConfig(...)` or `nl.SplitKConfig(...)`."""
+    from neptune_lab.loop_schedule.templates import CONFIGS
 
-    names = list(inspect.signature(templates.TEMPLATES[template]).parameters)[1:]
-    return f"it takes {', '.join(names)}"
+    kinds = {kind.__name__: kind for kind in CONFIGS.values()}
+    named: dict[str, Any] = {}
+    for keyword in call.keywords:
+        match keyword:
+            case ast.keyword("config", ast.Call(ast.Name(kind) | ast.Attribute(ast.Name(), kind), []) as made) if (
+                kind in kinds
+            ):
+                try:
+                    named["config"] = kinds[kind](**_keywords(made))
+                except NeptuneError as error:
+                    raise _error(made, error.reason, error.help) from error
+            case ast.keyword("config", value):
+                raise _error(value, f"config is none of {', '.join(kinds)}", "config=nl.TileConfig(num_warps=8)")
+            case ast.keyword(None, value):
+                raise _error(value, "write the arguments out, without **")
+            case ast.keyword(str(name), value):
+                named[name] = _literal(value)
+    return named
 
 
 def _step(call: ast.Call, name: str) -> Step:

@@ -137,7 +137,7 @@ def config_of(template: str, kind: type[Config], config: TileConfig | None) -> C
         return config
     if not issubclass(kind, type(config)):
         raise ScheduleError(
-            f"template {template!r} takes a {kind.__name__}, got {shown(config)}",
+            f"template {template!r} takes a {kind.__name__}, got a {type(config).__name__}",
             help='give template="split_k_update", which takes a SplitKConfig, or leave splits out',
         )
     return kind(**{field.name: getattr(config, field.name) for field in fields(config)})

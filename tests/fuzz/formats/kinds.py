@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
 
+import by_name
 import numpy as np
 import torch
 from devices import H200
@@ -34,7 +35,7 @@ from neptune_lab.htile import from_text, to_text, verify
 from neptune_lab.htile_passes import ALL_PASSES, apply
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.operators import attention, softmax
-from neptune_lab.pipeline.options import check_names, split
+from neptune_lab.pipeline import Choice
 from neptune_lab.pipeline.realistic_inputs import recorded_inputs
 from neptune_lab.pytorch import stored
 from neptune_lab.records import Record, Store, best, nearest, read, workload_key
@@ -80,7 +81,7 @@ class Kind:
 @cache
 def kernel() -> nl.Kernel:
     """A kernel of all stages."""
-    return nl.compile(OP, "rolling_update", **TILES)
+    return by_name.compile(OP, "rolling_update", **TILES)
 
 
 def _record(**changes: Any) -> Record:
@@ -108,9 +109,8 @@ def _use_store(store: Store) -> None:
     assert len(read(store.path.with_suffix(".json"))) == len(fastest(found))
     for record in (best(OP, H200, store=store), nearest(OP, H200, store=store)):
         if record is not None:
-            choice = record.options
-            check_names(choice, "the record")
-            split(choice)
+            choice = Choice.of(record.template, record.options, "the record")
+            assert Choice.from_json(choice.to_json()) == choice
 
 
 def _make_trace(folder: Path) -> None:

@@ -16,7 +16,7 @@ from neptune_lab.bench.command import SHIPPED
 from neptune_lab.loop_schedule.templates.common import finish
 from neptune_lab.operators import Operator, custom, norms
 from neptune_lab.operators.base import tensor_expressions
-from neptune_lab.pipeline import Kernel
+from neptune_lab.pipeline import Choice, Kernel, compile_choice
 from neptune_lab.pipeline.facts import block_facts, work
 from neptune_lab.runtime import call_on_arrays, load
 from neptune_widgets.course.exercise import NotYet, exercise
@@ -63,9 +63,9 @@ class Fusion:
     kernel: Kernel
 
 
-def fusion(operator: Operator, **options: Any) -> Fusion:
-    """Compiles and runs `operator` by the template `rolling_update` with its `options`, and in the two other ways."""
-    fused = nl.compile(operator, "rolling_update", **options)
+def fusion(operator: Operator, block_q: int | None = None, block_kv: int | None = None) -> Fusion:
+    """Compiles and runs `operator` by the template `rolling_update` with these tiles, and in the two other ways."""
+    fused = nl.compile(operator, "rolling_update", block_q=block_q, block_kv=block_kv)
     ways = (fused, each_alone(operator, maps_apart=False), each_alone(operator))
     moved = [bytes_moved(kernel) for kernel in ways]
     return Fusion(
@@ -156,9 +156,10 @@ def recorded_ways() -> dict[str, str]:
     ways = {}
     for setup in measured.read(SHIPPED).group("norms"):
         options = next(dict(entry.options) for entry in setup.entries if entry.name == measured.OURS)
-        template = options.pop("template")
+        name = options.pop("template")
+        choice = Choice.of(None if name == "by shape" else name, options, "the recorded run")
         operator = getattr(norms, setup.row)(**setup.sizes)
-        kernel = nl.compile(operator, None if template == "by shape" else template, **options)
+        kernel = compile_choice(operator, choice)
         done = {step.primitive for step in kernel.trace.steps}
         ways[setup.name] = (
             "splits the row and combines"

@@ -51,7 +51,7 @@ def windowed() -> Operator:
     return attention.window(batch=1, heads=2, seq=4096, head_dim=64, window=1000)
 
 
-WINDOW_TILES: Mapping[str, Any] = {"block_q": 128, "block_kv": 64}
+WINDOW_Q, WINDOW_KV = 128, 64
 
 
 @exercise(
@@ -144,12 +144,12 @@ def least_time(microseconds: Sequence[float], ceilings: Run) -> str:
 )
 def fitting(choice: Mapping[str, int]) -> str:
     """Judges tiles and stages for heads of width 256 on a GPU with 163 KiB of shared memory a block."""
-    import neptune_lab as nl
     from neptune_lab.autotune.shared_memory import kernel_bytes
+    from neptune_lab.pipeline import Choice, compile_choice
 
     if not isinstance(choice, Mapping):
         raise NotYet(f"{choice!r}: expected a dict of options, such as {{'block_q': 32, 'block_kv': 32}}")
-    kernel = nl.compile(wide(), "rolling_update", **dict[str, Any](choice))
+    kernel = compile_choice(wide(), Choice.of("rolling_update", choice, "your choice"))
     (only,) = kernel.htile.kernels
     limit = Target("a100").shared_memory
     taken = kernel_bytes(kernel.htile, only)
@@ -179,7 +179,7 @@ def masked_tiles(counts: Sequence[int]) -> str:
 
     visited, masked = _pair(counts, "the numbers of tiles visited and masked")
     op = windowed()
-    found = tile_map(nl.compile(op, "rolling_update", **WINDOW_TILES).htile)
+    found = tile_map(nl.compile(op, "rolling_update", block_q=WINDOW_Q, block_kv=WINDOW_KV).htile)
     heads = op.inputs[0].shape[1]
     if (visited, masked) == (found.visited, found.masked):
         return (

@@ -17,6 +17,7 @@ from neptune_widgets.course.measured import Run, measured
 if TYPE_CHECKING:
     from neptune_lab.bench.setups import Setup
     from neptune_lab.loop_schedule import Schedule
+    from neptune_lab.pipeline import Choice
 
 HEADS, HEAD_DIM = 32, 128
 KEYS = (8192, 32768)
@@ -44,31 +45,31 @@ def measure() -> dict[str, Any]:
     decode = [
         {"kv_len": keys, "splits": splits, **row}
         for keys in KEYS
-        for splits, row in zip(
-            SPLITS, _timed(1, keys, [("split_k_update", {"splits": s}) for s in SPLITS]), strict=True
-        )
+        for splits, row in zip(SPLITS, _timed(1, keys, [_choice("split_k_update", s) for s in SPLITS]), strict=True)
     ]
     names = ("rolling_update", "split_k_update")
     templates = [
         {"q_len": queries, "kv_len": KEYS[0], "template": name, **row}
         for queries in QUERIES
-        for name, row in zip(names, _timed(queries, KEYS[0], [(name, _options(name)) for name in names]), strict=True)
+        for name, row in zip(names, _timed(queries, KEYS[0], [_choice(name) for name in names]), strict=True)
     ]
     return {"heads": HEADS, "head_dim": HEAD_DIM, "decode": decode, "templates": templates}
 
 
-def _options(template: str) -> Mapping[str, Any]:
-    """Splits are fixed, so that they are there with many queries too, where the template would choose one."""
-    return {"splits": 8} if template == "split_k_update" else {}
+def _choice(template: str, splits: int = 8) -> Choice:
+    """The template; splits are fixed, so that they are there with many queries too, where it would choose one."""
+    from neptune_lab.pipeline import Choice, SplitKConfig
+
+    return Choice(template, SplitKConfig(splits=splits) if template == "split_k_update" else None)
 
 
-def _timed(queries: int, keys: int, choices: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def _timed(queries: int, keys: int, choices: Sequence[Choice]) -> list[dict[str, Any]]:
     """Times of the same operator compiled in several ways: grids, microseconds, error."""
     from neptune_lab.bench.clock import GpuTimer
     from neptune_lab.bench.reference import reference
     from neptune_lab.bench.tensors import make_tensors
     from neptune_lab.errors import MeasureError
-    from neptune_lab.pipeline import compile
+    from neptune_lab.pipeline import compile_choice
     from neptune_lab.runtime import load
     from neptune_lab.runtime.timing import summary
 
@@ -76,8 +77,8 @@ def _timed(queries: int, keys: int, choices: Sequence[tuple[str, Mapping[str, An
     tensors = make_tensors(case.op)
     want = reference(case, tensors)
     calls, rows = {}, []
-    for n, (template, options) in enumerate(choices):
-        kernel = compile(case.op, template, **options)
+    for n, choice in enumerate(choices):
+        kernel = compile_choice(case.op, choice)
         loaded = load(kernel.spec)
         error = want.error(loaded(*tensors))
         if not error < RIGHT:
@@ -164,22 +165,23 @@ class Estimate:
         return sum(self.us)
 
 
-def estimate(queries: int, keys: int, template: str, **options: Any) -> Estimate:
+def estimate(queries: int, keys: int, template: str, splits: int | None = None) -> Estimate:
     """The tuner's model (`autotune/cost_model.py`, MCFuser's Eqs. 2 to 5) of attention without a mask.
 
     The operator is compiled down to HTile, whose loads, stores and products the model counts.
     """
     from neptune_lab.autotune.cost_model import Machine, predict_kernel
-    from neptune_lab.pipeline import compile
+    from neptune_lab.pipeline import SplitKConfig, compile
     from neptune_lab.target import DEFAULT
 
     machine = Machine.of(DEFAULT)
-    kernel = compile(_setup(queries, keys).op, template, **options)
+    config = None if splits is None else SplitKConfig(splits=splits)
+    kernel = compile(_setup(queries, keys).op, template, config=config)
     parts = [predict_kernel(kernel.htile, k, machine) for k in kernel.htile.kernels]
     grid = kernel.triton.kernels[0].grid
-    splits = grid[0] if len(parts) > 1 else 1
+    found = grid[0] if len(parts) > 1 else 1
     moved = round(sum(p.moved for p in parts))
-    return Estimate(template, splits, math.prod(grid), moved, tuple(p.seconds * 1e6 for p in parts))
+    return Estimate(template, found, math.prod(grid), moved, tuple(p.seconds * 1e6 for p in parts))
 
 
 def splits_figure(estimates: Mapping[int, Sequence[Estimate]], run: Run | None) -> tuple[Any, str]:
@@ -301,10 +303,10 @@ def factors(answer: Sequence[float]) -> str:
 def partial_bytes(answer: int) -> str:
     """Bytes between the kernels of attention with one query, 8 heads of 64, 4096 keys, 16 splits."""
     from neptune_lab import operators
-    from neptune_lab.pipeline.compile import schedule
+    from neptune_lab.pipeline import SplitKConfig, schedule
 
     op = operators.attention.full(heads=8, q_len=1, kv_len=4096, head_dim=64)
-    program = schedule(op, "split_k_update", splits=16).program
+    program = schedule(op, "split_k_update", config=SplitKConfig(splits=16)).program
     buffers = {b.name: b for b in program.buffers if b.scope == "global" and b.name not in program.params}
     sizes = {name: 4 * math.prod(b.shape) for name, b in buffers.items()}
     wanted, heads, splits = sum(sizes.values()), 8, 16

@@ -191,10 +191,10 @@ def on_chip(block_q: int, block_kv: int, stages: int) -> tuple[int, int]:
     """
     from neptune_lab import operators
     from neptune_lab.autotune.shared_memory import kernel_bytes
-    from neptune_lab.pipeline import compile
+    from neptune_lab.pipeline import TileConfig, compile
 
     op = operators.attention.preset("causal_pf", seq=8192)
-    made = compile(op, "rolling_update", block_q=block_q, block_kv=block_kv, num_stages=stages)
+    made = compile(op, "rolling_update", block_q=block_q, block_kv=block_kv, config=TileConfig(num_stages=stages))
     (tiles,), (launch,) = made.htile.kernels, made.triton.kernels
     warps = launch.num_warps or 4
     return kernel_bytes(made.htile, tiles, num_warps=warps, num_stages=stages), warps
@@ -299,13 +299,13 @@ def no_tile(answer: Callable[..., Any]) -> str:
     raise NotYet(f"this is a tile: `{flat(store.value)}`")
 
 
-def causal(block: int = 32, **options: Any) -> Kernel:
+def causal(block: int = 32, disable_passes: tuple[str, ...] = ()) -> Kernel:
     """The notebook's causal attention: 2 heads, 128 positions, 32 numbers a head, in square tiles of `block`."""
     from neptune_lab import operators
     from neptune_lab.pipeline import compile
 
     op = operators.attention.causal(batch=1, heads=2, seq=128, head_dim=32)
-    return compile(op, "rolling_update", block_q=block, block_kv=block, **options)
+    return compile(op, "rolling_update", block_q=block, block_kv=block, disable_passes=disable_passes)
 
 
 @exercise(
@@ -352,8 +352,8 @@ def bytes_moved(answer: int) -> str:
     from neptune_lab.autotune.cost_model import Machine, predict_kernel
     from neptune_lab.target import DEFAULT
 
-    def moved(**options: Any) -> int:
-        tiles = causal(**options).htile
+    def moved(disable_passes: tuple[str, ...] = ()) -> int:
+        tiles = causal(disable_passes=disable_passes).htile
         return round(sum(predict_kernel(tiles, k, Machine.of(DEFAULT)).moved for k in tiles.kernels))
 
     if not isinstance(answer, int | float) or isinstance(answer, bool):
