@@ -58,7 +58,7 @@ class Choice:
                 owner = "" if template is None else f"template {template!r} has no option"
                 raise ScheduleError(
                     f"{where}: {owner or 'there is no option'} {shown(name)}",
-                    help=nearest(str(name), sorted({*sizes, *_CODE}), "options"),
+                    help=nearest(str(name), [*sizes, *_CODE], "options"),
                 )
         plain: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in options.items()

@@ -64,7 +64,7 @@ def test_products_of_float32_have_small_tiles(dtype: str, sizes: tuple[int, int]
         ({"block_q": (16, 16, 16)}, r"block_q=\(16, 16, 16\) has 3 entries for 2 nests"),
         ({"block_kv": (16, 0)}, r"block_kv=0, expected a positive integer"),
         ({"num_warps": (4, 3)}, r"num_warps=3, expected a power of two"),
-        ({"pad_rows": 1}, r"pad_rows=1, expected True or False"),
+        ({"pad_rows": 1}, r"pad_rows=1: expected True or False"),
         ({"multiprocessors": 0}, r"multiprocessors=0, expected a positive integer"),
         ({"multiprocessors": (1, 2)}, r"multiprocessors=\(1, 2\), expected a positive integer"),
     ],

@@ -92,7 +92,7 @@ _EXAMPLES = {"splits": 8, "multiprocessors": DEFAULT.sm_count}
 def _check_size(name: str, value: object) -> None:
     check_hint(name, value, "TileConfig")
     if not is_count(value):
-        left_open = "" if name == "multiprocessors" else "; if it is left out, it is chosen by shape"
+        left_open = "" if name == "multiprocessors" else ", or leave it out, and it is chosen by shape"
         raise ScheduleError(
             f"{name}={shown(value)}, expected a positive integer",
             help=f"give a whole number such as {_EXAMPLES.get(name, 64)}{left_open}",

@@ -1,0 +1,168 @@
+"""Typed options: what `compile` takes, how a choice is written flat and read back, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+import neptune_lab as nl
+from neptune_lab import records
+from neptune_lab.autotune.candidate import Candidate
+from neptune_lab.errors import EmitError, ScheduleError
+from neptune_lab.operators import attention
+from neptune_lab.pipeline import Choice, compile_choice, schedule
+
+OP = attention.causal(1, 1, seq=64, head_dim=16)
+TILES = {"block_q": 16, "block_kv": 16}
+
+CHOICES = [
+    Choice(),
+    Choice("rolling_update"),
+    Choice("rolling_update", nl.TileConfig(block_q=(16, None), num_stages=3, pad_rows=True)),
+    Choice("split_k_update", nl.SplitKConfig(splits=(2, None), multiprocessors=16)),
+    Choice(None, nl.SplitKConfig(splits=2)),
+    Choice("rolling_update", None, nl.CodeOptions(code="gluon", disable_passes=("longest_first",), loop_stages=2)),
+    Choice(None, nl.TileConfig(num_warps=8), nl.CodeOptions(loads="descriptors", ping_pong=False)),
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_a_choice_is_written_and_read_back(choice: Choice):
+    text = json.dumps(choice.to_json())
+    assert Choice.from_json(json.loads(text)) == choice
+    assert Choice.of(choice.template, choice.options) == choice
+
+
+def test_the_flat_names_are_told_apart():
+    """A flat form has one name for each field, so no field of a config is one of CodeOptions."""
+    config, code = ({f.name for f in dataclasses.fields(kind)} for kind in (nl.SplitKConfig, nl.CodeOptions))
+    assert not config & code
+
+
+def test_all_records_that_are_shipped_are_choices():
+    found = records.shipped()
+    assert found
+    for record in found:
+        choice = Choice.of(record.template, record.options, "the record")
+        assert choice.options.items() <= {**record.options}.items()
+        if record.template is not None:
+            assert Candidate.from_json(record.candidate).kwargs == record.options
+
+
+def test_the_sizes_by_name_are_those_of_a_config():
+    by_name = nl.compile(OP, "rolling_update", **TILES)
+    config = nl.compile(OP, "rolling_update", config=nl.TileConfig(**TILES))
+    assert by_name.source == config.source == compile_choice(OP, Choice.of("rolling_update", TILES)).source
+    both = nl.compile(OP, "rolling_update", block_q=16, config=nl.TileConfig(block_kv=16))
+    assert both.source == config.source
+    assert schedule(OP, "rolling_update", **TILES).steps == both.schedule.steps
+    sch = nl.templates.rolling_update(nl.Schedule(OP), nl.TileConfig(**TILES))
+    assert sch.steps == both.schedule.steps
+
+
+def test_a_config_of_any_template_serves_split_k_update():
+    plain, split = (
+        nl.compile(OP, "split_k_update", config=kind(block_q=16, block_kv=16), validate="none").source
+        for kind in (nl.TileConfig, nl.SplitKConfig)
+    )
+    assert plain == split
+
+
+def test_passes_by_name_are_those_of_code():
+    name = ("exponentials_to_base_two",)
+    a = nl.compile(OP, "rolling_update", **TILES, disable_passes=name).source
+    b = nl.compile(OP, "rolling_update", **TILES, code=nl.CodeOptions(disable_passes=name)).source
+    assert a == b != nl.compile(OP, "rolling_update", **TILES).source
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message", "help"),
+    [
+        (lambda: nl.compile(OP, blok_q=1), ScheduleError, "compile has no argument 'blok_q'", "did you mean 'block_q'"),
+        (lambda: nl.compile(OP, num_warps=8), ScheduleError, "no argument 'num_warps'", r"nl.TileConfig\(num_warps=…"),
+        (lambda: nl.compile(OP, splits=2), ScheduleError, "no argument 'splits'", r"nl.SplitKConfig\(splits=…"),
+        (lambda: nl.compile(OP, loads="x"), ScheduleError, "no argument 'loads'", r"code=nl.CodeOptions\(loads=…"),
+        (lambda: schedule(OP, splits=2), ScheduleError, "schedule has no argument", r"nl.SplitKConfig\(splits=…"),
+        (
+            lambda: nl.templates.rolling_update(nl.Schedule(OP), num_warps=8),
+            ScheduleError, "rolling_update has no argument", r"config=nl.TileConfig\(num_warps=…",
+        ),
+        (lambda: nl.TileConfig(splits=2), ScheduleError, "TileConfig has no field 'splits'", "block_q, block_kv"),
+        (lambda: nl.SplitKConfig(split=2), ScheduleError, "SplitKConfig has no field 'split'", "did you mean 'splits'"),
+        (lambda: nl.CodeOptions(load="x"), ScheduleError, "CodeOptions has no field 'load'", "did you mean 'loads'"),
+        (lambda: dataclasses.replace(nl.TileConfig(), split=2), ScheduleError, "no field 'split'", "the fields"),
+        (lambda: nl.TileConfig(block_q=2.0), ScheduleError, r"block_q=2.0, expected a positive integer", "such as 64"),
+        (lambda: nl.TileConfig(block_q=(16, "a")), ScheduleError, "block_q='a', expected a positive", "such as 64"),
+        (lambda: nl.TileConfig(block_q=True), ScheduleError, "block_q=True, expected a positive", "such as 64"),
+        (lambda: nl.TileConfig(multiprocessors=None), ScheduleError, "multiprocessors=None, expected", "such as 132"),
+        (lambda: nl.compile(OP, config=TILES), ScheduleError, "config={.*}: expected a TileConfig", "num_warps=8"),
+        (lambda: nl.compile(OP, code="gluon"), ScheduleError, "code='gluon': expected a CodeOptions", 'code="gluon"'),
+        (
+            lambda: nl.compile(OP, "rolling_update", config=nl.SplitKConfig(splits=2)),
+            ScheduleError, "'rolling_update' takes a TileConfig, got a SplitKConfig", "leave splits out",
+        ),
+        (
+            lambda: nl.compile(OP, block_q=16, config=nl.TileConfig(block_q=16)),
+            ScheduleError, "block_q=16 is given by name, and config has block_q=16", "give block_q once",
+        ),
+        (
+            lambda: nl.compile(OP, disable_passes=("longest_first",), code=nl.CodeOptions(disable_passes=("x",))),
+            ScheduleError, "there is no such pass", "longest_first",
+        ),
+        (
+            lambda: nl.compile(
+                OP, disable_passes=("longest_first",), code=nl.CodeOptions(disable_passes=("longest_first",))
+            ),
+            ScheduleError, "disable_passes=.* is given by name, and code has", "once",
+        ),
+        (lambda: nl.compile(nl.Schedule(OP), config=nl.TileConfig()), ScheduleError, "without changes", "operator"),
+        (lambda: Choice.of("rolling_update", {"splits": 2}), ScheduleError, "has no option 'splits'", "block_q"),
+        (lambda: Choice.of(None, {"target": "h200"}), ScheduleError, "there is no option 'target'", "block_q"),
+        (lambda: Choice.of("rolling", {}), ScheduleError, "there is no template 'rolling'", "rolling_update"),
+        (lambda: Choice.from_json({"template": None}), ScheduleError, "no field 'options'", None),
+        (lambda: Choice.of(None, {"interleave": 3}), ScheduleError, "interleave=3: expected one of 1, 2", None),
+        (lambda: Choice.of(None, {"loads": "near"}), EmitError, "loads='near': expected one of", None),
+    ],
+)  # fmt: skip
+def test_what_is_not_an_option_is_refused_with_its_place(act, error, message: str, help: str | None):
+    with pytest.raises(error, match=message) as refused:
+        act()
+    if help is not None:
+        assert refused.value.help is not None
+        assert re.search(help, refused.value.help)
+
+
+def _record(monkeypatch: pytest.MonkeyPatch, template: str, **options):
+    class Found:
+        pass
+
+    found = Found()
+    found.template, found.options = template, options
+    monkeypatch.setattr(records, "nearest", lambda op: found)
+
+
+def test_what_is_given_replaces_parts_of_the_record(monkeypatch: pytest.MonkeyPatch):
+    _record(monkeypatch, "rolling_update", block_q=16, block_kv=32, num_warps=8, interleave=1, loop_stages=2)
+
+    def tuned(**given):
+        kernel = nl.compile(OP, tuned=True, validate="none", **given)
+        return kernel.source
+
+    def plain(config: nl.TileConfig, **code):
+        return nl.compile(OP, "rolling_update", config=config, code=nl.CodeOptions(**code), validate="none").source
+
+    whole = nl.TileConfig(block_q=16, block_kv=32, num_warps=8)
+    assert tuned() == plain(whole, loop_stages=2)
+    assert tuned(block_kv=16) == plain(dataclasses.replace(whole, block_kv=16), loop_stages=2)
+    assert tuned(config=nl.TileConfig(block_q=32)) == plain(nl.TileConfig(block_q=32), loop_stages=2)
+    without = ("exponentials_to_base_two",)
+    assert tuned(disable_passes=without) == plain(whole, loop_stages=2, disable_passes=without)
+    assert tuned(code=nl.CodeOptions(tanh="exp2")) == plain(whole)
+
+
+def test_a_record_with_options_of_another_version_is_left(monkeypatch: pytest.MonkeyPatch):
+    _record(monkeypatch, "rolling_update", block_q=16, warp_specialize=True)
+    assert nl.compile(OP, tuned=True, validate="none").source == nl.compile(OP, validate="none").source
