@@ -145,7 +145,7 @@ def compile(
                 choice = replace(choice, config=with_sizes(choice.config, block_q, block_kv, override=True))
             if code is not None:
                 choice = replace(choice, code=chosen)
-            elif disable_passes:
+            elif chosen.disable_passes:
                 choice = replace(choice, code=replace(choice.code, disable_passes=disable_passes))
             try:
                 return compile_choice(op, choice, target=target, validate=validate)
@@ -182,7 +182,7 @@ def check_code(code: CodeOptions | None) -> None:
 
 def with_disabled(code: CodeOptions, disable_passes: tuple[str, ...]) -> CodeOptions:
     """`code` without these passes; ScheduleError if `code` names passes to leave out as well."""
-    if disable_passes == ():
+    if isinstance(disable_passes, tuple) and not disable_passes:
         return code
     if code.disable_passes:
         raise ScheduleError(

@@ -32,6 +32,7 @@ from neptune_lab.pipeline.validate.replay import small_schedule, specs_of
 from neptune_lab.pipeline.validate.report import Validated, failed, shapes_of
 from neptune_lab.pipeline.validate.resize import Resized, resized_schedule
 from neptune_lab.pipeline.validate.sizes import Plan, plan
+from neptune_lab.strict.values import check_choice
 
 if TYPE_CHECKING:
     from neptune_lab.target import Target
@@ -62,10 +63,7 @@ def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str
         ValidationError: an element differs; it names the stage and has a script.
         ScheduleError: no such mode.
     """
-    if mode not in MODES:
-        raise ScheduleError(
-            f"validate={mode!r}: expected one of {', '.join(map(repr, MODES))}", help='validate="quick" is the default'
-        )
+    check_choice("validate", mode, MODES, ScheduleError, help='validate="quick" is the default')
     if mode == "none":
         return Validated(mode)
     large = _is_large(kernel, mode)
