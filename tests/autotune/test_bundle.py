@@ -215,8 +215,8 @@ def test_operators_from_the_command_line():
     op = operator_of("attention.softcap:seq=8,heads=2,head_dim=4,cap=2.5,causal=false,dtype=bfloat16")
     assert (op.params["cap"], op.params["causal"], op.inputs[0].dtype) == (2.5, False, "bfloat16")
     for text, said in (
-        ("gemm_chain:q=3", "'q=3' is no option"),
-        ("gemm_chain:m", "'m' is no option"),
+        ("gemm_chain:q=3", "'q=3' is not an option"),
+        ("gemm_chain:m", "'m' is not an option"),
         ("nothing", "no operator"),
     ):
         with pytest.raises(DefinitionError, match=said):
