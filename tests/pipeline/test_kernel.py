@@ -121,5 +121,5 @@ def test_unknown_templates_and_options():
         nl.compile(op, "rolling")
     with pytest.raises(ScheduleError, match="block_k"):
         nl.compile(op, block_k=3)
-    with pytest.raises(ScheduleError, match="as it stands"):
+    with pytest.raises(ScheduleError, match="a schedule is compiled without changes"):
         nl.compile(nl.Schedule(op), "rolling_update")

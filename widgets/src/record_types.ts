@@ -79,7 +79,7 @@ export interface Derivation {
   summary: string;
 }
 
-/** One phase of a step: the program after it, its graph, and its algebra where it has some. */
+/** One phase of a step: the program after it, its graph, and its algebra, if any. */
 export interface Phase {
   key: string;
   title: string;
