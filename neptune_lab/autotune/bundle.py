@@ -18,7 +18,7 @@ from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_bytes, write_text
 from neptune_lab.records import Record, Store, best
 from neptune_lab.runtime.bundle import SCHEMA, read_entry, read_manifest, read_results
-from neptune_lab.runtime.choice import Choice
+from neptune_lab.runtime.choice import Choice, with_lists
 from neptune_lab.runtime.task import Task
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import shown_path
@@ -211,5 +211,4 @@ def collect(folder: str | Path, store: Store | None = None, results: str | Path 
 
 
 def _plain(choice: Choice) -> dict[str, Any]:
-    options = {name: list(v) if isinstance(v, tuple) else v for name, v in choice.options.items()}
-    return {"template": choice.template, "options": options}
+    return {"template": choice.template, "options": with_lists(choice.options)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.errors import TuneError
+from neptune_lab.runtime.choice import with_lists, with_tuples
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import is_name
 
@@ -95,8 +96,7 @@ class Candidate:
         >>> Candidate.from_json(Candidate.of("split_k_update", splits=(8, None)).to_json()).kwargs
         {'splits': (8, None)}
         """
-        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in self.options}
-        return {"template": self.template, "options": plain}
+        return {"template": self.template, "options": with_lists(self.kwargs)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Candidate:
@@ -107,7 +107,7 @@ class Candidate:
         """
         match data:
             case {"template": str(template), "options": dict(options)}:
-                return cls.of(template, **{name: tuple(v) if isinstance(v, list) else v for name, v in options.items()})
+                return cls.of(template, **with_tuples(options))
         raise TuneError(
             f"{data!r} is not a candidate: expected {{'template': name, 'options': {{name: value}}}}",
             help="write {'template': 'rolling_update', 'options': {'block_q': 64, 'block_kv': 64}}",

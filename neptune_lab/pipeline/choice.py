@@ -16,7 +16,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.templates import CONFIGS, SplitKConfig, TileConfig
 from neptune_lab.pipeline.options import CodeOptions
-from neptune_lab.runtime.choice import choice_of
+from neptune_lab.runtime.choice import choice_of, with_lists, with_tuples
 from neptune_lab.strict.console import shown
 
 _CODE = tuple(f.name for f in fields(CodeOptions))
@@ -60,9 +60,7 @@ class Choice:
                     f"{where}: {owner or 'there is no option'} {shown(name)}",
                     help=nearest(str(name), [*sizes, *_CODE], "options"),
                 )
-        plain: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
-        }
+        plain = with_tuples(options)
         config: dict[str, Any] = {name: value for name, value in plain.items() if name in sizes}
         code: dict[str, Any] = {name: value for name, value in plain.items() if name in _CODE}
         return cls(template, kind(**config) if config else None, CodeOptions(**code))
@@ -88,8 +86,7 @@ class Choice:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data: {"template": name, "options": {name: value}}; a tuple becomes a list."""
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in self.options.items()}
-        return {"template": self.template, "options": plain}
+        return {"template": self.template, "options": with_lists(self.options)}
 
 
 __all__ = ["Choice"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from neptune_lab.errors import MeasureError
-from neptune_lab.runtime.choice import choice_of
+from neptune_lab.runtime.choice import choice_of, with_tuples
 from neptune_lab.runtime.timing import Resources
 from neptune_lab.strict.console import printable
 from neptune_lab.strict.files import shown_path
@@ -73,7 +73,7 @@ class Record:
     @property
     def options(self) -> dict[str, Any]:
         """The candidate's options as arguments of `compile`; a list of JSON stands for a tuple."""
-        return {n: tuple(v) if isinstance(v, list) else v for n, v in self.candidate["options"].items()}
+        return with_tuples(self.candidate["options"])
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON data."""

@@ -25,6 +25,16 @@ class Choice:
     options: dict[Name, Value]
 
 
+def with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON has them: a tuple becomes a list."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+
+
+def with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as programs have them: a list becomes a tuple."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+
+
 def choice_of(data: Any, where: str, error: Refusal) -> Mapping[str, Any]:
     """`data`, which has the form of a `Choice`, as plain JSON.
 
@@ -32,7 +42,6 @@ def choice_of(data: Any, where: str, error: Refusal) -> Mapping[str, Any]:
         error: it has another form; the message names the field.
     """
     if isinstance(data, Mapping) and isinstance(data.get("options"), Mapping):
-        options = {name: list(v) if isinstance(v, tuple) else v for name, v in data["options"].items()}
-        data = {**data, "options": options}
+        data = {**data, "options": with_lists(data["options"])}
     unpack(data, Choice, where, error)
     return data
