@@ -15,28 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import (
-    Access,
-    Cast,
-    Dot,
-    Elementwise,
-    For,
-    Gather,
-    Index,
-    IndexExpr,
-    Iota,
-    Kernel,
-    Literal,
-    NewAxis,
-    Permute,
-    Program,
-    Reduce,
-    Scalar,
-    Slice,
-    Stmt,
-    Store,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import evaluate, written_tensors
 from neptune_lab.scalar_ops import NUMPY
@@ -47,7 +26,9 @@ Array = NDArray[Any]
 _REDUCERS: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
-def interpret(program: Program, inputs: Mapping[str, np.ndarray], *, dtype: str | None = None) -> dict[str, np.ndarray]:
+def interpret(
+    program: ir.Program, inputs: Mapping[str, np.ndarray], *, dtype: str | None = None
+) -> dict[str, np.ndarray]:
     """Run every kernel over its whole grid.
 
     Args:
@@ -77,7 +58,7 @@ def round_to_bfloat16(array: Array) -> Array:
 
 
 class _Machine:
-    def __init__(self, program: Program, inputs: Mapping[str, np.ndarray], dtype: str | None) -> None:
+    def __init__(self, program: ir.Program, inputs: Mapping[str, np.ndarray], dtype: str | None) -> None:
         self.program = program
         self.float_dtype = dtype
         self.arrays: dict[str, Array] = {}
@@ -106,7 +87,7 @@ class _Machine:
 
     # -- statements -----------------------------------------------------------------------------------------
 
-    def run(self, kernel: Kernel) -> None:
+    def run(self, kernel: ir.Kernel) -> None:
         names = written_tensors(kernel)
         chip = [t for t in self.program.tensors if t.space == "chip" and t.name in names]
         for instance in itertools.product(*(range(axis.extent) for axis in kernel.grid)):
@@ -115,12 +96,12 @@ class _Machine:
                 self.arrays[tensor.name] = self.unknown(tensor.shape, tensor.dtype)
             self.body(kernel.body)
 
-    def body(self, body: tuple[Stmt, ...]) -> None:
+    def body(self, body: tuple[ir.Stmt, ...]) -> None:
         for stmt in body:
             match stmt:
-                case Store():
+                case ir.Store():
                     self.store(stmt)
-                case For(var=var, start=start, stop=stop, body=inner):
+                case ir.For(var=var, start=start, stop=stop, body=inner):
                     for value in range(self.index(start), self.index(stop)):
                         self.env[var] = value
                         self.body(inner)
@@ -128,7 +109,7 @@ class _Machine:
                 case _:
                     assert_never(stmt)
 
-    def store(self, store: Store) -> None:
+    def store(self, store: ir.Store) -> None:
         target = self.program.tensor(store.target.tensor)
         shape = shape_of_access(store.target)
         value = np.broadcast_to(self.convert(self.eval(store.value), target.dtype), shape)
@@ -144,19 +125,19 @@ class _Machine:
 
     # -- expressions ----------------------------------------------------------------------------------------
 
-    def index(self, expr: IndexExpr) -> int:
+    def index(self, expr: ir.IndexExpr) -> int:
         return evaluate(expr, self.env)
 
-    def positions(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> tuple[list[Array], Array]:
+    def positions(self, indices: tuple[ir.Index, ...], shape: tuple[int, ...]) -> tuple[list[Array], Array]:
         """Along each dimension of the tensor, the position of each element of the tile; and whether it exists."""
-        rank = sum(isinstance(index, Slice | NewAxis) for index in indices)
+        rank = sum(isinstance(index, ir.Slice | ir.NewAxis) for index in indices)
         where: list[Array] = []
         dim = 0
         for index in indices:
             match index:
-                case NewAxis():
+                case ir.NewAxis():
                     dim += 1
-                case Slice(start=start, extent=extent):
+                case ir.Slice(start=start, extent=extent):
                     column = [1] * rank
                     column[dim] = extent
                     where.append((self.index(start) + np.arange(extent)).reshape(column))
@@ -168,7 +149,7 @@ class _Machine:
             exists = exists & (position >= 0) & (position < size)
         return where, exists
 
-    def read(self, access: Access) -> Array:
+    def read(self, access: ir.Access) -> Array:
         tensor = self.program.tensor(access.tensor)
         where, exists = self.positions(access.index, tensor.shape)
         inside = [np.clip(w, 0, size - 1) for w, size in zip(where, tensor.shape, strict=True)]
@@ -185,32 +166,32 @@ class _Machine:
         inside = [np.clip(w, 0, size - 1) for w, size in zip(where, array.shape, strict=True)]
         return np.where(exists, array[tuple(inside)], np.zeros((), array.dtype))
 
-    def eval(self, expr: TileExpr) -> Array:
+    def eval(self, expr: ir.TileExpr) -> Array:
         """The value of a tile expression, of its static shape."""
         match expr:
-            case Access():
+            case ir.Access():
                 return self.read(expr)
-            case Gather(tensor=name, indices=indices):
+            case ir.Gather(tensor=name, indices=indices):
                 return self.gather(name, [self.eval(index) for index in indices])
-            case Iota(index=index):
-                part = next(p for p in index if isinstance(p, Slice))
-                shape = [p.extent if isinstance(p, Slice) else 1 for p in index]
+            case ir.Iota(index=index):
+                part = next(p for p in index if isinstance(p, ir.Slice))
+                shape = [p.extent if isinstance(p, ir.Slice) else 1 for p in index]
                 return (self.index(part.start) + np.arange(part.extent, dtype=np.int32)).reshape(shape)
-            case Scalar(value=value):
+            case ir.Scalar(value=value):
                 return np.asarray(self.index(value), np.int32)
-            case Literal(value=value, dtype=dtype):
+            case ir.Literal(value=value, dtype=dtype):
                 return self.convert(np.asarray(value), dtype)
-            case Elementwise(op=op, args=args, dtype=dtype):
+            case ir.Elementwise(op=op, args=args, dtype=dtype):
                 return self.convert(NUMPY[op](*(self.eval(arg) for arg in args)), dtype)
-            case Cast(arg=arg, dtype=dtype):
+            case ir.Cast(arg=arg, dtype=dtype):
                 return self.convert(self.eval(arg), dtype)
-            case Permute(arg=arg, order=order):
+            case ir.Permute(arg=arg, order=order):
                 return np.transpose(self.eval(arg), order)
-            case Reduce(op=op, arg=arg, dim=dim):
+            case ir.Reduce(op=op, arg=arg, dim=dim):
                 tile = self.eval(arg)
                 wide = tile.astype(np.float32) if tile.dtype == np.float16 else tile
                 return np.asarray(_REDUCERS[op](wide, axis=dim)).astype(tile.dtype)
-            case Dot(a=a, b=b, acc=acc):
+            case ir.Dot(a=a, b=b, acc=acc):
                 wide = self.numpy_dtype("float32")
                 product = self.eval(a).astype(wide) @ self.eval(b).astype(wide)
                 return product if acc is None else product + self.eval(acc)

@@ -8,20 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
-from neptune_lab.htile.nodes import (
-    Access,
-    Dot,
-    Elementwise,
-    For,
-    Iota,
-    Program,
-    Reduce,
-    Slice,
-    Stmt,
-    Store,
-    TileExpr,
-)
 from neptune_lab.htile.printer import expr_doc, flat_access, index_text
 from neptune_lab.htile.walk import gathered_tensors, reads, region, subexpressions
 from neptune_lab.wrapping import lines
@@ -30,7 +18,7 @@ _LABEL = 9
 _WIDE = 10_000  # a condition is on one line
 
 
-def outline(program: Program, emitted: Mapping[str, str] | None = None) -> str:
+def outline(program: ir.Program, emitted: Mapping[str, str] | None = None) -> str:
     """The structure of `program` as text, a newline after each line.
 
     Each kernel has its grid and its loops with their bounds and, where a loop was partitioned, its part.  Outside the
@@ -59,12 +47,12 @@ def outline(program: Program, emitted: Mapping[str, str] | None = None) -> str:
     return "".join(f"{line}\n" for line in out)
 
 
-def _body(program: Program, body: tuple[Stmt, ...], env: Env, indent: str, *, in_loop: bool) -> Iterator[str]:
+def _body(program: ir.Program, body: tuple[ir.Stmt, ...], env: Env, indent: str, *, in_loop: bool) -> Iterator[str]:
     """Runs of stores as their summary, loops entered, in program order."""
-    run: list[Store] = []
+    run: list[ir.Store] = []
     masked = False
     for stmt in body:
-        if isinstance(stmt, Store):
+        if isinstance(stmt, ir.Store):
             run.append(stmt)
             masked = masked or any(_masks(stmt))
             continue
@@ -78,11 +66,11 @@ def _body(program: Program, body: tuple[Stmt, ...], env: Env, indent: str, *, in
         inner = {**env, stmt.var: loop_interval(stmt, env)}
         yield from _body(program, stmt.body, inner, indent + "  ", in_loop=True)
     yield from _summary(program, run, env, indent)
-    if in_loop and not masked and not any(isinstance(stmt, For) for stmt in body):
+    if in_loop and not masked and not any(isinstance(stmt, ir.For) for stmt in body):
         yield _row(indent, "masks", "none")
 
 
-def _summary(program: Program, run: list[Store], env: Env, indent: str) -> Iterator[str]:
+def _summary(program: ir.Program, run: list[ir.Store], env: Env, indent: str) -> Iterator[str]:
     """What a run of stores does, a line a kind; nothing where it only computes."""
     for store in run:
         for access in reads(store):
@@ -92,9 +80,9 @@ def _summary(program: Program, run: list[Store], env: Env, indent: str) -> Itera
             yield _row(indent, "gathers", name)
         kinds = [type(expr) for expr in subexpressions(store.value)]
         name = store.target.tensor
-        if Dot in kinds:
+        if ir.Dot in kinds:
             yield _row(indent, "dots", name)
-        if Reduce in kinds:
+        if ir.Reduce in kinds:
             yield _row(indent, "reduces", name)
         for condition in _masks(store):
             yield _row(indent, "masks", f"{name} by {condition}")
@@ -106,27 +94,27 @@ def _row(indent: str, label: str, text: str) -> str:
     return f"{indent}{label:<{_LABEL}}{text}"
 
 
-def _moved(program: Program, access: Access, env: Env) -> str:
+def _moved(program: ir.Program, access: ir.Access, env: Env) -> str:
     """A tile that is loaded or stored, and whether it may reach past the end of its tensor."""
     past = any(
-        isinstance(index, Slice) and interval(index.start, env).hi + index.extent > size
+        isinstance(index, ir.Slice) and interval(index.start, env).hi + index.extent > size
         for index, size in zip(region(access), program.tensor(access.tensor).shape, strict=True)
     )
     return flat_access(access) + ("  (bounded)" if past else "")
 
 
-def _masks(store: Store) -> Iterator[str]:
+def _masks(store: ir.Store) -> Iterator[str]:
     """The conditions on positions by which a store selects; a guard against an infinity is none."""
     for expr in subexpressions(store.value):
-        if isinstance(expr, Elementwise) and expr.op == "where" and _of_positions(expr.args[0]):
+        if isinstance(expr, ir.Elementwise) and expr.op == "where" and _of_positions(expr.args[0]):
             yield _text(expr.args[0])
     if store.mask is not None:
         yield _text(store.mask)
 
 
-def _of_positions(condition: TileExpr) -> bool:
-    return any(isinstance(expr, Iota) for expr in subexpressions(condition))
+def _of_positions(condition: ir.TileExpr) -> bool:
+    return any(isinstance(expr, ir.Iota) for expr in subexpressions(condition))
 
 
-def _text(expr: TileExpr) -> str:
+def _text(expr: ir.TileExpr) -> str:
     return lines(expr_doc(expr), _WIDE, "")[0]

@@ -6,36 +6,15 @@ import difflib
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn, get_args
 
-from neptune_lab.htile.nodes import (
-    Access,
-    Arith,
-    Cast,
-    Dot,
-    Elementwise,
-    Gather,
-    Index,
-    IndexExpr,
-    IndexOp,
-    Int,
-    Iota,
-    Literal,
-    Name,
-    NewAxis,
-    Permute,
-    Reduce,
-    Reducer,
-    Scalar,
-    Slice,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.scalar_ops import in_htile, rows
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.syntax import Binary, Call, Group, Item, Number, Range, Syntax, Unary, Word
 from neptune_lab.strict.tokens import Token, refusal
 
 _SYMBOLS = {row.symbol: row.name for row in rows("htile") if row.arity == 2 and row.symbol}
-_REDUCERS: tuple[Reducer, ...] = get_args(Reducer)
-_INDEX_OPERATORS: tuple[IndexOp, ...] = get_args(IndexOp)
+_REDUCERS: tuple[ir.Reducer, ...] = get_args(ir.Reducer)
+_INDEX_OPERATORS: tuple[ir.IndexOp, ...] = get_args(ir.IndexOp)
 _CONSTANTS = {"True": True, "False": False}
 
 
@@ -44,8 +23,8 @@ class ExpressionReader:
 
     def __init__(self, tensors: Collection[str]) -> None:
         self._tensors = tensors
-        self._calls: dict[str, Callable[[Call], TileExpr]] = {
-            "index": lambda call: Scalar(self.scalar(self._only(call, "index"))),
+        self._calls: dict[str, Callable[[Call], ir.TileExpr]] = {
+            "index": lambda call: ir.Scalar(self.scalar(self._only(call, "index"))),
             "literal": self._literal,
             "gather": self._gather,
             "permute": self._permute,
@@ -53,11 +32,11 @@ class ExpressionReader:
             "dot": self._dot,
         }
 
-    def access(self, item: Item) -> Access:
+    def access(self, item: Item) -> ir.Access:
         """`tensor[part, ...]`."""
-        return Access(self._tensor(item.name), tuple(self._part(part) for part in item.parts))
+        return ir.Access(self._tensor(item.name), tuple(self._part(part) for part in item.parts))
 
-    def tile(self, syntax: Syntax) -> TileExpr:
+    def tile(self, syntax: Syntax) -> ir.TileExpr:
         """A tile expression.
 
         Raises:
@@ -65,60 +44,60 @@ class ExpressionReader:
         """
         match syntax:
             case Number(value):
-                return Literal(value, "")
+                return ir.Literal(value, "")
             case Word(name, quoted):
                 if not quoted and name in _CONSTANTS:
-                    return Literal(_CONSTANTS[name], "")
+                    return ir.Literal(_CONSTANTS[name], "")
                 if name in self._tensors:
                     raise refusal(syntax.at, f"an index after the tensor, such as {name}[0:4]")
-                return Scalar(Name(name))
+                return ir.Scalar(ir.Name(name))
             case Item(Word("iota", False), parts):
-                return Iota(tuple(self._position(part) for part in parts))
+                return ir.Iota(tuple(self._position(part) for part in parts))
             case Item():
                 return self.access(syntax)
             case Unary(op, arg):
-                return Elementwise("not" if op == "not" else "neg", (self.tile(arg),), "")
+                return ir.Elementwise("not" if op == "not" else "neg", (self.tile(arg),), "")
             case Binary(op, a, b):
-                return Elementwise(_SYMBOLS[op], (self.tile(a), self.tile(b)), "")
+                return ir.Elementwise(_SYMBOLS[op], (self.tile(a), self.tile(b)), "")
             case Call():
                 return self._call(syntax)
             case Group():
                 raise refusal(syntax.at, "one expression in brackets")
 
-    def scalar(self, syntax: Syntax | Range) -> IndexExpr:
+    def scalar(self, syntax: Syntax | Range) -> ir.IndexExpr:
         """An integer expression over grid and loop variables; TextError if it is none."""
         match syntax:
             case Number(int(value)):
-                return Int(value)
+                return ir.Int(value)
             case Word(name):
-                return Name(name)
+                return ir.Name(name)
             case Binary(op, a, b) if op in _INDEX_OPERATORS:
-                return Arith(op, self.scalar(a), self.scalar(b))
+                return ir.Arith(op, self.scalar(a), self.scalar(b))
             case Call("min" | "max" as op, (a, b)) if not syntax.named:
-                return Arith(op, self.scalar(a), self.scalar(b))
+                return ir.Arith(op, self.scalar(a), self.scalar(b))
         raise refusal(syntax.at, f"integers and variables with {' '.join(_INDEX_OPERATORS)}", _INDEX_HELP)
 
-    def _part(self, part: Syntax | Range) -> Index:
+    def _part(self, part: Syntax | Range) -> ir.Index:
         match part:
             case Range(start, stop, axis):
                 first = self.scalar(start)
-                return Slice(first, self._extent(first, self.scalar(stop), part.at), axis or "")
+                return ir.Slice(first, self._extent(first, self.scalar(stop), part.at), axis or "")
             case Word("NewAxis", False):
-                return NewAxis()
+                return ir.NewAxis()
             case _:
                 return self.scalar(part)
 
-    def _extent(self, start: IndexExpr, stop: IndexExpr, at: Token) -> int:
+    def _extent(self, start: ir.IndexExpr, stop: ir.IndexExpr, at: Token) -> int:
         match start, stop:
-            case Int(first), Int(last):
+            case ir.Int(first), ir.Int(last):
                 return last - first
-            case _, Arith("+", same, Int(extent)) if same == start:
+            case _, ir.Arith("+", same, ir.Int(extent)) if same == start:
                 return extent
         raise refusal(at, "a slice that stops a fixed number after its start, such as i0*4:i0*4+4", _INDEX_HELP)
 
-    def _position(self, part: Syntax | Range) -> Slice | NewAxis:
+    def _position(self, part: Syntax | Range) -> ir.Slice | ir.NewAxis:
         found = self._part(part)
-        if not isinstance(found, Slice | NewAxis):
+        if not isinstance(found, ir.Slice | ir.NewAxis):
             raise refusal(part.at, "a slice or NewAxis")
         return found
 
@@ -127,17 +106,17 @@ class ExpressionReader:
             raise refusal(word.at, f"a tensor of the program ({', '.join(self._tensors)})", "declare it at the top")
         return word.name
 
-    def _call(self, call: Call) -> TileExpr:
+    def _call(self, call: Call) -> ir.TileExpr:
         function = call.function
         if function in self._calls:
             return self._calls[function](call)
         if function in DTYPES:
-            return Cast(self.tile(self._only(call, function)), function)
+            return ir.Cast(self.tile(self._only(call, function)), function)
         row = in_htile(function)
         if row is not None and not row.symbol:
             if len(call.args) != row.arity or call.named:
                 self._refuse(call, f"{row.arity} operands of {function}")
-            return Elementwise(function, tuple(self.tile(arg) for arg in call.args), "")
+            return ir.Elementwise(function, tuple(self.tile(arg) for arg in call.args), "")
         operators = (row.htile or row.name for row in rows("htile") if not row.symbol)
         known = (*self._calls, *operators, *DTYPES)
         near = difflib.get_close_matches(function, known, 1)
@@ -145,21 +124,21 @@ class ExpressionReader:
             call.at, "an operator or a dtype", f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
         )
 
-    def _literal(self, call: Call) -> TileExpr:
+    def _literal(self, call: Call) -> ir.TileExpr:
         match call.args:
             case (value, Word(dtype, False)) if dtype in DTYPES and not call.named:
                 found = self.tile(value)
-                if isinstance(found, Literal):
-                    return Literal(found.value, dtype)
+                if isinstance(found, ir.Literal):
+                    return ir.Literal(found.value, dtype)
         self._refuse(call, "literal(value, dtype)")
 
-    def _gather(self, call: Call) -> TileExpr:
+    def _gather(self, call: Call) -> ir.TileExpr:
         match call.args:
             case (Word() as tensor, *indices) if not call.named:
-                return Gather(self._tensor(tensor), tuple(self.tile(index) for index in indices))
+                return ir.Gather(self._tensor(tensor), tuple(self.tile(index) for index in indices))
         self._refuse(call, "gather(tensor, index, ...)")
 
-    def _permute(self, call: Call) -> TileExpr:
+    def _permute(self, call: Call) -> ir.TileExpr:
         match call.args:
             case (arg, Group(items)) if not call.named:
                 order = tuple(self._dimension(item) for item in items)
@@ -167,20 +146,20 @@ class ExpressionReader:
                 order = (self._dimension(item),)
             case _:
                 self._refuse(call, "permute(tile, (1, 0))")
-        return Permute(self.tile(arg), order)
+        return ir.Permute(self.tile(arg), order)
 
-    def _reduce(self, call: Call) -> TileExpr:
+    def _reduce(self, call: Call) -> ir.TileExpr:
         match call.args, call.named:
             case (Word(op, False), arg), {"dim": dim, **others} if op in _REDUCERS and not others:
-                return Reduce(op, self.tile(arg), self._dimension(dim))
+                return ir.Reduce(op, self.tile(arg), self._dimension(dim))
         self._refuse(call, f"reduce(reducer, tile, dim=0) with {', '.join(_REDUCERS)}")
 
-    def _dot(self, call: Call) -> TileExpr:
+    def _dot(self, call: Call) -> ir.TileExpr:
         if len(call.args) != 2 or set(call.named) - {"acc"}:
             self._refuse(call, "dot(a, b) or dot(a, b, acc=c)")
         a, b = (self.tile(arg) for arg in call.args)
         acc = call.named.get("acc")
-        return Dot(a, b, None if acc is None else self.tile(acc))
+        return ir.Dot(a, b, None if acc is None else self.tile(acc))
 
     def _only(self, call: Call, function: str) -> Syntax:
         if len(call.args) != 1 or call.named:

@@ -12,33 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never
 
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.labels import Labels
-from neptune_lab.htile.nodes import (
-    Access,
-    Arith,
-    Cast,
-    Dot,
-    Elementwise,
-    For,
-    Gather,
-    Index,
-    IndexExpr,
-    Int,
-    Iota,
-    Kernel,
-    Literal,
-    Name,
-    NewAxis,
-    Permute,
-    Program,
-    Reduce,
-    Scalar,
-    Slice,
-    Stmt,
-    Store,
-    Tensor,
-    TileExpr,
-)
 from neptune_lab.htile.unstated import Declared, bare, declared, elide_inferable
 from neptune_lab.htile.walk import simplify
 from neptune_lab.scalar_ops import ATOM, NEGATE, rows
@@ -66,7 +41,7 @@ class PrintedLine:
     origin: str
 
 
-def print_program(program: Program) -> tuple[PrintedLine, ...]:
+def print_program(program: ir.Program) -> tuple[PrintedLine, ...]:
     """`program` as lines: its tensors, then its kernels; a long statement owns several lines."""
     known = declared(program)
     out = [PrintedLine("", text, "") for text in _declarations(program, known)]
@@ -77,7 +52,7 @@ def print_program(program: Program) -> tuple[PrintedLine, ...]:
     return tuple(out)
 
 
-def to_text(program: Program) -> str:
+def to_text(program: ir.Program) -> str:
     """`print_program` as one text, with the labels of statements whose node id or origin is not the usual one.
 
     The parts of a verified program are all in it: `parser.from_text(to_text(program)) == program`.
@@ -85,10 +60,10 @@ def to_text(program: Program) -> str:
     labels = Labels()
     marks: dict[str, str] = {}
 
-    def mark(body: tuple[Stmt, ...], around: tuple[For, ...]) -> None:
+    def mark(body: tuple[ir.Stmt, ...], around: tuple[ir.For, ...]) -> None:
         for stmt in body:
             marks[stmt.node_id] = labels.of(stmt, around)
-            if isinstance(stmt, For):
+            if isinstance(stmt, ir.For):
                 mark(stmt.body, (*around, stmt))
 
     for kernel in program.kernels:
@@ -104,11 +79,11 @@ def to_text(program: Program) -> str:
     return "".join(text)
 
 
-def _declarations(program: Program, known: Declared) -> list[str]:
+def _declarations(program: ir.Program, known: Declared) -> list[str]:
     space = max((len(t.space) for t in program.tensors), default=0)
     name = max((len(t.name) for t in program.tensors), default=0)
 
-    def shape(tensor: Tensor, axes: tuple[str, ...]) -> str:
+    def shape(tensor: ir.Tensor, axes: tuple[str, ...]) -> str:
         return ", ".join(f"{a}: {n}" if a else str(n) for n, a in zip(tensor.shape, axes, strict=True))
 
     return [
@@ -120,7 +95,7 @@ def _declarations(program: Program, known: Declared) -> list[str]:
     ]
 
 
-def _kernel(kernel: Kernel, known: Callable[[Store], Declared]) -> list[PrintedLine]:
+def _kernel(kernel: ir.Kernel, known: Callable[[ir.Store], Declared]) -> list[PrintedLine]:
     grid = ", ".join(f"{axis.var}: {axis.extent}" for axis in kernel.grid)
     hints = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     extra = "".join(f"  {key}={value}" for key, value in hints.items() if value is not None)
@@ -128,17 +103,17 @@ def _kernel(kernel: Kernel, known: Callable[[Store], Declared]) -> list[PrintedL
     return [PrintedLine(kernel.node_id, header, kernel.name), *_body(kernel.body, "    ", known)]
 
 
-def _body(body: tuple[Stmt, ...], indent: str, known: Callable[[Store], Declared]) -> list[PrintedLine]:
+def _body(body: tuple[ir.Stmt, ...], indent: str, known: Callable[[ir.Store], Declared]) -> list[PrintedLine]:
     out: list[PrintedLine] = []
     for stmt in body:
         match stmt:
-            case For(var=var):
+            case ir.For(var=var):
                 start, stop = _index_text(stmt.start)[0], _index_text(stmt.stop)[0]
                 bounds = stop if start == "0" else f"{start}, {stop}"
                 part = f"  # {stmt.part}" if stmt.part else ""
                 out.append(PrintedLine(stmt.node_id, f"{indent}for {var} in range({bounds}):{part}", stmt.origin))
                 out += _body(stmt.body, indent + "    ", known)
-            case Store():
+            case ir.Store():
                 texts = _store_lines(stmt, known(stmt), indent)
                 out += [PrintedLine(stmt.node_id, text, stmt.origin) for text in texts]
             case _:
@@ -148,11 +123,11 @@ def _body(body: tuple[Stmt, ...], indent: str, known: Callable[[Store], Declared
 
 # Most passes change few stores, and the record prints the program after each pass.
 @lru_cache(maxsize=4096)
-def _store_lines(store: Store, known: Declared, indent: str) -> tuple[str, ...]:
+def _store_lines(store: ir.Store, known: Declared, indent: str) -> tuple[str, ...]:
     return tuple(lines(_store(elide_inferable(store, known)), WIDTH, indent))
 
 
-def _store(store: Store) -> Doc:
+def _store(store: ir.Store) -> Doc:
     assignment = seq(_access(store.target), " = ", Loose(_expr(store.value)[0]))
     return assignment if store.mask is None else seq(assignment, "  where ", _expr(store.mask)[0])
 
@@ -161,49 +136,49 @@ def _name(name: str) -> str:
     return f"`{name}`" if name in _RESERVED else name
 
 
-def flat_access(access: Access) -> str:
+def flat_access(access: ir.Access) -> str:
     """An access on one line: `s_max[b, h, i0*128:i0*128+128, NewAxis]`."""
     plain = bare(access)
-    assert isinstance(plain, Access)
+    assert isinstance(plain, ir.Access)
     return _access(plain)
 
 
-def _access(access: Access) -> str:
+def _access(access: ir.Access) -> str:
     return f"{_name(access.tensor)}[{', '.join(_index(index) for index in access.index)}]"
 
 
-def _index(index: Index) -> str:
+def _index(index: ir.Index) -> str:
     match index:
-        case Slice(start=start, extent=extent, axis=axis):
+        case ir.Slice(start=start, extent=extent, axis=axis):
             text = _index_text(start)[0]
-            stop = str(start.value + extent) if isinstance(start, Int) else f"{text}+{extent}"
+            stop = str(start.value + extent) if isinstance(start, ir.Int) else f"{text}+{extent}"
             return f"{text}:{stop}{f':{axis}' if axis else ''}"
-        case NewAxis():
+        case ir.NewAxis():
             return "NewAxis"
-        case Int() | Name() | Arith():
+        case ir.Int() | ir.Name() | ir.Arith():
             return _index_text(index)[0]
         case _:
             assert_never(index)
 
 
-def index_text(expr: IndexExpr) -> str:
+def index_text(expr: ir.IndexExpr) -> str:
     """An index expression as text, without blanks.
 
-    >>> index_text(Arith("+", Arith("*", Name("i0"), Int(128)), Name("j")))
+    >>> index_text(ir.Arith("+", ir.Arith("*", ir.Name("i0"), ir.Int(128)), ir.Name("j")))
     'i0*128+j'
     """
     return _index_text(simplify(expr))[0]
 
 
-def _index_text(expr: IndexExpr) -> tuple[str, int]:
+def _index_text(expr: ir.IndexExpr) -> tuple[str, int]:
     match expr:
-        case Int(value=value):
+        case ir.Int(value=value):
             return str(value), ATOM if value >= 0 else NEGATE
-        case Name(name=name):
+        case ir.Name(name=name):
             return _name(name), ATOM
-        case Arith(op="min" | "max" as op, a=a, b=b):
+        case ir.Arith(op="min" | "max" as op, a=a, b=b):
             return f"{op}({_index_text(a)[0]}, {_index_text(b)[0]})", ATOM
-        case Arith(op=op, a=a, b=b):
+        case ir.Arith(op=op, a=a, b=b):
             level = _INDEX_LEVEL[op]
             (left, left_level), (right, right_level) = _index_text(a), _index_text(b)
             left = left if left_level >= level else f"({left})"
@@ -213,37 +188,37 @@ def _index_text(expr: IndexExpr) -> tuple[str, int]:
             assert_never(expr)
 
 
-def expr_doc(expr: TileExpr) -> Doc:
+def expr_doc(expr: ir.TileExpr) -> Doc:
     """A tile expression, without axes and dtypes of literals, as text that knows where it may break."""
     return _expr(bare(expr))[0]
 
 
-def _expr(expr: TileExpr) -> tuple[Doc, int]:
+def _expr(expr: ir.TileExpr) -> tuple[Doc, int]:
     """The text and how strongly it binds; what is stated in `expr` is printed, and what is "" is not."""
     match expr:
-        case Access():
+        case ir.Access():
             return _access(expr), ATOM
-        case Gather(tensor=name, indices=indices):
+        case ir.Gather(tensor=name, indices=indices):
             return call("gather", _name(name), *(_expr(index)[0] for index in indices)), ATOM
-        case Iota(index=index):
+        case ir.Iota(index=index):
             return f"iota[{', '.join(_index(part) for part in index)}]", ATOM
-        case Scalar(value=Name(name)):
+        case ir.Scalar(value=ir.Name(name)):
             return _name(name), ATOM
-        case Scalar(value=value):
+        case ir.Scalar(value=value):
             return f"index({_index_text(value)[0]})", ATOM
-        case Literal(value=value, dtype=""):
+        case ir.Literal(value=value, dtype=""):
             return number_text(value), ATOM if isinstance(value, bool) or value >= 0 else NEGATE
-        case Literal(value=value, dtype=dtype):
+        case ir.Literal(value=value, dtype=dtype):
             return f"literal({number_text(value)}, {dtype})", ATOM
-        case Elementwise(op=op, args=args):
+        case ir.Elementwise(op=op, args=args):
             return _elementwise(op, args)
-        case Cast(arg=arg, dtype=dtype):
+        case ir.Cast(arg=arg, dtype=dtype):
             return call(dtype, _expr(arg)[0]), ATOM
-        case Permute(arg=arg, order=order):
+        case ir.Permute(arg=arg, order=order):
             return call("permute", _expr(arg)[0], f"({', '.join(map(str, order))})"), ATOM
-        case Reduce(op=op, arg=arg, dim=dim):
+        case ir.Reduce(op=op, arg=arg, dim=dim):
             return call("reduce", op, _expr(arg)[0], f"dim={dim}"), ATOM
-        case Dot(a=a, b=b, acc=acc):
+        case ir.Dot(a=a, b=b, acc=acc):
             args_doc: tuple[Doc, ...] = (_expr(a)[0], _expr(b)[0])
             if acc is not None:
                 args_doc += (seq("acc=", _expr(acc)[0]),)
@@ -252,6 +227,6 @@ def _expr(expr: TileExpr) -> tuple[Doc, int]:
             assert_never(expr)
 
 
-def _elementwise(op: str, args: tuple[TileExpr, ...]) -> tuple[Doc, int]:
+def _elementwise(op: str, args: tuple[ir.TileExpr, ...]) -> tuple[Doc, int]:
     operands = [_expr(arg) for arg in args]
-    return operation(op, operands, op == "neg" and isinstance(args[0], Literal) and operands[0][1] == ATOM)
+    return operation(op, operands, op == "neg" and isinstance(args[0], ir.Literal) and operands[0][1] == ATOM)

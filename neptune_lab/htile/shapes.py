@@ -9,24 +9,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import (
-    DOT_DTYPES,
-    Access,
-    Cast,
-    Dot,
-    Elementwise,
-    Gather,
-    Iota,
-    Literal,
-    NewAxis,
-    Permute,
-    Program,
-    Reduce,
-    Scalar,
-    Slice,
-    Tensor,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.scalar_ops import ScalarOp, in_htile, rows
 from neptune_lab.strict.dtypes import DTYPES, FLOATS, INTEGERS
 
@@ -49,7 +32,7 @@ def operation(op: str) -> ScalarOp:
     return found
 
 
-def find_tensor(program: Program, name: str) -> Tensor:
+def find_tensor(program: ir.Program, name: str) -> ir.Tensor:
     """The tensor called `name`, or TileError."""
     try:
         return program.tensor(name)
@@ -58,14 +41,14 @@ def find_tensor(program: Program, name: str) -> Tensor:
         raise TileError(f"tensor {name!r} is not declared; declared are {known}") from None
 
 
-def shape_of_access(access: Access) -> Shape:
+def shape_of_access(access: ir.Access) -> Shape:
     """Extents of the tile that `access` selects."""
     shape: list[int] = []
     for index in access.index:
         match index:
-            case Slice(extent=extent):
+            case ir.Slice(extent=extent):
                 shape.append(extent)
-            case NewAxis():
+            case ir.NewAxis():
                 shape.append(1)
             case _:
                 pass
@@ -94,12 +77,12 @@ def broadcast(*shapes: Shape) -> Shape:
     return result
 
 
-def shape_of(expr: TileExpr, program: Program) -> Shape:
+def shape_of(expr: ir.TileExpr, program: ir.Program) -> Shape:
     """Static shape of the tile `expr`; TileError where its operands do not fit."""
     match expr:
-        case Access():
+        case ir.Access():
             return _shape_of_checked_access(expr, program)
-        case Gather(tensor=name, indices=indices):
+        case ir.Gather(tensor=name, indices=indices):
             tensor = find_tensor(program, name)
             if len(indices) != len(tensor.shape):
                 raise TileError(
@@ -107,49 +90,49 @@ def shape_of(expr: TileExpr, program: Program) -> Shape:
                     f"{len(tensor.shape)}"
                 )
             return broadcast(*(shape_of(index, program) for index in indices))
-        case Iota(index=index):
-            slices = [part for part in index if isinstance(part, Slice)]
+        case ir.Iota(index=index):
+            slices = [part for part in index if isinstance(part, ir.Slice)]
             if len(slices) != 1:
                 raise TileError(f"Iota has {len(slices)} slices; expected exactly one, and NewAxis around it")
-            return tuple(part.extent if isinstance(part, Slice) else 1 for part in index)
-        case Scalar() | Literal():
+            return tuple(part.extent if isinstance(part, ir.Slice) else 1 for part in index)
+        case ir.Scalar() | ir.Literal():
             return ()
-        case Elementwise(op=op, args=args):
+        case ir.Elementwise(op=op, args=args):
             if len(args) != arity(op):
                 raise TileError(f"{op} has {len(args)} operands; expected {arity(op)}")
             return broadcast(*(shape_of(arg, program) for arg in args))
-        case Cast(arg=arg):
+        case ir.Cast(arg=arg):
             return shape_of(arg, program)
-        case Permute(arg=arg, order=order):
+        case ir.Permute(arg=arg, order=order):
             shape = shape_of(arg, program)
             if sorted(order) != list(range(len(shape))):
                 raise TileError(f"permute order {order} of a tile of shape {shape}; expected each dimension once")
             return tuple(shape[n] for n in order)
-        case Reduce(op=op, arg=arg, dim=dim):
+        case ir.Reduce(op=op, arg=arg, dim=dim):
             shape = shape_of(arg, program)
             if not 0 <= dim < len(shape):
                 raise TileError(f"reduce({op}) over dim {dim} of a tile of shape {shape}; expected 0 <= dim < rank")
             return shape[:dim] + shape[dim + 1 :]
-        case Dot(a=a, b=b, acc=acc):
+        case ir.Dot(a=a, b=b, acc=acc):
             return _shape_of_dot(shape_of(a, program), shape_of(b, program), acc, program)
         case _:
             assert_never(expr)
 
 
-def _shape_of_checked_access(access: Access, program: Program) -> Shape:
+def _shape_of_checked_access(access: ir.Access, program: ir.Program) -> Shape:
     tensor = find_tensor(program, access.tensor)
-    dims = [index for index in access.index if not isinstance(index, NewAxis)]
+    dims = [index for index in access.index if not isinstance(index, ir.NewAxis)]
     if len(dims) != len(tensor.shape):
         raise TileError(
             f"{tensor.name} of shape {tensor.shape} is accessed with {len(dims)} indices; expected {len(tensor.shape)}"
         )
     for dim in dims:
-        if isinstance(dim, Slice) and dim.extent < 1:
+        if isinstance(dim, ir.Slice) and dim.extent < 1:
             raise TileError(f"{tensor.name} is sliced with extent {dim.extent}; expected 1 or more")
     return shape_of_access(access)
 
 
-def _shape_of_dot(a: Shape, b: Shape, acc: TileExpr | None, program: Program) -> Shape:
+def _shape_of_dot(a: Shape, b: Shape, acc: ir.TileExpr | None, program: ir.Program) -> Shape:
     if len(a) < 2 or len(b) != len(a):
         raise TileError(f"dot of shapes {a} and {b}; expected two tiles of one rank, 2 or more")
     if a[-1] != b[-2] or a[:-2] != b[:-2]:
@@ -160,12 +143,12 @@ def _shape_of_dot(a: Shape, b: Shape, acc: TileExpr | None, program: Program) ->
     return shape
 
 
-def dtype_of(expr: TileExpr, program: Program) -> str:
+def dtype_of(expr: ir.TileExpr, program: ir.Program) -> str:
     """Dtype of the tile `expr`; TileError where its operands' dtypes break the rules of this module."""
     match expr:
-        case Access(tensor=name):
+        case ir.Access(tensor=name):
             return find_tensor(program, name).dtype
-        case Gather(tensor=name, indices=indices):
+        case ir.Gather(tensor=name, indices=indices):
             for index in indices:
                 if dtype_of(index, program) != "int32":
                     raise TileError(
@@ -173,28 +156,28 @@ def dtype_of(expr: TileExpr, program: Program) -> str:
                         help="make the conversion a Cast",
                     )
             return find_tensor(program, name).dtype
-        case Iota() | Scalar():
+        case ir.Iota() | ir.Scalar():
             return "int32"
-        case Literal(dtype=dtype):
+        case ir.Literal(dtype=dtype):
             return _known(dtype)
-        case Elementwise(op=op, args=args, dtype=dtype):
+        case ir.Elementwise(op=op, args=args, dtype=dtype):
             _check_elementwise(op, [dtype_of(arg, program) for arg in args], _known(dtype))
             return dtype
-        case Cast(arg=arg, dtype=dtype):
+        case ir.Cast(arg=arg, dtype=dtype):
             dtype_of(arg, program)
             return _known(dtype)
-        case Permute(arg=arg):
+        case ir.Permute(arg=arg):
             return dtype_of(arg, program)
-        case Reduce(op=op, arg=arg):
+        case ir.Reduce(op=op, arg=arg):
             dtype = dtype_of(arg, program)
             if dtype == "bool" and op in ("sum", "prod"):
                 raise TileError(
                     f"reduce({op}) of a bool tile", help="cast it to int32 first, or reduce with max or min"
                 )
             return dtype
-        case Dot(a=a, b=b, acc=acc):
+        case ir.Dot(a=a, b=b, acc=acc):
             left, right = dtype_of(a, program), dtype_of(b, program)
-            if left != right or left not in DOT_DTYPES:
+            if left != right or left not in ir.DOT_DTYPES:
                 raise TileError(
                     f"dot of {left} and {right}; expected two tiles of one dtype, float16, bfloat16 or float32",
                     help="cast one operand",

@@ -9,45 +9,19 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from neptune_lab.errors import TileError
-from neptune_lab.htile.nodes import (
-    Access,
-    Arith,
-    Cast,
-    Dot,
-    Elementwise,
-    For,
-    Gather,
-    Index,
-    IndexOp,
-    Int,
-    Iota,
-    Kernel,
-    Literal,
-    Name,
-    NewAxis,
-    Part,
-    Permute,
-    Program,
-    Reduce,
-    Reducer,
-    Scalar,
-    Slice,
-    Stmt,
-    Store,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import arity
 from neptune_lab.htile.walk import subexpressions
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.values import is_integer
 
-_PARTS = frozenset(get_args(Part))
-_INDEX_OPS = frozenset(get_args(IndexOp))
-_REDUCERS = frozenset(get_args(Reducer))
+_PARTS = frozenset(get_args(ir.Part))
+_INDEX_OPS = frozenset(get_args(ir.IndexOp))
+_REDUCERS = frozenset(get_args(ir.Reducer))
 
 
-def check_spelling(program: Program) -> None:
+def check_spelling(program: ir.Program) -> None:
     """Raise TileError unless everything of `program` that an emitter writes is an identifier, a number or a known word.
 
     Formal statement: every text of `program` but node ids is a Python identifier or a member of a closed set (an
@@ -65,7 +39,7 @@ def check_spelling(program: Program) -> None:
         _kernel(kernel)
 
 
-def _kernel(kernel: Kernel) -> None:
+def _kernel(kernel: ir.Kernel) -> None:
     _name("kernel", kernel.name)
     for axis in kernel.grid:
         _name("grid axis", axis.var)
@@ -77,68 +51,68 @@ def _kernel(kernel: Kernel) -> None:
     _body(kernel.body)
 
 
-def _body(body: tuple[Stmt, ...]) -> None:
+def _body(body: tuple[ir.Stmt, ...]) -> None:
     for stmt in body:
         if stmt.origin != "":
             _name("origin", stmt.origin)
         match stmt:
-            case For():
+            case ir.For():
                 _name("loop variable", stmt.var)
                 _word("part of a loop", stmt.part, _PARTS)
                 _index(stmt.start)
                 _index(stmt.stop)
                 _body(stmt.body)
-            case Store():
+            case ir.Store():
                 for root in (stmt.target, stmt.value, stmt.mask):
                     for expr in () if root is None else subexpressions(root):
                         _expression(expr)
 
 
-def _expression(expr: TileExpr) -> None:
+def _expression(expr: ir.TileExpr) -> None:
     match expr:
-        case Access(tensor, index):
+        case ir.Access(tensor, index):
             _name("tensor", tensor)
             for part in index:
                 _index(part)
-        case Gather(tensor):
+        case ir.Gather(tensor):
             _name("tensor", tensor)
-        case Iota(index):
+        case ir.Iota(index):
             for part in index:
                 _index(part)
-        case Scalar(value):
+        case ir.Scalar(value):
             _index(value)
-        case Literal(value, dtype):
+        case ir.Literal(value, dtype):
             _word("dtype", dtype, DTYPES)
             if type(value) not in (int, float, bool):
                 raise TileError(f"a literal is {shown(value)}; expected an int, a float or a bool")
-        case Elementwise(op, _, dtype):
+        case ir.Elementwise(op, _, dtype):
             arity(op)  # refuses an operator that is not known
             _word("dtype", dtype, DTYPES)
-        case Cast(_, dtype):
+        case ir.Cast(_, dtype):
             _word("dtype", dtype, DTYPES)
-        case Permute(_, order):
+        case ir.Permute(_, order):
             for dim in order:
                 _integer("a dimension", dim)
-        case Reduce(op, _, dim):
+        case ir.Reduce(op, _, dim):
             _word("reducer", op, _REDUCERS)
             _integer("a dimension", dim)
-        case Dot():
+        case ir.Dot():
             pass
 
 
-def _index(index: Index) -> None:
+def _index(index: ir.Index) -> None:
     match index:
-        case NewAxis():
+        case ir.NewAxis():
             pass
-        case Slice(start, extent, axis):
+        case ir.Slice(start, extent, axis):
             _index(start)
             _integer("extent of a slice", extent)
             _name("axis of a slice", axis)
-        case Int(value):
+        case ir.Int(value):
             _integer("an index", value)
-        case Name(name):
+        case ir.Name(name):
             _name("index variable", name)
-        case Arith(op, a, b):
+        case ir.Arith(op, a, b):
             _word("operator of an index", op, _INDEX_OPS)
             _index(a)
             _index(b)

@@ -4,66 +4,52 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune_lab.htile.nodes import (
-    Access,
-    Arith,
-    Index,
-    IndexExpr,
-    Int,
-    Iota,
-    Name,
-    NewAxis,
-    Scalar,
-    Slice,
-    Stmt,
-    Store,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import rewrite_store, simplify
 
 
-def substitute_index(index: IndexExpr, var: str, value: IndexExpr) -> IndexExpr:
+def substitute_index(index: ir.IndexExpr, var: str, value: ir.IndexExpr) -> ir.IndexExpr:
     """An index expression with the index variable `var` replaced by `value`."""
     match index:
-        case Name(name=name):
+        case ir.Name(name=name):
             return value if name == var else index
-        case Arith(op=op, a=a, b=b):
-            return simplify(Arith(op, substitute_index(a, var, value), substitute_index(b, var, value)))
-        case Int():
+        case ir.Arith(op=op, a=a, b=b):
+            return simplify(ir.Arith(op, substitute_index(a, var, value), substitute_index(b, var, value)))
+        case ir.Int():
             return index
 
 
-def substitute(body: tuple[Stmt, ...], var: str, value: IndexExpr) -> tuple[Stmt, ...]:
+def substitute(body: tuple[ir.Stmt, ...], var: str, value: ir.IndexExpr) -> tuple[ir.Stmt, ...]:
     """`body` with the index variable `var` replaced by `value`."""
 
-    def at(index: IndexExpr) -> IndexExpr:
+    def at(index: ir.IndexExpr) -> ir.IndexExpr:
         return substitute_index(index, var, value)
 
-    def place(index: Index) -> Index:
+    def place(index: ir.Index) -> ir.Index:
         match index:
-            case Slice(start=start):
+            case ir.Slice(start=start):
                 return replace(index, start=at(start))
-            case NewAxis():
+            case ir.NewAxis():
                 return index
             case _:
                 return at(index)
 
-    def visit(expr: TileExpr) -> TileExpr:
+    def visit(expr: ir.TileExpr) -> ir.TileExpr:
         match expr:
-            case Access(tensor=name, index=index):
-                return Access(name, tuple(place(i) for i in index))
-            case Iota(index=index):
-                return Iota(tuple(place(i) for i in index))  # pyright: ignore[reportArgumentType]
-            case Scalar(value=scalar):
-                return Scalar(at(scalar))
+            case ir.Access(tensor=name, index=index):
+                return ir.Access(name, tuple(place(i) for i in index))
+            case ir.Iota(index=index):
+                return ir.Iota(tuple(place(i) for i in index))  # pyright: ignore[reportArgumentType]
+            case ir.Scalar(value=scalar):
+                return ir.Scalar(at(scalar))
             case _:
                 return expr
 
-    out: list[Stmt] = []
+    out: list[ir.Stmt] = []
     for stmt in body:
-        if isinstance(stmt, Store):
+        if isinstance(stmt, ir.Store):
             target = visit(stmt.target)
-            assert isinstance(target, Access)
+            assert isinstance(target, ir.Access)
             out.append(replace(rewrite_store(stmt, visit), target=target))
         else:
             inner = substitute(stmt.body, var, value)

@@ -23,25 +23,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import assert_never
 
-from neptune_lab.htile.nodes import (
-    Access,
-    Cast,
-    Dot,
-    Elementwise,
-    Gather,
-    Index,
-    Iota,
-    Literal,
-    NewAxis,
-    Permute,
-    Program,
-    Reduce,
-    Scalar,
-    Slice,
-    Store,
-    Tensor,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import COMPARISONS, LOGICAL
 from neptune_lab.htile.walk import gathered_tensors, reads, rewrite, rewrite_store, stores, subexpressions
 from neptune_lab.strict.dtypes import usual
@@ -58,14 +40,14 @@ class Declared:
         axes: for each of them the axis of each dimension, or "" for none.
     """
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[ir.Tensor, ...]
     axes: tuple[tuple[str, ...], ...]
 
-    def of_stores(self) -> Callable[[Store], Declared]:
+    def of_stores(self) -> Callable[[ir.Store], Declared]:
         """For each store, the declarations of what it writes and reads."""
         by_name = {tensor.name: (tensor, axes) for tensor, axes in zip(self.tensors, self.axes, strict=True)}
 
-        def of_store(store: Store) -> Declared:
+        def of_store(store: ir.Store) -> Declared:
             known = [by_name[name] for name in _tensors_of(store) if name in by_name]
             return Declared(tuple(tensor for tensor, _ in known), tuple(axes for _, axes in known))
 
@@ -83,7 +65,7 @@ class Declared:
         return f"d{dim}"
 
 
-def declared(program: Program) -> Declared:
+def declared(program: ir.Program) -> Declared:
     """The declarations for a program's text: each dimension has the axis of most of its slices, the first of these in
     a tie."""
     walked: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
@@ -101,18 +83,18 @@ def declared(program: Program) -> Declared:
 
 
 @lru_cache(maxsize=4096)
-def _walked(store: Store) -> tuple[tuple[tuple[str, int], str], ...]:
+def _walked(store: ir.Store) -> tuple[tuple[tuple[str, int], str], ...]:
     """The tensor, dimension and axis of each slice of a tensor in a store."""
     return tuple(
         ((access.tensor, dim), part.axis)
         for access in (store.target, *reads(store))
-        for dim, part in enumerate(p for p in access.index if not isinstance(p, NewAxis))
-        if isinstance(part, Slice)
+        for dim, part in enumerate(p for p in access.index if not isinstance(p, ir.NewAxis))
+        if isinstance(part, ir.Slice)
     )
 
 
 @lru_cache(maxsize=4096)
-def _tensors_of(store: Store) -> tuple[str, ...]:
+def _tensors_of(store: ir.Store) -> tuple[str, ...]:
     """The names of the tensors that a store writes and reads."""
     return tuple(
         dict.fromkeys((store.target.tensor, *(access.tensor for access in reads(store)), *gathered_tensors(store)))
@@ -122,43 +104,43 @@ def _tensors_of(store: Store) -> tuple[str, ...]:
 # -- taking out -----------------------------------------------------------------------------------------------------
 
 
-def bare(expr: TileExpr) -> TileExpr:
+def bare(expr: ir.TileExpr) -> ir.TileExpr:
     """`expr` with no dtype of a literal and no axis stated."""
     return rewrite(expr, lambda e: _without(e, None))
 
 
-def elide_inferable(store: Store, known: Declared) -> Store:
+def elide_inferable(store: ir.Store, known: Declared) -> ir.Store:
     """`store` without what `infer_unstated` would put in."""
     nodes = (node for root in (store.value, store.mask) if root is not None for node in subexpressions(root))
-    if not any(isinstance(node, Literal | Iota) for node in nodes):  # all that is left out are axes of tensors
-        short = rewrite_store(store, lambda expr: _short(expr, known) if isinstance(expr, Access) else expr)
+    if not any(isinstance(node, ir.Literal | ir.Iota) for node in nodes):  # all that is left out are axes of tensors
+        short = rewrite_store(store, lambda expr: _short(expr, known) if isinstance(expr, ir.Access) else expr)
         return replace(short, target=_short(store.target, known))
     mask = None if store.mask is None else bare(store.mask)
     target = bare(store.target)
-    assert isinstance(target, Access)
+    assert isinstance(target, ir.Access)
     guessed = infer_unstated(replace(store, target=target, value=bare(store.value), mask=mask), known)
     target = _without(store.target, guessed.target)
-    assert isinstance(target, Access)
+    assert isinstance(target, ir.Access)
     mask = None if store.mask is None or guessed.mask is None else _elided(store.mask, guessed.mask)
     return replace(store, target=target, value=_elided(store.value, guessed.value), mask=mask)
 
 
-def _short(access: Access, known: Declared) -> Access:
+def _short(access: ir.Access, known: Declared) -> ir.Access:
     """`access` without the axes that its tensor's declaration gives."""
-    parts: list[Index] = []
+    parts: list[ir.Index] = []
     dim = 0
     for part in access.index:
-        if isinstance(part, Slice) and part.axis == known.axis(access.tensor, dim):
-            part = Slice(part.start, part.extent, "")
-        dim += not isinstance(part, NewAxis)
+        if isinstance(part, ir.Slice) and part.axis == known.axis(access.tensor, dim):
+            part = ir.Slice(part.start, part.extent, "")
+        dim += not isinstance(part, ir.NewAxis)
         parts.append(part)
-    return Access(access.tensor, tuple(parts))
+    return ir.Access(access.tensor, tuple(parts))
 
 
-def _elided(expr: TileExpr, guessed: TileExpr) -> TileExpr:
-    order: list[TileExpr] = []
+def _elided(expr: ir.TileExpr, guessed: ir.TileExpr) -> ir.TileExpr:
+    order: list[ir.TileExpr] = []
 
-    def listed(node: TileExpr) -> TileExpr:
+    def listed(node: ir.TileExpr) -> ir.TileExpr:
         order.append(node)
         return node
 
@@ -167,17 +149,17 @@ def _elided(expr: TileExpr, guessed: TileExpr) -> TileExpr:
     return rewrite(expr, lambda node: _without(node, next(twins)))
 
 
-def _without(expr: TileExpr, guessed: TileExpr | None) -> TileExpr:
+def _without(expr: ir.TileExpr, guessed: ir.TileExpr | None) -> ir.TileExpr:
     """`expr` without what is stated in itself, as far as `guessed`, if given, agrees."""
     match expr, guessed:
-        case Literal(), None:
-            return Literal(expr.value, "")
-        case Literal(dtype=dtype), Literal(dtype=other):
-            return Literal(expr.value, "") if dtype == other else expr
-        case ((Access(index=index) | Iota(index=index)), (None | Access() | Iota())):
+        case ir.Literal(), None:
+            return ir.Literal(expr.value, "")
+        case ir.Literal(dtype=dtype), ir.Literal(dtype=other):
+            return ir.Literal(expr.value, "") if dtype == other else expr
+        case ((ir.Access(index=index) | ir.Iota(index=index)), (None | ir.Access() | ir.Iota())):
             twins = index if guessed is None else guessed.index
             parts = [
-                Slice(part.start, part.extent, "") if isinstance(part, Slice) and part == twin else part
+                ir.Slice(part.start, part.extent, "") if isinstance(part, ir.Slice) and part == twin else part
                 for part, twin in zip(index, twins, strict=True)
             ]
             return _indexed(expr, parts)
@@ -185,108 +167,108 @@ def _without(expr: TileExpr, guessed: TileExpr | None) -> TileExpr:
             return expr
 
 
-def _indexed(expr: Access | Iota, parts: list[Index]) -> Access | Iota:
+def _indexed(expr: ir.Access | ir.Iota, parts: list[ir.Index]) -> ir.Access | ir.Iota:
     """`expr` with other parts of its index, of the same kinds."""
-    if isinstance(expr, Access):
-        return Access(expr.tensor, tuple(parts))
-    return Iota(tuple(part for part in parts if isinstance(part, Slice | NewAxis)))
+    if isinstance(expr, ir.Access):
+        return ir.Access(expr.tensor, tuple(parts))
+    return ir.Iota(tuple(part for part in parts if isinstance(part, ir.Slice | ir.NewAxis)))
 
 
 # -- putting in -----------------------------------------------------------------------------------------------------
 
 
-def infer_unstated(store: Store, known: Declared) -> Store:
+def infer_unstated(store: ir.Store, known: Declared) -> ir.Store:
     """`store` with every dtype and axis that it does not state."""
 
     iotas = False
 
-    def tiles(expr: TileExpr) -> TileExpr:
+    def tiles(expr: ir.TileExpr) -> ir.TileExpr:
         nonlocal iotas
-        iotas |= isinstance(expr, Iota)
-        return _tile(expr, known) if isinstance(expr, Access) else expr
+        iotas |= isinstance(expr, ir.Iota)
+        return _tile(expr, known) if isinstance(expr, ir.Access) else expr
 
     target = _tile(store.target, known)
     store = rewrite_store(store, tiles)
     if iotas:
         read = (target, *reads(store))
-        store = rewrite_store(store, lambda expr: _positions(expr, read) if isinstance(expr, Iota) else expr)
+        store = rewrite_store(store, lambda expr: _positions(expr, read) if isinstance(expr, ir.Iota) else expr)
     value = _typed(store.value, known.dtype(target.tensor), known)
     mask = None if store.mask is None else _typed(store.mask, "bool", known)
     return replace(store, target=target, value=value, mask=mask)
 
 
-def _tile(access: Access, known: Declared) -> Access:
-    parts: list[Index] = []
+def _tile(access: ir.Access, known: Declared) -> ir.Access:
+    parts: list[ir.Index] = []
     dim = 0
     for part in access.index:
-        if isinstance(part, Slice) and not part.axis:
-            part = Slice(part.start, part.extent, known.axis(access.tensor, dim))
-        dim += not isinstance(part, NewAxis)
+        if isinstance(part, ir.Slice) and not part.axis:
+            part = ir.Slice(part.start, part.extent, known.axis(access.tensor, dim))
+        dim += not isinstance(part, ir.NewAxis)
         parts.append(part)
-    return Access(access.tensor, tuple(parts))
+    return ir.Access(access.tensor, tuple(parts))
 
 
-def _positions(iota: Iota, read: tuple[Access, ...]) -> Iota:
-    def walked(part: Slice, dim: int) -> str:
-        dims = [[p for p in access.index if isinstance(p, Slice | NewAxis)] for access in read]
-        beside = [p for d in dims if len(d) == len(iota.index) and isinstance(p := d[dim], Slice)]
-        slices = [p for d in dims for p in d if isinstance(p, Slice)]
+def _positions(iota: ir.Iota, read: tuple[ir.Access, ...]) -> ir.Iota:
+    def walked(part: ir.Slice, dim: int) -> str:
+        dims = [[p for p in access.index if isinstance(p, ir.Slice | ir.NewAxis)] for access in read]
+        beside = [p for d in dims if len(d) == len(iota.index) and isinstance(p := d[dim], ir.Slice)]
+        slices = [p for d in dims for p in d if isinstance(p, ir.Slice)]
         same = [p for p in (*beside, *slices) if (p.start, p.extent) == (part.start, part.extent)]
         found = (*same, *(p for p in beside if p.extent == part.extent))
         return found[0].axis if found else f"d{dim}"
 
     index = (
-        replace(part, axis=walked(part, dim)) if isinstance(part, Slice) and not part.axis else part
+        replace(part, axis=walked(part, dim)) if isinstance(part, ir.Slice) and not part.axis else part
         for dim, part in enumerate(iota.index)
     )
-    return Iota(tuple(index))
+    return ir.Iota(tuple(index))
 
 
-def _typed(expr: TileExpr, wanted: str, known: Declared) -> TileExpr:
+def _typed(expr: ir.TileExpr, wanted: str, known: Declared) -> ir.TileExpr:
     """`expr` with all dtypes; `wanted` is what its place asks for, or "" if that is anything."""
     match expr:
-        case Literal(value=value, dtype=dtype):
+        case ir.Literal(value=value, dtype=dtype):
             return expr if dtype else replace(expr, dtype=wanted or usual(value))
-        case Elementwise(op=op, args=args):
+        case ir.Elementwise(op=op, args=args):
             whole = "bool" if op in _BOOLEAN else wanted
             inner = "bool" if op in LOGICAL or op == "not" else "" if op in COMPARISONS else wanted
             condition, operands = (args[:1], args[1:]) if op == "where" else ((), args)
             common = next(_definite(operands, known), inner) or usual(next(_values(operands), 0.0))
             found = tuple(_typed(arg, "bool", known) for arg in condition)
             found += tuple(_typed(arg, common, known) for arg in operands)
-            return Elementwise(op, found, whole if op in _BOOLEAN else common)
-        case Cast(arg=arg, dtype=dtype):
-            return Cast(_typed(arg, "", known), dtype)
-        case Permute(arg=arg) | Reduce(arg=arg):
+            return ir.Elementwise(op, found, whole if op in _BOOLEAN else common)
+        case ir.Cast(arg=arg, dtype=dtype):
+            return ir.Cast(_typed(arg, "", known), dtype)
+        case ir.Permute(arg=arg) | ir.Reduce(arg=arg):
             return replace(expr, arg=_typed(arg, wanted, known))
-        case Gather(indices=indices):
+        case ir.Gather(indices=indices):
             return replace(expr, indices=tuple(_typed(index, "int32", known) for index in indices))
-        case Dot(a=a, b=b, acc=acc):
+        case ir.Dot(a=a, b=b, acc=acc):
             common = next(_definite((a, b), known), "")
             acc = None if acc is None else _typed(acc, "float32", known)
-            return Dot(_typed(a, common, known), _typed(b, common, known), acc)
-        case Access() | Iota() | Scalar():
+            return ir.Dot(_typed(a, common, known), _typed(b, common, known), acc)
+        case ir.Access() | ir.Iota() | ir.Scalar():
             return expr
         case _:
             assert_never(expr)
 
 
-def _definite(exprs: tuple[TileExpr, ...], known: Declared) -> Iterator[str]:
+def _definite(exprs: tuple[ir.TileExpr, ...], known: Declared) -> Iterator[str]:
     """The dtypes, from left to right, that do not depend on the context of the expressions."""
     for expr in exprs:
         match expr:
-            case Access(tensor=name) | Gather(tensor=name):
+            case ir.Access(tensor=name) | ir.Gather(tensor=name):
                 dtype = known.dtype(name)
-            case Iota() | Scalar():
+            case ir.Iota() | ir.Scalar():
                 dtype = "int32"
-            case Literal(dtype=dtype) | Cast(dtype=dtype):
+            case ir.Literal(dtype=dtype) | ir.Cast(dtype=dtype):
                 pass
-            case Elementwise(op=op, args=args):
+            case ir.Elementwise(op=op, args=args):
                 operands = args[1:] if op == "where" else args
                 dtype = "bool" if op in _BOOLEAN else next(_definite(operands, known), "")
-            case Permute(arg=arg) | Reduce(arg=arg):
+            case ir.Permute(arg=arg) | ir.Reduce(arg=arg):
                 dtype = next(_definite((arg,), known), "")
-            case Dot():
+            case ir.Dot():
                 dtype = "float32"
             case _:
                 assert_never(expr)
@@ -294,15 +276,15 @@ def _definite(exprs: tuple[TileExpr, ...], known: Declared) -> Iterator[str]:
             yield dtype
 
 
-def _values(exprs: tuple[TileExpr, ...]) -> Iterator[float | int | bool]:
+def _values(exprs: tuple[ir.TileExpr, ...]) -> Iterator[float | int | bool]:
     """The literals that give expressions without a definite dtype theirs, from left to right."""
     for expr in exprs:
         match expr:
-            case Literal(value=value):
+            case ir.Literal(value=value):
                 yield value
-            case Elementwise(op=op, args=args):
+            case ir.Elementwise(op=op, args=args):
                 yield from _values(args[1:] if op == "where" else args)
-            case Permute(arg=arg) | Reduce(arg=arg):
+            case ir.Permute(arg=arg) | ir.Reduce(arg=arg):
                 yield from _values((arg,))
             case _:
                 pass

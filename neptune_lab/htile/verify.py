@@ -10,23 +10,8 @@ from functools import lru_cache
 from typing import TypeAlias, assert_never
 
 from neptune_lab.errors import TileError
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.bounds import Env, Interval, grid_env, interval, loop_interval
-from neptune_lab.htile.nodes import (
-    Access,
-    For,
-    Gather,
-    Index,
-    Iota,
-    Kernel,
-    NewAxis,
-    Program,
-    Scalar,
-    Slice,
-    Stmt,
-    Store,
-    Tensor,
-    TileExpr,
-)
 from neptune_lab.htile.printer import flat_access
 from neptune_lab.htile.shapes import broadcast, dtype_of, find_tensor, shape_of
 from neptune_lab.htile.walk import names_of_access, reads, same_region, stores, subexpressions, written_tensors
@@ -36,13 +21,13 @@ SPACES = ("input", "output", "global", "chip")
 MAX_GRID_AXES = 3
 
 
-def verify(program: Program) -> None:
+def verify(program: ir.Program) -> None:
     """Raise TileError where `program` is not valid HTile IR; see nodes.py for the meaning of each rule."""
     _verified(program)
 
 
 @lru_cache(maxsize=256)
-def _verified(program: Program) -> None:
+def _verified(program: ir.Program) -> None:
     _check_tensors(program)
     _check_ids(program)
     _check_chip_tiles_stay_in_their_kernel(program)
@@ -55,7 +40,7 @@ def _verified(program: Program) -> None:
             raise TileError(f"output {name} is never stored; expected a store in some kernel")
 
 
-def _check_tensors(program: Program) -> None:
+def _check_tensors(program: ir.Program) -> None:
     seen: set[str] = set()
     for tensor in program.tensors:
         if tensor.name in seen:
@@ -75,7 +60,7 @@ def _check_tensors(program: Program) -> None:
             raise TileError(f"program lists the {role}s {names}; its tensors of space {space!r} are {declared}")
 
 
-def _check_ids(program: Program) -> None:
+def _check_ids(program: ir.Program) -> None:
     seen: set[str] = set()
 
     def visit(node_id: str) -> None:
@@ -83,10 +68,10 @@ def _check_ids(program: Program) -> None:
             raise TileError(f"node id {node_id!r} is used twice or empty; expected a unique id", node=node_id)
         seen.add(node_id)
 
-    def visit_body(body: tuple[Stmt, ...]) -> None:
+    def visit_body(body: tuple[ir.Stmt, ...]) -> None:
         for stmt in body:
             visit(stmt.node_id)
-            if isinstance(stmt, For):
+            if isinstance(stmt, ir.For):
                 visit_body(stmt.body)
 
     names: set[str] = set()
@@ -98,7 +83,7 @@ def _check_ids(program: Program) -> None:
         visit_body(kernel.body)
 
 
-def _check_chip_tiles_stay_in_their_kernel(program: Program) -> None:
+def _check_chip_tiles_stay_in_their_kernel(program: ir.Program) -> None:
     chip = {tensor.name for tensor in program.tensors if tensor.space == "chip"}
     home: dict[str, str] = {}
     for kernel in program.kernels:
@@ -119,18 +104,18 @@ EnvItems: TypeAlias = tuple[tuple[str, Interval], ...]
 
 
 @lru_cache(maxsize=4096)
-def _checked_reads(store: Store, tensors: tuple[Tensor, ...]) -> tuple[Access | Gather, ...]:
+def _checked_reads(store: ir.Store, tensors: tuple[ir.Tensor, ...]) -> tuple[ir.Access | ir.Gather, ...]:
     """What the store reads, in order, its shapes and dtypes checked."""
-    program = Program("", tensors, (), (), ())
-    found: list[Access | Gather] = []
+    program = ir.Program("", tensors, (), (), ())
+    found: list[ir.Access | ir.Gather] = []
     for root in (store.value, store.mask):
         if root is not None:
             shape_of(root, program)
             dtype_of(root, program)
-            found += [expr for expr in subexpressions(root) if isinstance(expr, Access | Gather)]
+            found += [expr for expr in subexpressions(root) if isinstance(expr, ir.Access | ir.Gather)]
     target = store.target
     tensor = find_tensor(program, target.tensor)
-    if any(isinstance(index, NewAxis) for index in target.index):
+    if any(isinstance(index, ir.NewAxis) for index in target.index):
         raise TileError(f"{flat_access(target)} is stored to with NewAxis; expected indices and slices only")
     if tensor.space == "input":
         raise TileError(f"input {tensor.name} is stored to; expected an output, a global or an on-chip tensor")
@@ -140,7 +125,7 @@ def _checked_reads(store: Store, tensors: tuple[Tensor, ...]) -> tuple[Access | 
     return tuple(found)
 
 
-def _fits(what: str, expr: TileExpr, target: Access, dtype: str, program: Program) -> None:
+def _fits(what: str, expr: ir.TileExpr, target: ir.Access, dtype: str, program: ir.Program) -> None:
     shape, found = shape_of(target, program), shape_of(expr, program)
     try:
         fits = broadcast(shape, found) == shape
@@ -156,27 +141,27 @@ def _fits(what: str, expr: TileExpr, target: Access, dtype: str, program: Progra
 
 
 @lru_cache(maxsize=4096)
-def _check_indices(store: Store, env: EnvItems) -> None:
+def _check_indices(store: ir.Store, env: EnvItems) -> None:
     """Every index of a store is bounded under the variables around it."""
     around: Env = dict(env)
     for root in (store.value, store.mask):
         for expr in () if root is None else subexpressions(root):
             match expr:
-                case Access(index=index) | Iota(index=index):
+                case ir.Access(index=index) | ir.Iota(index=index):
                     _check_index(index, around)
-                case Scalar(value=value):
+                case ir.Scalar(value=value):
                     interval(value, around)
                 case _:
                     pass
     _check_index(store.target.index, around)
 
 
-def _check_index(indices: tuple[Index, ...], env: Env) -> None:
+def _check_index(indices: tuple[ir.Index, ...], env: Env) -> None:
     for index in indices:
         match index:
-            case NewAxis():
+            case ir.NewAxis():
                 pass
-            case Slice(start=start):
+            case ir.Slice(start=start):
                 interval(start, env)
             case _:
                 interval(index, env)
@@ -185,12 +170,12 @@ def _check_index(indices: tuple[Index, ...], env: Env) -> None:
 class _Kernel:
     """Visits one kernel in execution order; `tiles` holds, for each on-chip tensor, its current region."""
 
-    def __init__(self, program: Program, kernel: Kernel, filled: set[str]) -> None:
+    def __init__(self, program: ir.Program, kernel: ir.Kernel, filled: set[str]) -> None:
         self.program = program
         self.kernel = kernel
         self.stored = written_tensors(kernel)
         self.filled = filled | self.stored
-        self.tiles: dict[str, Access] = {}
+        self.tiles: dict[str, ir.Access] = {}
 
     def check(self) -> None:
         axes = self.kernel.grid
@@ -209,13 +194,13 @@ class _Kernel:
                 )
         self._body(self.kernel.body, tuple(grid_env(self.kernel).items()))
 
-    def _body(self, body: tuple[Stmt, ...], env: EnvItems) -> None:
+    def _body(self, body: tuple[ir.Stmt, ...], env: EnvItems) -> None:
         for stmt in body:
             try:
                 match stmt:
-                    case Store():
+                    case ir.Store():
                         self._store(stmt, env)
-                    case For():
+                    case ir.For():
                         self._loop(stmt, env)
                     case _:
                         assert_never(stmt)
@@ -224,7 +209,7 @@ class _Kernel:
                     raise
                 raise TileError(f"{stmt.node_id}: {error.reason}", node=stmt.node_id, help=error.help) from error
 
-    def _loop(self, loop: For, env: EnvItems) -> None:
+    def _loop(self, loop: ir.For, env: EnvItems) -> None:
         around = dict(env)
         if loop.var in around:
             raise TileError(f"loop variable {loop.var} is bound already; expected a new name")
@@ -238,18 +223,18 @@ class _Kernel:
         # The loop may not run: a tile that holds one region before it and another after it holds neither.
         self.tiles = {name: at for name, at in self.tiles.items() if same_region(before.get(name, at), at)}
 
-    def _store(self, store: Store, env: EnvItems) -> None:
+    def _store(self, store: ir.Store, env: EnvItems) -> None:
         reads = _checked_reads(store, self.program.tensors)
         _check_indices(store, env)
         for read in reads:
-            if isinstance(read, Gather):
+            if isinstance(read, ir.Gather):
                 self._gather(read)
             else:
                 self._read(read)
         if find_tensor(self.program, store.target.tensor).space == "chip":
             self.tiles[store.target.tensor] = store.target
 
-    def _gather(self, gather: Gather) -> None:
+    def _gather(self, gather: ir.Gather) -> None:
         tensor = find_tensor(self.program, gather.tensor)
         if tensor.space == "chip" or tensor.name in self.stored:
             raise TileError(
@@ -260,7 +245,7 @@ class _Kernel:
         if tensor.name not in self.filled:
             raise TileError(f"{tensor.space} {tensor.name} is gathered before any kernel stores to it")
 
-    def _read(self, access: Access) -> None:
+    def _read(self, access: ir.Access) -> None:
         tensor = find_tensor(self.program, access.tensor)
         if tensor.space == "chip":
             at = self.tiles.get(tensor.name)

@@ -5,25 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from neptune_lab.htile.nodes import (
-    Access,
-    Arith,
-    Cast,
-    Dot,
-    Elementwise,
-    For,
-    Index,
-    Int,
-    Iota,
-    Kernel,
-    Permute,
-    Program,
-    Slice,
-    Stmt,
-    Store,
-    Tensor,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import reads, rewrite_store, simplify, stores, subexpressions, unchanged
 from neptune_lab.htile_passes.rewrite import tile_pass
 
@@ -33,7 +15,7 @@ FEWEST_ROWS = 32
 
 
 @tile_pass(on_request=True)
-def interleave_rows(program: Program) -> Program:
+def interleave_rows(program: ir.Program) -> ir.Program:
     """Before => after, for 128 rows per program:
 
         qk[i, j] = dot(q[i0*128:i0*128+128, ...], k[...])       qk_a[...] = dot(q[i0*128:i0*128+64, ...], k[...])
@@ -59,13 +41,13 @@ def interleave_rows(program: Program) -> Program:
 
 
 class _State:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ir.Program) -> None:
         self.program = program
         self.names = {t.name for t in program.tensors}
         self.halved: set[str] = set()
-        self.added: list[Tensor] = []
+        self.added: list[ir.Tensor] = []
 
-    def kernel(self, kernel: Kernel) -> Kernel:
+    def kernel(self, kernel: ir.Kernel) -> ir.Kernel:
         axis = _row_axis(kernel)
         if axis is None or not _independent(kernel, axis):
             return kernel
@@ -99,11 +81,11 @@ class _Half:
         self.axis = axis
         self.names = names
 
-    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        run: list[Store] = []
+    def body(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        out: list[ir.Stmt] = []
+        run: list[ir.Store] = []
         for stmt in body:
-            if isinstance(stmt, Store):
+            if isinstance(stmt, ir.Store):
                 run.append(stmt)
                 continue
             out += self.run(run)
@@ -111,9 +93,9 @@ class _Half:
             out.append(replace(stmt, body=self.body(stmt.body)))
         return (*out, *self.run(run))
 
-    def run(self, run: list[Store]) -> Iterator[Store]:
+    def run(self, run: list[ir.Store]) -> Iterator[ir.Store]:
         """Both halves up to the first product, then the rest of one half before the rest of the other."""
-        first = next((n for n, s in enumerate(run) if any(isinstance(e, Dot) for e in subexpressions(s.value))), -1)
+        first = next((n for n, s in enumerate(run) if any(isinstance(e, ir.Dot) for e in subexpressions(s.value))), -1)
         for store in run[: first + 1]:
             for part in range(len(PARTS)):
                 yield from self.store(store, part)
@@ -121,88 +103,88 @@ class _Half:
             for store in run[first + 1 :]:
                 yield from self.store(store, part)
 
-    def store(self, store: Store, part: int) -> Iterator[Store]:
+    def store(self, store: ir.Store, part: int) -> Iterator[ir.Store]:
         if not _walks(store.target, self.axis):
             if part == 0:
                 yield store
             return
         target = self.access(store.target, part)
 
-        def visit(expr: TileExpr) -> TileExpr:
+        def visit(expr: ir.TileExpr) -> ir.TileExpr:
             match expr:
-                case Access():
+                case ir.Access():
                     return self.access(expr, part)
-                case Iota(index=index):
-                    return Iota(tuple(self.index(i, part) for i in index))  # pyright: ignore[reportArgumentType]
+                case ir.Iota(index=index):
+                    return ir.Iota(tuple(self.index(i, part) for i in index))  # pyright: ignore[reportArgumentType]
                 case _:
                     return expr
 
         yield replace(rewrite_store(store, visit), target=target, node_id=f"{store.node_id}/{PARTS[part]}")
 
-    def access(self, access: Access, part: int) -> Access:
+    def access(self, access: ir.Access, part: int) -> ir.Access:
         name = self.names[access.tensor][part] if access.tensor in self.names else access.tensor
-        return Access(name, tuple(self.index(i, part) for i in access.index))
+        return ir.Access(name, tuple(self.index(i, part) for i in access.index))
 
-    def index(self, index: Index, part: int) -> Index:
-        if not isinstance(index, Slice) or index.axis != self.axis:
+    def index(self, index: ir.Index, part: int) -> ir.Index:
+        if not isinstance(index, ir.Slice) or index.axis != self.axis:
             return index
         rows = index.extent // len(PARTS)
-        return Slice(simplify(Arith("+", index.start, Int(part * rows))), rows, index.axis)
+        return ir.Slice(simplify(ir.Arith("+", index.start, ir.Int(part * rows))), rows, index.axis)
 
 
-def _of(store: Store, name: str) -> Iterator[Access]:
+def _of(store: ir.Store, name: str) -> Iterator[ir.Access]:
     yield from (a for a in (store.target, *reads(store)) if a.tensor == name)
 
 
-def _walks(access: Access, axis: str) -> bool:
-    return any(isinstance(i, Slice) and i.axis == axis for i in access.index)
+def _walks(access: ir.Access, axis: str) -> bool:
+    return any(isinstance(i, ir.Slice) and i.axis == axis for i in access.index)
 
 
-def _row_axis(kernel: Kernel) -> str | None:
+def _row_axis(kernel: ir.Kernel) -> str | None:
     """The one axis of rows of all products in loops of the kernel; None if there is none, or if they differ."""
     found = {
         _rows(expr.a)
         for loop in kernel.body
-        if isinstance(loop, For)
+        if isinstance(loop, ir.For)
         for store in stores(loop.body)
         for expr in subexpressions(store.value)
-        if isinstance(expr, Dot)
+        if isinstance(expr, ir.Dot)
     }
     only = found.pop() if len(found) == 1 else None
     return None if only is None or only.extent < FEWEST_ROWS or only.extent % len(PARTS) else only.axis
 
 
-def _rows(expr: TileExpr) -> Slice | None:
+def _rows(expr: ir.TileExpr) -> ir.Slice | None:
     """The first slice of a product's left operand."""
     match expr:
-        case Access(index=index):
-            return next((replace(i, start=Int(0)) for i in index if isinstance(i, Slice)), None)
-        case Cast(arg=arg):
+        case ir.Access(index=index):
+            return next((replace(i, start=ir.Int(0)) for i in index if isinstance(i, ir.Slice)), None)
+        case ir.Cast(arg=arg):
             return _rows(arg)
-        case Elementwise(args=args):
+        case ir.Elementwise(args=args):
             return next((s for a in args if (s := _rows(a)) is not None), None)
-        case Permute():
+        case ir.Permute():
             return None
         case _:
             return None
 
 
-def _independent(kernel: Kernel, axis: str) -> bool:
+def _independent(kernel: ir.Kernel, axis: str) -> bool:
     """Whether no statement combines rows: values along the axis are stored along it."""
     for store in stores(kernel.body):
         roots = (store.value, *(() if store.mask is None else (store.mask,)))
         walked = any(
-            isinstance(e, Access | Iota) and any(isinstance(i, Slice) and i.axis == axis for i in e.index)
+            isinstance(e, ir.Access | ir.Iota) and any(isinstance(i, ir.Slice) and i.axis == axis for i in e.index)
             for root in roots
             for e in subexpressions(root)
         )
         if walked and not _walks(store.target, axis):
             return False
         # A product over the rows, or with the rows as its columns.
-        if any(isinstance(e, Dot) and _contracts(e, axis) for e in subexpressions(store.value)):
+        if any(isinstance(e, ir.Dot) and _contracts(e, axis) for e in subexpressions(store.value)):
             return False
     return True
 
 
-def _contracts(dot: Dot, axis: str) -> bool:
-    return any(isinstance(e, Access) and _walks(e, axis) for e in subexpressions(dot.b))
+def _contracts(dot: ir.Dot, axis: str) -> bool:
+    return any(isinstance(e, ir.Access) and _walks(e, axis) for e in subexpressions(dot.b))

@@ -8,19 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from neptune_lab.htile.nodes import (
-    Access,
-    Cast,
-    Dot,
-    Elementwise,
-    Iota,
-    Literal,
-    Permute,
-    Program,
-    Reduce,
-    Scalar,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import operation, shape_of
 from neptune_lab.htile.walk import accesses, children, evaluate, names_of_index, stores, subexpressions
 from neptune_lab.scalar_ops import NUMPY
@@ -36,17 +24,17 @@ class Magnitudes:
 
     >>> from neptune_lab.htile.nodes import Tensor
     >>> q = Tensor("q", (4,), "float16", "input")
-    >>> of = Magnitudes(Program("p", (), (), (q,), ()))
-    >>> read = Access("q", ())
-    >>> of(Elementwise("mul", (Cast(read, "float32"), Literal(0.5, "float32")), "float32"))
+    >>> of = Magnitudes(ir.Program("p", (), (), (q,), ()))
+    >>> read = ir.Access("q", ())
+    >>> of(ir.Elementwise("mul", (ir.Cast(read, "float32"), ir.Literal(0.5, "float32")), "float32"))
     32752.0
-    >>> of(Elementwise("exp", (read,), "float32"))
+    >>> of(ir.Elementwise("exp", (read,), "float32"))
     inf
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ir.Program) -> None:
         self.program = program
-        self.written: dict[str, list[TileExpr]] = {}
+        self.written: dict[str, list[ir.TileExpr]] = {}
         for kernel in program.kernels:
             for store in stores(kernel.body):
                 self.written.setdefault(store.target.tensor, []).append(store.value)
@@ -57,28 +45,28 @@ class Magnitudes:
                 self.grid[axis.var] = max(axis.extent, self.grid.get(axis.var, 0))
         self.open: set[str] = set()
 
-    def __call__(self, expr: TileExpr) -> float:
+    def __call__(self, expr: ir.TileExpr) -> float:
         match expr:
-            case Literal(value=value):
+            case ir.Literal(value=value):
                 return abs(float(value)) if math.isfinite(value) else 0.0
-            case Iota() | Scalar():
+            case ir.Iota() | ir.Scalar():
                 return 2.0**31
-            case Access(tensor=name):
+            case ir.Access(tensor=name):
                 return self._tensor(name)
-            case Cast(arg=arg, dtype=dtype):
+            case ir.Cast(arg=arg, dtype=dtype):
                 return min(self(arg), _largest(dtype))
-            case Permute(arg=arg) | Reduce(op="max" | "min", arg=arg):
+            case ir.Permute(arg=arg) | ir.Reduce(op="max" | "min", arg=arg):
                 return self(arg)
-            case Reduce(op="sum", arg=arg, dim=dim):
+            case ir.Reduce(op="sum", arg=arg, dim=dim):
                 return self._growing(self(arg) * shape_of(arg, self.program)[dim], expr)
-            case Dot(a=a, b=b, acc=acc):
+            case ir.Dot(a=a, b=b, acc=acc):
                 start = 0.0 if acc is None else self(acc)
                 return self._growing(start + self(a) * self(b) * shape_of(a, self.program)[-1], expr)
-            case Elementwise(op=op, args=args):
+            case ir.Elementwise(op=op, args=args):
                 return self._elementwise(op, args, expr)
         return _INF
 
-    def _elementwise(self, op: str, args: tuple[TileExpr, ...], expr: TileExpr) -> float:
+    def _elementwise(self, op: str, args: tuple[ir.TileExpr, ...], expr: ir.TileExpr) -> float:
         row = operation(op)
         if row.bounded:
             return max(map(abs, row.within))
@@ -91,27 +79,27 @@ class Magnitudes:
         if op == "mul":
             a, b = (self(arg) for arg in args)
             return self._growing(0.0 if a == 0 or b == 0 else a * b, expr)
-        if op in ("div", "div_rn") and isinstance(args[1], Literal) and args[1].value:
+        if op in ("div", "div_rn") and isinstance(args[1], ir.Literal) and args[1].value:
             return self._growing(self(args[0]) / abs(float(args[1].value)), expr)
         return self._of_grid(expr)
 
-    def _of_grid(self, expr: TileExpr) -> float:
+    def _of_grid(self, expr: ir.TileExpr) -> float:
         """The largest value of an expression of grid variables alone (a head's slope), by trying them all."""
         leaves = [e for e in subexpressions(expr) if not children(e)]
-        if not all(isinstance(e, Scalar | Literal) for e in leaves):
+        if not all(isinstance(e, ir.Scalar | ir.Literal) for e in leaves):
             return _INF
-        names = sorted(set().union(*(names_of_index(e.value) for e in leaves if isinstance(e, Scalar))))
+        names = sorted(set().union(*(names_of_index(e.value) for e in leaves if isinstance(e, ir.Scalar))))
         if not set(names) <= set(self.grid) or math.prod(self.grid[name] for name in names) > _TRIED:
             return _INF
         points = itertools.product(*(range(self.grid[name]) for name in names))
         found = [_value(expr, dict(zip(names, point, strict=True))) for point in points]
         return max((_INF if value is None else abs(value)) for value in found)
 
-    def _growing(self, value: float, expr: TileExpr) -> float:
+    def _growing(self, value: float, expr: ir.TileExpr) -> float:
         """The value of an operator that can grow from one iteration to the next: unknown where it reads itself."""
         return _INF if self._reads_open(expr) else value
 
-    def _reads_open(self, expr: TileExpr) -> bool:
+    def _reads_open(self, expr: ir.TileExpr) -> bool:
         return any(access.tensor in self.open for access in accesses(expr))
 
     def _tensor(self, name: str) -> float:
@@ -131,16 +119,16 @@ class Magnitudes:
         return found
 
 
-def _value(expr: TileExpr, at: Mapping[str, int]) -> float | None:
+def _value(expr: ir.TileExpr, at: Mapping[str, int]) -> float | None:
     """An expression of scalars at one point of the grid; None if any part of it is not a finite number."""
     match expr:
-        case Literal(value=value):
+        case ir.Literal(value=value):
             magnitude = float(value)
-        case Scalar(value=index):
+        case ir.Scalar(value=index):
             magnitude = float(evaluate(index, at))
-        case Cast(arg=arg, dtype=dtype) if dtype.startswith("float"):
+        case ir.Cast(arg=arg, dtype=dtype) if dtype.startswith("float"):
             return _value(arg, at)
-        case Elementwise(op=op, args=args):
+        case ir.Elementwise(op=op, args=args):
             values = [_value(arg, at) for arg in args]
             if None in values:
                 return None

@@ -5,21 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile.nodes import (
-    Access,
-    Cast,
-    Dot,
-    Elementwise,
-    Gather,
-    Iota,
-    Literal,
-    NewAxis,
-    Permute,
-    Reduce,
-    Scalar,
-    Slice,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.memory import load, vector
 from neptune_lab.htile_to_triton.context import ATOM
@@ -35,30 +21,30 @@ from neptune_lab.htile_to_triton.expressions import fold_function
 from neptune_lab.wrapping import Doc, call, seq
 
 
-def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> ExpressionText:
+def emit(ctx: GluonContext, expr: ir.TileExpr, columns: int) -> ExpressionText:
     """`expr` in Gluon, as a part of a tile of that many columns (of the leading product's, for a vector of rows)."""
     match expr:
-        case Access(tensor=name):
+        case ir.Access(tensor=name):
             if ctx.program.tensor(name).space == "chip":
                 return _chip(ctx, expr, columns)
             return ExpressionText(load(ctx, expr, columns))
-        case Cast(arg=Literal(value=value), dtype=dtype):
+        case ir.Cast(arg=ir.Literal(value=value), dtype=dtype):
             return literal_expression(value, dtype)
-        case Cast(arg=arg, dtype=dtype):
+        case ir.Cast(arg=arg, dtype=dtype):
             emitted = emit(ctx, arg, columns)
             return emitted if ctx.dtype(arg) == dtype else cast(emitted, dtype)
-        case Iota(index=index):
+        case ir.Iota(index=index):
             return _iota(ctx, index, columns)
-        case Scalar(value=value):
+        case ir.Scalar(value=value):
             text, bracketed = ctx.index(value), ctx.index(value, ATOM)
             return ExpressionText(text, ATOM if text == bracketed else 0, python=True)
-        case Literal(value=value, dtype=dtype):
+        case ir.Literal(value=value, dtype=dtype):
             return literal_expression(value, dtype)
-        case Elementwise(args=args):
+        case ir.Elementwise(args=args):
             return elementwise(ctx, expr, [emit(ctx, arg, columns) for arg in args])
-        case Reduce(op=op, arg=arg):
+        case ir.Reduce(op=op, arg=arg):
             return _reduce(ctx, op, arg)
-        case Permute() | Dot() | Gather():
+        case ir.Permute() | ir.Dot() | ir.Gather():
             raise EmitError(
                 f"{type(expr).__name__} is not supported here by the Gluon emitter",
                 help='compile with code=nl.CodeOptions(code="triton")',
@@ -67,14 +53,14 @@ def emit(ctx: GluonContext, expr: TileExpr, columns: int) -> ExpressionText:
             assert_never(expr)
 
 
-def _chip(ctx: GluonContext, access: Access, columns: int) -> ExpressionText:
+def _chip(ctx: GluonContext, access: ir.Access, columns: int) -> ExpressionText:
     if access.tensor not in ctx.defined:
         raise EmitError(
             f"tile {access.tensor} is read where it has no value",
             help='compile with code=nl.CodeOptions(code="triton")',
         )
     name = ctx.tiles[access.tensor]
-    kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
+    kept = [isinstance(i, ir.Slice) for i in access.index if isinstance(i, ir.Slice | ir.NewAxis)]
     if kept != [True, False]:
         return ExpressionText(name)
     return ExpressionText(f"{rows_beside(ctx, name, columns)}[:, None]")
@@ -88,8 +74,8 @@ def rows_beside(ctx: GluonContext, name: str, columns: int) -> str:
     return f"gl.convert_layout({name}, {ctx.rows_layout(columns)}, assert_trivial=True)"
 
 
-def _iota(ctx: GluonContext, index: tuple[Slice | NewAxis, ...], columns: int) -> ExpressionText:
-    dim, part = next((n, part) for n, part in enumerate(index) if isinstance(part, Slice))
+def _iota(ctx: GluonContext, index: tuple[ir.Slice | ir.NewAxis, ...], columns: int) -> ExpressionText:
+    dim, part = next((n, part) for n, part in enumerate(index) if isinstance(part, ir.Slice))
     is_columns = dim == 1
     name = vector(ctx, part, columns, is_columns=is_columns)
     if len(index) == 1:
@@ -97,7 +83,7 @@ def _iota(ctx: GluonContext, index: tuple[Slice | NewAxis, ...], columns: int) -
     return ExpressionText(f"{name}[{'None, :' if is_columns else ':, None'}]")
 
 
-def _reduce(ctx: GluonContext, op: str, arg: TileExpr) -> ExpressionText:
+def _reduce(ctx: GluonContext, op: str, arg: ir.TileExpr) -> ExpressionText:
     columns = ctx.shape(arg)[1]
     dtype = ctx.dtype(arg)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
@@ -111,7 +97,7 @@ def _reduce(ctx: GluonContext, op: str, arg: TileExpr) -> ExpressionText:
     return ExpressionText(result) if wide == dtype else cast(ExpressionText(result), dtype)
 
 
-def value(ctx: GluonContext, expr: TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
+def value(ctx: GluonContext, expr: ir.TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
     """`expr` as a whole tile of `shape`, for a variable."""
     columns = shape[1] if len(shape) == 2 else ctx.columns
     emitted = emit(ctx, expr, columns)

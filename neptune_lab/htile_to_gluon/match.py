@@ -20,30 +20,9 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine, expression, is_nonnegative
 from neptune_lab.htile.bounds import Env, Interval, grid_env, interval
-from neptune_lab.htile.nodes import (
-    Access,
-    Arith,
-    Cast,
-    Dot,
-    Elementwise,
-    For,
-    Gather,
-    Int,
-    Iota,
-    Kernel,
-    Literal,
-    NewAxis,
-    Permute,
-    Program,
-    Reduce,
-    Scalar,
-    Slice,
-    Stmt,
-    Store,
-    TileExpr,
-)
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.substitute import substitute
 from neptune_lab.htile.walk import accesses, names_of_access, names_of_index, reads, subexpressions
@@ -57,7 +36,7 @@ WIDEST = 256  # columns of a warp group's product
 PLAIN_DTYPES = ("float16", "bfloat16", "float32", "int32", "bool")
 
 
-def match_structure(program: Program, kernel: Kernel) -> Structure:
+def match_structure(program: ir.Program, kernel: ir.Kernel) -> Structure:
     """The structure of `kernel`.
 
     Raises:
@@ -69,7 +48,7 @@ def match_structure(program: Program, kernel: Kernel) -> Structure:
         raise UnsupportedKernel(f"it has {rows} rows a program; expected 64, 128 or 192", help="choose block_q=128")
     resident = {} if not before else _resident_tiles(program, kernel, before)
     for product in parts[0].leading:
-        assert isinstance(product.a, Access)
+        assert isinstance(product.a, ir.Access)
         if program.tensor(product.a.tensor).space == "chip" and product.a.tensor not in resident:
             raise UnsupportedKernel(
                 f"the left operand {product.a.tensor} of {product.target} is not a tile that is loaded before the loop "
@@ -87,26 +66,28 @@ def match_structure(program: Program, kernel: Kernel) -> Structure:
     return structure
 
 
-def _tile_of(program: Program, part: LoopPart, *, downward: bool) -> LoopPart:
+def _tile_of(program: ir.Program, part: LoopPart, *, downward: bool) -> LoopPart:
     """The first tile of a part, or the last, written out."""
     if part.loop is None:
         return part
-    at = Arith("-", part.loop.stop, Int(1)) if downward else part.loop.start
+    at = ir.Arith("-", part.loop.stop, ir.Int(1)) if downward else part.loop.start
     body = substitute(part.loop.body, part.loop.var, expression(affine(at)))
-    constant = {p.a.tensor for p in part.leading if isinstance(p.a, Access)}
-    return _part(program, None, tuple(s for s in body if isinstance(s, Store)), constant, {})
+    constant = {p.a.tensor for p in part.leading if isinstance(p.a, ir.Access)}
+    return _part(program, None, tuple(s for s in body if isinstance(s, ir.Store)), constant, {})
 
 
-def _parts(program: Program, kernel: Kernel) -> tuple[tuple[Store, ...], tuple[LoopPart, ...], tuple[Store, ...]]:
-    loops = [stmt for stmt in kernel.body if isinstance(stmt, For)]
+def _parts(
+    program: ir.Program, kernel: ir.Kernel
+) -> tuple[tuple[ir.Store, ...], tuple[LoopPart, ...], tuple[ir.Store, ...]]:
+    loops = [stmt for stmt in kernel.body if isinstance(stmt, ir.For)]
     if not loops:
         raise UnsupportedKernel("it has no loop")
     for loop in loops:
-        if any(isinstance(stmt, For) for stmt in loop.body):
+        if any(isinstance(stmt, ir.For) for stmt in loop.body):
             raise UnsupportedKernel(f"its loop over {loop.var} has a loop inside")
-    signature = [s.target.tensor for s in loops[0].body if isinstance(s, Store)]
-    before: list[Store] = []
-    after: list[Store] = []
+    signature = [s.target.tensor for s in loops[0].body if isinstance(s, ir.Store)]
+    before: list[ir.Store] = []
+    after: list[ir.Store] = []
     parts: list[LoopPart] = []
     constant: set[str] = set()
     rest = list(kernel.body)
@@ -115,7 +96,7 @@ def _parts(program: Program, kernel: Kernel) -> tuple[tuple[Store, ...], tuple[L
         tile = _tile(rest, signature)
         if tile is None:
             stmt = rest.pop(0)
-            assert isinstance(stmt, Store)
+            assert isinstance(stmt, ir.Store)
             (after if parts else before).append(stmt)
             continue
         if after:
@@ -133,32 +114,34 @@ def _parts(program: Program, kernel: Kernel) -> tuple[tuple[Store, ...], tuple[L
     return tuple(before), tuple(parts), tuple(after)
 
 
-def _shape(program: Program, product: Product) -> tuple[object, ...]:
+def _shape(program: ir.Program, product: Product) -> tuple[object, ...]:
     return product.target, product.b.tensor, shape_of(product.b, program), product.transposed
 
 
-def _tile(rest: list[Stmt], signature: list[str]) -> tuple[For | None, tuple[Store, ...]] | None:
+def _tile(rest: list[ir.Stmt], signature: list[str]) -> tuple[ir.For | None, tuple[ir.Store, ...]] | None:
     """The loop that comes next, or the tile of it that was written out; None for any other statement."""
     head = rest[0]
-    if isinstance(head, For):
-        return head, tuple(s for s in head.body if isinstance(s, Store))
-    run: list[Store] = []
+    if isinstance(head, ir.For):
+        return head, tuple(s for s in head.body if isinstance(s, ir.Store))
+    run: list[ir.Store] = []
     for stmt, target in zip(rest, signature, strict=False):
-        if not isinstance(stmt, Store) or stmt.target.tensor != target:
+        if not isinstance(stmt, ir.Store) or stmt.target.tensor != target:
             return None
         run.append(stmt)
     return (None, tuple(run)) if len(run) == len(signature) else None
 
 
-def _part(program: Program, loop: For | None, body: tuple[Store, ...], constant: set[str], env: Env) -> LoopPart:
+def _part(
+    program: ir.Program, loop: ir.For | None, body: tuple[ir.Store, ...], constant: set[str], env: Env
+) -> LoopPart:
     leading: list[Product] = []
     trailing: list[Product] = []
-    middle: list[Store] = []
-    after: list[Store] = []
+    middle: list[ir.Store] = []
+    after: list[ir.Store] = []
     for store in body:
         if program.tensor(store.target.tensor).space != "chip":
             raise UnsupportedKernel(f"its loop stores to {store.target.tensor}")
-        if not isinstance(store.value, Dot):
+        if not isinstance(store.value, ir.Dot):
             (after if trailing else middle).append(store)
             continue
         product = _product(program, store, store.value)
@@ -182,7 +165,7 @@ def _part(program: Program, loop: For | None, body: tuple[Store, ...], constant:
     return LoopPart(loop, tuple(leading), tuple(middle), tuple(trailing), tuple(after), certain)
 
 
-def _always_runs(loop: For, env: Env) -> bool:
+def _always_runs(loop: ir.For, env: Env) -> bool:
     """Whether a loop has a tile in every program: proven, or seen where its bounds depend on few values."""
     if is_nonnegative(affine(loop.stop) - affine(loop.start) + -1, env):
         return True
@@ -194,35 +177,35 @@ def _always_runs(loop: For, env: Env) -> bool:
     return all(interval(loop.start, point).hi < interval(loop.stop, point).lo for point in points)
 
 
-def _product(program: Program, store: Store, dot: Dot) -> Product:
+def _product(program: ir.Program, store: ir.Store, dot: ir.Dot) -> Product:
     b, transposed = dot.b, False
-    if isinstance(b, Permute) and b.order == (1, 0):
+    if isinstance(b, ir.Permute) and b.order == (1, 0):
         b, transposed = b.arg, True
-    if not isinstance(b, Access) or program.tensor(b.tensor).space == "chip":
+    if not isinstance(b, ir.Access) or program.tensor(b.tensor).space == "chip":
         raise UnsupportedKernel(f"the right operand of {store.target.tensor} is not a tile in global memory")
     dtype = dtype_of(b, program)
     if dtype not in HALVES:
         raise UnsupportedKernel(f"{store.target.tensor} multiplies {dtype}; expected float16 or bfloat16")
-    if any(isinstance(e, Dot) for part in (dot.a, dot.acc) if part is not None for e in subexpressions(part)):
+    if any(isinstance(e, ir.Dot) for part in (dot.a, dot.acc) if part is not None for e in subexpressions(part)):
         raise UnsupportedKernel(f"{store.target.tensor} has a product inside a product")
     return Product(store, dot.a, b, transposed, dot.acc)
 
 
-def _stays(program: Program, a: TileExpr, constant: set[str], loop: For | None) -> bool:
-    if not isinstance(a, Access):
+def _stays(program: ir.Program, a: ir.TileExpr, constant: set[str], loop: ir.For | None) -> bool:
+    if not isinstance(a, ir.Access):
         return False
     if program.tensor(a.tensor).space == "chip":
         return a.tensor in constant
     return a.tensor in constant or (loop is not None and loop.var not in names_of_access(a))
 
 
-def _resident_tiles(program: Program, kernel: Kernel, before: tuple[Store, ...]) -> dict[str, Access]:
+def _resident_tiles(program: ir.Program, kernel: ir.Kernel, before: tuple[ir.Store, ...]) -> dict[str, ir.Access]:
     """On-chip tiles that are one load, read as left operands of products only."""
     others: set[str] = set()
     for stmt in kernel.body:
-        for store in stmt.body if isinstance(stmt, For) else (stmt,):
-            assert isinstance(store, Store)
-            if isinstance(store.value, Dot) and isinstance(store.value.a, Access):
+        for store in stmt.body if isinstance(stmt, ir.For) else (stmt,):
+            assert isinstance(store, ir.Store)
+            if isinstance(store.value, ir.Dot) and isinstance(store.value.a, ir.Access):
                 rest = [store.value.b] + ([] if store.value.acc is None else [store.value.acc])
                 others |= {a.tensor for expr in rest for a in accesses(expr)}
             else:
@@ -230,14 +213,14 @@ def _resident_tiles(program: Program, kernel: Kernel, before: tuple[Store, ...])
     return {
         s.target.tensor: s.value
         for s in before
-        if isinstance(s.value, Access)
+        if isinstance(s.value, ir.Access)
         and program.tensor(s.value.tensor).space != "chip"
         and s.target.tensor not in others
         and len(shape_of(s.value, program)) == 2
     }
 
 
-def _check_rows(program: Program, structure: Structure) -> None:
+def _check_rows(program: ir.Program, structure: Structure) -> None:
     """Every tile has the program's rows in its first dimension, and nothing folds them."""
     for store in _row_work(structure):
         if store.mask is not None:
@@ -254,7 +237,7 @@ def _check_rows(program: Program, structure: Structure) -> None:
                 )
 
 
-def _row_work(structure: Structure) -> Iterator[Store]:
+def _row_work(structure: Structure) -> Iterator[ir.Store]:
     yield from structure.before
     for part in structure.parts:
         yield from part.middle
@@ -262,15 +245,15 @@ def _row_work(structure: Structure) -> Iterator[Store]:
     yield from structure.after
 
 
-def _operands(product: Product) -> Iterator[TileExpr]:
+def _operands(product: Product) -> Iterator[ir.TileExpr]:
     for operand in (product.a, product.acc):
         if operand is not None:
             yield from subexpressions(operand)
 
 
-def _check_tile(program: Program, rows: int, expr: TileExpr, name: str) -> None:
+def _check_tile(program: ir.Program, rows: int, expr: ir.TileExpr, name: str) -> None:
     shape = shape_of(expr, program)
-    if dtype_of(expr, program) not in PLAIN_DTYPES and not isinstance(expr, Literal):
+    if dtype_of(expr, program) not in PLAIN_DTYPES and not isinstance(expr, ir.Literal):
         raise UnsupportedKernel(f"{name} computes in {dtype_of(expr, program)}")
     if len(shape) > 2:
         raise UnsupportedKernel(f"{name} has a tile of {len(shape)} dimensions; expected rows and columns")
@@ -279,19 +262,19 @@ def _check_tile(program: Program, rows: int, expr: TileExpr, name: str) -> None:
     if shape and shape[0] not in ((rows,) if len(shape) == 1 else (1, rows)):
         raise UnsupportedKernel(f"{name} has a tile of shape {shape}; expected {rows} rows")
     match expr:
-        case Reduce(dim=0):
+        case ir.Reduce(dim=0):
             raise UnsupportedKernel(f"{name} folds rows, which several warp groups share")
-        case Reduce(op="prod"):
+        case ir.Reduce(op="prod"):
             raise UnsupportedKernel(f"{name} folds by a product")
-        case Gather():
+        case ir.Gather():
             raise UnsupportedKernel(f"{name} reads elements that are no tile")
-        case Permute():
+        case ir.Permute():
             raise UnsupportedKernel(f"{name} permutes a tile that is no right operand")
-        case Dot():
+        case ir.Dot():
             raise UnsupportedKernel(f"{name} has a product outside the loop, or inside an expression")
-        case Access(index=index) if len(shape) == 2 and shape[1] == 1:
-            last = [i for i in index if isinstance(i, Slice | NewAxis)][-1]
-            if isinstance(last, Slice):
+        case ir.Access(index=index) if len(shape) == 2 and shape[1] == 1:
+            last = [i for i in index if isinstance(i, ir.Slice | ir.NewAxis)][-1]
+            if isinstance(last, ir.Slice):
                 raise UnsupportedKernel(f"{name} has a tile of one column")
-        case Access() | Iota() | Scalar() | Literal() | Elementwise() | Cast() | Reduce():
+        case ir.Access() | ir.Iota() | ir.Scalar() | ir.Literal() | ir.Elementwise() | ir.Cast() | ir.Reduce():
             pass

@@ -5,34 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from neptune_lab.htile.nodes import (
-    Access,
-    Arith,
-    Cast,
-    Dot,
-    Elementwise,
-    Gather,
-    Index,
-    IndexExpr,
-    Int,
-    Iota,
-    Literal,
-    Name,
-    NewAxis,
-    Permute,
-    Reduce,
-    Scalar,
-    Slice,
-    Store,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 
 # No HTile variable can be called so.
 CONSUMER = "%consumer"
 ROWS = 64  # of a consumer: what one warp group's product has
 
 
-def part_of_store(store: Store, rows: int) -> Store:
+def part_of_store(store: ir.Store, rows: int) -> ir.Store:
     """`store` on the rows of consumer number `CONSUMER`.
 
     Before => after, for 128 rows per program:
@@ -47,44 +27,44 @@ def part_of_store(store: Store, rows: int) -> Store:
     return replace(store, target=part_of_access(store.target, rows), value=part(store.value, rows))
 
 
-def part(expr: TileExpr, rows: int) -> TileExpr:
+def part(expr: ir.TileExpr, rows: int) -> ir.TileExpr:
     """`expr` on the rows of one consumer."""
     match expr:
-        case Access():
+        case ir.Access():
             return part_of_access(expr, rows)
-        case Iota(index=index):
-            return Iota(_first(index, rows))  # pyright: ignore[reportArgumentType]
-        case Scalar() | Literal():
+        case ir.Iota(index=index):
+            return ir.Iota(_first(index, rows))  # pyright: ignore[reportArgumentType]
+        case ir.Scalar() | ir.Literal():
             return expr
-        case Gather(indices=indices):
+        case ir.Gather(indices=indices):
             return replace(expr, indices=tuple(part(index, rows) for index in indices))
-        case Elementwise(args=args):
+        case ir.Elementwise(args=args):
             return replace(expr, args=tuple(part(arg, rows) for arg in args))
-        case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):
+        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Reduce(arg=arg):
             return replace(expr, arg=part(arg, rows))
-        case Dot(a=a, b=b, acc=acc):
-            return Dot(part(a, rows), b, None if acc is None else part(acc, rows))
+        case ir.Dot(a=a, b=b, acc=acc):
+            return ir.Dot(part(a, rows), b, None if acc is None else part(acc, rows))
         case _:
             assert_never(expr)
 
 
-def part_of_access(access: Access, rows: int) -> Access:
+def part_of_access(access: ir.Access, rows: int) -> ir.Access:
     """`access` on the rows of one consumer."""
     return replace(access, index=_first(access.index, rows))
 
 
-def _first(index: tuple[Index, ...], rows: int) -> tuple[Index, ...]:
+def _first(index: tuple[ir.Index, ...], rows: int) -> tuple[ir.Index, ...]:
     for n, entry in enumerate(index):
         match entry:
-            case NewAxis():
+            case ir.NewAxis():
                 return index
-            case Slice(start=start, extent=extent, axis=axis):
+            case ir.Slice(start=start, extent=extent, axis=axis):
                 if extent != rows:
                     return index
-                moved: IndexExpr = start
+                moved: ir.IndexExpr = start
                 if rows > ROWS:
-                    moved = Arith("+", start, Arith("*", Name(CONSUMER), Int(ROWS)))
-                return (*index[:n], Slice(moved, ROWS, axis), *index[n + 1 :])
+                    moved = ir.Arith("+", start, ir.Arith("*", ir.Name(CONSUMER), ir.Int(ROWS)))
+                return (*index[:n], ir.Slice(moved, ROWS, axis), *index[n + 1 :])
             case _:
                 pass
     return index

@@ -11,22 +11,7 @@ import math
 from typing import assert_never
 
 from neptune_lab.errors import EmitError
-from neptune_lab.htile.nodes import (
-    Access,
-    Cast,
-    Dot,
-    Elementwise,
-    Gather,
-    IndexExpr,
-    Iota,
-    Literal,
-    NewAxis,
-    Permute,
-    Reduce,
-    Scalar,
-    Slice,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, strides, subscript, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
 from neptune_lab.htile_to_triton.elementwise import elementwise
@@ -36,37 +21,37 @@ from neptune_lab.strict.dtypes import FLOATS, INTEGERS
 from neptune_lab.wrapping import Doc, call, seq
 
 
-def emit(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> ExpressionText:
+def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) -> ExpressionText:
     """`expr` in Triton, its dimensions in `order` (None: as they are)."""
     if order is not None and order == tuple(range(len(order))):
         order = None
     match expr:
-        case Access(tensor=name):
+        case ir.Access(tensor=name):
             if ctx.program.tensor(name).space == "chip":
                 return _chip(ctx, expr, order)
             return ExpressionText(loaded(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
-        case Cast(arg=Literal(value=value), dtype=dtype):
+        case ir.Cast(arg=ir.Literal(value=value), dtype=dtype):
             return literal_expression(value, dtype)
-        case Cast(arg=arg, dtype=dtype):
+        case ir.Cast(arg=arg, dtype=dtype):
             emitted = emit(ctx, arg, order)
             return emitted if ctx.dtype(arg) == dtype else cast(emitted, dtype)
-        case Permute(arg=arg, order=own):
+        case ir.Permute(arg=arg, order=own):
             return emit(ctx, arg, own if order is None else tuple(own[n] for n in order))
         case _ if order is not None:
             return _permuted(emit(ctx, expr), order)
-        case Gather(tensor=name, indices=indices):
+        case ir.Gather(tensor=name, indices=indices):
             return _gather(ctx, name, indices)
-        case Iota(index=index):
+        case ir.Iota(index=index):
             return _iota(ctx, index)
-        case Scalar(value=value):
+        case ir.Scalar(value=value):
             return _scalar(ctx, value)
-        case Literal(value=value, dtype=dtype):
+        case ir.Literal(value=value, dtype=dtype):
             return literal_expression(value, dtype)
-        case Elementwise():
+        case ir.Elementwise():
             return elementwise(ctx, expr, [emit(ctx, arg) for arg in expr.args])
-        case Reduce():
+        case ir.Reduce():
             return _reduce(ctx, expr)
-        case Dot():
+        case ir.Dot():
             return _dot(ctx, expr)
         case _:
             assert_never(expr)
@@ -78,7 +63,7 @@ def _permuted(emitted: ExpressionText, order: tuple[int, ...]) -> ExpressionText
     return ExpressionText(call("tl.permute", emitted.doc, f"({', '.join(map(str, order))})"))
 
 
-def _chip(ctx: Context, access: Access, order: tuple[int, ...] | None) -> ExpressionText:
+def _chip(ctx: Context, access: ir.Access, order: tuple[int, ...] | None) -> ExpressionText:
     name = access.tensor
     if name not in ctx.defined:
         raise EmitError(
@@ -87,7 +72,7 @@ def _chip(ctx: Context, access: Access, order: tuple[int, ...] | None) -> Expres
             node=ctx.node,
             help=f"store an initial value of {name} before the loop",
         )
-    kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
+    kept = [isinstance(i, ir.Slice) for i in access.index if isinstance(i, ir.Slice | ir.NewAxis)]
     order = tuple(range(len(kept))) if order is None else order
     # Own dimensions of the variable, in the order in which the result has them, and their positions there.
     own = [sum(kept[:dim]) for dim in order if kept[dim]]
@@ -98,16 +83,16 @@ def _chip(ctx: Context, access: Access, order: tuple[int, ...] | None) -> Expres
     return ExpressionText(seq(emitted.doc, place)) if place else emitted
 
 
-def _iota(ctx: Context, index: tuple[Slice | NewAxis, ...]) -> ExpressionText:
+def _iota(ctx: Context, index: tuple[ir.Slice | ir.NewAxis, ...]) -> ExpressionText:
     rank = len(index)
-    dim, part = next((n, part) for n, part in enumerate(index) if isinstance(part, Slice))
+    dim, part = next((n, part) for n, part in enumerate(index) if isinstance(part, ir.Slice))
     if part.extent == 1:
         ones = ", ".join("1" for _ in range(rank))
         return ExpressionText(call("tl.full", f"[{ones}]", ctx.index(part.start), "tl.int32"))
     return ExpressionText(f"{vector(ctx, part)}{subscript(rank, dim)}")
 
 
-def _gather(ctx: Context, name: str, indices: tuple[TileExpr, ...]) -> ExpressionText:
+def _gather(ctx: Context, name: str, indices: tuple[ir.TileExpr, ...]) -> ExpressionText:
     """Pointers element by element; an element outside of the tensor is not loaded, and counts as 0."""
     tensor = ctx.program.tensor(name)
     wide = math.prod(tensor.shape) > INT32_MAX
@@ -126,9 +111,9 @@ def _gather(ctx: Context, name: str, indices: tuple[TileExpr, ...]) -> Expressio
     return ExpressionText(call("tl.load", *args))
 
 
-def _place(ctx: Context, name: str, index: TileExpr) -> tuple[str, float, float]:
+def _place(ctx: Context, name: str, index: ir.TileExpr) -> tuple[str, float, float]:
     """An index of a gather as an atom, and its bounds."""
-    if isinstance(index, Scalar):
+    if isinstance(index, ir.Scalar):
         bounds = ctx.interval(index.value)
         return ctx.index(index.value, ATOM), bounds.lo, bounds.hi
     text = ctx.name_for(("index", name), f"{name}_at", ctx.scope)
@@ -136,7 +121,7 @@ def _place(ctx: Context, name: str, index: TileExpr) -> tuple[str, float, float]
     return text, -math.inf, math.inf
 
 
-def _scalar(ctx: Context, value: IndexExpr) -> ExpressionText:
+def _scalar(ctx: Context, value: ir.IndexExpr) -> ExpressionText:
     text, bracketed = ctx.index(value), ctx.index(value, ATOM)
     return ExpressionText(text, ATOM if text == bracketed else 0, python=True)
 
@@ -159,7 +144,7 @@ def identity(op: str, dtype: str) -> float | int | bool:
 
 
 def filled(
-    ctx: Context, expr: TileExpr, emitted: ExpressionText, dim: int, value: float | int | bool, dtype: str
+    ctx: Context, expr: ir.TileExpr, emitted: ExpressionText, dim: int, value: float | int | bool, dtype: str
 ) -> ExpressionText:
     """`emitted`, which is `expr` as `dtype`, with `value` in the lanes that padding added to dimension `dim`."""
     shape = ctx.shape(expr)
@@ -177,7 +162,7 @@ def fold_function(ctx: Context, op: str, dtype: str) -> str:
     return f"tl.{op}"
 
 
-def _reduce(ctx: Context, expr: Reduce) -> ExpressionText:
+def _reduce(ctx: Context, expr: ir.Reduce) -> ExpressionText:
     dtype = ctx.dtype(expr.arg)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
     emitted = emit(ctx, expr.arg)
@@ -192,7 +177,7 @@ def _reduce(ctx: Context, expr: Reduce) -> ExpressionText:
     return result if dtype in ("float32", "float64", "int32", "int64") else cast(result, dtype)
 
 
-def _dot(ctx: Context, expr: Dot) -> ExpressionText:
+def _dot(ctx: Context, expr: ir.Dot) -> ExpressionText:
     rank = len(ctx.shape(expr.a))
     dtype = ctx.dtype(expr.a)
     left = filled(ctx, expr.a, emit(ctx, expr.a), rank - 1, 0, dtype)
@@ -234,11 +219,11 @@ def _plus(acc: ExpressionText | None, product: ExpressionText) -> ExpressionText
     return product if acc is None else ExpressionText(seq(acc.at(ADD), " + ", product.at(ADD + 1)), ADD)
 
 
-def _is_zero(expr: TileExpr) -> bool:
-    return isinstance(expr, Literal) and expr.value == 0
+def _is_zero(expr: ir.TileExpr) -> bool:
+    return isinstance(expr, ir.Literal) and expr.value == 0
 
 
-def stored(ctx: Context, value: TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
+def stored(ctx: Context, value: ir.TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
     """`value` as a whole tile of (unpadded) `shape`, for a variable that lives across statements."""
     emitted = emit(ctx, value)
     padded = ctx.padding.shape(shape)

@@ -15,23 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from neptune_lab.htile.nodes import (
-    Access,
-    Cast,
-    Dot,
-    Elementwise,
-    Gather,
-    Iota,
-    Kernel,
-    Literal,
-    NewAxis,
-    Permute,
-    Program,
-    Reduce,
-    Scalar,
-    Slice,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, operation, shape_of
 from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.strict.dtypes import HALVES
@@ -58,7 +42,7 @@ class Padding:
         one_width: whether the operands of all dots get rows of one width; not where the emitter places tiles itself.
     """
 
-    def __init__(self, program: Program, kernel: Kernel, *, one_width: bool = True) -> None:
+    def __init__(self, program: ir.Program, kernel: ir.Kernel, *, one_width: bool = True) -> None:
         self._program = program
         self._stores = tuple(stores(kernel.body))
         dots = [
@@ -66,14 +50,14 @@ class Padding:
             for store in self._stores
             for root in (store.value, *(() if store.mask is None else (store.mask,)))
             for expr in subexpressions(root)
-            if isinstance(expr, Dot) and 1 not in self.dot_extents(expr)
+            if isinstance(expr, ir.Dot) and 1 not in self.dot_extents(expr)
         ]
         self._in_dot = frozenset(extent for dot in dots for extent in self.dot_extents(dot))
         self._least: Mapping[int, int] = {}  # `extent` reads it
         if one_width:
             self._least = self._of_one_width(dots)
 
-    def _of_one_width(self, dots: Sequence[Dot]) -> Mapping[int, int]:
+    def _of_one_width(self, dots: Sequence[ir.Dot]) -> Mapping[int, int]:
         """What the contiguous extents of the dots' operands are padded to at least, so that all rows are as wide."""
         widths: dict[int, int] = {}
         for dot in dots:
@@ -86,26 +70,26 @@ class Padding:
         widest = max(widths.values(), default=0)
         return {extent: widest for extent, width in widths.items() if width < widest}
 
-    def _contiguous(self, operand: TileExpr, *, computed: bool) -> int | None:
+    def _contiguous(self, operand: ir.TileExpr, *, computed: bool) -> int | None:
         """The extent of a dot's operand that is contiguous in memory; None for one that stays in registers.
 
         Args:
             computed: the result for what is no load, but its last extent then: it goes through shared memory.
         """
         match operand:
-            case Permute(arg=arg) | Cast(arg=arg):
+            case ir.Permute(arg=arg) | ir.Cast(arg=arg):
                 return self._contiguous(arg, computed=computed)
-            case Access(tensor=name) if self._program.tensor(name).space == "chip":
+            case ir.Access(tensor=name) if self._program.tensor(name).space == "chip":
                 values = [store.value for store in self._stores if store.target.tensor == name]
-                if len(values) == 1 and isinstance(values[0], Access | Permute):
+                if len(values) == 1 and isinstance(values[0], ir.Access | ir.Permute):
                     return self._contiguous(values[0], computed=computed)
                 return shape_of(operand, self._program)[-1] if computed else None
-            case Access():
+            case ir.Access():
                 return shape_of(operand, self._program)[-1]
             case _:
                 return shape_of(operand, self._program)[-1] if computed else None
 
-    def dot_extents(self, dot: Dot) -> tuple[int, int, int]:
+    def dot_extents(self, dot: ir.Dot) -> tuple[int, int, int]:
         """m, k and n of a dot, unpadded."""
         a, b = shape_of(dot.a, self._program), shape_of(dot.b, self._program)
         return a[-2], a[-1], b[-1]
@@ -123,51 +107,51 @@ class Padding:
         """Whether a dimension of that extent has lanes without elements."""
         return self.extent(extent) != extent
 
-    def zero_filled(self, expr: TileExpr, dim: int) -> bool:
+    def zero_filled(self, expr: ir.TileExpr, dim: int) -> bool:
         """Whether the padded lanes of dimension `dim` of `expr` surely hold 0; False where that is not known."""
         return self._zero(expr, dim, frozenset())
 
-    def _zero(self, expr: TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
+    def _zero(self, expr: ir.TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
         # `assumed` are tile dimensions under proof: zero at every step if zero before it, so an induction over steps.
         match expr:
-            case Literal(value=value):
+            case ir.Literal(value=value):
                 return value == 0
-            case Iota() | Scalar() | Gather():
+            case ir.Iota() | ir.Scalar() | ir.Gather():
                 return False
-            case Access(tensor=name):
+            case ir.Access(tensor=name):
                 return self._zero_access(expr, name, dim, assumed)
-            case Cast(arg=arg):
+            case ir.Cast(arg=arg):
                 return self._zero(arg, dim, assumed)
-            case Permute(arg=arg, order=order):
+            case ir.Permute(arg=arg, order=order):
                 return self._zero(arg, order[dim], assumed)
-            case Reduce(op=op, arg=arg, dim=folded):
+            case ir.Reduce(op=op, arg=arg, dim=folded):
                 return op in ("sum", "max", "min") and self._zero(arg, dim if dim < folded else dim + 1, assumed)
-            case Elementwise(op="where", args=(_, a, b)):
+            case ir.Elementwise(op="where", args=(_, a, b)):
                 return all(self._zero_operand("where", arg, dim, assumed) for arg in (a, b))
-            case Elementwise(op=op, args=args):
+            case ir.Elementwise(op=op, args=args):
                 return operation(op).zero and all(self._zero_operand(op, arg, dim, assumed) for arg in args)
-            case Dot():
+            case ir.Dot():
                 return False
             case _:
                 assert_never(expr)
 
-    def _zero_operand(self, op: str, arg: TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
+    def _zero_operand(self, op: str, arg: ir.TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
         if shape_of(arg, self._program):
             return self._zero(arg, dim, assumed)
-        return isinstance(arg, Literal) and (arg.value == 0 or (op == "mul" and math.isfinite(arg.value)))
+        return isinstance(arg, ir.Literal) and (arg.value == 0 or (op == "mul" and math.isfinite(arg.value)))
 
-    def _zero_access(self, access: Access, name: str, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
-        dims = [index for index in access.index if isinstance(index, Slice | NewAxis)]
-        if isinstance(dims[dim], NewAxis) or not self.is_padded(shape_of(access, self._program)[dim]):
+    def _zero_access(self, access: ir.Access, name: str, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
+        dims = [index for index in access.index if isinstance(index, ir.Slice | ir.NewAxis)]
+        if isinstance(dims[dim], ir.NewAxis) or not self.is_padded(shape_of(access, self._program)[dim]):
             return False
         if self._program.tensor(name).space != "chip":
             return True  # a load fills them with `other=0`
-        own = dim - sum(isinstance(index, NewAxis) for index in dims[:dim])
+        own = dim - sum(isinstance(index, ir.NewAxis) for index in dims[:dim])
         if (name, own) in assumed:
             return True
         assumed |= {(name, own)}
         values = [store.value for store in self._stores if store.target.tensor == name]
         return all(self._zero_stored(value, own, assumed) for value in values)
 
-    def _zero_stored(self, value: TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
+    def _zero_stored(self, value: ir.TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
         return self._zero_operand("store", value, dim, assumed)

@@ -15,24 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from neptune_lab.htile.nodes import (
-    Access,
-    Dot,
-    Elementwise,
-    For,
-    Iota,
-    Kernel,
-    Literal,
-    Name,
-    NewAxis,
-    Permute,
-    Program,
-    Reduce,
-    Scalar,
-    Slice,
-    Store,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.printer import expr_doc
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads, rewrite, same_region, stores, subexpressions
@@ -66,12 +49,12 @@ class NoOpProof:
 class NoOpProver:
     """Asks the question for one kernel, whose facts it reads once."""
 
-    def __init__(self, program: Program, kernel: Kernel) -> None:
+    def __init__(self, program: ir.Program, kernel: ir.Kernel) -> None:
         self.program = program
         self.stores = tuple(stores(kernel.body))
         self._infinities: dict[str, Infinities] | None = None
 
-    def __call__(self, loop: For, is_false: Callable[[TileExpr], bool]) -> NoOpProof:
+    def __call__(self, loop: ir.For, is_false: Callable[[ir.TileExpr], bool]) -> NoOpProof:
         """Try to prove that an iteration of `loop` is a no-op where `is_false` says which conditions are false."""
         body = tuple(stores(loop.body))
         for store in body:
@@ -81,7 +64,7 @@ class NoOpProver:
             self._infinities = infinities_of_tensors(self.program, self.stores)
         dtypes = {tensor.name: tensor.dtype for tensor in self.program.tensors}
 
-        def execution(case: Case, masks: Callable[[TileExpr], bool] = is_false) -> _Execution:
+        def execution(case: Case, masks: Callable[[ir.TileExpr], bool] = is_false) -> _Execution:
             assert self._infinities is not None
             infinities = {**self._infinities, **dict.fromkeys(case.finite, NEITHER)}
             return _Execution(body, self._outside(body), infinities, dtypes, masks, case)
@@ -99,8 +82,8 @@ class NoOpProver:
 
     def _by_cases(
         self,
-        loop: For,
-        body: tuple[Store, ...],
+        loop: ir.For,
+        body: tuple[ir.Store, ...],
         maximum: str,
         changed: tuple[str, ...],
         execution: Callable[..., _Execution],
@@ -114,7 +97,7 @@ class NoOpProver:
         start = {name: self._start(loop, name) for name in (maximum, *changed)}
         if folded is None or maximum in changed or any(value is None for value in start.values()):
             return None
-        if start[maximum] != Literal(-INF, start[maximum].dtype):  # type: ignore[union-attr]
+        if start[maximum] != ir.Literal(-INF, start[maximum].dtype):  # type: ignore[union-attr]
             return None
         finite = execution(Case(finite=(maximum,)))
         finite_proof = finite.run()
@@ -133,18 +116,18 @@ class NoOpProver:
         assumed = (*finite_proof.assumptions, *masked.simplify.assumptions, *met_nothing.simplify.assumptions)
         return NoOpProof(True, lines, tuple(dict.fromkeys(assumed)))
 
-    def _start(self, loop: For, name: str) -> Literal | None:
+    def _start(self, loop: ir.For, name: str) -> ir.Literal | None:
         """The constant that a tile holds before the loop; None if it is not a constant."""
         inside = {store.node_id for store in stores(loop.body)}
-        before: list[Store] = []
+        before: list[ir.Store] = []
         for store in self.stores:
             if store.node_id in inside:
                 break
             if store.target.tensor == name:
                 before.append(store)
-        return before[-1].value if before and isinstance(before[-1].value, Literal) else None
+        return before[-1].value if before and isinstance(before[-1].value, ir.Literal) else None
 
-    def _outside(self, body: tuple[Store, ...]) -> frozenset[str]:
+    def _outside(self, body: tuple[ir.Store, ...]) -> frozenset[str]:
         inside = {id(store) for store in body}
         return frozenset(a.tensor for store in self.stores if id(store) not in inside for a in reads(store))
 
@@ -159,43 +142,43 @@ class Case:
     """
 
     finite: tuple[str, ...] = ()
-    values: Mapping[str, Literal] = field(default_factory=dict)
-    minus_infinity: TileExpr | None = None
+    values: Mapping[str, ir.Literal] = field(default_factory=dict)
+    minus_infinity: ir.TileExpr | None = None
 
 
-def _folded_by(body: tuple[Store, ...], maximum: str) -> TileExpr | None:
+def _folded_by(body: tuple[ir.Store, ...], maximum: str) -> ir.TileExpr | None:
     """What an iteration folds into the running maximum; None where it is no running maximum.
 
     `m = max(m, t)` with `t = max over a dimension of e`, perhaps by way of other tiles: e.
     """
     written = {store.target.tensor: store.value for store in body}
 
-    def through(expr: TileExpr) -> TileExpr:
-        while isinstance(expr, Access) and expr.tensor in written and expr.tensor != maximum:
-            if isinstance(written[expr.tensor], Reduce | Access) or _is_max(written[expr.tensor]):
+    def through(expr: ir.TileExpr) -> ir.TileExpr:
+        while isinstance(expr, ir.Access) and expr.tensor in written and expr.tensor != maximum:
+            if isinstance(written[expr.tensor], ir.Reduce | ir.Access) or _is_max(written[expr.tensor]):
                 expr = written[expr.tensor]
             else:
                 break
         return expr
 
     value = through(written[maximum]) if maximum in written else None
-    if not isinstance(value, Elementwise) or not _is_max(value):
+    if not isinstance(value, ir.Elementwise) or not _is_max(value):
         return None
     parts = [through(arg) for arg in value.args]
-    rest = [p for p in parts if not (isinstance(p, Access) and p.tensor == maximum)]
-    if len(rest) != 1 or not isinstance(rest[0], Reduce) or rest[0].op != "max":
+    rest = [p for p in parts if not (isinstance(p, ir.Access) and p.tensor == maximum)]
+    if len(rest) != 1 or not isinstance(rest[0], ir.Reduce) or rest[0].op != "max":
         return None
-    found: TileExpr = rest[0]
-    while isinstance(found, Reduce):
+    found: ir.TileExpr = rest[0]
+    while isinstance(found, ir.Reduce):
         found = found.arg
     match found:
-        case Elementwise(op="where", args=(_, kept, Literal(value=value))) if value == -INF:
+        case ir.Elementwise(op="where", args=(_, kept, ir.Literal(value=value))) if value == -INF:
             return kept
     return found
 
 
-def _is_max(expr: TileExpr) -> bool:
-    return isinstance(expr, Elementwise) and expr.op == "max"
+def _is_max(expr: ir.TileExpr) -> bool:
+    return isinstance(expr, ir.Elementwise) and expr.op == "max"
 
 
 class _Execution:
@@ -203,11 +186,11 @@ class _Execution:
 
     def __init__(
         self,
-        body: tuple[Store, ...],
+        body: tuple[ir.Store, ...],
         read_outside: frozenset[str],
         infinities: Mapping[str, Infinities],
         dtypes: Mapping[str, str],
-        is_false: Callable[[TileExpr], bool],
+        is_false: Callable[[ir.TileExpr], bool],
         case: Case,
     ) -> None:
         self.body = body
@@ -219,10 +202,10 @@ class _Execution:
         self.dtypes = dtypes
         self.simplify = Simplifier(self.infinities)
         self.is_false = is_false
-        self.values: dict[str, TileExpr] = {}
+        self.values: dict[str, ir.TileExpr] = {}
         self.definitions: dict[str, str] = {}  # of the symbols of this iteration
 
-    def keeps(self, values: Mapping[str, Literal]) -> bool:
+    def keeps(self, values: Mapping[str, ir.Literal]) -> bool:
         """Whether tiles that start with these constants end with them."""
         self.run()
         return all(self.values.get(name) == value for name, value in values.items())
@@ -236,7 +219,7 @@ class _Execution:
                 old = self.resolved(store.target)
                 if not self.is_false(store.mask):
                     mask = self.resolved(store.mask)
-                    old = self.simplify(Elementwise("where", (mask, value, old), self.dtypes[name]))
+                    old = self.simplify(ir.Elementwise("where", (mask, value, old), self.dtypes[name]))
                 value = old
             self.values[name] = self.symbol(store, value)
             if self.values[name] is value:
@@ -253,37 +236,37 @@ class _Execution:
             return NoOpProof(False, tuple(shown))
         return NoOpProof(True, tuple(dict.fromkeys(lines)), tuple(self.simplify.assumptions))
 
-    def resolved(self, expr: TileExpr) -> TileExpr:
+    def resolved(self, expr: ir.TileExpr) -> ir.TileExpr:
         """`expr` over the values at the iteration's start, simplified."""
         return self.simplify(rewrite(self.masked(expr), self.read))
 
-    def masked(self, expr: TileExpr) -> TileExpr:
+    def masked(self, expr: ir.TileExpr) -> ir.TileExpr:
         """`expr` with the other branch of each `where` whose condition is false; its condition is not executed."""
 
-        def visit(e: TileExpr) -> TileExpr:
+        def visit(e: ir.TileExpr) -> ir.TileExpr:
             match e:
                 case _ if self.case.minus_infinity is not None and e == self.case.minus_infinity:
-                    return Literal(-INF, "float32")
-                case Elementwise(op="where", args=(condition, _, other)) if self.is_false(condition):
+                    return ir.Literal(-INF, "float32")
+                case ir.Elementwise(op="where", args=(condition, _, other)) if self.is_false(condition):
                     return other
                 case _:
                     return e
 
         return rewrite(expr, visit)
 
-    def read(self, expr: TileExpr) -> TileExpr:
-        if not isinstance(expr, Access) or expr.tensor not in self.written:
+    def read(self, expr: ir.TileExpr) -> ir.TileExpr:
+        if not isinstance(expr, ir.Access) or expr.tensor not in self.written:
             return expr
         if expr.tensor not in self.values:
             self.outlives.add(expr.tensor)  # read before it is written: the iteration before left it
             return self.case.values.get(expr.tensor, expr)
-        pattern = tuple(isinstance(i, Slice) for i in expr.index if isinstance(i, Slice | NewAxis))
+        pattern = tuple(isinstance(i, ir.Slice) for i in expr.index if isinstance(i, ir.Slice | ir.NewAxis))
         return unsqueezed(self.values[expr.tensor], pattern)
 
-    def symbol(self, store: Store, value: TileExpr) -> TileExpr:
+    def symbol(self, store: ir.Store, value: ir.TileExpr) -> ir.TileExpr:
         """`value` itself where it is small and elementwise, otherwise a new symbol for it."""
         nodes = list(subexpressions(value))
-        if len(nodes) <= MAX_INLINED and not any(isinstance(e, Dot | Reduce | Permute) for e in nodes):
+        if len(nodes) <= MAX_INLINED and not any(isinstance(e, ir.Dot | ir.Reduce | ir.Permute) for e in nodes):
             return value
         name = f"{store.target.tensor}'"
         while name in self.infinities:
@@ -293,14 +276,14 @@ class _Execution:
         return replace(store.target, tensor=name)
 
 
-def unsqueezed(expr: TileExpr, pattern: tuple[bool, ...]) -> TileExpr:
+def unsqueezed(expr: ir.TileExpr, pattern: tuple[bool, ...]) -> ir.TileExpr:
     """An elementwise `expr` with new dimensions of extent 1 where `pattern` is false."""
 
-    def visit(e: TileExpr) -> TileExpr:
+    def visit(e: ir.TileExpr) -> ir.TileExpr:
         match e:
-            case Access(index=index) if shape_of_access(e):
+            case ir.Access(index=index) if shape_of_access(e):
                 return replace(e, index=_with_new_axes(index, pattern))
-            case Iota(index=index):
+            case ir.Iota(index=index):
                 return replace(e, index=_with_new_axes(index, pattern))
             case _:
                 return e
@@ -309,7 +292,7 @@ def unsqueezed(expr: TileExpr, pattern: tuple[bool, ...]) -> TileExpr:
 
 
 def _with_new_axes(index, pattern: tuple[bool, ...]):
-    dims = [n for n, i in enumerate(index) if isinstance(i, Slice | NewAxis)]
+    dims = [n for n, i in enumerate(index) if isinstance(i, ir.Slice | ir.NewAxis)]
     out, left = list(index), iter(dims)
     inserted = 0
     at = 0
@@ -317,19 +300,19 @@ def _with_new_axes(index, pattern: tuple[bool, ...]):
         if own:
             at = next(left) + inserted + 1
         else:
-            out.insert(at, NewAxis())
+            out.insert(at, ir.NewAxis())
             inserted, at = inserted + 1, at + 1
     return tuple(out)
 
 
-def _is_itself(value: TileExpr, target: Access) -> bool:
-    return isinstance(value, Access) and value.tensor == target.tensor and same_region(value, target)
+def _is_itself(value: ir.TileExpr, target: ir.Access) -> bool:
+    return isinstance(value, ir.Access) and value.tensor == target.tensor and same_region(value, target)
 
 
-def text(expr: TileExpr) -> str:
+def text(expr: ir.TileExpr) -> str:
     """An expression in a proof: tiles by name alone, since an iteration sees one region of each."""
 
-    def visit(e: TileExpr) -> TileExpr:
-        return Scalar(Name(e.tensor)) if isinstance(e, Access) else e
+    def visit(e: ir.TileExpr) -> ir.TileExpr:
+        return ir.Scalar(ir.Name(e.tensor)) if isinstance(e, ir.Access) else e
 
     return flat(expr_doc(rewrite(expr, visit)))

@@ -13,21 +13,7 @@ from typing import assert_never
 
 import numpy as np
 
-from neptune_lab.htile.nodes import (
-    Access,
-    Cast,
-    Dot,
-    Elementwise,
-    Gather,
-    Iota,
-    Literal,
-    Permute,
-    Program,
-    Reduce,
-    Scalar,
-    Store,
-    TileExpr,
-)
+from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import accesses, rewrite, subexpressions
 from neptune_lab.scalar_ops import NUMPY, ScalarOp
@@ -42,7 +28,7 @@ FINITE_INPUTS = "inputs are finite and no finite sum or product overflows"
 ZERO_TIMES = "0 times {} counts as 0, so {} is finite"
 
 
-def infinities_of_tensors(program: Program, kernel_stores: tuple[Store, ...]) -> dict[str, Infinities]:
+def infinities_of_tensors(program: ir.Program, kernel_stores: tuple[ir.Store, ...]) -> dict[str, Infinities]:
     """The infinities that an element of each tensor may be, inputs being finite: they come from literals alone.
 
     Args:
@@ -57,29 +43,31 @@ def infinities_of_tensors(program: Program, kernel_stores: tuple[Store, ...]) ->
             return found
 
 
-def infinities(expr: TileExpr, tensors: Mapping[str, Infinities]) -> Infinities:
+def infinities(expr: ir.TileExpr, tensors: Mapping[str, Infinities]) -> Infinities:
     """The infinities that an element of `expr` may be, where it is no NaN."""
     match expr:
-        case Literal(value=value):
+        case ir.Literal(value=value):
             return frozenset((value,)) & BOTH
-        case Access(tensor=name) | Gather(tensor=name):
+        case ir.Access(tensor=name) | ir.Gather(tensor=name):
             return tensors[name]
-        case Iota() | Scalar():
+        case ir.Iota() | ir.Scalar():
             return NEITHER
-        case Cast(arg=arg) | Permute(arg=arg) | Reduce(arg=arg):
+        case ir.Cast(arg=arg) | ir.Permute(arg=arg) | ir.Reduce(arg=arg):
             return infinities(arg, tensors)
-        case Dot(a=a, b=b, acc=acc):
+        case ir.Dot(a=a, b=b, acc=acc):
             factors = infinities(a, tensors) | infinities(b, tensors)
             return (BOTH if factors else NEITHER) | (NEITHER if acc is None else infinities(acc, tensors))
-        case Elementwise(op="where", args=(Elementwise(op="eq", args=(x, Literal(value=value))), a, b)) if b == x:
+        case ir.Elementwise(op="where", args=(ir.Elementwise(op="eq", args=(x, ir.Literal(value=value))), a, b)) if (
+            b == x
+        ):
             return infinities(a, tensors) | (infinities(b, tensors) - {value})  # a guard of one value of b
-        case Elementwise(op=op, args=args):
+        case ir.Elementwise(op=op, args=args):
             return _infinities_of(op, [infinities(arg, tensors) for arg in args], args)
         case _:
             assert_never(expr)
 
 
-def _infinities_of(op: str, args: list[Infinities], operands: tuple[TileExpr, ...]) -> Infinities:
+def _infinities_of(op: str, args: list[Infinities], operands: tuple[ir.TileExpr, ...]) -> Infinities:
     match op, args:
         case "where", [_, a, b]:
             return a | b
@@ -97,7 +85,7 @@ def _infinities_of(op: str, args: list[Infinities], operands: tuple[TileExpr, ..
             return BOTH if a | b else NEITHER
         case "abs", [a]:
             return frozenset((INF,)) if a else NEITHER
-        case (("div" | "div_rn"), [a, b]) if isinstance(operands[1], Literal) and operands[1].value != 0:
+        case (("div" | "div_rn"), [a, b]) if isinstance(operands[1], ir.Literal) and operands[1].value != 0:
             return a if operands[1].value > 0 else _negated(a)
         case _:
             return _by_facts(operation(op), args)
@@ -128,84 +116,84 @@ class Simplifier:
     tensors: Mapping[str, Infinities]
     assumptions: dict[str, None] = field(default_factory=dict)
 
-    def __call__(self, expr: TileExpr) -> TileExpr:
+    def __call__(self, expr: ir.TileExpr) -> ir.TileExpr:
         """`expr` after every identity of this module, inside out."""
         return rewrite(expr, self._step)
 
-    def _step(self, expr: TileExpr) -> TileExpr:
+    def _step(self, expr: ir.TileExpr) -> ir.TileExpr:
         match expr:
-            case Elementwise(op=op, args=args, dtype=dtype):
+            case ir.Elementwise(op=op, args=args, dtype=dtype):
                 return _folded(op, args, dtype) or self._identity(expr)
-            case Cast(arg=Literal(value=value), dtype=dtype) if value in (0, 1, -INF, INF):
-                return Literal(_typed(value, dtype), dtype)
-            case Permute(arg=Literal() as constant):
+            case ir.Cast(arg=ir.Literal(value=value), dtype=dtype) if value in (0, 1, -INF, INF):
+                return ir.Literal(_typed(value, dtype), dtype)
+            case ir.Permute(arg=ir.Literal() as constant):
                 return constant
-            case Reduce(op="max" | "min", arg=Literal() as constant):
+            case ir.Reduce(op="max" | "min", arg=ir.Literal() as constant):
                 return constant
-            case Reduce(op="sum", arg=Literal(value=0) as zero):
+            case ir.Reduce(op="sum", arg=ir.Literal(value=0) as zero):
                 return zero
-            case Reduce(op="prod", arg=Literal(value=1) as one):
+            case ir.Reduce(op="prod", arg=ir.Literal(value=1) as one):
                 return one
-            case Dot(a=Literal(value=0), b=other, acc=acc) | Dot(a=other, b=Literal(value=0), acc=acc):
+            case ir.Dot(a=ir.Literal(value=0), b=other, acc=acc) | ir.Dot(a=other, b=ir.Literal(value=0), acc=acc):
                 self._zero_times(other)
-                return Literal(0.0, "float32") if acc is None else acc
+                return ir.Literal(0.0, "float32") if acc is None else acc
             case _:
                 return expr
 
-    def _identity(self, expr: Elementwise) -> TileExpr:
+    def _identity(self, expr: ir.Elementwise) -> ir.TileExpr:
         dtype = expr.dtype
         match expr.op, expr.args:
             case "where", (_, a, b) if a == b:
                 return a
-            case "where", (Literal(value=value), a, b):
+            case "where", (ir.Literal(value=value), a, b):
                 return a if value else b
-            case ("max", (x, Literal(value=v)) | (Literal(value=v), x)) if v == -INF:
+            case ("max", (x, ir.Literal(value=v)) | (ir.Literal(value=v), x)) if v == -INF:
                 return x
-            case ("min", (x, Literal(value=v)) | (Literal(value=v), x)) if v == INF:
+            case ("min", (x, ir.Literal(value=v)) | (ir.Literal(value=v), x)) if v == INF:
                 return x
-            case ("add", (x, Literal(value=0)) | (Literal(value=0), x)) | ("sub", (x, Literal(value=0))):
+            case ("add", (x, ir.Literal(value=0)) | (ir.Literal(value=0), x)) | ("sub", (x, ir.Literal(value=0))):
                 return x
-            case ("mul", (x, Literal(value=1)) | (Literal(value=1), x)) | ("div", (x, Literal(value=1))):
+            case ("mul", (x, ir.Literal(value=1)) | (ir.Literal(value=1), x)) | ("div", (x, ir.Literal(value=1))):
                 return x
-            case ("mul", (x, Literal(value=0)) | (Literal(value=0), x)):
+            case ("mul", (x, ir.Literal(value=0)) | (ir.Literal(value=0), x)):
                 if infinities(x, self.tensors):
                     return expr
                 self._zero_times(x)
-                return Literal(_typed(0, dtype), dtype)
-            case "add", (x, Literal(value=v)) | (Literal(value=v), x) if v in BOTH and self._never(x, -v):
-                return Literal(v, dtype)
-            case "sub", (Literal(value=v), x) if v in BOTH and self._never(x, v):
-                return Literal(v, dtype)
+                return ir.Literal(_typed(0, dtype), dtype)
+            case "add", (x, ir.Literal(value=v)) | (ir.Literal(value=v), x) if v in BOTH and self._never(x, -v):
+                return ir.Literal(v, dtype)
+            case "sub", (ir.Literal(value=v), x) if v in BOTH and self._never(x, v):
+                return ir.Literal(v, dtype)
             case "sub", (x, y) if x == y and dtype in FLOATS and self._never(x, -INF, INF):
-                return Literal(0.0, dtype)
+                return ir.Literal(0.0, dtype)
             case "sub", (x, y) if x == y and dtype not in FLOATS:
-                return Literal(0, dtype)
-            case ("eq", (x, Literal(value=v)) | (Literal(value=v), x)) if v in BOTH and self._never(x, v):
-                return Literal(False, "bool")
+                return ir.Literal(0, dtype)
+            case ("eq", (x, ir.Literal(value=v)) | (ir.Literal(value=v), x)) if v in BOTH and self._never(x, v):
+                return ir.Literal(False, "bool")
             case _:
                 return expr
 
-    def _never(self, expr: TileExpr, *values: float) -> bool:
+    def _never(self, expr: ir.TileExpr, *values: float) -> bool:
         if infinities(expr, self.tensors) & frozenset(values):
             return False
-        if any(isinstance(e, Access | Gather) for e in subexpressions(expr)):
+        if any(isinstance(e, ir.Access | ir.Gather) for e in subexpressions(expr)):
             self.assumptions[FINITE_INPUTS] = None
         return True
 
-    def _zero_times(self, expr: TileExpr) -> None:
+    def _zero_times(self, expr: ir.TileExpr) -> None:
         names = ", ".join(dict.fromkeys(access.tensor for access in accesses(expr)))
         if names:
             self.assumptions[ZERO_TIMES.format(names, names)] = None
 
 
-def _folded(op: str, args: tuple[TileExpr, ...], dtype: str) -> Literal | None:
+def _folded(op: str, args: tuple[ir.TileExpr, ...], dtype: str) -> ir.Literal | None:
     """An operator on constants, computed; None if an operand is not constant, or the result is NaN."""
-    values = [arg.value for arg in args if isinstance(arg, Literal)]
+    values = [arg.value for arg in args if isinstance(arg, ir.Literal)]
     if len(values) < len(args):
         return None
     with np.errstate(all="ignore"):
         value = np.asarray(NUMPY[op](*(np.asarray(v) for v in values))).item()
-    return None if value != value else Literal(_typed(value, dtype), dtype)
+    return None if value != value else ir.Literal(_typed(value, dtype), dtype)
 
 
 def _typed(value: float | int | bool, dtype: str) -> float | int | bool:
