@@ -33,9 +33,9 @@ from neptune_lab.loop_ir.sign import range_of
 from neptune_lab.loop_ir.tvm_compat.inward import from_tvm
 from neptune_lab.loop_ir.tvm_compat.outward import to_tvm
 from neptune_lab.loop_ir.visits import evaluate
+from neptune_lab.loop_to_repair.evaluate import compute
+from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import read_term
-from neptune_lab.loop_to_repair.write import write
-from neptune_lab.loop_to_repair.written import compute
 from neptune_lab.operators import custom
 from neptune_lab.operators import math as mod_math
 from neptune_lab.operators.operations import operate
@@ -149,7 +149,7 @@ def by_tvm(row: ScalarOp) -> np.ndarray:
 def by_sympy(row: ScalarOp) -> np.ndarray:
     expr = applied(row)
     reading = read_term(expr, {})
-    back = write(reading.term, dict(reading.reads), "float32")
+    back = lower(reading.term, dict(reading.reads), "float32")
     return compute(back, dict(zip(expr.args, inputs_of(row).values(), strict=True)), "float32")
 
 

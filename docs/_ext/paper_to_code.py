@@ -186,7 +186,7 @@ PAST = (
     Row(
         "A numerical check of every proof",
         "",
-        ("loop_to_repair.written.check_written",),
+        ("loop_to_repair.check_lowered.check_lowered",),
         note="each repair is evaluated as written in the program, at random points, by code that shares nothing with "
         "the algebra.",
     ),

@@ -33,7 +33,7 @@ from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_schedule.range_memory import remembered
 from neptune_lab.loop_schedule.range_samples import EACH, SEQUENCES, TAGS, draw, leaves_of
 from neptune_lab.loop_schedule.rolled_loop import Rolled
-from neptune_lab.loop_to_repair.written import UFUNCS, compute
+from neptune_lab.loop_to_repair.evaluate import UFUNCS, compute
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,7 @@ from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, Var, loads, vari
 from neptune_lab.loop_ir.sign import may_be_infinite, range_of
 from neptune_lab.loop_schedule.rolled_loop import Rolled
 from neptune_lab.loop_schedule.vanishing import COMPARED
-from neptune_lab.loop_to_repair.written import compute
+from neptune_lab.loop_to_repair.evaluate import compute
 
 Array = npt.NDArray[Any]
 

@@ -18,9 +18,9 @@ from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.remembered import resized
 from neptune_lab.loop_schedule.rolled_loop import rolled
 from neptune_lab.loop_schedule.special_values import Moment, Point, ProducerReads, find_points, producer_values
+from neptune_lab.loop_to_repair.check_lowered import ProducerNodes, check_lowered
+from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import Reading, assumptions, read_term
-from neptune_lab.loop_to_repair.write import write
-from neptune_lab.loop_to_repair.written import Places, check_written
 from neptune_lab.repair import (
     Counterexample,
     RepairTerm,
@@ -123,7 +123,7 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
         repair = Repair(asked.reads, points_of(program, consumer, asked, term), term)
         if resized():
             return repair
-        checked = check_written(*as_written(program, consumer, asked, repair))
+        checked = check_lowered(*lowered_problem(program, consumer, asked, repair))
         return replace(repair, term=with_ranges(program, consumer, asked, repair), checked=checked)
     except RepairError as error:
         error.node = consumer.name
@@ -202,7 +202,7 @@ def find_given_repair(
         repair = Repair(asked.reads, points_of(program, consumer, asked, term), term, given=given.h.strip())
         if term.unproved is not None or resized():
             return repair
-        checked = check_written(*as_written(program, consumer, asked, repair))
+        checked = check_lowered(*lowered_problem(program, consumer, asked, repair))
         term = with_ranges(program, consumer, asked, repair)
         derived = in_names(term, given.names(term.producers))
         return replace(repair, term=term, checked=f"{checked}; it is {derived}")
@@ -216,12 +216,12 @@ def _falls(program: Program, producer: str) -> bool:
     return block is not None and reducer_of(block) == "min"
 
 
-def as_written(
+def lowered_problem(
     program: Program, consumer: Block, asked: ReducePattern, repair: Repair
-) -> tuple[Program, str, Expr, Expr, Expr, list[Places]]:
-    """What `check_written` takes to hold the h that goes into the program against g as the program has it.
+) -> tuple[Program, str, Expr, Expr, Expr, list[ProducerNodes]]:
+    """What `check_lowered` takes: the h that goes into the program, and g as the program has it.
 
-    Nothing of it comes from the algebra system: where that is wrong, the numbers say so.
+    Nothing of it comes from the algebra system, so that a mistake there is found.
     """
 
     def before(buffer: str, _: tuple[Expr, ...]) -> Expr:
@@ -232,7 +232,7 @@ def as_written(
 
     carried = Var("t")
     h = apply_repair_term(consumer, carried, repair, Moment(before, now), program)
-    places = [Places(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
+    places = [ProducerNodes(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
     return program, asked.reducer, asked.term, h, carried, places
 
 
@@ -347,14 +347,14 @@ def apply_repair_term(block: Block, carried: Expr, repair: Repair, moment: Momen
     if term.factor is not None:
         if term.factor == 1:
             return carried
-        moved: Expr = Op("mul", (write(term.factor, values, dtype), carried))
+        moved: Expr = Op("mul", (lower(term.factor, values, dtype), carried))
         overflows = any(point.absorbing for points in repair.points.values() for point in points)
         if overflows and term.reducer in ("max", "min"):
             # The factor can be 0, and 0 times the identity is not a number: what holds nothing is not moved.
             nothing = Const(float(IDENTITIES[term.reducer]), dtype)
             return Op("select", (Op("eq", (carried, nothing)), nothing, moved))
         return moved
-    return write(term.h, values, dtype)
+    return lower(term.h, values, dtype)
 
 
 def is_repaired(block: Block) -> bool:

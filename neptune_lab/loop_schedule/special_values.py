@@ -39,7 +39,7 @@ from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import may_be_infinite
 from neptune_lab.loop_schedule.vanishing import carries_nothing, folded_element, spoils
-from neptune_lab.loop_to_repair.written import is_always, same_where_finite
+from neptune_lab.loop_to_repair.constant_terms import is_always, same_where_finite
 from neptune_lab.repair import RepairTerm, VectorRepair, text
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ def find_points(
             if nothing is None and not (isinstance(solved, RepairTerm) and solved.unproved):
                 raise _refusal(producer, guard.point, consumer, solved)
             # Behind a guard the end is the identity: of another number `_shows_anyway` knows nothing.
-            alike = nothing is not None and nothing.identity and _shows_anyway(program, producer, point)
-            shows = nothing is not None and nothing.hidden and not alike
-            if shows and nothing is not None and not nothing.plainly:
+            alike = nothing is not None and nothing.is_identity and _shows_anyway(program, producer, point)
+            shows = nothing is not None and nothing.differs_at_point and not alike
+            if shows and nothing is not None and not nothing.differs_unguarded:
                 raise _unclear_end(producer, guard.point, consumer, solved)
-            points.append(Point(point, stand_in, nothing is None or nothing.identity, shows))
+            points.append(Point(point, stand_in, nothing is None or nothing.is_identity, shows))
         found[producer] = (*points, *_absorbing(program, consumer, term, named, producer, own, solved))
     return found
 

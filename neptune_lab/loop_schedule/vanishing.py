@@ -33,7 +33,7 @@ from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import is_nonnegative
 from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.loop_schedule.estimate import plain_reads
-from neptune_lab.loop_to_repair.written import Still, is_never_a_number, stands_still
+from neptune_lab.loop_to_repair.constant_terms import ConstantTerm, constant_term, is_always_nan
 
 # What must hold, all of it, for an element to be at a point: values of some nodes, conditions as truth values.
 _Cause = Mapping[Expr, float | bool]
@@ -47,7 +47,7 @@ def carries_nothing(
     producer: str,
     point: float,
     stand_ins: Mapping[Expr, float],
-) -> Still | None:
+) -> ConstantTerm | None:
     """Whether nothing that `consumer` has folded needs a repair, as long as `producer` is at `point`; None: not proved.
 
     Formal statement: the producer folds u, and is at the point only if every u was (a max at -inf; a max or a sum of
@@ -69,32 +69,32 @@ def carries_nothing(
     placed = {node: in_loops(program, consumer, node) for node in walk(term) if not isinstance(node, Const)}
     element = in_loops(program, block, without_maps(program, element))
 
-    def cases(facts: _Cause) -> list[Still | None]:
+    def cases(facts: _Cause) -> list[ConstantTerm | None]:
         """What the term is in each case in which the element is at the point, and `facts` hold."""
-        by_case: list[Still | None] = []
+        by_case: list[ConstantTerm | None] = []
         for cause in _causes(element, point):
             if any(facts.get(at, x) != x for at, x in cause.items()):
                 continue  # the facts rule it out
             given = {**cause, **facts}
             known: dict[Expr, float | bool] = {node: given[at] for node, at in placed.items() if at in given}
-            by_case.append(stands_still(program, reducer, term, known, stand_ins, point))
+            by_case.append(constant_term(program, reducer, term, known, stand_ins, point))
         return by_case
 
     by_case = cases({})
     still = [case for case in by_case if case is not None]
     if len(still) < len(by_case):
         return None
-    hidden = any(case.hidden for case in still)
-    return Still(
-        all(case.identity for case in still),
+    hidden = any(case.differs_at_point for case in still)
+    return ConstantTerm(
+        all(case.is_identity for case in still),
         hidden,
         not hidden
         or any(_plain(cases(facts)) for facts in _at_the_ends(program, consumer, [*placed.values(), element])),
     )
 
 
-def _plain(cases: list[Still | None]) -> bool:
-    return all(case is not None and case.plainly for case in cases)
+def _plain(cases: list[ConstantTerm | None]) -> bool:
+    return all(case is not None and case.differs_unguarded for case in cases)
 
 
 def _at_the_ends(program: Program, consumer: Block, exprs: Iterable[Expr]) -> list[_Cause]:
@@ -148,7 +148,7 @@ def spoils(program: Program, consumer: Block, term: Expr, producer: str, point: 
     element = in_loops(program, block, without_maps(program, element))
     at_point = dict.fromkeys(reads, point)
     return all(
-        is_never_a_number(program, term, {node: cause[at] for node, at in placed.items() if at in cause} | at_point)
+        is_always_nan(program, term, {node: cause[at] for node, at in placed.items() if at in cause} | at_point)
         for cause in _causes(element, point)
     )
 

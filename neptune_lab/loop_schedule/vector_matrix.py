@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, transform
-from neptune_lab.loop_to_repair.write import write
+from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.repair import VectorRepair
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def reference_step(term: VectorRepair, reference: Expr | None, values: Mapping[S
 
     def at(r: Symbol) -> Expr:
         if reference is None:
-            return write(term.reference_at(r), dict(values), dtype)
+            return lower(term.reference_at(r), dict(values), dtype)
         return transform(reference, lambda e: values[r] if isinstance(e, Load) else e)
 
     return Op("sub", (at(term.r_now), at(term.r)))
@@ -40,7 +40,7 @@ def moved_sum(row: int, sums: Sequence[Expr], term: VectorRepair, values: Mappin
             continue
         minus = result is not None and entry.could_extract_minus_sign()
         factor = -entry if minus else entry
-        product = total if factor == 1 else Op("mul", (write(factor, dict(values), dtype), total))
+        product = total if factor == 1 else Op("mul", (lower(factor, dict(values), dtype), total))
         result = product if result is None else Op("sub" if minus else "add", (result, product))
     assert result is not None  # A is invertible
     return transform(result, _power_as_product)

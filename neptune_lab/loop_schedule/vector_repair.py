@@ -46,7 +46,7 @@ from neptune_lab.loop_schedule.primitives.materialize_tags import cache_reductio
 from neptune_lab.loop_schedule.special_values import Moment, producer_values
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair
-from neptune_lab.loop_to_repair.write import write
+from neptune_lab.loop_to_repair.lower import lower
 
 if TYPE_CHECKING:
     from sympy import Symbol
@@ -79,7 +79,7 @@ def add_companions(
         component = repair.term.components[k]
         members[k] = Member(None, None)
         if component != 1:
-            term = write(repair.term.companion(k), repair.values, dtype)
+            term = lower(repair.term.companion(k), repair.values, dtype)
             program, members[k] = _copied(program, block, local, var, f"d{k}", term)
     return program, [members[k] for k in range(repair.term.size)]
 

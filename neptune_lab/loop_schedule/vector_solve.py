@@ -27,8 +27,8 @@ from neptune_lab.loop_schedule.repairing import (
 from neptune_lab.loop_schedule.rolled_loop import rolled
 from neptune_lab.loop_schedule.special_values import Moment, ProducerReads, producer_values
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
+from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import read_term
-from neptune_lab.loop_to_repair.write import write
 from neptune_lab.repair import VectorRepair, solve_vector, text
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def find_family_repair(
     if stage is not None:
         values[term.u] = stage
     else:
-        values[term.u] = write(term.reference, values, dtype) if reference is None else reference
+        values[term.u] = lower(term.reference, values, dtype) if reference is None else reference
     progress = progress_of(program, consumer.name, var)
     repair = FamilyRepair(asked.reads, points, term, values, reference, progress)
     if resized():
@@ -105,7 +105,7 @@ def _in_range(program: Program, consumer: Block, repair: FamilyRepair) -> str:
         values[term.step] = reference_step(term, repair.reference, values, dtype)
     carried = [Var(f"t{row}") for row in range(term.size)]
     terms = [match_reduction(consumer).term]
-    terms += [write(term.companion(k), repair.values, dtype) for k in range(1, term.size)]
+    terms += [lower(term.companion(k), repair.values, dtype) for k in range(1, term.size)]
     moved = [moved_sum(row, carried, term, values, dtype) for row in range(term.size)]
     estimates = [producer] if is_plain_sum(program, producer) else []
     loop = rolled(program, consumer, "sum", terms, carried, moved, {producer: (before, now)}, repair.points, estimates)

@@ -1,1 +1,1 @@
-"""From loop IR to algebra and back: terms as SymPy expressions, repairs as loop IR, and a check of these by numbers."""
+"""Terms as SymPy expressions, repairs as loop IR again, and a numerical check of the latter."""

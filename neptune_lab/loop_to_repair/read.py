@@ -1,15 +1,16 @@
-"""Scalar expressions of the loop IR to algebra: the terms that `repair` derives a repair for.
+"""Reads scalar expressions of the loop IR as algebra: the terms that `repair` derives a repair for.
 
-A read becomes a symbol; two reads are the same symbol only where buffer and indices are equal, never because their
+A read becomes a symbol.  Two reads become the same symbol only if buffer and indices are equal, never because their
 printed names are.  Casts between floats are dropped: the algebra is over the reals (paper, section 4.2, on
 Theorem 4.1).  A comparison or a select without a reduction result inside becomes one opaque input symbol.  With one in
-its branches, a select is a mask of 0 and 1 times them; with one in its condition, or a masked score of -inf, it becomes
-a `Piecewise`, which `repair.condition` frees of the result or refuses.
+its branches, a select is a mask of 0 and 1 times them; with one in its condition, or with a branch of -inf, it becomes
+a `Piecewise`, from which `repair.condition` removes the result, or refuses.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sympy
@@ -21,11 +22,7 @@ from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.sign import range_of
 from neptune_lab.repair.condition import nonneg
 from neptune_lab.repair.functions import SYMPY, is_arithmetic, start_of
-from neptune_lab.scalar_ops import OPERATIONS
-
-
-def _is_condition(name: str) -> bool:
-    return OPERATIONS[name].kind in ("comparison", "logic")
+from neptune_lab.scalar_ops import OPERATIONS, ScalarOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,93 +33,129 @@ class Reading:
     reads: tuple[tuple[sympy.Symbol, Expr], ...]
 
 
-def read_term(expr: Expr, producers: dict[Expr, str]) -> Reading:
-    """The SymPy form of `expr`; the reads in `producers` get the symbols named there.
+def read_term(expr: Expr, producers: Mapping[Expr, str]) -> Reading:
+    """The SymPy form of a scalar expression.
+
+    Args:
+        expr: the term g of a reduction.
+        producers: the reads of reduction results, and the name of each one's symbol.
 
     Raises:
-        RepairError: step "read", where a reduction result stands inside something that is not arithmetic.
+        RepairError: step "read", if a reduction result is inside something that is not arithmetic.
+
+    >>> read_term(Op("exp", (Op("sub", (Load("x", ()), Load("m", ()))),)), {Load("m", ()): "r"}).term
+    exp(-r + x)
     """
-    symbols: dict[Expr, sympy.Symbol] = {}
-    taken = set(producers.values())
+    reader = _Reader(producers)
+    term = reader.term(expr)
+    return Reading(sympy.sympify(term), tuple((symbol, node) for node, symbol in reader.symbols.items()))
 
-    def symbol(node: Expr, name: str) -> sympy.Symbol:
-        if node not in symbols:
-            free = unique(name, taken, "_")
-            taken.add(free)
-            symbols[node] = sympy.Symbol(free, real=True)
-        return symbols[node]
 
-    def depends(node: Expr) -> bool:
-        return any(inner in producers for inner in walk(node))
+class _Reader:
+    """Reads one term; `symbols` are those in use, by the expression that each stands for."""
 
-    def truth(node: Expr) -> sympy.Basic:
-        match node:
-            case Op(name, args) if _is_condition(name):
-                of = convert if OPERATIONS[name].kind == "comparison" else truth
-                return SYMPY[name](*(of(a) for a in args))
-        return sympy.Ne(convert(node), 0)
+    def __init__(self, producers: Mapping[Expr, str]) -> None:
+        self.symbols: dict[Expr, sympy.Symbol] = {}
+        self._producers = producers
+        self._taken = set(producers.values())
 
-    def convert(node: Expr) -> sympy.Expr:
-        if node in producers:
-            if node not in symbols:
-                symbols[node] = sympy.Symbol(producers[node], real=True)
-            return symbols[node]
+    def term(self, node: Expr) -> sympy.Expr:
+        if node in self._producers:
+            if node not in self.symbols:
+                self.symbols[node] = sympy.Symbol(self._producers[node], real=True)
+            return self.symbols[node]
         match node:
             case Const(value):
-                return (
-                    sympy.nsimplify(value, rational=True)
-                    if math.isfinite(value)
-                    else sympy.oo * (1 if value > 0 else -1)
-                )
+                return _number(value)
             case Load(name, _) | Var(name):
-                return symbol(node, name)
+                return self._symbol(node, name)
             case Cast(dtype, arg) if "float" in dtype:
-                return convert(arg)
+                return self.term(arg)
             case Op("guard", (arg, _, _)):
-                return convert(arg)
-            case Op("pow", (base, exponent)) if depends(base):
-                power = convert(exponent)
-                return SYMPY["pow"](convert(base) if power.is_integer is True else nonneg(convert(base)), power)
+                return self.term(arg)
+            case Op("pow", (base, exponent)) if self._reads_producer(base):
+                power = self.term(exponent)
+                root = self.term(base)
+                return SYMPY["pow"](root if power.is_integer is True else nonneg(root), power)
             case Op(name, args) if is_arithmetic(OPERATIONS[name]):
-                operands = [convert(a) for a in args]
-                start = start_of(OPERATIONS[name])
-                if start is not None and depends(args[0]):
-                    operands[0] = nonneg(operands[0] - start) + start
-                return SYMPY[name](*operands)
-        if depends(node):
-            match node:
-                case Op("select", (condition, yes, no)) if not (depends(condition) or _infinite(yes) or _infinite(no)):
-                    # A mask is an input like any other: 1 where the condition holds, and 0 elsewhere.
-                    taken_yes = Op("select", (condition, Const(1.0, "float32"), Const(0.0, "float32")))
-                    mask = symbol(taken_yes, "mask")
-                    return mask * convert(yes) + (1 - mask) * convert(no)
-                case Op("select", (condition, yes, no)):
-                    return sympy.Piecewise((convert(yes), truth(condition)), (convert(no), True))
-                case Op(name, _) if _is_condition(name):
-                    return sympy.Piecewise((sympy.Integer(1), truth(node)), (sympy.Integer(0), True))
-            raise RepairError(
-                f"the term uses a reduction result inside {type(node).__name__.lower()} {expression(node)}",
-                step="read",
-                expression=expression(node),
-                help="only arithmetic and the usual functions may depend on a reduction result; "
-                "move the condition or index to the inputs",
-            )
-        return symbol(node, "input")
+                return self._arithmetic(OPERATIONS[name], args)
+        return self._chosen(node) if self._reads_producer(node) else self._symbol(node, "input")
 
-    term = convert(expr)
-    return Reading(sympy.sympify(term), tuple((s, e) for e, s in symbols.items()))
+    def _symbol(self, node: Expr, name: str) -> sympy.Symbol:
+        """The symbol of a read or an opaque input, with a name of its own like `name`."""
+        if node not in self.symbols:
+            free = unique(name, self._taken, "_")
+            self._taken.add(free)
+            self.symbols[node] = sympy.Symbol(free, real=True)
+        return self.symbols[node]
+
+    def _reads_producer(self, node: Expr) -> bool:
+        return any(inner in self._producers for inner in walk(node))
+
+    def _arithmetic(self, row: ScalarOp, args: tuple[Expr, ...]) -> sympy.Expr:
+        operands = [self.term(arg) for arg in args]
+        start = start_of(row)
+        if start is not None and self._reads_producer(args[0]):
+            operands[0] = nonneg(operands[0] - start) + start
+        return SYMPY[row.name](*operands)
+
+    def _chosen(self, node: Expr) -> sympy.Expr:
+        """A select or a condition that reads a producer."""
+        match node:
+            case Op("select", (condition, yes, no)) if not (
+                self._reads_producer(condition) or _is_infinite(yes) or _is_infinite(no)
+            ):
+                # A mask is an input like any other: 1 where the condition holds, and 0 elsewhere.
+                ones = Op("select", (condition, Const(1.0, "float32"), Const(0.0, "float32")))
+                mask = self._symbol(ones, "mask")
+                return mask * self.term(yes) + (1 - mask) * self.term(no)
+            case Op("select", (condition, yes, no)):
+                return sympy.Piecewise((self.term(yes), self._truth(condition)), (self.term(no), True))
+            case Op(name, _) if _is_condition(name):
+                return sympy.Piecewise((sympy.Integer(1), self._truth(node)), (sympy.Integer(0), True))
+        raise RepairError(
+            f"the term uses a reduction result inside {type(node).__name__.lower()} {expression(node)}",
+            step="read",
+            expression=expression(node),
+            help="only arithmetic and the usual functions may depend on a reduction result; "
+            "move the condition or index to the inputs",
+        )
+
+    def _truth(self, node: Expr) -> sympy.Basic:
+        match node:
+            case Op(name, args) if _is_condition(name):
+                operand = self.term if OPERATIONS[name].kind == "comparison" else self._truth
+                return SYMPY[name](*(operand(arg) for arg in args))
+        return sympy.Ne(self.term(node), 0)
 
 
-def _infinite(expr: Expr) -> bool:
+def _is_condition(name: str) -> bool:
+    return OPERATIONS[name].kind in ("comparison", "logic")
+
+
+def _number(value: float | int | bool) -> sympy.Expr:
+    if math.isfinite(value):
+        return sympy.nsimplify(value, rational=True)
+    return sympy.oo * (1 if value > 0 else -1)
+
+
+def _is_infinite(expr: Expr) -> bool:
     match expr:
         case Const(value):
             return math.isinf(value)
         case Cast(_, arg):
-            return _infinite(arg)
+            return _is_infinite(arg)
     return False
 
 
 def assumptions(program: Program, reading: Reading) -> dict[str, tuple[str, ...]]:
-    """What the solver may assume of each symbol of a reading, by the symbol's name: the strongest word for its sign."""
-    told = {str(symbol): range_of(program, expr).words for symbol, expr in reading.reads}
-    return {name: words for name, words in told.items() if words}
+    """What the solver may assume of the symbols of a reading.
+
+    Args:
+        program: the loop program that the term is in; the ranges of its values are computed from it.
+
+    Returns:
+        Symbol's name -> the strongest word for its sign, such as ("nonnegative",); only those with a known sign.
+    """
+    words = {str(symbol): range_of(program, node).words for symbol, node in reading.reads}
+    return {name: of for name, of in words.items() if of}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
+from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import read_term
-from neptune_lab.loop_to_repair.write import write
 
 I, J = Var("i"), Var("j")
 X, Y, R = Load("x", (I, J)), Load("y", (I, J)), Load("r", (I,))
@@ -59,7 +59,7 @@ def evaluate(expr: Expr) -> float:
 
 def round_trip(expr: Expr) -> Expr:
     reading = read_term(expr, {R: "r"})
-    return write(reading.term, dict(reading.reads), "float64")
+    return lower(reading.term, dict(reading.reads), "float64")
 
 
 def _bigger(part: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
@@ -141,7 +141,7 @@ def test_small_powers_are_products(power: int, name: str):
     x, r = sympy.symbols("x r", real=True)
     values: dict[sympy.Symbol, Expr] = {x: X, r: R}
     for e in (x**power, (x / r) ** power, x * r**power):
-        written = write(e, values, "float32")
+        written = lower(e, values, "float32")
         assert evaluate(written) == pytest.approx(float(e.subs({x: VALUES[X], r: VALUES[R]})))
         names = {node.name for node in walk(written) if isinstance(node, Op)} - {"div"}
         assert names == ({name} | ({"mul"} if e == x * r**power else set()))

@@ -1,4 +1,4 @@
-"""Every repair that the operators of these tests get, as it is written into their programs, against numbers."""
+"""Every repair that the operators of these tests get, as it is lowered into their programs, checked numerically."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
 from neptune_lab.loop_schedule import repairing
 from neptune_lab.loop_schedule.remembered import forget_outcomes
-from neptune_lab.loop_schedule.repairing import Repair, as_written, match_reduce_pattern
-from neptune_lab.loop_to_repair.written import Places, check_written
+from neptune_lab.loop_schedule.repairing import Repair, lowered_problem, match_reduce_pattern
+from neptune_lab.loop_to_repair.check_lowered import ProducerNodes, check_lowered
 
 DEFINITIONS: dict[str, Callable[[], small.Definition]] = {
     "softmax": small.two_sums,
@@ -31,14 +31,14 @@ DEFINITIONS: dict[str, Callable[[], small.Definition]] = {
 
 
 def repairs_of(definition: small.Definition, update: str, monkeypatch: pytest.MonkeyPatch) -> list:
-    """Arguments of `check_written` for each repair found while the definition is fused as far as it goes."""
+    """Arguments of `check_lowered` for each repair found while the definition is fused as far as it goes."""
     found, find = [], repairing.find_repair
 
     def watched(program, consumer, producers, kept):
         repair = find(program, consumer, producers, kept)
         if isinstance(repair, Repair):
             asked = match_reduce_pattern(program, consumer, producers, kept)
-            found.append(as_written(program, consumer, asked, repair))
+            found.append(lowered_problem(program, consumer, asked, repair))
         return repair
 
     monkeypatch.setattr(repairing, "find_repair", watched)
@@ -57,11 +57,11 @@ def repairs_of(definition: small.Definition, update: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", DEFINITIONS)
 @pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
-def test_every_written_repair(name, update, monkeypatch):
+def test_every_lowered_repair(name, update, monkeypatch):
     found = repairs_of(DEFINITIONS[name](), update, monkeypatch)
     assert found
     for arguments in found:
-        assert check_written(*arguments).endswith("64 random points")
+        assert check_lowered(*arguments).endswith("64 random points")
 
 
 def swapped(h: Expr) -> Expr:
@@ -90,21 +90,21 @@ def swapped(h: Expr) -> Expr:
 def test_a_wrong_h_is_caught(name, wrong, match, monkeypatch):
     (program, reducer, term, h, t, places), *_ = repairs_of(DEFINITIONS[name](), "rolling_update", monkeypatch)
     with pytest.raises(RepairError, match=match):
-        check_written(program, reducer, term, wrong(h), t, places)
+        check_lowered(program, reducer, term, wrong(h), t, places)
 
 
 def test_an_h_that_is_right_term_by_term_only_is_caught():
     """t + r - r' carries one term of c - r, and not a sum of them; for max of c*r it is the sign that fails."""
     program = small.operator(small.pair(lambda c, r: c - r)).build()
     read, c = Load("r", (Var("i"),)), Load("x", (Var("i"), Var("j")))
-    places = [Places(read, Var("before"), Var("now"))]
+    places = [ProducerNodes(read, Var("before"), Var("now"))]
     shifted = Op("sub", (Op("add", (Var("t"), Var("before"))), Var("now")))
     with pytest.raises(RepairError, match=r"Eq\. 4 fails") as caught:
-        check_written(program, "sum", Op("sub", (c, read)), shifted, Var("t"), places)
+        check_lowered(program, "sum", Op("sub", (c, read)), shifted, Var("t"), places)
     assert caught.value.step == "prove Eq. 4"
     scaled = Op("div", (Op("mul", (Var("t"), Var("now"))), Var("before")))
     with pytest.raises(RepairError, match=r"Eq\. 4 fails"):
-        check_written(program, "max", Op("mul", (c, read)), scaled, Var("t"), places)
+        check_lowered(program, "max", Op("mul", (c, read)), scaled, Var("t"), places)
 
 
 def test_a_lost_identity_is_caught():
@@ -112,4 +112,4 @@ def test_a_lost_identity_is_caught():
     program = small.operator(small.pair(lambda c, r: te.exp(c), "max")).build()
     term = Op("exp", (Load("x", (Var("i"), Var("j"))),))
     with pytest.raises(RepairError, match="does not keep -inf, which max starts from"):
-        check_written(program, "max", term, Op("exp", (Op("log", (Var("t"),)),)), Var("t"), [])
+        check_lowered(program, "max", term, Op("exp", (Op("log", (Var("t"),)),)), Var("t"), [])

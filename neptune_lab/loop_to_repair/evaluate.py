@@ -1,0 +1,103 @@
+"""Evaluates scalar expressions of the loop IR over arrays of points, in NumPy, and draws random points for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Previous, Program, Var
+from neptune_lab.loop_ir.reduction import OPERATORS
+from neptune_lab.loop_ir.sign import ValueRange, range_of
+from neptune_lab.scalar_ops import NUMPY
+
+Array = npt.NDArray[Any]
+
+UFUNCS: dict[str, np.ufunc] = {reducer: NUMPY[name] for reducer, name in OPERATORS.items()}
+"""The reducers in NumPy, by name."""
+
+POINTS = 64
+"""Random points of one check."""
+
+
+def generator() -> np.random.Generator:
+    """A fresh generator of a fixed seed: every answer is reproducible."""
+    return np.random.default_rng(5081)
+
+
+def compute(expr: Expr, at: Mapping[Expr, Array], dtype: str = "float64") -> Array:
+    """The value of a scalar expression at arrays of points.
+
+    Args:
+        expr: the expression.
+        at: the values of its reads and variables, and of any other node in it; shapes must broadcast.
+        dtype: in which floats are computed, "float64" or "float32" (then the points are of that dtype too); integers
+            and conditions keep their dtypes.
+
+    >>> x = Load("x", ())
+    >>> compute(Op("div", (Const(1.0, "float32"), x)), {x: np.array([2.0, 0.0])}).tolist()
+    [0.5, inf]
+    """
+    with np.errstate(all="ignore"):
+        return _compute(expr, at, dtype)
+
+
+def _compute(expr: Expr, at: Mapping[Expr, Array], precision: str) -> Array:
+    if expr in at:
+        return at[expr]
+    match expr:
+        case Const(value, dtype):
+            return np.asarray(value, precision if "float" in dtype else None)
+        case Cast(dtype, arg):
+            return _compute(arg, at, precision).astype(precision if "float" in dtype else dtype)
+        case Op(name, args):
+            value = NUMPY[name](*(_compute(arg, at, precision) for arg in args))
+            return value.astype(precision) if value.dtype.kind == "f" else value
+    raise AssertionError(f"no value for {expr}")
+
+
+def draw_leaves(program: Program, expr: Expr, known: Collection[Expr], rng: np.random.Generator) -> dict[Expr, Array]:
+    """Random values of all reads and variables of an expression that are not inside a node of `known`."""
+    return {leaf: draw(program, leaf, rng) for leaf in _leaves(expr, set(known))}
+
+
+def _leaves(expr: Expr, known: set[Expr]) -> list[Expr]:
+    """Reads and variables, outermost only: the index of a read is not a value."""
+    if expr in known:
+        return []
+    match expr:
+        case Load() | Previous() | Var():
+            return [expr]
+        case Op(_, args):
+            return list(dict.fromkeys(leaf for arg in args for leaf in _leaves(arg, known)))
+        case Cast(_, arg):
+            return _leaves(arg, known)
+    return []
+
+
+def draw(program: Program, leaf: Expr, rng: np.random.Generator) -> Array:
+    """Random values of a read or variable, an array (2, POINTS) within its range and dtype."""
+    shape = (2, POINTS)
+    if isinstance(leaf, Var):
+        return rng.integers(0, 4, shape)
+    assert isinstance(leaf, Load | Previous)
+    dtype = program.buffer(leaf.buffer).dtype
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    values = sample(range_of(program, leaf), shape, rng)
+    return np.rint(values).astype(dtype) if dtype.startswith(("int", "uint")) else values
+
+
+def sample(within: ValueRange, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Random values of moderate size in a range, away from 0 if the range allows that."""
+    if within.low == within.high:
+        return np.full(shape, within.low)  # may be an infinity: a score that is masked everywhere
+    if within.low > 1 or within.high < -1 or within.high - within.low < 1:
+        low = within.low if math.isfinite(within.low) else within.high - 2
+        return rng.uniform(low, min(within.high, low + 2), shape)
+    values = rng.uniform(0.3, 2.0, shape) * rng.choice([-1.0, 1.0], shape)
+    values = np.where((values < within.low) | (values > within.high), -values, values)
+    return np.clip(values, within.low, within.high)
