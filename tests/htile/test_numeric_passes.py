@@ -6,73 +6,29 @@ import math
 
 import numpy as np
 import pytest
-from htile_programs import CASES, F16, F32, NEW, at, attention, causal_rows, lit, op, softmax, tile
+from htile_programs import F16, F32, NEW, at, lit, op, softmax
+from pass_programs import I, J, M, S, X, Y, Z, program, same_numbers, store, value_of
 
-from neptune_lab.htile import interpret, to_text, verify
+from neptune_lab.htile import interpret
 from neptune_lab.htile.nodes import (
     Arith,
     Cast,
-    Dot,
-    For,
-    GridAxis,
     Int,
     Iota,
-    Kernel,
     Name,
     Program,
     Reduce,
     Slice,
     Stmt,
-    Store,
-    Tensor,
 )
 from neptune_lab.htile.walk import stores, subexpressions
-from neptune_lab.htile_passes import apply
 from neptune_lab.htile_passes.constants import split_factor, times
 from neptune_lab.htile_passes.convert_positions_as_vectors import convert_positions_as_vectors
 from neptune_lab.htile_passes.divide_by_multiplying import divide_by_multiplying
 from neptune_lab.htile_passes.exponentials_to_base_two import exponentials_to_base_two
 from neptune_lab.htile_passes.fold_constant_factors import fold_constant_factors
-from neptune_lab.htile_passes.interleave_rows import interleave_rows
 from neptune_lab.htile_passes.keep_exact import keep_exact
-from neptune_lab.htile_passes.longest_first import longest_first
-from neptune_lab.htile_passes.partition_masked_loops import partition_masked_loops
 from neptune_lab.htile_passes.scale_after_maximum import scale_after_maximum
-from neptune_lab.htile_passes.unroll_single_iterations import unroll_single_iterations
-
-I, J = tile("i0", 16, "i"), Slice(Int(0), 16, "j")
-TENSORS = (
-    Tensor("x", (32, 16), F32, "input"), Tensor("y", (32, 16), F32, "output"), Tensor("z", (32, 16), F16, "output"),
-    Tensor("s", (32, 16), F32, "chip"), Tensor("m", (32,), F32, "chip"),
-)  # fmt: skip
-X, Y, Z, S, M = at("x", I, J), at("y", I, J), at("z", I, J), at("s", I, J), at("m", I)
-
-
-def program(*body: Stmt) -> Program:
-    """Two program instances of 16 rows; `z` is stored last so that every program has both outputs."""
-    stored = {s.target.tensor for s in stores(body)}
-    rest = tuple(
-        Store(f"rest_{t}", at(t, I, J), X if t == "y" else Cast(X, F16), t) for t in ("y", "z") if t not in stored
-    )
-    out = Program("p", TENSORS, ("x",), ("y", "z"), (Kernel("k", "p", (GridAxis("i0", 2),), (*body, *rest)),))
-    verify(out)
-    return out
-
-
-def store(node: str, target, value) -> Store:
-    return Store(node, target, value, f"block_{node}")
-
-
-def value_of(after: Program, node: str):
-    return next(s.value for s in stores(after.kernels[0].body) if s.node_id == node)
-
-
-def same_numbers(before: Program, after: Program, tolerance: float = 1e-12) -> None:
-    verify(after)
-    x = np.random.default_rng(3).standard_normal((32, 16))
-    a, b = (interpret(p, {"x": x}, dtype="float64") for p in (before, after))
-    for name in a:
-        np.testing.assert_allclose(b[name], a[name], rtol=tolerance, atol=tolerance)
 
 
 def rows_of_softmax(score) -> Program:
@@ -390,103 +346,6 @@ def test_positions_beyond_float32_are_converted_afterwards():
     far = Slice(Arith("*", Name("i0"), Int(2**24)), 16, "i")
     before = program(store("s1", Y, Cast(op("sub", Iota((NEW, J)), Iota((far, NEW)), dtype="int32"), F32)))
     assert convert_positions_as_vectors(before) is before
-
-
-# -- loops and grids --------------------------------------------------------------------------------------------
-
-
-def test_a_loop_of_one_iteration_is_no_loop():
-    at_i = Slice(Arith("*", Name("j0"), Int(16)), 16, "i")
-    loop = For(
-        "l", "j0", Name("i0"), Arith("+", Name("i0"), Int(1)), (store("s1", at("y", at_i, J), at("x", at_i, J)),), ""
-    )
-    after = unroll_single_iterations(program(loop))
-    assert value_of(after, "s1") == X
-    assert not any(isinstance(s, For) for s in after.kernels[0].body)
-    same_numbers(program(loop), after)
-    twice = program(For("l", "j0", Int(0), Int(2), (store("s1", at("y", at_i, J), at("x", at_i, J)),), ""))
-    assert unroll_single_iterations(twice) is twice
-
-
-def test_the_longest_programs_start_first():
-    case = causal_rows()
-    parted = apply(partition_masked_loops, case.program).program
-    after = longest_first(parted)
-    assert after is not parted
-    verify(after)
-    last = after.kernels[0].grid[0].extent - 1
-    assert f"range({last}-i0)" in to_text(after)
-    found = interpret(after, case.inputs, dtype="float64")
-    for name, expected in case.expected().items():
-        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12)
-    assert longest_first(after) is after, "now they shrink along the grid"
-    alike = attention().program
-    assert longest_first(alike) is alike, "all programs are alike"
-
-
-def test_trip_counts_that_are_not_affine_are_compared_at_both_ends():
-    """Key tiles wider than row tiles: (16 i0 + 1) // 64 iterations."""
-    at_i = Slice(Arith("*", Name("j0"), Int(16)), 16, "i")
-    stop = Arith("//", Arith("+", Arith("*", Name("i0"), Int(63)), Int(2)), Int(64))
-    body = (store("s1", at("y", at_i, J), at("x", at_i, J)),)
-    before = program(For("l", "j0", Int(0), stop, body, ""), store("s2", at("y", I, J), X))
-    after = longest_first(before)
-    assert after is not before
-    assert "(1-i0)*63" in to_text(after)
-
-
-# -- halves -----------------------------------------------------------------------------------------------------
-
-
-def test_rows_in_two_halves_have_tiles_of_their_own():
-    case = attention()
-    after = interleave_rows(case.program)
-    verify(after)
-    loop = next(s for s in after.kernels[0].body if isinstance(s, For))
-    assert [s.node_id[-2:] for s in loop.body[:2]] == ["/a", "/b"], "both first products, then one half at a time"
-    rest = [s.node_id[-1] for s in loop.body[2:]]
-    assert rest == sorted(rest)
-    rows = {s.target.index[2].extent for s in stores(loop.body) if s.target.tensor.startswith("acc")}
-    assert rows == {32}
-    found = interpret(after, case.inputs, dtype="float64")
-    for name, expected in case.expected().items():
-        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_halves_need_products_and_independent_rows():
-    case = softmax()
-    assert interleave_rows(case.program) is case.program
-    folded = Slice(Int(0), 64, "r")
-    tensors = (
-        Tensor("a", (64, 64), F16, "input"), Tensor("o", (64,), F32, "output"),
-        Tensor("t", (64, 64), F32, "chip"), Tensor("c", (64,), F32, "chip"),
-    )  # fmt: skip
-    column = Slice(Int(0), 64, "c")
-    body = (
-        store("s0", at("c", column), lit(0.0)),
-        For(
-            "l", "n", Int(0), Int(2),
-            (
-                store("s1", at("t", folded, column), Dot(at("a", folded, column), at("a", column, column))),
-                store("s2", at("c", column), op("add", at("c", column), Reduce("sum", at("t", folded, column), 0))),
-            ),
-            "",
-        ),
-        store("s3", at("o", column), at("c", column)),
-    )  # fmt: skip
-    whole = Program("p", tensors, ("a",), ("o",), (Kernel("k", "p", (GridAxis("i0", 1),), body),))
-    verify(whole)
-    assert interleave_rows(whole) is whole, "the sum runs over the rows"
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_halves_keep_the_meaning(name):
-    case = CASES[name]()
-    after = interleave_rows(case.program)
-    verify(after)
-    found = interpret(after, case.inputs, dtype="float64")
-    for output, expected in case.expected().items():
-        np.testing.assert_allclose(found[output], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_no_exponential_is_left():

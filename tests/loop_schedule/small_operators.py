@@ -226,3 +226,12 @@ def permuted(n: int = 4) -> Definition:
     x = matrix(n=n, m=n)
     r = fold("max", "r", n, n, lambda i, j: x[j, i])
     return [x], [fold("sum", "o", n, n, lambda i, j: te.exp(x[i, j] - r[i]) * x[j, i])]
+
+
+def updated(sch: Schedule, update: str, *chain: str, tile: int = 2, maps: str = "auto") -> Schedule:
+    """`sch` with the reduction r split by `tile` and every block of `chain` fused under its outer loop."""
+    sch.split("r.j", (None, tile))
+    for block in chain:
+        first = "r_local" if sch.has_block("r_local") else "r"
+        getattr(sch, update)(block, f"{first}.j0", maps=maps)
+    return sch

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from neptune_lab.pytorch import compiled, flex_attention
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 
@@ -16,3 +18,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEPTUNE_LAB_CACHE", str(path))
         yield path
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """The names of the mods of each compilation."""
+    made = []
+    before = compiled._compiled
+
+    def counted(problem, score_mod, mask_mod, reading, key):
+        made.append((problem.q, getattr(score_mod, "__name__", None), getattr(mask_mod, "__name__", None)))
+        return before(problem, score_mod, mask_mod, reading, key)
+
+    monkeypatch.setattr(compiled, "_compiled", counted)
+    monkeypatch.setattr(flex_attention, "_kernels", type(flex_attention._kernels)())
+    return made

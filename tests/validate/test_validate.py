@@ -5,30 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import by_name
 import numpy as np
 import pytest
-from tvm import te
+from planted import planted, softmax_sum, stale
 
 import neptune_lab as nl
-from neptune_lab import htile_to_triton
 from neptune_lab.errors import ScheduleError, ValidationError
-from neptune_lab.htile.interpret import interpret
-from neptune_lab.loop_ir import run, tree
-from neptune_lab.loop_ir.nodes import Load, Op, Var, const
-from neptune_lab.loop_ir.roles import Role
-from neptune_lab.operators import Operator, attention, custom, gemm_chain, norms, performer, rows
+from neptune_lab.loop_ir import run
+from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
 from neptune_lab.pipeline import schedule
-from neptune_lab.pipeline import validate as package
-from neptune_lab.pipeline.lower import lower
-from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.validate import (
     check,
     compare,
     data,
-    forget,
     reference,
     replay,
     resize,
@@ -36,24 +27,6 @@ from neptune_lab.pipeline.validate import (
     triton_numpy,
 )
 from neptune_lab.runtime import call_on_arrays, load
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path):
-    """Each test validates anew, and its scripts go to a folder of its own."""
-    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
-    forget()
-    yield
-    forget()
-
-
-def softmax_sum(n: int = 3, m: int = 10) -> Operator:
-    x, y = (te.placeholder((n, m), "float32", name=name) for name in "xy")
-    j = te.reduce_axis((0, m), name="j")
-    r = te.compute((n,), lambda i: te.max(x[i, j], axis=j), name="r")
-    o = te.compute((n,), lambda i: te.sum(te.exp(x[i, j] - r[i]) * y[i, j], axis=j), name="o")
-    return custom("weighted", [x, y], [o])
-
 
 OPERATORS = {
     "causal": (lambda: attention.causal(1, 2, 10, head_dim=4), {"block_q": 4, "block_kv": 4}),
@@ -184,18 +157,6 @@ def test_none_runs_nothing_and_other_modes_are_refused():
         nl.compile(softmax_sum(), validate="thorough")
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    """The Triton emitter writes `new` for `old`."""
-    emit = htile_to_triton.emit
-
-    def wrong(*args, **kwargs):
-        source = emit(*args, **kwargs)
-        assert old in source.text
-        return replace(source, text=source.text.replace(old, new))
-
-    monkeypatch.setattr(htile_to_triton, "emit", wrong)
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -238,17 +199,6 @@ def test_a_wrong_pass_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(htile_passes, "PASSES", {**htile_passes.PASSES, "longest_first": wrong})
     with pytest.raises(ValidationError, match="the program of tiles after longest_first differs"):
         nl.compile(softmax_sum(), "rolling_update", block_kv=4)
-
-
-def stale(program):
-    """The value of the tag before is never brought up to date."""
-
-    def change(block):
-        if block.role is not Role.RETIRE:
-            return block
-        return replace(block, body=replace(block.body, value=Load(block.writes, block.body.indices)))
-
-    return tree.map_blocks(program, change)
 
 
 def test_wrong_loops_are_named(monkeypatch: pytest.MonkeyPatch):
@@ -303,97 +253,6 @@ def test_small_sizes_keep_divisibilities(seq: int, block_q: int, block_kv: int):
     assert resize.resized_schedule(sch, planned).program == made.program
 
 
-LARGE = {
-    "wide tiles": lambda: schedule(attention.causal(2, 8, 2048), "rolling_update", block_q=128, block_kv=16),
-    "remainders": lambda: schedule(attention.alibi(1, 8, 1000, head_dim=100), "rolling_update", block_q=64),
-    "window": lambda: schedule(attention.window(1, 4, 2048, window=256), "rolling_update"),
-    "chain": lambda: schedule(gemm_chain.gemm_chain(1, 512, 512, 64, 64)),
-    "performer": lambda: schedule(performer.performer(1, 2, 512, 64, 64)),
-    "groups": lambda: schedule(attention.gqa(1, 8, 1024, kv_heads=2), "rolling_update"),
-    "rows": lambda: schedule(rows.cross_entropy(4096, 5000), block_kv=512),
-    "norm": lambda: schedule(norms.rms_norm_max(4096, 1024), block_kv=256),
-    "parts": lambda: schedule(attention.causal(1, 8, 1000), "split_k_update"),
-}
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_a_scheduled_program_is_resized_to_what_its_steps_make_of_the_small_definition(name: str):
-    sch = LARGE[name]()
-    planned = sizes.plan(sch)
-    assert resize.resized_schedule(sch, planned).program == replay.small_schedule(sch, planned).program
-
-
-def test_a_large_kernel_is_validated_without_its_steps(monkeypatch: pytest.MonkeyPatch):
-    """It is its own program that is run, at other sizes."""
-    monkeypatch.setattr(check, "small_schedule", None)
-    assert nl.compile(attention.causal(1, 4, 512), "rolling_update").validated.stages == ("Triton",)
-
-
-def test_a_large_kernel_that_is_wrong_is_found_with_a_script(monkeypatch: pytest.MonkeyPatch):
-    planted(monkeypatch, "repair * s_sum", "s_sum")
-    with pytest.raises(ValidationError, match="Triton differs from the definition at q") as caught:
-        nl.compile(attention.causal(1, 4, 512), "rolling_update")
-    assert "rolling_update" in Path(caught.value.script).read_text()
-
-
-def test_a_step_that_goes_wrong_at_large_sizes_alone_is_seen(monkeypatch: pytest.MonkeyPatch):
-    """What the steps make at small sizes is right here: the large program is what is run."""
-    sch = schedule(attention.causal(1, 4, 512), "rolling_update")
-    planned = sizes.plan(sch)
-    small = resize.resized(stale(sch.program), sch.definition, planned)
-    made = resize.Resized(replay.small_operator(sch.operator, planned.definition), small)
-    kernel = lower(made, CodeOptions(), None)
-    found = check._compared(kernel, "quick", False)
-    assert not isinstance(found, package.Validated)
-
-
-def test_a_program_that_was_resized_wrongly_is_no_error(monkeypatch: pytest.MonkeyPatch):
-    """The steps, applied at small sizes, decide."""
-    made = check.resized_schedule
-    ran = []
-
-    def negative(block):
-        return replace(block, body=replace(block.body, value=Op("neg", (block.body.value,))))
-
-    def wrong(scheduled, planned):
-        found = made(scheduled, planned)
-        program = tree.map_blocks(found.program, lambda block: negative(block) if block.name == "out" else block)
-        return resize.Resized(found.operator, program)
-
-    steps = check.small_schedule
-    monkeypatch.setattr(check, "resized_schedule", wrong)
-    monkeypatch.setattr(check, "small_schedule", lambda *a: ran.append(1) or steps(*a))
-    assert nl.compile(attention.causal(1, 4, 512), "rolling_update").validated.stages == ("Triton",)
-    assert ran == [1]
-
-
-def test_a_number_that_no_place_explains_is_not_resized():
-    sch = schedule(attention.causal(1, 4, 512), "rolling_update", block_q=64, block_kv=64)
-    planned = sizes.plan(sch)
-    end = Op("lt", (Var("i1"), const(60)))
-    odd = tree.map_blocks(sch.program, lambda b: replace(b, predicates=(end,)) if b.name == "qk" else b)
-    with pytest.raises(ScheduleError, match="'qk' cannot be resized: a predicate is not the end of a dimension"):
-        resize.resized(odd, sch.definition, planned)
-
-
-def test_numbers_of_folded_elements_are_not_resized():
-    sch = schedule(norms.layer_norm(4096, 1024), block_kv=256)
-    with pytest.raises(ScheduleError, match="how many elements were folded"):
-        resize.resized_schedule(sch, sizes.plan(sch))
-    assert nl.compile(sch).validated.stages == ("Triton",)  # its steps are applied at small sizes
-
-
-def test_masks_keep_their_boundaries_at_small_sizes():
-    op = attention.window(1, 1, 2048, window=256)
-    sch = schedule(op, "rolling_update", block_q=64, block_kv=64)
-    small = sizes.plan(sch).definition
-    inputs = {n: np.random.default_rng(0).standard_normal(small.buffer(n).shape) for n in small.inputs}
-    scores = reference.evaluate(small, inputs, wide=True)["score"][0, 0]
-    seen = np.isfinite(scores)
-    assert not seen[0, 1:].any()  # causal still
-    assert 1 < seen[-1].sum() < seen.shape[1]  # and the window ends inside the row
-
-
 def test_special_rows_hold_what_floats_go_wrong_on():
     definition = softmax_sum(14, 8).program
     sets = dict(data.data_sets(definition, {}, 9))
@@ -428,86 +287,8 @@ def test_the_other_factors_of_a_product_are_not_negative():
     assert (sets[data.ORDINARY]["k"] < 0).any()
 
 
-def test_a_large_program_that_cannot_be_made_small_says_so(monkeypatch: pytest.MonkeyPatch):
-    def refuses(*_):
-        raise ScheduleError("it does not apply", help="none")
-
-    monkeypatch.setattr(check, "resized_schedule", refuses)
-    monkeypatch.setattr(check, "small_schedule", refuses)
-    validated = nl.compile(attention.causal(1, 2, 256)).validated
-    assert not validated.stages
-    assert "it does not apply" in str(validated)
-
-
 def test_gluon_is_validated_as_tiles():
     kernel = nl.compile(
         attention.causal(1, 2, 512), "rolling_update", block_q=128, block_kv=128, code=nl.CodeOptions(code="gluon")
     )
     assert kernel.validated.stages == ("tiles",)
-
-
-def deviation_of(rows: int, cols: int, value: str) -> Operator:
-    x = te.placeholder((rows, cols), "float32", name="x")
-    a, b = te.reduce_axis((0, cols), name="a"), te.reduce_axis((0, cols), name="b")
-    m = te.compute((rows,), lambda i: te.sum(x[i, a] / cols, axis=a), name="m")
-    v = te.compute((rows,), lambda i: te.sum((x[i, b] - m[i]) * (x[i, b] - m[i]), axis=b), name="v")
-    o = te.compute((rows,), lambda i: {"mean": m[i] / te.sqrt(v[i]), "inverse": 1.0 / (v[i] + 1.0)}[value], name="o")
-    return custom("deviation", [x], [o])
-
-
-@pytest.mark.parametrize("cols", [3, 9, 13])
-def test_what_rounding_decides_is_not_compared(cols: int):
-    """The variance of equal numbers is 0 or a rounding; that of zeros is 0, and 0/0 is NaN however it is rounded."""
-    definition = deviation_of(3, cols, "mean").program
-    x = np.ones((3, cols), np.float32)
-    x[0], x[1], x[2] = 80.1, 0.0, np.arange(cols)
-    wanted = compare.expectations(definition, [{"x": x}])[0]
-    right = np.array(wanted["o"].wide)
-    assert np.isnan(right[1])
-    assert np.isfinite(right[2])
-    assert wanted["o"].rounding()["o"].decides.tolist() == [True, False, False]
-    for either in (np.nan, np.inf, 3e7):
-        right[0] = either
-        found = compare.difference(wanted, {"o": right}, removes=False)
-        assert found is None or (np.isfinite(wanted["o"].wide[0]) and np.isfinite(either)), found
-    for row, wrong in ((1, 0.5), (2, np.nan), (2, 0.5)):
-        found = compare.difference(wanted, {"o": np.where(np.arange(3) == row, wrong, right)}, removes=False)
-        assert found is not None
-        assert found.index == (row,) or (np.isfinite(wanted["o"].wide[0]) and found.index == (0,))
-
-
-def test_a_sum_that_its_order_makes_overflow_is_not_compared():
-    """2e38 - 2e38 + 2e38 - 2e38 is 0, or NaN where the two large ones are added first."""
-    x = te.placeholder((2, 4), "float32", name="x")
-    j = te.reduce_axis((0, 4), name="j")
-    total = te.compute((2,), lambda i: te.sum(x[i, j], axis=j), name="total")
-    definition = custom("f", [x], [te.compute((2,), lambda i: total[i] + 1.0, name="o")]).program
-    wanted = compare.expectations(definition, [{"x": np.array([[2e38, -2e38] * 2, [1, 2, 3, 4]], np.float32)}])[0]
-    assert wanted["o"].rounding()["o"].decides.tolist() == [True, False]
-    assert compare.difference(wanted, {"o": np.array([np.nan, 11.0])}, removes=False) is None
-    assert compare.difference(wanted, {"o": np.array([1.0, np.nan])}, removes=False) is not None
-
-
-def test_an_overflow_in_a_vector_repair_may_be_nan_and_no_other_one():
-    definition = deviation_of(2, 4, "inverse").program
-    x = np.array([[1, 2, 3, 4], [-1e30, 1e30, 2e30, 3e30]], np.float32)
-    spoilt = {"o": np.array([1 / 6, np.nan])}
-    assert compare.difference(compare.expectations(definition, [{"x": x}], {"v"})[0], spoilt, removes=False) is None
-    assert compare.difference(compare.expectations(definition, [{"x": x}])[0], spoilt, removes=False) is not None
-    spoilt = {"o": np.array([np.nan, 0.0])}
-    assert compare.difference(compare.expectations(definition, [{"x": x}], {"v"})[0], spoilt, removes=False) is not None
-
-
-def test_finite_where_the_definition_is_and_nan_where_it_is():
-    definition = softmax_sum(2, 4).program
-    inputs = {n: np.ones((2, 4), np.float32) for n in "xy"}
-    inputs["x"][1] = -np.inf
-    wanted = compare.expectations(definition, [inputs])[0]
-    right = {"o": np.float32([4.0, np.nan])}
-    assert compare.difference(wanted, right, removes=False) is None
-    for wrong in ([np.nan, np.nan], [4.1, np.nan], [4.0, 0.0]):
-        assert compare.difference(wanted, {"o": np.float32(wrong)}, removes=False) is not None
-    assert compare.difference(wanted, {"o": np.float32([4.0, 0.0])}, removes=True) is None
-    found = interpret(nl.compile(softmax_sum(2, 4)).htile, inputs)
-    assert compare.difference(wanted, found, removes=False) is None
-    assert package.MODES == ("quick", "full", "none")

@@ -1,0 +1,194 @@
+"""What rolling_update and split_k_update refuse, with what help, and that the schedule stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import small_operators as small
+from tvm import te
+
+from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_schedule import Schedule
+from neptune_lab.loop_schedule.repairing import RepairRefused
+from neptune_lab.operators import softmax
+
+BOTH = pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
+
+
+def assert_refused(sch: Schedule, action: Callable[[], object], match: str) -> ScheduleError:
+    """The action raises ScheduleError with a help, and the schedule is what it was, the same objects."""
+    program, steps, text = sch.program, sch.steps, str(sch)
+    with pytest.raises(ScheduleError, match=match) as caught:
+        action()
+    assert sch.program is program
+    assert sch.steps == steps
+    assert str(sch) == text
+    return caught.value
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("block", "loop", "match"),
+    [
+        ("s_exp", "s_max.j", "'s_exp' is not a reduction"),
+        ("s_max", "s_max.j", "loop 's_max.j' encloses block 's_max' already"),
+        ("s_max", "s_sum.j", "block 's_max' comes before loop 's_sum.j'"),
+        ("s_sun", "s_max.j", "there is no block 's_sun'[^?]*did you mean 's_sum'"),
+        ("s_sum", "s_max.jj", "block 's_max' has no loop 'jj' around it[^?]*did you mean 'j'"),
+        ("s_sum", "s_max", "'s_max' does not name a loop"),
+        (
+            "s_sum",
+            "s_max.i",
+            "no tensor that it shares with the blocks there runs along loop 'i'|does not reduce along loop 'i'",
+        ),
+    ],
+)
+def test_targets_that_cannot_be(update: str, block: str, loop: str, match: str):
+    sch = Schedule(softmax.figure1())
+    assert_refused(sch, lambda: getattr(sch, update)(block, loop), match)
+
+
+@BOTH
+def test_unknown_policy_for_maps(update: str):
+    sch = Schedule(softmax.figure1())
+    assert_refused(sch, lambda: getattr(sch, update)("s_sum", "s_max.j", maps="some"), "maps='some' is not a policy")
+
+
+@BOTH
+def test_a_producer_that_is_not_fused_yet(update: str):
+    """The middle reduction of a chain of three needs its own update first."""
+    x = small.matrix()
+    r = small.fold("max", "r", 3, 5, lambda i, j: x[i, j])
+    s = small.fold("sum", "s", 3, 5, lambda i, j: te.exp(x[i, j] - r[i]))
+    o = small.fold("sum", "o", 3, 5, lambda i, j: te.exp(x[i, j] - r[i]) / s[i])
+    sch = small.schedule(([x], [o]))
+    sch.split("r.j", (None, 2))
+    error = assert_refused(sch, lambda: getattr(sch, update)("o", "r.j0"), "'o' depends on 's', which depends on r")
+    assert error.help is not None
+    assert f"apply {update}('s'" in error.help
+
+
+UNPROVABLE: dict[str, tuple[Callable[[], small.Definition], str, str]] = {
+    "mean and variance": (small.mean_variance, "prove Eq. 4", "not additive"),
+    "c - r with sum": (lambda: small.pair(lambda c, r: c - r), "prove Eq. 4", "not additive"),
+    "c * r with max": (lambda: small.pair(lambda c, r: c * r, "max"), "prove Eq. 4", "not monotone"),
+    "erf(c - r)": (lambda: small.pair(lambda c, r: te.erf(c - r)), "invert", "erf has no known inverse"),
+    "a condition on r": (
+        lambda: small.pair(lambda c, r: te.if_then_else(c > r, c, r)),
+        "separate",
+        "changes with r",
+    ),
+    "c * r, r may end at 0": (lambda: small.pair(lambda c, r: c * r), "guard", "can be 0 on the way"),
+}
+
+
+# Sums that rolling_update carries as a family (test_vector_repair.py).
+CARRIED = ("mean and variance", "c - r with sum")
+
+
+@pytest.mark.parametrize(
+    ("update", "name"),
+    [
+        *(("rolling_update", name) for name in UNPROVABLE if name not in CARRIED),
+        *(("split_k_update", name) for name in UNPROVABLE),
+    ],
+)
+def test_terms_without_a_repair(update: str, name: str):
+    definition, step, why = UNPROVABLE[name]
+    sch = small.schedule(definition())
+    sch.split("r.j", (None, 2))
+    error = assert_refused(
+        sch, lambda: getattr(sch, update)("o", "r.j0"), f"{update}.*no repair term, step '{step}' failed.*{why}"
+    )
+    assert isinstance(error, RepairRefused)
+    assert error.node == "o"
+    assert error.help
+    assert [p.key for p in error.phases] == ["dataflow", "naive", "repair"]
+    refusal = error.phases[-1].refusal
+    assert refusal is not None
+    assert refusal[0] == step
+    assert why in refusal[2]
+    assert error.phases[-1].derivation is None
+    assert [p.wrong for p in error.phases] == [False, True, True]
+
+
+@BOTH
+def test_r_must_be_read_at_the_element_that_the_loop_computes(update: str):
+    for index in (lambda i, j: 3 - i, lambda i, j: 0, lambda i, j: j):
+        sch = small.schedule(small.elsewhere(index))
+        sch.split("r.j", (None, 2))
+        assert_refused(
+            sch, lambda sch=sch: getattr(sch, update)("o", "r.j0"), r"would read r.*, but what is written there by then"
+        )
+
+
+def test_a_map_under_the_loop_must_be_read_where_it_is_written():
+    sch = small.schedule(small.mirrored())
+    sch.split("c.j", (None, 2))
+    sch.rolling_update("r", "c.j0")
+    assert_refused(sch, lambda: sch.rolling_update("o", "c.j0"), r"would read c\[i, 3 - \(j0 \* 2 \+ j1\)\]")
+
+
+@BOTH
+def test_an_input_of_the_sum_that_is_computed_later(update: str):
+    sch = small.schedule(small.late_weight())
+    sch.split("r.j", (None, 2))
+    assert_refused(sch, lambda: getattr(sch, update)("o", "r.j0"), "before 'w' writes it, once it is under r")
+    sch.inline("w")
+    getattr(sch, update)("o", "r.j0")
+    assert sch.check()
+
+
+@BOTH
+def test_a_loop_of_a_map_that_reads_the_producer(update: str):
+    """Under s_exp.j the max would be computed behind the exponential that reads it."""
+    sch = Schedule(softmax.figure1())
+    sch.split("s_exp.j", (None, 2))
+    assert_refused(sch, lambda: getattr(sch, update)("s_sum", "s_exp.j0", maps="inline"), "would read 'xmax")
+
+
+def test_the_rolling_loop_is_not_parallel():
+    sch = small.schedule(small.scaled_first())
+    sch.split("c.j", (None, 2))
+    sch.bind("c.j0", "blockIdx.x")
+    assert_refused(sch, lambda: sch.rolling_update("r", "c.j0"), "'c.j0' is bound to blockIdx.x")
+    sch.split_k_update("r", "c.j0")
+    sch.split_k_update("o", "c.j0")
+    assert sch.check()
+
+
+def test_tags_are_retired_last():
+    sch = Schedule(softmax.figure1())
+    sch.materialize_tags("s_max")
+    sch.retire_tags("s_max")
+    assert_refused(sch, lambda: sch.rolling_update("s_sum", "s_max.j"), "'xmax_0', whose tags are retired")
+
+
+def test_the_start_value_is_taken_out_last():
+    sch = Schedule(softmax.figure1())
+    sch.decompose_reduction("s_sum", "s_sum.j")
+    error = assert_refused(sch, lambda: sch.rolling_update("s_sum", "s_max.j"), "'s_sum' has no constant start value")
+    assert error.help == "apply the primitive before decompose_reduction takes the start value out"
+
+
+def test_an_output_keeps_no_tags_but_can_be_split():
+    rolling = small.schedule(small.maximum_output())
+    assert_refused(rolling, lambda: rolling.rolling_update("s", "r.j"), "'r' writes the output 'r'")
+    assert small.updated(small.schedule(small.maximum_output()), "split_k_update", "s").check()
+
+
+@BOTH
+def test_tiles_past_the_end(update: str):
+    """A tile without an element holds the reducer's identity, and repairs nothing."""
+    sch = Schedule(softmax.figure1(cols=4))
+    sch.split("s_max.j", (4, 2))
+    getattr(sch, update)("s_sum", "s_max.j0")
+    assert sch.check()
+
+
+def test_splits_of_one_element_or_along_the_wrong_nest():
+    sch = Schedule(softmax.figure1(cols=4))
+    assert_refused(sch, lambda: sch.split_k_update("s_sum", "s_max.j"), "each split would hold one element")
+    sch = small.updated(small.schedule(small.two_sums()), "split_k_update", "s")
+    assert_refused(sch, lambda: sch.split_k_update("q", "r.j0"), "loop 'r.j0' combines the splits of 'r'")
