@@ -14,10 +14,10 @@ from neptune_lab.htile.nodes import Store as TileStore
 from neptune_lab.htile.nodes import Tensor as Tile
 from neptune_lab.htile_to_triton import emit
 from neptune_lab.loop_ir import run_in_python, tags
+from neptune_lab.loop_ir.iteration_domain import evaluate
 from neptune_lab.loop_ir.nodes import Block, Buffer, Iter, Load, Loop, Op, Program, Store, Var
 from neptune_lab.loop_ir.tvm_compat.inward import from_tvm
 from neptune_lab.loop_ir.tvm_compat.outward import to_tvm
-from neptune_lab.loop_ir.visits import evaluate
 from neptune_lab.loop_to_repair.evaluate import compute
 from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import read_term

@@ -70,8 +70,8 @@ def filled(expr: Expr, wanted: str, dtypes: Mapping[str, str]) -> Expr:
             condition, operands = _parts(name, args)
             inner = {"logic": "bool", "comparison": ""}.get(_kind(name), wanted)
             common = next(_definite(operands, dtypes), inner) or usual(next(_values(operands), 0.0))
-            found = tuple(filled(arg, "bool", dtypes) for arg in condition)
-            return Op(name, found + tuple(filled(arg, common, dtypes) for arg in operands))
+            conditions = tuple(filled(arg, "bool", dtypes) for arg in condition)
+            return Op(name, conditions + tuple(filled(arg, common, dtypes) for arg in operands))
 
 
 def _kind(name: str) -> str:

@@ -62,8 +62,8 @@ def graph(program: Program) -> nx.DiGraph:
 
 def writer_of(program: Program, buffer: str) -> Block | None:
     """The block that computes `buffer` (the last one, where an initial value is written by another)."""
-    found = [b for b in blocks(program) if b.writes == buffer]
-    return found[-1] if found else None
+    writers = [b for b in blocks(program) if b.writes == buffer]
+    return writers[-1] if writers else None
 
 
 def early_read(program: Program) -> tuple[str, str, str] | None:

@@ -9,6 +9,15 @@ from typing import TypeAlias
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.integral import not_boolean, not_integral
+from neptune_lab.loop_ir.iteration_domain import (
+    LIMIT,
+    Extents,
+    IterationDomain,
+    Points,
+    extents_of,
+    iteration_domain,
+    points,
+)
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
@@ -30,7 +39,6 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds
-from neptune_lab.loop_ir.visits import LIMIT, Extents, Points, Visits, extents_of, points, visits
 
 Guarded: TypeAlias = tuple[Load | Previous, tuple[Expr, ...]]
 
@@ -115,11 +123,11 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
                 node=block.name,
                 help="write a bound such as j0 * 2 + j1 < 5",
             )
-    found = visits(block.iters, block.predicates, loops)
-    if found.unknown:
-        raise _not_provable(block, f"which values {', '.join(found.unknown)} takes")
+    domain = iteration_domain(block.iters, block.predicates, loops)
+    if domain.unknown:
+        raise _not_provable(block, f"which values {', '.join(domain.unknown)} takes")
     for it in block.iters:
-        limits = found.range(it.name)
+        limits = domain.range(it.name)
         assert limits is not None
         if limits[0] < 0 or limits[1] >= it.extent:
             raise ScheduleError(
@@ -137,9 +145,9 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
                 node=block.name,
                 help="undo the step: it removed the loop of a read",
             )
-        _check_access(block, Load(store.buffer, store.indices), (), by_name, found, loops)
+        _check_access(block, Load(store.buffer, store.indices), (), by_name, domain, loops)
         for read, conditions in dict.fromkeys(guarded_reads(store.value)):
-            _check_access(block, read, conditions, by_name, found, loops)
+            _check_access(block, read, conditions, by_name, domain, loops)
 
 
 def guarded_reads(expr: Expr, conditions: tuple[Expr, ...] = ()) -> list[Guarded]:
@@ -152,8 +160,8 @@ def guarded_reads(expr: Expr, conditions: tuple[Expr, ...] = ()) -> list[Guarded
                 return own + guarded_reads(yes, conditions) + guarded_reads(no, conditions)
             own += guarded_reads(yes, (*conditions, *conjuncts(condition)))
             return own + guarded_reads(no, (*conditions, Op("not", (condition,))))
-    found = [read for child in children(expr) for read in guarded_reads(child, conditions)]
-    return [*found, (expr, conditions)] if isinstance(expr, Load | Previous) else found
+    inner = [read for child in children(expr) for read in guarded_reads(child, conditions)]
+    return [*inner, (expr, conditions)] if isinstance(expr, Load | Previous) else inner
 
 
 def _check_access(
@@ -161,7 +169,7 @@ def _check_access(
     access: Load | Previous,
     conditions: tuple[Expr, ...],
     buffers: Mapping[str, Buffer],
-    found: Visits,
+    domain: IterationDomain,
     loops: Extents,
 ) -> None:
     shape = buffers[access.buffer].shape
@@ -181,13 +189,13 @@ def _check_access(
     for dim, (index, size) in enumerate(zip(access.indices, shape, strict=True)):
         _check_integral(block, index, buffers)
         match index:
-            case Var(name) if (limits := found.range(name)) is not None and limits[0] >= 0 and limits[1] < size:
+            case Var(name) if (limits := domain.range(name)) is not None and limits[0] >= 0 and limits[1] < size:
                 continue
             case Const(int(value)) if 0 <= value < size:
                 continue
         if any(isinstance(e, Load | Previous) for e in walk(index)):
             continue  # the values of an index tensor are data
-        limits = _limits(block, index, conditions, (0, size - 1), found, loops)
+        limits = _limits(block, index, conditions, (0, size - 1), domain, loops)
         if limits is None:
             raise _not_provable(block, f"that {expression(access)} is inside {access.buffer!r}")
         if limits[0] < 0 or limits[1] >= size:
@@ -214,13 +222,13 @@ def _limits(
     index: Expr,
     conditions: tuple[Expr, ...],
     allowed: tuple[int, int],
-    found: Visits,
+    domain: IterationDomain,
     loops: Extents,
 ) -> tuple[int, int] | None:
     """Least and greatest value of an index; exact where the first look is not within `allowed`."""
     ranges: dict[str, int] = {}
     for name in variables(index):
-        limits = found.range(name)
+        limits = domain.range(name)
         if limits is not None and limits[0] == 0:
             ranges[name] = limits[1] + 1
     rough = bounds(index, ranges)

@@ -33,7 +33,7 @@ def not_integral(index: Expr, dtype_of: Callable[[str], str]) -> Expr | None:
             pass
         case Op():
             return index
-    return next((found for arg in args if (found := not_integral(arg, dtype_of)) is not None), None)
+    return next((part for arg in args if (part := not_integral(arg, dtype_of)) is not None), None)
 
 
 def not_boolean(condition: Expr) -> bool:

@@ -13,10 +13,10 @@ def unique(name: str, taken: Collection[str], separator: str = "") -> str:
     >>> unique("s_local", {"s_local", "s_local2"})
     's_local3'
     """
-    found, n = name, 2
-    while found in taken:
-        found, n = f"{name}{separator}{n}", n + 1
-    return found
+    candidate, n = name, 2
+    while candidate in taken:
+        candidate, n = f"{name}{separator}{n}", n + 1
+    return candidate
 
 
 def fresh(program: Program, name: str) -> str:

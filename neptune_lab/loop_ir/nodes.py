@@ -288,15 +288,15 @@ def rebuild(expr: Expr, args: tuple[Expr, ...]) -> Expr:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """Every node of an expression, operands first."""
-    found: list[Expr] = []
-    _collect(expr, found)  # one list: a generator per node would pass each node through all those above it
-    return iter(found)
+    nodes: list[Expr] = []
+    _collect(expr, nodes)  # one list: a generator per node would pass each node through all those above it
+    return iter(nodes)
 
 
-def _collect(expr: Expr, found: list[Expr]) -> None:
+def _collect(expr: Expr, nodes: list[Expr]) -> None:
     for child in children(expr):
-        _collect(child, found)
-    found.append(expr)
+        _collect(child, nodes)
+    nodes.append(expr)
 
 
 def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:

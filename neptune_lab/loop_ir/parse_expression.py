@@ -62,9 +62,9 @@ class ExpressionReader:
             self._refuse(call, "no named arguments")
         match function, call.args:
             case "literal", (value, Word(dtype, False)) if dtype in DTYPES:
-                found = self.scalar(value)
-                if isinstance(found, Const):
-                    return Const(found.value, dtype)
+                constant = self.scalar(value)
+                if isinstance(constant, Const):
+                    return Const(constant.value, dtype)
             case "previous", (Item() as item, start):
                 initial = self.scalar(start)
                 if isinstance(initial, Const):

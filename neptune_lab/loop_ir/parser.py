@@ -176,8 +176,8 @@ class _Body:
         starts = [r for r in rows if r.accept("init")]
         if len(rows) - len(starts) != 1 or len(starts) > 1 or (starts and starts[0] is not rows[0]):
             raise refusal(block, "one store in its body, and before it at most one init", "make a block of each store")
-        found = [self._store(reader) for reader in rows]
-        return (found[0] if starts else None), found[-1]
+        stores = [self._store(reader) for reader in rows]
+        return (stores[0] if starts else None), stores[-1]
 
     def _store(self, reader: Reader) -> Store:
         target = reader.expression()

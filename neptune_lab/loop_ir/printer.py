@@ -135,8 +135,8 @@ class _Text:
 
 def usual_extent(binding: Expr, extents: Mapping[str, int]) -> int | None:
     """The extent of an iteration of which only the binding is stated: all values up to the greatest, if it is known."""
-    found = bounds(binding, extents)
-    return None if found is None else found[1] + 1
+    limits = bounds(binding, extents)
+    return None if limits is None else limits[1] + 1
 
 
 def _name(name: str) -> str:

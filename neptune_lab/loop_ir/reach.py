@@ -38,10 +38,10 @@ class Sum:
 
     def plus(self, other: Sum, times: int = 1) -> Sum:
         """self + times * other."""
-        found = dict(self.terms)
+        factors = dict(self.terms)
         for name, k in other.terms:
-            found[name] = found.get(name, 0) + times * k
-        terms = tuple(sorted((name, k) for name, k in found.items() if k))
+            factors[name] = factors.get(name, 0) + times * k
+        terms = tuple(sorted((name, k) for name, k in factors.items() if k))
         return Sum(terms, self.constant + times * other.constant)
 
 

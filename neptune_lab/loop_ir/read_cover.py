@@ -9,12 +9,12 @@ from math import prod
 
 import numpy as np
 
+from neptune_lab.loop_ir.iteration_domain import Extents, always, connected, digits_of, in_digits, points
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, add, mul, variables
 from neptune_lab.loop_ir.nodes import substitute as put
 from neptune_lab.loop_ir.reach import Sum, as_sum, upper_limit, without_gaps
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
-from neptune_lab.loop_ir.visits import Extents, always, connected, digits_of, in_digits, points
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ def _pairs(mine: list[Expr], others: list[Expr]) -> list[Expr]:
 
 def _touching(predicates: Iterable[Expr], names: set[str]) -> list[Expr]:
     """The predicates that are connected to `names`."""
-    left, found, grown = list(predicates), [], True
+    left, touching, grown = list(predicates), [], True
     names = set(names)
     while grown:
         grown = False
         for predicate in list(left):
             if variables(predicate) & names:
                 left.remove(predicate)
-                found.append(predicate)
+                touching.append(predicate)
                 names |= variables(predicate)
                 grown = True
-    return found
+    return touching
 
 
 def _line_covers(

@@ -50,12 +50,12 @@ def run_in_python(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[st
             node=block,
             help="undo the last step; Schedule.tag_table() shows every read",
         ) from error
-    found = {}
+    outputs = {}
     for name in program.outputs:
         buffer = program.buffer(name)
         values = [math.nan if v is None else v for v in buffers[name]]
-        found[name] = np.asarray(values, np.float64).reshape(buffer.shape)
-    return found
+        outputs[name] = np.asarray(values, np.float64).reshape(buffer.shape)
+    return outputs
 
 
 def python_source(program: Program) -> str:

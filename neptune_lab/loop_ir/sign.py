@@ -113,10 +113,10 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
         case Cast("bool", _):
             return _UNIT
         case Cast(dtype, arg):
-            found = of(arg)
+            inner = of(arg)
             # To whole numbers: towards 0, and what does not fit wraps around.
             return (
-                found if "float" in dtype else _within(ValueRange(*map(_towards_zero, (found.low, found.high))), dtype)
+                inner if "float" in dtype else _within(ValueRange(*map(_towards_zero, (inner.low, inner.high))), dtype)
             )
         case Op("mul", (a, b)) if _same(a, b):
             return _even_power(of(a), 2.0)
@@ -124,8 +124,8 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
             return _power(of(base), _constant(exponent))
         case Op("select", (_, a, b)):
             return of(a).hull(of(b))
-        case Op("guard", (a, _, stand_in)):
-            return of(a).hull(of(stand_in))
+        case Op("guard", (a, _, replacement)):
+            return of(a).hull(of(replacement))
         case Op(name, args):
             return _rule(name, [of(a) for a in args])
         case Load(buffer, _) | Previous(buffer, _, _):
@@ -133,9 +133,9 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
     return _ANY
 
 
-def _known(found: ValueRange) -> ValueRange:
+def _known(values: ValueRange) -> ValueRange:
     """The range without ends that are NaN, as those of -inf - (-inf) are."""
-    low, high = found.low, found.high
+    low, high = values.low, values.high
     return ValueRange(-_INF if math.isnan(low) else low, _INF if math.isnan(high) else high)
 
 
@@ -214,16 +214,16 @@ def _product(each: ValueRange, count: float) -> ValueRange:
     return ValueRange(low, each.high if each.high <= 1 else _bounded_power(each.high, count))
 
 
-def _within(found: ValueRange, dtype: str) -> ValueRange:
+def _within(values: ValueRange, dtype: str) -> ValueRange:
     """The range as a dtype holds it: whole numbers end somewhere, and wrap around where they would go on."""
     if dtype == "bool":
         return _UNIT
     if not dtype.startswith(("int", "uint")):
-        return found
+        return values
     limits = np.iinfo(dtype)
-    if found.low < limits.min or found.high > limits.max:
+    if values.low < limits.min or values.high > limits.max:
         return ValueRange(float(limits.min), float(limits.max))
-    return found
+    return values
 
 
 def _same(a: Expr, b: Expr) -> bool:
@@ -312,13 +312,13 @@ def _rule(name: str, args: Sequence[ValueRange]) -> ValueRange:
     if name in _RULES:
         return _known(_RULES[name](*args))
     if row.rising:
-        found = _known(ValueRange(_at(row, [a.low for a in args]), _at(row, [a.high for a in args])))
+        result = _known(ValueRange(_at(row, [a.low for a in args]), _at(row, [a.high for a in args])))
     elif row.formula is not None:
-        found = compose(row.formula, args, _rule, lambda value: ValueRange(value, value))
+        result = compose(row.formula, args, _rule, lambda value: ValueRange(value, value))
     else:
-        found = _ANY
+        result = _ANY
     least, most = row.within  # reached in floats
-    return ValueRange(max(found.low, least), min(found.high, most))
+    return ValueRange(max(result.low, least), min(result.high, most))
 
 
 def _at(row: ScalarOp, values: Sequence[float]) -> float:
@@ -332,5 +332,5 @@ def may_be_infinite(program: Program, expr: Expr, sign: int) -> bool:
     Every input of floats may hold infinities, and a product or a sum of finite values may overflow to one; only a range
     with a finite end rules it out.
     """
-    found = range_of(program, expr)
-    return found.high == _INF if sign > 0 else found.low == -_INF
+    values = range_of(program, expr)
+    return values.high == _INF if sign > 0 else values.low == -_INF

@@ -58,18 +58,18 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
 
 def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """`bounds` of `expr` where `condition` holds, (1, 0) where it never does: j + 8 is in [0, 7] where j < 0."""
-    found = bounds(expr, extents)
+    limits = bounds(expr, extents)
     match condition:
         case Op("not", (Op("not", (whole,)),)):
             return _where(whole, expr, extents)
         case Op("not", (Op(name, args),)) if name in NEGATION:
             condition = Op(NEGATION[name], args)
     match condition:
-        case Op(name, (a, b)) if found is not None and name in _SIGNS:
+        case Op(name, (a, b)) if limits is not None and name in _SIGNS:
             difference = Op("sub", (a, b))
             own, form, around = as_sum(expr), as_sum(difference), bounds(difference, extents)
             if own is None or form is None or around is None:
-                return found
+                return limits
             least, greatest = _SIGNS[name]
             low = around[0] if least is None else max(around[0], least)
             high = around[1] if greatest is None else min(around[1], greatest)
@@ -79,8 +79,8 @@ def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int
                 rest = own.plus(form, -sign)
                 if not rest.terms:
                     ends = sorted((sign * low + rest.constant, sign * high + rest.constant))
-                    return max(found[0], ends[0]), min(found[1], ends[1])
-    return found
+                    return max(limits[0], ends[0]), min(limits[1], ends[1])
+    return limits
 
 
 def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:
@@ -94,8 +94,8 @@ def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:
     if not any(isinstance(part, Cast) for part in walk(expr)):
         return expr
     plain = transform(expr, without)
-    found = [bounds(part, extents) for part in walk(plain)]
-    return plain if all(f is not None and -(2**31) <= f[0] <= f[1] < 2**31 for f in found) else expr
+    ranges = [bounds(part, extents) for part in walk(plain)]
+    return plain if all(f is not None and -(2**31) <= f[0] <= f[1] < 2**31 for f in ranges) else expr
 
 
 def exceeds_int32(program: Program) -> bool:
@@ -103,8 +103,8 @@ def exceeds_int32(program: Program) -> bool:
     for block in blocks(program):
         extents = {it.name: it.extent for it in block.iters}
         for part in walk(block.body.value):
-            found = bounds(part, extents) if isinstance(part, Op) else None
-            if found is not None and not -(2**31) <= found[0] <= found[1] < 2**31:
+            limits = bounds(part, extents) if isinstance(part, Op) else None
+            if limits is not None and not -(2**31) <= limits[0] <= limits[1] < 2**31:
                 return True
     return False
 

@@ -83,8 +83,8 @@ def start_before(program: Program, block: Block, depth: int) -> Program:
 def _bound(it: Iter, extents: Mapping[str, int], predicates: tuple[Expr, ...]) -> Expr | None:
     """The bound that an iteration needs beside `predicates`; None where it is in range anyway."""
     wanted = Op("lt", (it.binding, Const(it.extent)))
-    found = bounds(it.binding, extents)
-    if wanted in predicates or (found is not None and found[1] < it.extent):
+    limits = bounds(it.binding, extents)
+    if wanted in predicates or (limits is not None and limits[1] < it.extent):
         return None
     for predicate in predicates:
         limit, own = upper_limit(predicate), as_sum(it.binding)

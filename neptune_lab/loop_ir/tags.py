@@ -112,8 +112,8 @@ def _on_scalars(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that gives a scalar of its operands' dtype where NumPy gives an array without axes."""
 
     def call(*args: Any) -> Any:
-        found = function(*args)
-        return type(args[0])(found) if isinstance(found, np.ndarray) else found
+        value = function(*args)
+        return type(args[0])(value) if isinstance(value, np.ndarray) else value
 
     return call
 

@@ -88,19 +88,19 @@ def has_block(program: Program, name: str) -> bool:
 
 def depth_of(loops: tuple[Loop, ...], var: str) -> int:
     """How many of `loops`, outermost first, stand around the one called `var`, which is among them."""
-    return next(n for n, found in enumerate(loops) if found.var == var)
+    return next(n for n, loop in enumerate(loops) if loop.var == var)
 
 
 def find_loop(program: Program, block: str, loop: str) -> tuple[Path, Loop, tuple[Loop, ...]]:
     """Path, loop, and the loops around it, of the loop `loop` around the block `block`."""
     path, _, loops = find_block(program, block)
-    for depth, found in enumerate(loops):
-        if found.var == loop:
-            return path[: depth + 1], found, loops[:depth]
+    for depth, around in enumerate(loops):
+        if around.var == loop:
+            return path[: depth + 1], around, loops[:depth]
     raise ScheduleError(
         f"block {block!r} has no loop {loop!r} around it",
         node=block,
-        help=nearest(loop, [found.var for found in loops], f"loops around {block}"),
+        help=nearest(loop, [around.var for around in loops], f"loops around {block}"),
     )
 
 

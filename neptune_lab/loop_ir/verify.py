@@ -4,25 +4,25 @@ A program is legal if, under the loops and predicates around each block,
 
 1. names are unique and bound: blocks, buffers, the loops around a block, the variables of every expression;
 2. every access is inside its buffer;
-3. a reduction visits all of its reduced iterations for each element, each once, and starts there, or where a block of
-   its own writes the start value right before;
+3. for each element, a reduction folds all of its reduced iterations, each once, from a start value that it or another
+   block has written;
 4. every output is written at every element;
-5. every read finds what it reads: written before, complete, at all elements that are read.
+5. every element that is read was written before, and is complete.
 
-A scan buffer has an element per tag, so a read of a tag is as complete as any other; what a repair makes good is read
-by tag.  Each check is of a block, or of a reader and a writer, and is cached, so a step pays for what it changed.
+A scan buffer has an element per tag, so a read at a tag is complete, and a repair reads by tag.  Each check is of one
+block, or of a reader and a writer, and is cached, so that a schedule step only repeats the checks of what it changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.folds import check_fold, check_tags, domains
+from neptune_lab.loop_ir.folds import check_fold, check_tags, fold_sizes
 from neptune_lab.loop_ir.inside import reads_of, verify_bounds
+from neptune_lab.loop_ir.iteration_domain import Extents, extents_of, iteration_domain
 from neptune_lab.loop_ir.nodes import (
     Block,
     Expr,
@@ -33,6 +33,7 @@ from neptune_lab.loop_ir.nodes import (
     Var,
     bound_loops,
     loads,
+    reads,
     substitute,
     variables,
 )
@@ -40,16 +41,18 @@ from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.read_cover import Side, uncovered
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import PARTIAL, Role
-from neptune_lab.loop_ir.visits import Extents, extents_of, visits
 
 
 def verify(program: Program, definition: Program | None = None) -> None:
-    """Raise ScheduleError where `program` is not legal; see the text of this module for the rules.
+    """Checks that a program is legal; the module's docstring has the rules.
 
     Args:
-        program: any program whose phases are meant to be right (a naive fusion is not).
-        definition: the program before any step, which says how many elements each stage folds; without it, the number
-            of elements in tiles is not compared.
+        program: any program that is meant to be right (after naive fusion, it is not).
+        definition: the program before any step, which tells how many elements each stage folds; None: the number of
+            elements that tiles fold is not checked.
+
+    Raises:
+        ScheduleError: a rule is broken; `node` is the block.
     """
     _verified(program, definition)
 
@@ -57,71 +60,56 @@ def verify(program: Program, definition: Program | None = None) -> None:
 @lru_cache(maxsize=512)
 def _verified(program: Program, definition: Program | None) -> None:
     verify_bounds(program)
-    around = {s.name: (s, loops) for _, s, loops in tree.statements(program) if isinstance(s, Block)}
-    known = {} if definition is None else domains(program, definition)
-    for block, loops in around.values():
-        check_fold(block, extents_of(loops), known.get(block.name))
+    places = _Places(program)
+    sizes = {} if definition is None else fold_sizes(program, definition)
+    for block, loops in places.blocks:
+        check_fold(block, extents_of(loops), sizes.get(block.name))
         check_tags(block, loops)
-    paths = {s.name: path for path, s, _ in tree.statements(program) if isinstance(s, Block)}
-    order = {name: n for n, name in enumerate(around)}
-    writers: dict[str, list[Block]] = {}
-    for block, _ in around.values():
-        writers.setdefault(block.writes, []).append(block)
-    places = _Places(around, paths, order, writers, {b.name: b.shape for b in program.buffers})
-    for name, found in writers.items():
-        _check_writers(places, name, found)
+    for name, writers in places.writers.items():
+        _check_writers(places, name, writers)
     _check_outputs(program, places)
-    for block, _ in around.values():
+    for block, _ in places.blocks:
         for read, conditions in reads_of(block):
             _check_read(program, places, block, read, conditions)
 
 
 class _Places:
-    """Where every block is."""
+    """The blocks of a program in order, with the loops around each, and the blocks that write each buffer."""
 
-    def __init__(
-        self,
-        around: Mapping[str, tuple[Block, tuple[Loop, ...]]],
-        paths: Mapping[str, tree.Path],
-        order: Mapping[str, int],
-        writers: Mapping[str, list[Block]],
-        shapes: Mapping[str, tuple[int, ...]],
-    ) -> None:
-        self.around, self.paths, self.order, self.writers, self.shapes = around, paths, order, writers, shapes
-        self._extents = {name: extents_of(loops) for name, (_, loops) in around.items()}
-
-    def loops(self, block: Block) -> tuple[Loop, ...]:
-        return self.around[block.name][1]
+    def __init__(self, program: Program) -> None:
+        places = [(path, stmt, loops) for path, stmt, loops in tree.statements(program) if isinstance(stmt, Block)]
+        self.blocks = [(block, loops) for _, block, loops in places]
+        self.order = {block.name: n for n, (block, _) in enumerate(self.blocks)}
+        self.shapes = {buffer.name: buffer.shape for buffer in program.buffers}
+        self.writers: dict[str, list[Block]] = {}
+        for block, _ in self.blocks:
+            self.writers.setdefault(block.writes, []).append(block)
+        self._paths = {block.name: path for path, block, _ in places}
+        self._extents = {block.name: extents_of(loops) for block, loops in self.blocks}
 
     def extents(self, block: Block) -> Extents:
         return self._extents[block.name]
 
     def shared(self, a: Block, b: Block) -> tuple[Loop, ...]:
         """The loops that both blocks are in."""
-        p, q = self.paths[a.name], self.paths[b.name]
+        p, q = self._paths[a.name], self._paths[b.name]
         depth = 0
         while depth < min(len(p), len(q)) - 1 and p[depth] == q[depth]:
             depth += 1
-        return self.loops(a)[:depth]
+        return self.blocks[self.order[a.name]][1][:depth]
 
 
 # -- 3, 4: start values, outputs -----------------------------------------------------------------------------------
 
 
-def _starts(block: Block) -> bool:
-    """Whether the block writes its buffer without reading it."""
-    return not any(read.buffer == block.writes for read in loads(block.body.value))
-
-
-def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
-    """Formal statement: a buffer has one writer, and beside it at most a block that writes its start value (before
-    it), or the copy of the current to the previous value (role "retire")."""
-    starts = [b for b in found if b.role is Role.INITIAL]
-    others = [b for b in found if b.role is not Role.INITIAL]
+def _check_writers(places: _Places, buffer: str, writers: list[Block]) -> None:
+    """Formal statement: a buffer has one writer and at most one other block, before it, that writes its start value."""
+    starts = [b for b in writers if b.role is Role.INITIAL]
+    others = [b for b in writers if b.role is not Role.INITIAL]
     if len(others) > 1 or len(starts) > 1:
-        names = " and ".join(b.name for b in found)
+        names = " and ".join(b.name for b in writers)
         raise ScheduleError(
-            f"{names} all write {buffer!r}", node=found[0].name, help="let each stage write its own tensor"
+            f"{names} all write {buffer!r}", node=writers[0].name, help="let each stage write its own tensor"
         )
     if not others:
         return
@@ -129,9 +117,9 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
     if block.role is Role.SCAN or (block.init is not None and not starts):
         return
     if not starts:
-        if block.is_reduction or not _starts(block):
+        if block.is_reduction or reads(block, block.writes):
             raise ScheduleError(
-                f"block {block.name!r} folds into {buffer!r}, which nothing starts",
+                f"block {block.name!r} folds into {buffer!r}, which has no start value",
                 node=block.name,
                 help="undo the step, and try another order of steps",
             )
@@ -139,7 +127,7 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
     start = starts[0]
     if places.order[start.name] > places.order[block.name]:
         raise ScheduleError(
-            f"block {start.name!r} would write the start value of {buffer!r} behind {block.name!r}, which folds it",
+            f"block {start.name!r} would write the start value of {buffer!r} after {block.name!r}, which folds into it",
             node=start.name,
             help=f"keep {start.name!r} before {block.name!r}",
         )
@@ -155,8 +143,8 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
             node=start.name,
             help=f"keep {start.name!r} before loop {inside[0]!r}",
         )
-    idle = visits(block.iters, block.predicates, places.extents(block)).idle
-    again = [var for var in idle if var not in {x.var for x in shared}]
+    repeating = iteration_domain(block.iters, block.predicates, places.extents(block)).repeating
+    again = [var for var in repeating if var not in {x.var for x in shared}]
     if again:
         raise ScheduleError(
             f"block {block.name!r} would fold again in every iteration of loop {again[0]!r}, and {start.name!r} writes "
@@ -177,10 +165,10 @@ def _check_writers(places: _Places, buffer: str, found: list[Block]) -> None:
 def _check_outputs(program: Program, places: _Places) -> None:
     for name in program.outputs:
         shape = program.buffer(name).shape
-        found = [b for b in places.writers.get(name, []) if b.role is not Role.INITIAL]
-        if not found:
+        writers = [b for b in places.writers.get(name, []) if b.role is not Role.INITIAL]
+        if not writers:
             raise ScheduleError(f"no block writes the output {name!r}", help="undo the step that removed it")
-        block = found[0]
+        block = writers[0]
         axes = tuple((f"index {n}", size) for n, size in enumerate(shape))
         whole = Side(tuple(Var(axis) for axis, _ in axes), (), axes)
         missing = uncovered(whole, _written(places, block), frozenset())
@@ -212,7 +200,7 @@ def _written_by(block: Block, loops: Extents) -> Side:
 
 
 def bounds_of_store(block: Block, loops: Extents) -> tuple[Expr, ...]:
-    """The predicates under which a block stores: a tiled reduction writes its start value past the end as well."""
+    """The predicates under which a block stores; a tiled reduction stores its start value past the end too."""
     if block.role not in PARTIAL:
         return block.predicates
     folded = folded_loops(block)
@@ -234,18 +222,18 @@ def _check_read(
     around both, and for each value of these loops the positions p are among the positions q."""
     if read.buffer in program.inputs:
         return
-    found = places.writers.get(read.buffer, [])
-    if not found:
+    writers = places.writers.get(read.buffer, [])
+    if not writers:
         raise ScheduleError(
             f"block {reader.name!r} reads {read.buffer!r}, which nothing writes",
             node=reader.name,
             help="undo the step, and try another order of steps",
         )
-    if any(b.role is Role.RETIRE for b in found):
-        _check_previous_value(places, reader, read, found)
+    if any(b.role is Role.RETIRE for b in writers):
+        _check_previous_value(places, reader, read, writers)
         return
-    others = [b for b in found if b.role is not Role.INITIAL and b.name != reader.name]
-    if reader in found:
+    others = [b for b in writers if b.role is not Role.INITIAL and b.name != reader.name]
+    if reader in writers:
         _check_own_read(reader, read)
         return
     for writer in others:
@@ -283,8 +271,8 @@ def _check_covered(
     missing = uncovered(wanted, written, around)
     if missing is not None and conditions:
         env = {it.name: it.binding for it in reader.iters}
-        made = tuple(substitute(c, env) for c in conditions)
-        missing = uncovered(replace(wanted, predicates=(*wanted.predicates, *made)), written, around)
+        in_loops = tuple(substitute(c, env) for c in conditions)
+        missing = uncovered(replace(wanted, predicates=(*wanted.predicates, *in_loops)), written, around)
     if missing is not None and uncovered(_anywhere(wanted, places.shapes[read.buffer]), written, around) is None:
         return
     if missing is not None:
@@ -299,15 +287,15 @@ def _check_covered(
 
 
 def _anywhere(side: Side, shape: tuple[int, ...]) -> Side:
-    """All that an access may touch if nothing is known of the indices that are no sums of loops, as those that depend
-    on data: such an index takes every value of its dimension."""
+    """The access with each index that is not a sum of loops (because it depends on data, for example) replaced by all
+    values of its dimension."""
     open_ = {n: f"index {n}" for n, index in enumerate(side.indices) if as_sum(index) is None}
     indices = tuple(Var(open_[n]) if n in open_ else index for n, index in enumerate(side.indices))
     return Side(indices, side.predicates, (*side.loops, *((name, shape[n]) for n, name in open_.items())))
 
 
 def _check_own_read(reader: Block, read: Load | Previous) -> None:
-    """Formal statement: a block reads its own buffer at the element that it writes; of a scan, at the tag before."""
+    """Formal statement: a reduction reads its own buffer at the element that it writes; a scan, at the previous tag."""
     own = reader.body.indices
     if read.indices == own and (reader.is_reduction or reader.role is Role.SCAN):
         return
@@ -318,11 +306,11 @@ def _check_own_read(reader: Block, read: Load | Previous) -> None:
     )
 
 
-def _check_previous_value(places: _Places, reader: Block, read: Load | Previous, found: list[Block]) -> None:
-    """Formal statement: inside the loop that hands values on, the previous value is read before it becomes the current
-    one; behind it, it is the last one."""
-    step = next(b for b in found if b.role is Role.RETIRE)
-    starts = [b for b in found if b.role is Role.INITIAL]
+def _check_previous_value(places: _Places, reader: Block, read: Load | Previous, writers: list[Block]) -> None:
+    """Formal statement: inside the rolling loop, the previous value is read before the block of role "retire" replaces
+    it; after the loop, it is the last value."""
+    step = next(b for b in writers if b.role is Role.RETIRE)
+    starts = [b for b in writers if b.role is Role.INITIAL]
     (handed,) = loads(step.body.value)
     current = places.writers[handed.buffer][0]
     rolling = places.shared(step, current)
@@ -331,10 +319,10 @@ def _check_previous_value(places: _Places, reader: Block, read: Load | Previous,
     late = places.order[reader.name] > places.order[step.name]
     if inside == late or not starts:
         raise ScheduleError(
-            f"block {reader.name!r} would read {read.buffer!r} {'after' if inside else 'before'} {step.name!r} hands "
-            "the current value on",
+            f"block {reader.name!r} would read {read.buffer!r} {'after' if inside else 'before'} {step.name!r} "
+            "replaces it by the current value",
             node=reader.name,
-            help=f"keep {reader.name!r} {'before' if inside else 'behind'} {step.name!r}",
+            help=f"keep {reader.name!r} {'before' if inside else 'after'} {step.name!r}",
         )
     if inside and places.order[starts[0].name] > places.order[reader.name]:
         raise ScheduleError(

@@ -17,6 +17,7 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read
 from neptune_lab.loop_ir.dimensions import dimensions
+from neptune_lab.loop_ir.iteration_domain import iteration_domain
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import (
     Block,
@@ -38,7 +39,6 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.simplify import bounds, simplify
-from neptune_lab.loop_ir.visits import visits
 
 
 def loop_ref(ref: str) -> tuple[str, str]:
@@ -81,7 +81,7 @@ class _Anchor:
     def covers(self, *iters: Iter) -> bool:
         """Whether iterations so bound, over the anchor's loops, take all of their values, in every combination, and no
         other ones, where the anchor runs."""
-        found = visits(iters, self.block.predicates, tuple(self.extents.items()))
+        found = iteration_domain(iters, self.block.predicates, tuple(self.extents.items()))
         return not found.unknown and all(
             group.ranges == tuple((0, it.extent - 1) for name in group.iters for it in iters if it.name == name)
             and group.count == prod(high - low + 1 for low, high in group.ranges)
@@ -176,7 +176,9 @@ def align(program: Program, block: Block, target: tree.Path) -> Alignment:
 
 def _uncovered(block: Block, it: Iter, anchor: _Anchor, buffer: str, dim: int) -> str:
     """Why an anchor does not do for an iteration, in words."""
-    there = visits((replace(it, binding=anchor.value),), anchor.block.predicates, tuple(anchor.extents.items()))
+    there = iteration_domain(
+        (replace(it, binding=anchor.value),), anchor.block.predicates, tuple(anchor.extents.items())
+    )
     limits = there.range(it.name)
     span = expression(anchor.value) if limits is None else f"{limits[0]} to {limits[1]}"
     if limits is not None and there.groups[0].count < limits[1] - limits[0] + 1:

@@ -8,10 +8,10 @@ from math import inf, prod
 import numpy as np
 
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.iteration_domain import evaluate
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, loads, transform, walk
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import stores
-from neptune_lab.loop_ir.visits import evaluate
 
 
 @dataclass(frozen=True, slots=True)

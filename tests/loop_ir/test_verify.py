@@ -65,7 +65,7 @@ def test_a_reduction_that_is_computed_again_starts_again():
 def test_a_start_value_stays_before_its_fold():
     sch = small.schedule(small.late_reader(4, 6))
     sch.decompose_reduction("s", "s.i")
-    refuses(sch, lambda: sch.fuse_under("s_start", "s.i"), "start value of 's' behind 's'")
+    refuses(sch, lambda: sch.fuse_under("s_start", "s.i"), "start value of 's' after 's'")
 
 
 def test_a_split_after_a_rolling_update_inside_it():
@@ -152,7 +152,7 @@ BROKEN: dict[str, tuple[str, Callable[[Program], Program]]] = {
             buffers=(*p.buffers, Buffer("z", (3,), "float32")),
         ),
     ),
-    "no start value": ("which nothing starts", lambda p: change(p, "s", lambda b: replace(b, init=None))),
+    "no start value": ("which has no start value", lambda p: change(p, "s", lambda b: replace(b, init=None))),
     "a wrong rank": (
         "with 1 indices; it has 2 dimensions",
         lambda p: change(p, "o", lambda b: replace(b, body=replace(b.body, value=Load("e", (Var("i"),))))),

@@ -1,8 +1,9 @@
-"""Which points of its iterations a block visits, under the loops around it and its predicates, and how often.
+"""The iteration domain of a block: which values its iteration variables take, under its loops and predicates, and how
+often.
 
-Iterations that share no loop and no predicate are independent, so each group of connected ones is looked at alone: an
-index that is a sum of loops by its steps (`reach`), any other group point by point.  Loops that were fused are taken
-apart into digits first (`ij // 8` and `ij % 8` are two loops), so that few groups need their points.
+Iteration variables that share no loop and no predicate are independent, so each group of connected ones is analysed
+separately: one variable that is a sum of loops by its steps (`reach`), any other group by enumerating its points.
+Fused loops are first split into digits (`ij // 8` and `ij % 8` are two loops), so that few groups are enumerated.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from neptune_lab.loop_ir.reach import as_sum, upper_limit, without_gaps
 from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 
-# The most points of one group that are looked at.
+# The most points of one group that are enumerated.
 LIMIT = 1 << 21
 
 Points: TypeAlias = npt.NDArray[np.int64]
@@ -30,15 +31,15 @@ Extents: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VisitGroup:
-    """Connected iterations and what is visited of them.
+class DomainGroup:
+    """The domain of connected iteration variables.
 
     Args:
-        iters: their names.
-        loops: the loops of extent 2 and more that they and their predicates run along, fused ones whole.
-        ranges: the least and the greatest value of each.
-        points: the distinct points that are visited, one row each; None where it is all of the range of a single one.
-        once: each point is visited by one value of the loops only.
+        iters: the names of the variables.
+        loops: the loops of extent 2 and more in their bindings and predicates; a fused loop counts as one.
+        ranges: the least and the greatest value of each variable.
+        points: the distinct points, int64[points, variables]; None: all values in the range of a single variable.
+        once: each point occurs for one value of the loops only.
     """
 
     iters: tuple[str, ...]
@@ -49,40 +50,40 @@ class VisitGroup:
 
     @property
     def count(self) -> int:
-        """How many distinct points are visited."""
+        """How many distinct points there are."""
         if self.points is not None:
             return len(self.points)
         return prod(high - low + 1 for low, high in self.ranges)
 
     def counts(self, names: Iterable[str]) -> tuple[int, int, int]:
-        """(how many distinct points of the iterations `names`, the fewest and the most points of the others at one)."""
+        """How many distinct points the variables `names` have; the fewest and the most points of the others at one."""
         at = [n for n, name in enumerate(self.iters) if name in set(names)]
         if self.points is None or not at:
             return (1, self.count, self.count) if not at else (self.count, 1, 1)
-        _, found = np.unique(_codes(self.points[:, at]), return_counts=True)
-        return len(found), int(found.min()), int(found.max())
+        _, counts = np.unique(_codes(self.points[:, at]), return_counts=True)
+        return len(counts), int(counts.min()), int(counts.max())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Visits:
-    """What a block visits.
+class IterationDomain:
+    """The domain of all iteration variables of a block.
 
     Args:
-        groups: of its iterations; None where a group has too many points, or an index is not arithmetic of loops.
-        idle: loops of extent 2 and more that no iteration runs along: the block does the same again.
-        unknown: the iterations that could not be judged.
+        groups: the connected variables whose domain is known.
+        repeating: loops of extent 2 and more on which no variable depends: they repeat the block.
+        unknown: the other variables: a group has too many points, or a binding is not arithmetic of loops.
     """
 
-    groups: tuple[VisitGroup, ...]
-    idle: tuple[str, ...]
+    groups: tuple[DomainGroup, ...]
+    repeating: tuple[str, ...]
     unknown: tuple[str, ...] = ()
 
-    def group(self, name: str) -> VisitGroup | None:
-        """The group of an iteration."""
+    def group(self, name: str) -> DomainGroup | None:
+        """The group of a variable; None if its domain is unknown."""
         return next((g for g in self.groups if name in g.iters), None)
 
     def range(self, name: str) -> tuple[int, int] | None:
-        """Least and greatest value of an iteration; None where unknown."""
+        """Least and greatest value of a variable; None if unknown."""
         group = self.group(name)
         return None if group is None else group.ranges[group.iters.index(name)]
 
@@ -93,8 +94,14 @@ def extents_of(loops: Iterable[Loop]) -> Extents:
 
 
 @lru_cache(maxsize=4096)
-def visits(iters: tuple[Iter, ...], predicates: tuple[Expr, ...], loops: Extents) -> Visits:
-    """What a block with these iterations and predicates visits under these loops."""
+def iteration_domain(iters: tuple[Iter, ...], predicates: tuple[Expr, ...], loops: Extents) -> IterationDomain:
+    """The domain of a block with these iteration variables and predicates.
+
+    Args:
+        iters: the variables, bound to expressions over the loops.
+        predicates: conditions over the loops under which the block runs.
+        loops: names and extents of the loops around it, outermost first.
+    """
     wide = {var: extent for var, extent in loops if extent > 1}
     unit: dict[str, Expr] = {var: Const(0) for var, extent in loops if extent == 1}
     bindings = [simplify(substitute(it.binding, unit), wide) for it in iters]
@@ -105,7 +112,7 @@ def visits(iters: tuple[Iter, ...], predicates: tuple[Expr, ...], loops: Extents
     kept = [simplify(in_digits(p, digits), sizes) for p in kept]
     home = {digit: var for var, parts in digits.items() for digit, _, _ in parts}
 
-    groups: list[VisitGroup] = []
+    groups: list[DomainGroup] = []
     unknown: list[str] = []
     used: set[str] = set()
     for members, bounds_, names in connected(bindings, kept):
@@ -113,28 +120,29 @@ def visits(iters: tuple[Iter, ...], predicates: tuple[Expr, ...], loops: Extents
         if not members:
             continue
         around = frozenset(home.get(name, name) for name in own)
-        found = _group([iters[n].name for n in members], [bindings[n] for n in members], bounds_, own, around)
-        if found is None:
-            unknown += [iters[n].name for n in members]
+        members_names = [iters[n].name for n in members]
+        group = _group(members_names, [bindings[n] for n in members], bounds_, own, around)
+        if group is None:
+            unknown += members_names
         else:
-            groups.append(found)
+            groups.append(group)
         used |= around
-    return Visits(tuple(groups), tuple(var for var in wide if var not in used), tuple(unknown))
+    return IterationDomain(tuple(groups), tuple(var for var in wide if var not in used), tuple(unknown))
 
 
 def always(predicate: Expr, extents: Mapping[str, int]) -> bool:
-    """Whether `a < limit` or `a <= limit` holds for all values of the loops."""
+    """Whether a predicate is `a < limit` or `a <= limit` and holds for all values of the loops."""
     match predicate:
         case Const(value):
             return bool(value)
         case Op("lt" | "le" as name, (a, Const(int(limit)))):
-            found = bounds(a, extents)
-            return found is not None and found[1] < limit + (name == "le")
+            limits = bounds(a, extents)
+            return limits is not None and limits[1] < limit + (name == "le")
     return False
 
 
 def connected(values: list[Expr], predicates: list[Expr]) -> list[tuple[list[int], list[Expr], list[str]]]:
-    """Groups of values and predicates that share variables: (numbers of values, predicates, variables), in order."""
+    """Groups of values and predicates that share variables: (positions of values, predicates, variables), in order."""
     groups: list[tuple[list[int], list[Expr], list[str]]] = []
     for number, (expr, is_value) in enumerate([(v, True) for v in values] + [(p, False) for p in predicates]):
         names = sorted(variables(expr))
@@ -143,7 +151,7 @@ def connected(values: list[Expr], predicates: list[Expr]) -> list[tuple[list[int
             [] if is_value else [expr],
             names,
         )
-        apart = []
+        separate = []
         for group in groups:
             if set(group[2]) & set(names):
                 mine = (
@@ -152,29 +160,29 @@ def connected(values: list[Expr], predicates: list[Expr]) -> list[tuple[list[int
                     group[2] + [n for n in mine[2] if n not in group[2]],
                 )
             else:
-                apart.append(group)
-        groups = [*apart, mine]
+                separate.append(group)
+        groups = [*separate, mine]
     return groups
 
 
 def _group(
     names: list[str], values: list[Expr], predicates: list[Expr], sizes: dict[str, int], loops: frozenset[str]
-) -> VisitGroup | None:
-    if len(values) == 1 and (found := _line(values[0], predicates, sizes)) is not None:
-        return VisitGroup(tuple(names), loops, (found,), None, True)
+) -> DomainGroup | None:
+    if len(values) == 1 and (limits := _range_without_gaps(values[0], predicates, sizes)) is not None:
+        return DomainGroup(tuple(names), loops, (limits,), None, True)
     table = points(values, predicates, sizes)
     if table is None:
         return None
     if not len(table):
-        return VisitGroup(tuple(names), loops, tuple((0, -1) for _ in names), table, True)
+        return DomainGroup(tuple(names), loops, tuple((0, -1) for _ in names), table, True)
     _, first = np.unique(_codes(table), return_index=True)
     distinct = table[first]
     ranges = tuple((int(a), int(b)) for a, b in zip(distinct.min(axis=0), distinct.max(axis=0), strict=True))
-    return VisitGroup(tuple(names), loops, ranges, distinct, len(distinct) == len(table))
+    return DomainGroup(tuple(names), loops, ranges, distinct, len(distinct) == len(table))
 
 
 def _codes(table: Points) -> Points:
-    """One number per row, equal where the rows are, which are sorted as fast as numbers are."""
+    """One number per row, equal only for equal rows: numbers are sorted faster than rows."""
     if not len(table):
         return np.zeros(0, np.int64)
     spans = [int(n) for n in table.max(axis=0) - table.min(axis=0) + 1]
@@ -184,27 +192,36 @@ def _codes(table: Points) -> Points:
     return (table - table.min(axis=0)) @ steps
 
 
-def _line(value: Expr, predicates: list[Expr], sizes: dict[str, int]) -> tuple[int, int] | None:
-    """The range of a sum of loops that visits each value once, where every predicate bounds just this sum."""
+def _range_without_gaps(value: Expr, predicates: list[Expr], sizes: dict[str, int]) -> tuple[int, int] | None:
+    """The range of a sum of loops that takes each value once; None if it is none, or if a predicate bounds anything but
+    this sum."""
     form = as_sum(value)
-    found = None if form is None else without_gaps(form, sizes)
-    if form is None or found is None or not found.once or {name for name, _ in form.terms} != set(sizes):
+    reach = None if form is None else without_gaps(form, sizes)
+    if form is None or reach is None or not reach.once or {name for name, _ in form.terms} != set(sizes):
         return None
-    high = found.high
+    high = reach.high
     for predicate in predicates:
         limit = upper_limit(predicate)
         if limit is None:
             return None
-        apart = limit[0].plus(form, -1)
-        if apart.terms:
+        difference = limit[0].plus(form, -1)
+        if difference.terms:
             return None
-        high = min(high, limit[1] - 1 - apart.constant)
-    return (found.low, high) if found.low <= high else None
+        high = min(high, limit[1] - 1 - difference.constant)
+    return (reach.low, high) if reach.low <= high else None
 
 
 def points(values: list[Expr], predicates: list[Expr], sizes: Mapping[str, int]) -> Points | None:
-    """One row of values for each point of the loops where the predicates hold; None where there are too many, or where
-    an expression is not arithmetic of loops."""
+    """The values at each point of the loops at which the predicates hold.
+
+    Args:
+        values: index expressions over the loops.
+        predicates: conditions over the loops.
+        sizes: the extents of the loops.
+
+    Returns:
+        int64[points, values]; None if there are more than `LIMIT` points, or an expression is not arithmetic of loops.
+    """
     names = list(sizes)
     if prod(sizes.values()) > LIMIT:
         return None
@@ -223,9 +240,12 @@ def points(values: list[Expr], predicates: list[Expr], sizes: Mapping[str, int])
 
 
 def evaluate(expr: Expr, env: Mapping[str, Points]) -> Points:
-    """An index or a condition over arrays of its variables; KeyError for what is not arithmetic of them.
+    """An index or a condition over arrays of its variables.
 
     Functions of floats are left out: kernels round their results to float32.
+
+    Raises:
+        KeyError: a variable without an array, or an operation that is not arithmetic of integers.
     """
     match expr:
         case Const(value):
@@ -240,11 +260,11 @@ def evaluate(expr: Expr, env: Mapping[str, Points]) -> Points:
 # -- fused loops ---------------------------------------------------------------------------------------------
 
 # Digits of a loop: name, step and size of each, the smallest step first.
-Parts: TypeAlias = tuple[tuple[str, int, int], ...]
+Digits: TypeAlias = tuple[tuple[str, int, int], ...]
 
 
-def digits_of(exprs: list[Expr], extents: Mapping[str, int]) -> tuple[dict[str, Parts], dict[str, int]]:
-    """The loops that are only divided by sizes that divide each other, as digits; and the sizes of all loops then.
+def digits_of(exprs: list[Expr], extents: Mapping[str, int]) -> tuple[dict[str, Digits], dict[str, int]]:
+    """Splits each loop that is divided by sizes which divide each other; also returns the extents of the new loops.
 
     `ij // 8` and `ij % 8` of a loop of 32: the digits are 8 of step 1 and 4 of step 8.
     """
@@ -256,7 +276,7 @@ def digits_of(exprs: list[Expr], extents: Mapping[str, int]) -> tuple[dict[str, 
                     cuts.setdefault(name, set()).add(size)
                 case Op("floormod", (Op("floordiv", (Var(name), Const(int(a)))), Const(int(b)))):
                     cuts.setdefault(name, set()).update((a, a * b))
-    found: dict[str, Parts] = {}
+    digits: dict[str, Digits] = {}
     sizes = dict(extents)
     for name, wanted in cuts.items():
         if name not in extents:
@@ -266,15 +286,15 @@ def digits_of(exprs: list[Expr], extents: Mapping[str, int]) -> tuple[dict[str, 
         if any(s <= 0 for s in wanted) or any(b % a for a, b in pairwise(steps)):
             continue
         parts = tuple((f"{name}@{a}", a, b // a) for a, b in pairwise(steps) if b > a)
-        found[name] = parts
+        digits[name] = parts
         del sizes[name]
         sizes.update((digit, size) for digit, _, size in parts)
-    return found, sizes
+    return digits, sizes
 
 
 def steps_along(expr: Expr, loops: Extents) -> list[tuple[str, int]] | None:
-    """The steps that an index takes along the loops, outermost first, a fused loop digit by digit; None where it is no
-    sum of loops and digits.
+    """The steps that an index takes along the loops, outermost first, a fused loop digit by digit; None if the index is
+    not a sum of loops and digits.
 
     >>> steps_along(Op("floormod", (Var("ij"), Const(8))), (("k", 4), ("ij", 32)))
     [('ij', 1)]
@@ -285,15 +305,16 @@ def steps_along(expr: Expr, loops: Extents) -> list[tuple[str, int]] | None:
     form = as_sum(simplify(in_digits(value, digits), sizes))
     if form is None:
         return None
-    found = []
+    steps = []
     for var in wide:
         for name in [d for d, _, _ in reversed(digits[var])] if var in digits else [var]:
             if factor := form.factor(name):
-                found.append((var, factor))
-    return found
+                steps.append((var, factor))
+    return steps
 
 
-def in_digits(expr: Expr, digits: Mapping[str, Parts]) -> Expr:
+def in_digits(expr: Expr, digits: Mapping[str, Digits]) -> Expr:
+    """`expr` over the digits of split loops instead of the loops themselves."""
     match expr:
         case Op("floormod", (Op("floordiv", (Var(name), Const(int(a)))), Const(int(b)))) if name in digits:
             return _sum((d, s // a) for d, s, _ in digits[name] if a <= s < a * b)
