@@ -1,8 +1,8 @@
 """Affine forms of index expressions, and a small prover of inequalities between them.
 
 A form is `constant + sum of coefficient * atom`; an atom is a variable or an expression that is not affine (a floor
-division, a remainder, a minimum, a maximum, a product of variables).  Bounds of loops are compared as forms, so that
-what occurs on both sides cancels: `i0 <= i0+1` needs no interval of `i0`.
+division, a remainder, a minimum, a maximum, a product of variables).  Loop bounds are compared as forms, so that equal
+terms cancel: `i0 <= i0+1` needs no interval of `i0`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Affine:
     constant: int
 
     def coefficient(self, atom: IndexExpr) -> int:
-        """How often `atom` is counted; 0 where it does not occur."""
+        """The coefficient of `atom`; 0 if it does not occur."""
         return next((k for a, k in self.terms if a == atom), 0)
 
     def __add__(self, other: Affine | int) -> Affine:
@@ -42,7 +42,7 @@ class Affine:
         return self * -1
 
     def without(self, atom: IndexExpr) -> Affine:
-        """The form with the term of `atom` gone."""
+        """The form without the term of `atom`."""
         return Affine(tuple((a, k) for a, k in self.terms if a != atom), self.constant)
 
 
@@ -54,7 +54,7 @@ def _form(terms: Iterable[tuple[IndexExpr, int]], constant: int) -> Affine:
 
 
 def affine(expr: IndexExpr) -> Affine:
-    """The form of an index expression.
+    """The affine form of an index expression.
 
     >>> affine(Arith("+", Arith("*", Arith("+", Name("i"), Int(1)), Int(4)), Name("j")))
     Affine(terms=((Name(name='i'), 4), (Name(name='j'), 1)), constant=4)
@@ -100,7 +100,7 @@ def expression(form: Affine) -> IndexExpr:
 
 
 def floor_divide(form: Affine, divisor: int) -> Affine:
-    """`form // divisor`, for a positive divisor: what divides comes out of the division.
+    """`form // divisor`, for a positive divisor; terms that it divides are taken out of the division.
 
     >>> floor_divide(affine(Arith("+", Arith("*", Name("i"), Int(8)), Int(11))), 4)
     Affine(terms=((Name(name='i'), 2),), constant=2)
@@ -122,14 +122,14 @@ def bound(form: Affine, env: Env) -> Interval:
 
 
 def is_nonnegative(form: Affine, env: Env) -> bool:
-    """Whether `form >= 0` is proven for all values of the variables; False where it is not known.
+    """Whether `form >= 0` is proven for all values of the variables; False if it is not known.
 
     By intervals, then by cases of a minimum or maximum, then without floor divisions: for integers, n // d >= m is
     n >= d * m, and n // d <= m is n <= d * m + d - 1.
     """
     if bound(form, env).lo >= 0:
         return True
-    # A choice that must hold in both cases comes first: what follows may then differ from case to case.
+    # Atoms for which both cases must hold come first: the rest of the proof may then differ between the cases.
     for both in (True, False):
         for atom, k in form.terms:
             if isinstance(atom, Arith) and atom.op in ("min", "max") and ((atom.op == "min") == (k > 0)) == both:
@@ -150,12 +150,12 @@ def is_at_most(a: IndexExpr, b: IndexExpr, env: Env) -> bool:
 
 
 def minimum(a: IndexExpr, b: IndexExpr, env: Env) -> IndexExpr:
-    """The smaller of two, without what is proven to be no smaller; `a` where both are the same."""
+    """`min(a, b)` without operands that are proven to be no smaller than another; `a` if both are equal."""
     return _extremum("min", a, b, env)
 
 
 def maximum(a: IndexExpr, b: IndexExpr, env: Env) -> IndexExpr:
-    """The greater of two, without what is proven to be no greater; `a` where both are the same."""
+    """`max(a, b)` without operands that are proven to be no greater than another; `a` if both are equal."""
     return _extremum("max", a, b, env)
 
 

@@ -1,4 +1,4 @@
-"""Intervals of index expressions: where can a slice start, so does its tile reach past the end of its tensor?"""
+"""Intervals of index expressions, which show whether a tile can reach past the end of its tensor."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def grid_env(kernel: Kernel) -> dict[str, Interval]:
 def loop_interval(loop: For, env: Env) -> Interval:
     """The values that the variable of `loop` takes, over all values of the variables around it.
 
-    A loop that never runs gets the one value of its lower bound, which keeps every interval non-empty.
+    For a loop that never runs it holds the lower bound, so that no interval is empty.
     """
     lo = interval(loop.start, env).lo
     return Interval(lo, max(lo, interval(loop.stop, env).hi - 1))
 
 
 def interval(expr: IndexExpr, env: Env) -> Interval:
-    """An interval that holds every value of `expr`; exact where each variable occurs once.
+    """An interval that holds every value of `expr`; exact if each variable occurs once.
 
     >>> interval(Arith("+", Arith("*", Name("i0"), Int(128)), Int(3)), {"i0": Interval(0, 1)})
     Interval(lo=3, hi=131)

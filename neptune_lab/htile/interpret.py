@@ -1,8 +1,8 @@
-"""The meaning of HTile IR, in NumPy: slow, and as plain as it can be.
+"""Interprets HTile IR in NumPy: the definition of its meaning, simple and slow.
 
-Each tensor is one array of its full shape and a tile is what its index selects.  On-chip tensors are arrays too, fresh
-in each program instance and full of NaN, so that a read of an element that was not written, or is past the end, gives
-NaN in the result.
+Each tensor is one array of its full shape, and a tile is what its index selects.  On-chip tensors are arrays too, new
+in each program instance and full of NaN, so that reading an element that was not stored, or is past the end, gives NaN
+in the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import evaluate, written_tensors
+from neptune_lab.htile.walk import evaluate, tile_dims, written_tensors
 from neptune_lab.scalar_ops import NUMPY
 from neptune_lab.strict.dtypes import FLOATS
 
@@ -34,15 +34,18 @@ def interpret(
     Args:
         program: a verified program.
         inputs: an array for each name in `program.inputs`, of the tensor's shape.
-        dtype: compute with this float dtype ("float64") in place of the float dtypes that the program states.
+        dtype: a float dtype, "float64" for example, that replaces the program's float dtypes; None: as stated.
 
     Returns:
-        The outputs by name; bfloat16 comes back as float32 with the values that bfloat16 can hold.
+        The outputs by name, of the tensors' shapes and dtypes; bfloat16 as float32 with values of bfloat16.
+
+    Raises:
+        TileError: an input is missing or has another shape.
     """
     for name in program.inputs:
-        found = None if name not in inputs else np.shape(inputs[name])
-        if found != program.tensor(name).shape:
-            raise TileError(f"input {name} has shape {found}; expected {program.tensor(name).shape}")
+        shape = None if name not in inputs else np.shape(inputs[name])
+        if shape != program.tensor(name).shape:
+            raise TileError(f"input {name} has shape {shape}; expected {program.tensor(name).shape}")
     machine = _Machine(program, inputs, dtype)
     with np.errstate(all="ignore"):
         for kernel in program.kernels:
@@ -130,7 +133,7 @@ class _Machine:
 
     def positions(self, indices: tuple[ir.Index, ...], shape: tuple[int, ...]) -> tuple[list[Array], Array]:
         """Along each dimension of the tensor, the position of each element of the tile; and whether it exists."""
-        rank = sum(isinstance(index, ir.Slice | ir.NewAxis) for index in indices)
+        rank = len(tile_dims(indices))
         where: list[Array] = []
         dim = 0
         for index in indices:

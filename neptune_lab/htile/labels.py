@@ -1,8 +1,8 @@
-"""Labels of statements in a text of a tile program: the node id and the origin, where they are not the usual ones.
+"""Labels of statements in the text of a tile program: node ids and origins that are not the usual ones.
 
-The usual origin of a store is the name of the tensor that it stores to, of a loop the origin of its first statement.
-The usual node id follows from the origin, as the translator and the passes make it. In a part of a loop it ends with
-the part, as in tile:x/interior; where it is taken, with #2, #3 and so on:
+The usual origin of a store is the name of the tensor that it stores to, that of a loop the origin of its first
+statement. The usual node id is made of the origin, as the translator and the passes do it. In a part of a loop it ends
+with the part, as in tile:x/interior; if it is taken, with #2, #3 and so on:
 
     x[0:4] = y[0:4]               origin x,      id tile:x
     x[0:4] = y[0:4]  @start       origin start,  id tile:start
@@ -47,7 +47,11 @@ class Labels:
         return label_text(stmt.origin, stmt.node_id)
 
     def kernel(self, kernel: Kernel, label: Token | None) -> Kernel:
-        """The kernel with the node id that its label says, or the usual one."""
+        """The kernel with the node id of its label, or with the usual one if `label` is None.
+
+        Raises:
+            TextError: the label is not a kernel's, or its node id is taken.
+        """
         if label is None:
             node_id = self._new(f"kernel:{kernel.name}")
         else:
@@ -57,7 +61,11 @@ class Labels:
         return replace(kernel, node_id=self._once(node_id, label))
 
     def named(self, stmt: Stmt, label: Token | None, origin: str, around: tuple[For, ...]) -> Stmt:
-        """The statement with the node id and origin that its label says; `origin` is the usual one."""
+        """The statement with the node id and origin of its label; without a label, with `origin` and the usual id.
+
+        Raises:
+            TextError: the label's node id is taken.
+        """
         rest, node_id = (origin, None) if label is None else label_parts(label)
         if label is not None:
             origin = origin_of(label)
@@ -70,10 +78,10 @@ class Labels:
         return self._new(f"{before}{rest}{after}")
 
     def _new(self, wanted: str) -> str:
-        found, n = wanted, 2
-        while found in self._taken:
-            found, n = f"{wanted}#{n}", n + 1
-        return found
+        node_id, n = wanted, 2
+        while node_id in self._taken:
+            node_id, n = f"{wanted}#{n}", n + 1
+        return node_id
 
     def _once(self, node_id: str, label: Token | None) -> str:
         if label is not None and node_id in self._taken:
@@ -83,14 +91,14 @@ class Labels:
 
 
 def usual_origin(stmt: Stmt) -> str:
-    """The origin that a statement without a label has; "" for a loop with nothing in it."""
+    """The origin of a statement without a label; "" for an empty loop."""
     if isinstance(stmt, Store):
         return stmt.target.tensor
     return next((inner.origin for inner in stmt.body if inner.origin), "")
 
 
 def origin_of(label: Token) -> str:
-    """The origin that a label says."""
+    """The origin in a label."""
     rest, node_id = label_parts(label)
     return rest.partition("/")[0] if node_id is None else rest
 

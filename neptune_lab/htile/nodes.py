@@ -6,12 +6,12 @@ accessed in the same way, with the same global indices, as in the paper; what di
 
 Meaning, which the NumPy interpreter defines and the Triton emitter keeps:
 
-- A tile's dimensions are the inner loops of the loop nest that it came from, in loop order; every tile has static
-  extents.  A `Slice` iterates over one such loop (its `axis`), a scalar index selects, `NewAxis` makes an extent of 1.
+- A tile's dimensions are the inner loops of the loop nest that it was translated from, in loop order; extents are
+  static.  A `Slice` iterates over one such loop (its `axis`), a scalar index selects, `NewAxis` adds an extent of 1.
 - Shapes combine by broadcasting of extents of 1; ranks must agree (scalars, of rank 0, combine with everything).
 - A slice may reach past the end of its tensor (sizes that do not divide the tile).  A *global* read there gives 0,
-  a store there is dropped.  An *on-chip* tile there holds an unspecified value: whoever reduces over such an axis
-  masks it first (`Elementwise("where", ...)` against the reducer's identity).
+  a store there is dropped.  An *on-chip* tile holds an unspecified value there: before a reduction over such an axis,
+  the program replaces it by the reducer's identity (`Elementwise("where", ...)`).
 - `Reduce` drops its dimension.  `Dot(a, b, acc)` is acc + a @ b over the last two dimensions, in float32.
 
 Node ids are stable text; `origin` is the name of the loop-IR block that a node was translated from.
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal as Lit
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from neptune_lab.hashed import Hashed, hash_once, same_constant
 
@@ -63,7 +63,7 @@ IndexExpr: TypeAlias = Int | Name | Arith
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Slice(Hashed):
-    """`start : start + extent`, walked by the inner loop called `axis`."""
+    """`start : start + extent`; the inner loop called `axis` iterates over it."""
 
     start: IndexExpr
     extent: int
@@ -93,10 +93,10 @@ class Access(Hashed):
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Gather(Hashed):
-    """`tensor[indices...]`, element by element: an access that is no tile (a stride, a diagonal, a window, a table).
+    """`tensor[indices...]`, element by element: for reads that no `Access` expresses (strided, diagonal, a table).
 
-    Each index is an int32 tile; they broadcast to the result's shape.  An element outside of the tensor reads as 0.
-    The tensor is in global memory, and none that the kernel stores to.
+    Each index is an int32 tile; they broadcast to the result's shape.  An element outside the tensor reads as 0.
+    The tensor is in global memory, and the kernel does not store to it.
     """
 
     tensor: str
@@ -136,8 +136,8 @@ class Literal(Hashed):
 class Elementwise(Hashed):
     """An elementwise operator on broadcast operands; the result's dtype is stated, never inferred.
 
-    `scalar_ops` lists the operators, such as add, lt, where and exp.  max, min and folds with them are NaN if an
-    operand is.  div_rn and sqrt_rn are div and sqrt rounded as IEEE 754 says, which a GPU otherwise does not.
+    `scalar_ops` lists the operators, such as add, lt, where and exp.  max, min and reductions with them are NaN if an
+    operand is.  div_rn and sqrt_rn round as IEEE 754 requires; div and sqrt on a GPU may not.
     """
 
     op: str
@@ -169,21 +169,21 @@ Reducer = Lit["sum", "max", "min", "prod"]
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Reduce(Hashed):
-    """`arg` folded over dimension `dim`, which is dropped."""
+    """`arg` reduced over dimension `dim`, which is dropped."""
 
     op: Reducer
     arg: TileExpr
     dim: int
 
 
-# Of a dot's operands.
+# Dtypes of a dot's operands.
 DOT_DTYPES = ("float16", "bfloat16", "float32")
 
 
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Dot(Hashed):
-    """Matrix product of [m, k] and [k, n], accumulated in float32, added to `acc` when there is one."""
+    """Matrix product of [..., m, k] and [..., k, n], accumulated in float32; added to `acc` if there is one."""
 
     a: TileExpr
     b: TileExpr
@@ -195,12 +195,13 @@ TileExpr: TypeAlias = Access | Gather | Iota | Scalar | Literal | Elementwise | 
 # -- statements and programs --------------------------------------------------------------------------------
 
 Space = Lit["input", "output", "global", "chip"]
+SPACES: tuple[Space, ...] = get_args(Space)
 
 
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Tensor(Hashed):
-    """A tensor and where it lives.
+    """A tensor and its memory space.
 
     Args:
         name: unique in the program, a Python identifier.
@@ -219,7 +220,7 @@ class Tensor(Hashed):
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Store(Hashed):
-    """`target = value`: a tile store. `mask`, where given, drops elements whose mask is false."""
+    """`target = value`: a tile store. If there is a `mask`, elements whose mask is false are not stored."""
 
     node_id: str
     target: Access

@@ -1,7 +1,7 @@
-"""An HTile program at a glance: the loops of each kernel, and what each loads, multiplies, masks and stores.
+"""A summary of an HTile program: the loops of each kernel, and what each loads, multiplies, masks and stores.
 
-A whole program says everything and is long; its outline answers the first questions: what is loaded
-once and what in the loop, which parts of the loop still carry masks, what goes back to memory.
+It answers the first questions: what is loaded once and what in every iteration, which parts of the loop still have
+masks, and what is written to memory.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from neptune_lab.htile.walk import gathered_tensors, reads, region, subexpressio
 from neptune_lab.wrapping import lines
 
 _LABEL = 9
-_WIDE = 10_000  # a condition is on one line
+_WIDE = 10_000  # columns, so that a condition stays on one line
 
 
 def outline(program: ir.Program, emitted: Mapping[str, str] | None = None) -> str:
     """The structure of `program` as text, a newline after each line.
 
-    Each kernel has its grid and its loops with their bounds and, where a loop was partitioned, its part.  Outside the
-    loops and in each loop stand, where there are any:
+    Each kernel has its grid and its loops with their bounds, and for a partitioned loop its part.  Lines outside the
+    loops and in each loop list:
 
-    - `loads`: tensors in global memory that are read, with the tile's shape; `(bounded)` where the tile may reach past
-      the end of its tensor, so that the load carries a mask;
+    - `loads`: tiles of global tensors that are read; `(bounded)` if the tile may reach past the end of its tensor, so
+      that the load has a mask;
+    - `gathers`: global tensors that are read element by element;
     - `dots`, `reduces`: the tiles that these compute;
-    - `masks`: the tile and the condition on positions that masks it; "none" for a loop without;
-    - `stores`: tensors in global memory that are written, `(bounded)` likewise.
+    - `masks`: a tile and the condition on positions that masks it; "none" for a loop without masks;
+    - `stores`: tiles of global tensors that are stored, `(bounded)` likewise.
 
     Args:
         program: verified HTile.
-        emitted: what to say of each kernel's source code, by its name, where the kernels have been emitted.
+        emitted: by kernel name, text about the emitted source that follows the kernel's grid; None if there is none.
     """
     between = [f"{t.name} {t.dtype}{list(t.shape)}" for t in program.tensors if t.space == "global"]
     out = [
@@ -41,14 +42,14 @@ def outline(program: ir.Program, emitted: Mapping[str, str] | None = None) -> st
     ]
     for kernel in program.kernels:
         grid = ", ".join(f"{axis.var}: {axis.extent}" for axis in kernel.grid)
-        written = "" if emitted is None else f"  {emitted[kernel.name]}"
-        out += ["", f"kernel {kernel.name}  grid ({grid}){written}"]
+        about_source = "" if emitted is None else f"  {emitted[kernel.name]}"
+        out += ["", f"kernel {kernel.name}  grid ({grid}){about_source}"]
         out += _body(program, kernel.body, grid_env(kernel), "  ", in_loop=False)
     return "".join(f"{line}\n" for line in out)
 
 
 def _body(program: ir.Program, body: tuple[ir.Stmt, ...], env: Env, indent: str, *, in_loop: bool) -> Iterator[str]:
-    """Runs of stores as their summary, loops entered, in program order."""
+    """The lines of a body in program order: a summary of each run of stores, and each loop with its body."""
     run: list[ir.Store] = []
     masked = False
     for stmt in body:
@@ -71,7 +72,7 @@ def _body(program: ir.Program, body: tuple[ir.Stmt, ...], env: Env, indent: str,
 
 
 def _summary(program: ir.Program, run: list[ir.Store], env: Env, indent: str) -> Iterator[str]:
-    """What a run of stores does, a line a kind; nothing where it only computes."""
+    """What a run of stores loads, computes and stores, one line for each; elementwise work on chip has none."""
     for store in run:
         for access in reads(store):
             if program.tensor(access.tensor).space != "chip":
@@ -95,7 +96,7 @@ def _row(indent: str, label: str, text: str) -> str:
 
 
 def _moved(program: ir.Program, access: ir.Access, env: Env) -> str:
-    """A tile that is loaded or stored, and whether it may reach past the end of its tensor."""
+    """The text of a tile that is loaded or stored, with `(bounded)` if it may reach past the end of its tensor."""
     past = any(
         isinstance(index, ir.Slice) and interval(index.start, env).hi + index.extent > size
         for index, size in zip(region(access), program.tensor(access.tensor).shape, strict=True)
@@ -104,7 +105,7 @@ def _moved(program: ir.Program, access: ir.Access, env: Env) -> str:
 
 
 def _masks(store: ir.Store) -> Iterator[str]:
-    """The conditions on positions by which a store selects; a guard against an infinity is none."""
+    """The conditions on positions in a store, as text; a guard against an infinity is not one."""
     for expr in subexpressions(store.value):
         if isinstance(expr, ir.Elementwise) and expr.op == "where" and _of_positions(expr.args[0]):
             yield _text(expr.args[0])

@@ -1,4 +1,4 @@
-"""Expressions of a tile program out of their notation; what the text does not state is "" (see `unstated`)."""
+"""Tile expressions from their syntax trees; an axis or dtype that the text does not state is "" (see `unstated`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _CONSTANTS = {"True": True, "False": False}
 
 
 class ExpressionReader:
-    """Reads expressions over the tensors of these names."""
+    """Reads expressions over tensors.
+
+    Args:
+        tensors: their names.
+    """
 
     def __init__(self, tensors: Collection[str]) -> None:
         self._tensors = tensors
@@ -40,7 +44,7 @@ class ExpressionReader:
         """A tile expression.
 
         Raises:
-            TextError: something that no tile expression has, with its place and what is expected.
+            TextError: it is not a tile expression; the error has the place and what is expected.
         """
         match syntax:
             case Number(value):
@@ -96,10 +100,10 @@ class ExpressionReader:
         raise refusal(at, "a slice that stops a fixed number after its start, such as i0*4:i0*4+4", _INDEX_HELP)
 
     def _position(self, part: Syntax | Range) -> ir.Slice | ir.NewAxis:
-        found = self._part(part)
-        if not isinstance(found, ir.Slice | ir.NewAxis):
+        index = self._part(part)
+        if not isinstance(index, ir.Slice | ir.NewAxis):
             raise refusal(part.at, "a slice or NewAxis")
-        return found
+        return index
 
     def _tensor(self, word: Word) -> str:
         if word.name not in self._tensors:
@@ -127,9 +131,9 @@ class ExpressionReader:
     def _literal(self, call: Call) -> ir.TileExpr:
         match call.args:
             case (value, Word(dtype, False)) if dtype in DTYPES and not call.named:
-                found = self.tile(value)
-                if isinstance(found, ir.Literal):
-                    return ir.Literal(found.value, dtype)
+                literal = self.tile(value)
+                if isinstance(literal, ir.Literal):
+                    return ir.Literal(literal.value, dtype)
         self._refuse(call, "literal(value, dtype)")
 
     def _gather(self, call: Call) -> ir.TileExpr:

@@ -1,4 +1,4 @@
-"""HTile programs out of their text: what `printer.to_text` prints, and what a reader writes in its form.
+"""Parses HTile programs: what `printer.to_text` prints, or a text in the same form.
 
     program double(x) -> y
       input   x  float32[10, i: 64]
@@ -7,9 +7,9 @@
     kernel double  grid (r: 10)  num_warps=4
         y[r, 0:64] = x[r, 0:64] * 2.0
 
-Statements are indented as in Python, names may be in backquotes, comments are free.  A comment after a loop with the
-name of a part (`# interior`) makes it that part.  `printer`, `unstated` and `labels` say what follows when it is not
-written.  The program is not verified; `verify` says whether it is valid.
+Statements are indented as in Python, names may be in backquotes, comments are ignored.  Except: a comment after a loop
+with the name of a part (`# interior`) makes the loop that part.  `printer`, `unstated` and `labels` define what a text
+may leave out.  The program is not verified: call `verify`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from neptune_lab.htile.labels import Labels, origin_of, usual_origin
-from neptune_lab.htile.nodes import For, GridAxis, Int, Kernel, Part, Program, Space, Stmt, Store, Tensor
+from neptune_lab.htile.nodes import SPACES, For, GridAxis, Int, Kernel, Part, Program, Space, Stmt, Store, Tensor
 from neptune_lab.htile.parse_expression import ExpressionReader
 from neptune_lab.htile.unstated import Declared, infer_unstated
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.syntax import Item, Reader
 from neptune_lab.strict.tokens import Statement, Token, refusal, statements
 
-_SPACES: tuple[Space, ...] = get_args(Space)
 _PARTS: dict[str, Part] = {part: part for part in get_args(Part)}
-# Loops in each other.
+# Nesting depth of loops.
 MOST_LOOPS = 32
 
 
 def from_text(text: str) -> Program:
-    """The program that a text describes; `from_text(to_text(program)) == program` for a verified program.
+    """The program of a text; `from_text(to_text(program)) == program` for a verified program.
 
     Raises:
-        TextError: the text is no program, with the line, the column, what was found and what is expected.
+        TextError: the text is not a program; it has the line, the column, what was found and what is expected.
     """
     return _Program(statements(text)).read()
 
@@ -52,20 +51,20 @@ def lines_of_nodes(text: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Parsed:
     """A statement whose node id and origin are not known yet, and its label."""
 
     stmt: Stmt
     label: Token | None
     line: int
-    body: tuple[_Read, ...] = ()
+    body: tuple[_Parsed, ...] = ()
 
 
 class _Program:
     """Reads a program from its first statement to its last."""
 
-    def __init__(self, found: tuple[Statement, ...]) -> None:
-        self._statements = found
+    def __init__(self, in_text: tuple[Statement, ...]) -> None:
+        self._statements = in_text
         self._next = 0
         self._known = Declared((), ())
         self._expressions = ExpressionReader(())
@@ -75,9 +74,9 @@ class _Program:
         name, inputs, outputs = self._header()
         tensors, axes = [], []
         while (reader := self._reader()) is not None and not reader.at("kernel"):
-            tensor, walked = _tensor(reader)
+            tensor, axes_of_tensor = _tensor(reader)
             tensors.append(tensor)
-            axes.append(walked)
+            axes.append(axes_of_tensor)
             self._next += 1
         self._known = Declared(tuple(tensors), tuple(axes))
         self._expressions = ExpressionReader([t.name for t in tensors])
@@ -126,11 +125,11 @@ class _Program:
         kernel = Kernel("", name, tuple(grid), (), hints.get("num_warps"), hints.get("num_stages"))
         kernel = labels.kernel(kernel, label)
         self.lines[kernel.node_id] = first.line
-        return replace(kernel, body=tuple(self._named(read, labels, ()) for read in body))
+        return replace(kernel, body=tuple(self._named(parsed, labels, ()) for parsed in body))
 
-    def _body(self, around: int, loops: int) -> tuple[_Read, ...]:
+    def _body(self, around: int, loops: int) -> tuple[_Parsed, ...]:
         """The statements that are indented by more than `around`."""
-        body: list[_Read] = []
+        body: list[_Parsed] = []
         first = self._indent()
         while (indent := self._indent()) > around:
             reader = self._reader()
@@ -146,9 +145,9 @@ class _Program:
         reader = self._reader()
         return -1 if reader is None or reader.at("kernel") else self._statements[self._next].indent
 
-    def _loop(self, reader: Reader, indent: int, loops: int) -> _Read:
+    def _loop(self, reader: Reader, indent: int, loops: int) -> _Parsed:
         if loops == MOST_LOOPS:
-            raise refusal(reader.token, f"at most {MOST_LOOPS} loops in each other", "unroll the inner ones")
+            raise refusal(reader.token, f"at most {MOST_LOOPS} loops nested in each other", "unroll the inner ones")
         first = reader.expect("for")
         var = reader.name("a loop variable")
         reader.expect("in")
@@ -160,13 +159,12 @@ class _Program:
         reader.expect(")")
         reader.expect(":")
         label = reader.label()
-        said = reader.comment()
+        part = _PARTS.get(reader.comment(), "")
         reader.end()
-        part = _PARTS.get(said, "")
         start, stop = (Int(0), *bounds) if len(bounds) == 1 else bounds
-        return _Read(For("", var, start, stop, (), "", part), label, first.line, self._body(indent, loops + 1))
+        return _Parsed(For("", var, start, stop, (), "", part), label, first.line, self._body(indent, loops + 1))
 
-    def _store(self, reader: Reader) -> _Read:
+    def _store(self, reader: Reader) -> _Parsed:
         target = reader.expression()
         if not isinstance(target, Item) or (target.name.name == "iota" and not target.name.quoted):
             raise refusal(target.at, "for, kernel, or a tile to store to, such as x[0:4] = ...")
@@ -176,24 +174,24 @@ class _Program:
         mask = self._expressions.tile(reader.expression()) if reader.accept("where") else None
         label = reader.label()
         reader.end()
-        return _Read(infer_unstated(Store("", access, value, "", mask), self._known), label, target.at.line)
+        return _Parsed(infer_unstated(Store("", access, value, "", mask), self._known), label, target.at.line)
 
-    def _named(self, read: _Read, labels: Labels, around: tuple[For, ...]) -> Stmt:
-        """The statement with its node id and origin, the bodies of loops after their loop."""
-        stmt = labels.named(read.stmt, read.label, _usual(read), around)
-        self.lines[stmt.node_id] = read.line
+    def _named(self, parsed: _Parsed, labels: Labels, around: tuple[For, ...]) -> Stmt:
+        """The statement with its node id and origin; a loop gets its id before its body does."""
+        stmt = labels.named(parsed.stmt, parsed.label, _usual_origin(parsed), around)
+        self.lines[stmt.node_id] = parsed.line
         if isinstance(stmt, For):
             inner = (*around, stmt)
-            return replace(stmt, body=tuple(self._named(r, labels, inner) for r in read.body))
+            return replace(stmt, body=tuple(self._named(p, labels, inner) for p in parsed.body))
         return stmt
 
 
 def _tensor(reader: Reader) -> tuple[Tensor, tuple[str, ...]]:
     """A declaration, and the axis of each dimension, "" for none."""
-    if not reader.at(*_SPACES):
-        raise refusal(reader.token, f"kernel, or a tensor's space: {', '.join(_SPACES)}")
-    said = reader.take().text
-    space: Space = next(s for s in _SPACES if s == said)
+    if not reader.at(*SPACES):
+        raise refusal(reader.token, f"kernel, or a tensor's space: {', '.join(SPACES)}")
+    word = reader.take().text
+    space: Space = next(s for s in SPACES if s == word)
     name = reader.name("a tensor")
     if not reader.at(*DTYPES):
         raise refusal(reader.token, f"a dtype: {', '.join(sorted(DTYPES))}")
@@ -214,9 +212,9 @@ def _tensor(reader: Reader) -> tuple[Tensor, tuple[str, ...]]:
     return Tensor(name, tuple(shape), dtype, space), tuple(axes)
 
 
-def _usual(read: _Read) -> str:
-    """The origin without a label: of a loop, that of its first statement."""
-    if isinstance(read.stmt, Store):
-        return usual_origin(read.stmt)
-    origins = (_usual(inner) if inner.label is None else origin_of(inner.label) for inner in read.body)
+def _usual_origin(parsed: _Parsed) -> str:
+    """The origin of a statement without a label; that of a loop is its first statement's."""
+    if isinstance(parsed.stmt, Store):
+        return usual_origin(parsed.stmt)
+    origins = (_usual_origin(inner) if inner.label is None else origin_of(inner.label) for inner in parsed.body)
     return next((origin for origin in origins if origin), "")

@@ -1,8 +1,8 @@
 """HTile programs as text, in the style of the paper's Figures 5 and 7; `parser.from_text` reads it back.
 
-A declaration gives each dimension of a tensor the axis of its slices: `float16[1, 4, i1: 256, d: 64]`.  If
-`unstated.filled` would put in another axis or dtype, it is stated, as in `x[0:64:j1]` and `literal(1.0, float16)`.  A
-name in backquotes is not a word of the language.
+A declaration gives each dimension of a tensor the axis of its slices: `float16[1, 4, i1: 256, d: 64]`.  An axis or
+dtype is stated only if `unstated.infer_unstated` would infer another, as in `x[0:64:j1]` and `literal(1.0, float16)`.
+A name in backquotes is not a word of the language.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import assert_never
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.labels import Labels
-from neptune_lab.htile.unstated import Declared, bare, declared, elide_inferable
+from neptune_lab.htile.unstated import Declared, declared, elide_all, elide_inferable
 from neptune_lab.htile.walk import simplify
 from neptune_lab.scalar_ops import ATOM, NEGATE, rows
 from neptune_lab.wrapping import Doc, Loose, call, lines, number_text, operation, seq
@@ -31,9 +31,9 @@ class PrintedLine:
     """One rendered line.
 
     Args:
-        node_id: id of the kernel, loop or store that the line belongs to; "" for a declaration, which is no statement.
+        node_id: id of the kernel, loop or store that the line belongs to; "" for a declaration.
         text: the line, indented, without its newline.
-        origin: the loop-IR block (a kernel's own lines: its name; a declaration: "").
+        origin: the loop-IR block; for a kernel's header its name, for a declaration "".
     """
 
     node_id: str
@@ -42,7 +42,7 @@ class PrintedLine:
 
 
 def print_program(program: ir.Program) -> tuple[PrintedLine, ...]:
-    """`program` as lines: its tensors, then its kernels; a long statement owns several lines."""
+    """`program` as lines: its tensors, then its kernels; a long statement takes several lines."""
     known = declared(program)
     out = [PrintedLine("", text, "") for text in _declarations(program, known)]
     of_store = known.of_stores()
@@ -53,9 +53,9 @@ def print_program(program: ir.Program) -> tuple[PrintedLine, ...]:
 
 
 def to_text(program: ir.Program) -> str:
-    """`print_program` as one text, with the labels of statements whose node id or origin is not the usual one.
+    """`print_program` as one text, with labels on statements whose node id or origin is not the usual one.
 
-    The parts of a verified program are all in it: `parser.from_text(to_text(program)) == program`.
+    For a verified program it is complete: `parser.from_text(to_text(program)) == program`.
     """
     labels = Labels()
     marks: dict[str, str] = {}
@@ -138,9 +138,9 @@ def _name(name: str) -> str:
 
 def flat_access(access: ir.Access) -> str:
     """An access on one line: `s_max[b, h, i0*128:i0*128+128, NewAxis]`."""
-    plain = bare(access)
-    assert isinstance(plain, ir.Access)
-    return _access(plain)
+    elided = elide_all(access)
+    assert isinstance(elided, ir.Access)
+    return _access(elided)
 
 
 def _access(access: ir.Access) -> str:
@@ -189,12 +189,12 @@ def _index_text(expr: ir.IndexExpr) -> tuple[str, int]:
 
 
 def expr_doc(expr: ir.TileExpr) -> Doc:
-    """A tile expression, without axes and dtypes of literals, as text that knows where it may break."""
-    return _expr(bare(expr))[0]
+    """A tile expression, without axes and dtypes of literals, as text that may be broken into lines."""
+    return _expr(elide_all(expr))[0]
 
 
 def _expr(expr: ir.TileExpr) -> tuple[Doc, int]:
-    """The text and how strongly it binds; what is stated in `expr` is printed, and what is "" is not."""
+    """The text and its precedence; axes and dtypes that are "" are not printed."""
     match expr:
         case ir.Access():
             return _access(expr), ATOM

@@ -1,7 +1,7 @@
 """Shape and dtype of tile expressions: the rules that verifier and emitter share.
 
-Nothing is promoted silently: an operator's operands have the dtype that the node states, so that every rounding is
-a `Cast` which a reader can see.
+There is no implicit promotion: an operator's operands have the dtype that the node states, so every rounding is a
+`Cast` in the program.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import assert_never
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.walk import region, tile_dims
 from neptune_lab.scalar_ops import ScalarOp, in_htile, rows
 from neptune_lab.strict.dtypes import DTYPES, FLOATS, INTEGERS
 
@@ -20,20 +21,20 @@ Shape = tuple[int, ...]
 
 
 def arity(op: str) -> int:
-    """How many operands the elementwise operator `op` takes."""
+    """How many operands the elementwise operator `op` takes; TileError for an unknown one."""
     return operation(op).arity
 
 
 def operation(op: str) -> ScalarOp:
-    """What the table of scalar operations says of the elementwise operator `op`; TileError for an unknown one."""
-    found = in_htile(op)
-    if found is None:
+    """The row of the elementwise operator `op` in the table of scalar operations; TileError for an unknown one."""
+    row = in_htile(op)
+    if row is None:
         raise TileError(f"{op!r} is not an elementwise operator of HTile IR")
-    return found
+    return row
 
 
 def find_tensor(program: ir.Program, name: str) -> ir.Tensor:
-    """The tensor called `name`, or TileError."""
+    """The tensor called `name`; TileError if there is none."""
     try:
         return program.tensor(name)
     except KeyError:
@@ -43,16 +44,7 @@ def find_tensor(program: ir.Program, name: str) -> ir.Tensor:
 
 def shape_of_access(access: ir.Access) -> Shape:
     """Extents of the tile that `access` selects."""
-    shape: list[int] = []
-    for index in access.index:
-        match index:
-            case ir.Slice(extent=extent):
-                shape.append(extent)
-            case ir.NewAxis():
-                shape.append(1)
-            case _:
-                pass
-    return tuple(shape)
+    return tuple(dim.extent if isinstance(dim, ir.Slice) else 1 for dim in tile_dims(access.index))
 
 
 def broadcast(*shapes: Shape) -> Shape:
@@ -78,7 +70,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def shape_of(expr: ir.TileExpr, program: ir.Program) -> Shape:
-    """Static shape of the tile `expr`; TileError where its operands do not fit."""
+    """Static shape of the tile `expr`; TileError if its operands do not fit."""
     match expr:
         case ir.Access():
             return _shape_of_checked_access(expr, program)
@@ -121,7 +113,7 @@ def shape_of(expr: ir.TileExpr, program: ir.Program) -> Shape:
 
 def _shape_of_checked_access(access: ir.Access, program: ir.Program) -> Shape:
     tensor = find_tensor(program, access.tensor)
-    dims = [index for index in access.index if not isinstance(index, ir.NewAxis)]
+    dims = region(access)
     if len(dims) != len(tensor.shape):
         raise TileError(
             f"{tensor.name} of shape {tensor.shape} is accessed with {len(dims)} indices; expected {len(tensor.shape)}"
@@ -144,7 +136,7 @@ def _shape_of_dot(a: Shape, b: Shape, acc: ir.TileExpr | None, program: ir.Progr
 
 
 def dtype_of(expr: ir.TileExpr, program: ir.Program) -> str:
-    """Dtype of the tile `expr`; TileError where its operands' dtypes break the rules of this module."""
+    """Dtype of the tile `expr`; TileError if its operands' dtypes break the rules of this module."""
     match expr:
         case ir.Access(tensor=name):
             return find_tensor(program, name).dtype
@@ -198,7 +190,7 @@ def _known(dtype: str) -> str:
 def _check_elementwise(op: str, operands: list[str], dtype: str) -> None:
     # Formal statement: op : d x ... x d -> d for one numeric d; comparisons d x d -> bool; where bool x d x d -> d.
     kind = operation(op).kind
-    found = f"{op}({', '.join(operands)}) -> {dtype}"
+    signature = f"{op}({', '.join(operands)}) -> {dtype}"
     if kind == "comparison":
         ok = dtype == "bool" and len(set(operands)) == 1
         expected = "operands of one dtype and a bool result"
@@ -218,4 +210,4 @@ def _check_elementwise(op: str, operands: list[str], dtype: str) -> None:
         ok = dtype != "bool" and set(operands) == {dtype}
         expected = "numeric operands of the result's dtype"
     if not ok:
-        raise TileError(f"{found}; expected {expected}", help="make the conversion a Cast")
+        raise TileError(f"{signature}; expected {expected}", help="make the conversion a Cast")

@@ -1,7 +1,7 @@
-"""What an HTile program brings into emitted source: names are identifiers, numbers are numbers, words are known ones.
+"""Checks what an HTile program puts into emitted source: identifiers, numbers and words of closed sets.
 
-An emitter writes these into a module that Python runs.  A name with a line end in it, or a "number" that is text, would
-become code, so both emitters call `check_spelling` before they write a line.
+Emitters write these into a module that Python runs.  A name with a line break, or text in place of a number, would
+become code, so both emitters call `check_spelling` first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, get_args
 from neptune_lab.errors import TileError
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import arity
-from neptune_lab.htile.walk import subexpressions
+from neptune_lab.htile.walk import roots, subexpressions
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.values import is_integer
@@ -63,8 +63,8 @@ def _body(body: tuple[ir.Stmt, ...]) -> None:
                 _index(stmt.stop)
                 _body(stmt.body)
             case ir.Store():
-                for root in (stmt.target, stmt.value, stmt.mask):
-                    for expr in () if root is None else subexpressions(root):
+                for root in (stmt.target, *roots(stmt)):
+                    for expr in subexpressions(root):
                         _expression(expr)
 
 
@@ -119,7 +119,7 @@ def _index(index: ir.Index) -> None:
 
 
 def _name(what: str, value: Any) -> None:
-    # (a keyword is an identifier here: the emitter gives it another name)
+    # (a keyword passes: the emitter renames it)
     if not isinstance(value, str) or not value.isidentifier():
         raise TileError(f"{what} is called {shown(value)}; expected a Python identifier")
 

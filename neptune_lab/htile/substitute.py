@@ -1,4 +1,4 @@
-"""An index variable replaced by an expression, all through a body."""
+"""Replaces an index variable by an expression."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neptune_lab.htile.walk import rewrite_store, simplify
 
 
 def substitute_index(index: ir.IndexExpr, var: str, value: ir.IndexExpr) -> ir.IndexExpr:
-    """An index expression with the index variable `var` replaced by `value`."""
+    """`index` with the index variable `var` replaced by `value`."""
     match index:
         case ir.Name(name=name):
             return value if name == var else index
@@ -20,7 +20,7 @@ def substitute_index(index: ir.IndexExpr, var: str, value: ir.IndexExpr) -> ir.I
 
 
 def substitute(body: tuple[ir.Stmt, ...], var: str, value: ir.IndexExpr) -> tuple[ir.Stmt, ...]:
-    """`body` with the index variable `var` replaced by `value`."""
+    """`body` with the index variable `var` replaced by `value` in every index, loop bound and expression."""
 
     def at(index: ir.IndexExpr) -> ir.IndexExpr:
         return substitute_index(index, var, value)

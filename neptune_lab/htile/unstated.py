@@ -1,18 +1,18 @@
-"""What a text of a tile program leaves out, since it follows from the rest: dtypes of expressions, axes of slices.
+"""Dtypes of expressions and axes of slices that the text of a tile program need not state.
 
-In a program as it is read or printed, a dtype or axis that the text does not state is "".  `infer_unstated` puts in
-what follows, and `elide_inferable` takes out what would follow, so `infer_unstated(elide_inferable(store)) == store`
-for a store that is valid.
+While a program is parsed or printed, a dtype or axis that the text does not state is "".  `infer_unstated` infers
+these; `elide_inferable` removes what would be inferred, so `infer_unstated(elide_inferable(store)) == store` for a
+valid store.
 
-What follows:
+The rules of inference:
 
 - the axis of a slice of a tensor: the axis that the tensor's declaration gives to the dimension, or `d0`, `d1`, ...;
 - the axis of positions (`iota`): that of a slice in what the statement stores to and reads, the first from left to
   right with the same start, extent and dimension in a tile of equal rank; else with the same start and extent; else
   with the same extent and dimension in a tile of equal rank; else `d0`, `d1`, ... by the dimension;
 - the dtype of an elementwise operator: bool for a comparison, else that of the operands;
-- the dtype of a literal: that of the other operands; if all are literals, what the expression is used for, such as the
-  dtype of the tensor that it is stored to; else float32, int32 or bool, by how the first of them is written.
+- the dtype of a literal: that of the other operands; if all are literals, the one that the context requires, such as
+  the dtype of the tensor that the expression is stored to; else float32, int32 or bool, by the form of the first one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ from typing import assert_never
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import COMPARISONS, LOGICAL
-from neptune_lab.htile.walk import gathered_tensors, reads, rewrite, rewrite_store, stores, subexpressions
+from neptune_lab.htile.walk import (
+    gathered_tensors,
+    reads,
+    region,
+    rewrite,
+    rewrite_store,
+    roots,
+    stores,
+    subexpressions,
+    tile_dims,
+)
 from neptune_lab.strict.dtypes import usual
 
 _BOOLEAN = COMPARISONS | LOGICAL | {"not"}
@@ -44,7 +54,7 @@ class Declared:
     axes: tuple[tuple[str, ...], ...]
 
     def of_stores(self) -> Callable[[ir.Store], Declared]:
-        """For each store, the declarations of what it writes and reads."""
+        """A function from a store to the declarations of the tensors that it stores to and reads."""
         by_name = {tensor.name: (tensor, axes) for tensor, axes in zip(self.tensors, self.axes, strict=True)}
 
         def of_store(store: ir.Store) -> Declared:
@@ -66,66 +76,65 @@ class Declared:
 
 
 def declared(program: ir.Program) -> Declared:
-    """The declarations for a program's text: each dimension has the axis of most of its slices, the first of these in
-    a tie."""
-    walked: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    """The declarations for a program's text: each dimension has the axis of most of its slices, in a tie the first."""
+    counts: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     for kernel in program.kernels:
         for store in stores(kernel.body):
-            for place, axis in _walked(store):
-                walked[place][axis] += 1
+            for place, axis in _axes(store):
+                counts[place][axis] += 1
 
-    def most(name: str, dim: int) -> str:
-        found = walked.get((name, dim))
-        return max(found, key=found.__getitem__) if found else ""
+    def most_common(name: str, dim: int) -> str:
+        by_axis = counts.get((name, dim))
+        return max(by_axis, key=by_axis.__getitem__) if by_axis else ""
 
-    axes = tuple(tuple(most(t.name, dim) for dim in range(len(t.shape))) for t in program.tensors)
+    axes = tuple(tuple(most_common(t.name, dim) for dim in range(len(t.shape))) for t in program.tensors)
     return Declared(program.tensors, axes)
 
 
 @lru_cache(maxsize=4096)
-def _walked(store: ir.Store) -> tuple[tuple[tuple[str, int], str], ...]:
+def _axes(store: ir.Store) -> tuple[tuple[tuple[str, int], str], ...]:
     """The tensor, dimension and axis of each slice of a tensor in a store."""
     return tuple(
         ((access.tensor, dim), part.axis)
         for access in (store.target, *reads(store))
-        for dim, part in enumerate(p for p in access.index if not isinstance(p, ir.NewAxis))
+        for dim, part in enumerate(region(access))
         if isinstance(part, ir.Slice)
     )
 
 
 @lru_cache(maxsize=4096)
 def _tensors_of(store: ir.Store) -> tuple[str, ...]:
-    """The names of the tensors that a store writes and reads."""
+    """The names of the tensors that a store writes to and reads."""
     return tuple(
         dict.fromkeys((store.target.tensor, *(access.tensor for access in reads(store)), *gathered_tensors(store)))
     )
 
 
-# -- taking out -----------------------------------------------------------------------------------------------------
+# -- eliding --------------------------------------------------------------------------------------------------------
 
 
-def bare(expr: ir.TileExpr) -> ir.TileExpr:
-    """`expr` with no dtype of a literal and no axis stated."""
+def elide_all(expr: ir.TileExpr) -> ir.TileExpr:
+    """`expr` without any axis or dtype of a literal."""
     return rewrite(expr, lambda e: _without(e, None))
 
 
 def elide_inferable(store: ir.Store, known: Declared) -> ir.Store:
-    """`store` without what `infer_unstated` would put in."""
-    nodes = (node for root in (store.value, store.mask) if root is not None for node in subexpressions(root))
-    if not any(isinstance(node, ir.Literal | ir.Iota) for node in nodes):  # all that is left out are axes of tensors
-        short = rewrite_store(store, lambda expr: _short(expr, known) if isinstance(expr, ir.Access) else expr)
-        return replace(short, target=_short(store.target, known))
-    mask = None if store.mask is None else bare(store.mask)
-    target = bare(store.target)
+    """`store` without the dtypes and axes that `infer_unstated` would infer."""
+    nodes = (node for root in roots(store) for node in subexpressions(root))
+    if not any(isinstance(node, ir.Literal | ir.Iota) for node in nodes):  # only axes of tensors can be inferred
+        short = rewrite_store(store, lambda expr: _elide_axes(expr, known) if isinstance(expr, ir.Access) else expr)
+        return replace(short, target=_elide_axes(store.target, known))
+    mask = None if store.mask is None else elide_all(store.mask)
+    target = elide_all(store.target)
     assert isinstance(target, ir.Access)
-    guessed = infer_unstated(replace(store, target=target, value=bare(store.value), mask=mask), known)
-    target = _without(store.target, guessed.target)
+    inferred = infer_unstated(replace(store, target=target, value=elide_all(store.value), mask=mask), known)
+    target = _without(store.target, inferred.target)
     assert isinstance(target, ir.Access)
-    mask = None if store.mask is None or guessed.mask is None else _elided(store.mask, guessed.mask)
-    return replace(store, target=target, value=_elided(store.value, guessed.value), mask=mask)
+    mask = None if store.mask is None or inferred.mask is None else _elide(store.mask, inferred.mask)
+    return replace(store, target=target, value=_elide(store.value, inferred.value), mask=mask)
 
 
-def _short(access: ir.Access, known: Declared) -> ir.Access:
+def _elide_axes(access: ir.Access, known: Declared) -> ir.Access:
     """`access` without the axes that its tensor's declaration gives."""
     parts: list[ir.Index] = []
     dim = 0
@@ -137,30 +146,31 @@ def _short(access: ir.Access, known: Declared) -> ir.Access:
     return ir.Access(access.tensor, tuple(parts))
 
 
-def _elided(expr: ir.TileExpr, guessed: ir.TileExpr) -> ir.TileExpr:
+def _elide(expr: ir.TileExpr, inferred: ir.TileExpr) -> ir.TileExpr:
+    """`expr` without the dtypes and axes that `inferred`, of the same structure, has too."""
     order: list[ir.TileExpr] = []
 
     def listed(node: ir.TileExpr) -> ir.TileExpr:
         order.append(node)
         return node
 
-    rewrite(guessed, listed)
-    twins = iter(order)
-    return rewrite(expr, lambda node: _without(node, next(twins)))
+    rewrite(inferred, listed)
+    counterparts = iter(order)
+    return rewrite(expr, lambda node: _without(node, next(counterparts)))
 
 
-def _without(expr: ir.TileExpr, guessed: ir.TileExpr | None) -> ir.TileExpr:
-    """`expr` without what is stated in itself, as far as `guessed`, if given, agrees."""
-    match expr, guessed:
+def _without(expr: ir.TileExpr, inferred: ir.TileExpr | None) -> ir.TileExpr:
+    """`expr` without its own dtype and axes; with `inferred`, without those that it has too."""
+    match expr, inferred:
         case ir.Literal(), None:
             return ir.Literal(expr.value, "")
         case ir.Literal(dtype=dtype), ir.Literal(dtype=other):
             return ir.Literal(expr.value, "") if dtype == other else expr
         case ((ir.Access(index=index) | ir.Iota(index=index)), (None | ir.Access() | ir.Iota())):
-            twins = index if guessed is None else guessed.index
+            counterparts = index if inferred is None else inferred.index
             parts = [
-                ir.Slice(part.start, part.extent, "") if isinstance(part, ir.Slice) and part == twin else part
-                for part, twin in zip(index, twins, strict=True)
+                ir.Slice(part.start, part.extent, "") if isinstance(part, ir.Slice) and part == other else part
+                for part, other in zip(index, counterparts, strict=True)
             ]
             return _indexed(expr, parts)
         case _:
@@ -168,28 +178,28 @@ def _without(expr: ir.TileExpr, guessed: ir.TileExpr | None) -> ir.TileExpr:
 
 
 def _indexed(expr: ir.Access | ir.Iota, parts: list[ir.Index]) -> ir.Access | ir.Iota:
-    """`expr` with other parts of its index, of the same kinds."""
+    """`expr` with another index, whose parts are of the same kinds."""
     if isinstance(expr, ir.Access):
         return ir.Access(expr.tensor, tuple(parts))
-    return ir.Iota(tuple(part for part in parts if isinstance(part, ir.Slice | ir.NewAxis)))
+    return ir.Iota(tile_dims(parts))
 
 
-# -- putting in -----------------------------------------------------------------------------------------------------
+# -- inferring ------------------------------------------------------------------------------------------------------
 
 
 def infer_unstated(store: ir.Store, known: Declared) -> ir.Store:
     """`store` with every dtype and axis that it does not state."""
 
-    iotas = False
+    has_iota = False
 
-    def tiles(expr: ir.TileExpr) -> ir.TileExpr:
-        nonlocal iotas
-        iotas |= isinstance(expr, ir.Iota)
-        return _tile(expr, known) if isinstance(expr, ir.Access) else expr
+    def with_axes(expr: ir.TileExpr) -> ir.TileExpr:
+        nonlocal has_iota
+        has_iota |= isinstance(expr, ir.Iota)
+        return _with_axes(expr, known) if isinstance(expr, ir.Access) else expr
 
-    target = _tile(store.target, known)
-    store = rewrite_store(store, tiles)
-    if iotas:
+    target = _with_axes(store.target, known)
+    store = rewrite_store(store, with_axes)
+    if has_iota:
         read = (target, *reads(store))
         store = rewrite_store(store, lambda expr: _positions(expr, read) if isinstance(expr, ir.Iota) else expr)
     value = _typed(store.value, known.dtype(target.tensor), known)
@@ -197,7 +207,7 @@ def infer_unstated(store: ir.Store, known: Declared) -> ir.Store:
     return replace(store, target=target, value=value, mask=mask)
 
 
-def _tile(access: ir.Access, known: Declared) -> ir.Access:
+def _with_axes(access: ir.Access, known: Declared) -> ir.Access:
     parts: list[ir.Index] = []
     dim = 0
     for part in access.index:
@@ -209,34 +219,33 @@ def _tile(access: ir.Access, known: Declared) -> ir.Access:
 
 
 def _positions(iota: ir.Iota, read: tuple[ir.Access, ...]) -> ir.Iota:
-    def walked(part: ir.Slice, dim: int) -> str:
-        dims = [[p for p in access.index if isinstance(p, ir.Slice | ir.NewAxis)] for access in read]
-        beside = [p for d in dims if len(d) == len(iota.index) and isinstance(p := d[dim], ir.Slice)]
+    def axis(part: ir.Slice, dim: int) -> str:
+        dims = [tile_dims(access.index) for access in read]
+        aligned = [p for d in dims if len(d) == len(iota.index) and isinstance(p := d[dim], ir.Slice)]
         slices = [p for d in dims for p in d if isinstance(p, ir.Slice)]
-        same = [p for p in (*beside, *slices) if (p.start, p.extent) == (part.start, part.extent)]
-        found = (*same, *(p for p in beside if p.extent == part.extent))
-        return found[0].axis if found else f"d{dim}"
+        same = [p for p in (*aligned, *slices) if (p.start, p.extent) == (part.start, part.extent)]
+        candidates = (*same, *(p for p in aligned if p.extent == part.extent))
+        return candidates[0].axis if candidates else f"d{dim}"
 
     index = (
-        replace(part, axis=walked(part, dim)) if isinstance(part, ir.Slice) and not part.axis else part
+        replace(part, axis=axis(part, dim)) if isinstance(part, ir.Slice) and not part.axis else part
         for dim, part in enumerate(iota.index)
     )
     return ir.Iota(tuple(index))
 
 
 def _typed(expr: ir.TileExpr, wanted: str, known: Declared) -> ir.TileExpr:
-    """`expr` with all dtypes; `wanted` is what its place asks for, or "" if that is anything."""
+    """`expr` with all dtypes; `wanted` is the dtype that its context requires, "" if any will do."""
     match expr:
         case ir.Literal(value=value, dtype=dtype):
             return expr if dtype else replace(expr, dtype=wanted or usual(value))
         case ir.Elementwise(op=op, args=args):
-            whole = "bool" if op in _BOOLEAN else wanted
             inner = "bool" if op in LOGICAL or op == "not" else "" if op in COMPARISONS else wanted
             condition, operands = (args[:1], args[1:]) if op == "where" else ((), args)
             common = next(_definite(operands, known), inner) or usual(next(_values(operands), 0.0))
-            found = tuple(_typed(arg, "bool", known) for arg in condition)
-            found += tuple(_typed(arg, common, known) for arg in operands)
-            return ir.Elementwise(op, found, whole if op in _BOOLEAN else common)
+            typed = tuple(_typed(arg, "bool", known) for arg in condition)
+            typed += tuple(_typed(arg, common, known) for arg in operands)
+            return ir.Elementwise(op, typed, "bool" if op in _BOOLEAN else common)
         case ir.Cast(arg=arg, dtype=dtype):
             return ir.Cast(_typed(arg, "", known), dtype)
         case ir.Permute(arg=arg) | ir.Reduce(arg=arg):

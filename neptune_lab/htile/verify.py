@@ -1,7 +1,7 @@
-"""What makes an HTile program legal; run between stages.  Every refusal names the node, what was found and expected.
+"""Verifies HTile programs; runs between stages.  Every error names the node, what was found and what is expected.
 
-What depends on one store alone (its shapes and dtypes, its indices under the variables around it) is cached by the
-store, so a pass pays for what it changed; what depends on the order of stores is checked each time.
+Checks of a single store (its shapes and dtypes, its indices under the variables around it) are cached by store, so a
+pass pays only for the stores that it changed; checks of the order of stores run each time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.bounds import Env, Interval, grid_env, interval, loop_interval
 from neptune_lab.htile.printer import flat_access
 from neptune_lab.htile.shapes import broadcast, dtype_of, find_tensor, shape_of
-from neptune_lab.htile.walk import names_of_access, reads, same_region, stores, subexpressions, written_tensors
+from neptune_lab.htile.walk import names_of_access, reads, roots, same_region, stores, subexpressions, written_tensors
 from neptune_lab.strict.dtypes import DTYPES
 
-SPACES = ("input", "output", "global", "chip")
 MAX_GRID_AXES = 3
 
 
 def verify(program: ir.Program) -> None:
-    """Raise TileError where `program` is not valid HTile IR; see nodes.py for the meaning of each rule."""
+    """Checks that `program` is valid HTile IR; nodes.py has the meaning of each rule.
+
+    Raises:
+        TileError: it is not.
+    """
     _verified(program)
 
 
@@ -31,12 +34,12 @@ def _verified(program: ir.Program) -> None:
     _check_tensors(program)
     _check_ids(program)
     _check_chip_tiles_stay_in_their_kernel(program)
-    filled = set(program.inputs)
+    available = set(program.inputs)
     for kernel in program.kernels:
-        _Kernel(program, kernel, filled).check()
-        filled |= written_tensors(kernel)
+        _Kernel(program, kernel, available).check()
+        available |= written_tensors(kernel)
     for name in program.outputs:
-        if name not in filled:
+        if name not in available:
             raise TileError(f"output {name} is never stored; expected a store in some kernel")
 
 
@@ -50,8 +53,8 @@ def _check_tensors(program: ir.Program) -> None:
             raise TileError(f"tensor name {tensor.name!r} is not a Python identifier")
         if tensor.dtype not in DTYPES:
             raise TileError(f"tensor {tensor.name} has dtype {tensor.dtype!r}; known are {', '.join(sorted(DTYPES))}")
-        if tensor.space not in SPACES:
-            raise TileError(f"tensor {tensor.name} has space {tensor.space!r}; expected one of {', '.join(SPACES)}")
+        if tensor.space not in ir.SPACES:
+            raise TileError(f"tensor {tensor.name} has space {tensor.space!r}; expected one of {', '.join(ir.SPACES)}")
         if any(extent < 1 for extent in tensor.shape):
             raise TileError(f"tensor {tensor.name} has shape {tensor.shape}; expected extents of 1 or more")
     for role, names, space in (("input", program.inputs, "input"), ("output", program.outputs, "output")):
@@ -105,34 +108,33 @@ EnvItems: TypeAlias = tuple[tuple[str, Interval], ...]
 
 @lru_cache(maxsize=4096)
 def _checked_reads(store: ir.Store, tensors: tuple[ir.Tensor, ...]) -> tuple[ir.Access | ir.Gather, ...]:
-    """What the store reads, in order, its shapes and dtypes checked."""
+    """The reads of `store`, in order, after a check of its shapes and dtypes."""
     program = ir.Program("", tensors, (), (), ())
-    found: list[ir.Access | ir.Gather] = []
-    for root in (store.value, store.mask):
-        if root is not None:
-            shape_of(root, program)
-            dtype_of(root, program)
-            found += [expr for expr in subexpressions(root) if isinstance(expr, ir.Access | ir.Gather)]
+    in_order: list[ir.Access | ir.Gather] = []
+    for root in roots(store):
+        shape_of(root, program)
+        dtype_of(root, program)
+        in_order += [expr for expr in subexpressions(root) if isinstance(expr, ir.Access | ir.Gather)]
     target = store.target
     tensor = find_tensor(program, target.tensor)
     if any(isinstance(index, ir.NewAxis) for index in target.index):
         raise TileError(f"{flat_access(target)} is stored to with NewAxis; expected indices and slices only")
     if tensor.space == "input":
         raise TileError(f"input {tensor.name} is stored to; expected an output, a global or an on-chip tensor")
-    _fits("value", store.value, target, tensor.dtype, program)
+    _check_fits("value", store.value, target, tensor.dtype, program)
     if store.mask is not None:
-        _fits("mask", store.mask, target, "bool", program)
-    return tuple(found)
+        _check_fits("mask", store.mask, target, "bool", program)
+    return tuple(in_order)
 
 
-def _fits(what: str, expr: ir.TileExpr, target: ir.Access, dtype: str, program: ir.Program) -> None:
-    shape, found = shape_of(target, program), shape_of(expr, program)
+def _check_fits(what: str, expr: ir.TileExpr, target: ir.Access, dtype: str, program: ir.Program) -> None:
+    shape, own_shape = shape_of(target, program), shape_of(expr, program)
     try:
-        fits = broadcast(shape, found) == shape
+        fits = broadcast(shape, own_shape) == shape
     except TileError:
         fits = False
     if not fits:
-        raise TileError(f"{what} of shape {found} stored to {flat_access(target)}; expected shape {shape}")
+        raise TileError(f"{what} of shape {own_shape} stored to {flat_access(target)}; expected shape {shape}")
     if dtype_of(expr, program) != dtype:
         raise TileError(
             f"{what} of dtype {dtype_of(expr, program)} stored to {flat_access(target)}; expected {dtype}",
@@ -144,8 +146,8 @@ def _fits(what: str, expr: ir.TileExpr, target: ir.Access, dtype: str, program: 
 def _check_indices(store: ir.Store, env: EnvItems) -> None:
     """Every index of a store is bounded under the variables around it."""
     around: Env = dict(env)
-    for root in (store.value, store.mask):
-        for expr in () if root is None else subexpressions(root):
+    for root in roots(store):
+        for expr in subexpressions(root):
             match expr:
                 case ir.Access(index=index) | ir.Iota(index=index):
                     _check_index(index, around)
@@ -168,13 +170,17 @@ def _check_index(indices: tuple[ir.Index, ...], env: Env) -> None:
 
 
 class _Kernel:
-    """Visits one kernel in execution order; `tiles` holds, for each on-chip tensor, its current region."""
+    """Visits one kernel in execution order; `tiles` holds, for each on-chip tensor, its current region.
 
-    def __init__(self, program: ir.Program, kernel: ir.Kernel, filled: set[str]) -> None:
+    Args:
+        available: the tensors that hold values when the kernel starts.
+    """
+
+    def __init__(self, program: ir.Program, kernel: ir.Kernel, available: set[str]) -> None:
         self.program = program
         self.kernel = kernel
         self.stored = written_tensors(kernel)
-        self.filled = filled | self.stored
+        self.available = available | self.stored
         self.tiles: dict[str, ir.Access] = {}
 
     def check(self) -> None:
@@ -215,12 +221,12 @@ class _Kernel:
             raise TileError(f"loop variable {loop.var} is bound already; expected a new name")
         inner = (*env, (loop.var, loop_interval(loop, around)))
         before = dict(self.tiles)
-        # Twice: the second time each tile holds what the iteration before left.
+        # Twice: the second time, each tile holds what the previous iteration left.
         for _ in range(2):
             self._body(loop.body, inner)
-            # What depends on the loop variable is stale outside of its iteration.
+            # A region that depends on the loop variable is stale outside its iteration.
             self.tiles = {name: at for name, at in self.tiles.items() if loop.var not in names_of_access(at)}
-        # The loop may not run: a tile that holds one region before it and another after it holds neither.
+        # The loop may not run: a tile with one region before it and another after it has no known region.
         self.tiles = {name: at for name, at in self.tiles.items() if same_region(before.get(name, at), at)}
 
     def _store(self, store: ir.Store, env: EnvItems) -> None:
@@ -242,7 +248,7 @@ class _Kernel:
                 "not see each other's elements",
                 help="compute the reader in a kernel of its own",
             )
-        if tensor.name not in self.filled:
+        if tensor.name not in self.available:
             raise TileError(f"{tensor.space} {tensor.name} is gathered before any kernel stores to it")
 
     def _read(self, access: ir.Access) -> None:
@@ -260,5 +266,5 @@ class _Kernel:
                     "expected the same slices",
                     help=f"compute both with the same tiles, or keep {tensor.name} in global memory with set_scope",
                 )
-        elif tensor.name not in self.filled:
+        elif tensor.name not in self.available:
             raise TileError(f"{tensor.space} {tensor.name} is read before any kernel stores to it")

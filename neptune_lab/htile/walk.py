@@ -29,13 +29,13 @@ def subexpressions(expr: ir.TileExpr) -> Iterator[ir.TileExpr]:
     """`expr` and everything inside it, parents first."""
     waiting = [expr]
     while waiting:
-        found = waiting.pop()
-        yield found
-        waiting += children(found)[::-1]
+        node = waiting.pop()
+        yield node
+        waiting += children(node)[::-1]
 
 
 def rewrite(expr: ir.TileExpr, visit: Callable[[ir.TileExpr], ir.TileExpr]) -> ir.TileExpr:
-    """`expr` with `visit` applied to every node, children first; the same object where nothing changed."""
+    """`expr` with `visit` applied to every node, children first; the same object if nothing changed."""
     match expr:
         case ir.Access() | ir.Iota() | ir.Scalar() | ir.Literal():
             return visit(expr)
@@ -62,12 +62,12 @@ def unchanged(new: Sequence[object], old: Sequence[object]) -> bool:
     return len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True))
 
 
-_Nest = TypeVar("_Nest", ir.Kernel, ir.For)
+_HasBody = TypeVar("_HasBody", ir.Kernel, ir.For)
 
 
-def with_body(nest: _Nest, body: tuple[ir.Stmt, ...]) -> _Nest:
-    """`nest` with another body; the same object where that is its own."""
-    return nest if body is nest.body else replace(nest, body=body)
+def with_body(node: _HasBody, body: tuple[ir.Stmt, ...]) -> _HasBody:
+    """`node` with another body; the same object if `body` is its own."""
+    return node if body is node.body else replace(node, body=body)
 
 
 def accesses(expr: ir.TileExpr | None) -> Iterator[ir.Access]:
@@ -78,22 +78,27 @@ def accesses(expr: ir.TileExpr | None) -> Iterator[ir.Access]:
                 yield node
 
 
+def roots(store: ir.Store) -> tuple[ir.TileExpr, ...]:
+    """The value of `store`, and its mask if it has one."""
+    return (store.value,) if store.mask is None else (store.value, store.mask)
+
+
 def reads(store: ir.Store) -> Iterator[ir.Access]:
     """Every access that `store` reads: in its value and in its mask."""
-    yield from accesses(store.value)
-    yield from accesses(store.mask)
+    for root in roots(store):
+        yield from accesses(root)
 
 
 def gathered_tensors(store: ir.Store) -> Iterator[str]:
     """Names of the tensors that `store` reads element by element."""
-    for root in (store.value, store.mask):
-        for node in () if root is None else subexpressions(root):
+    for root in roots(store):
+        for node in subexpressions(root):
             if isinstance(node, ir.Gather):
                 yield node.tensor
 
 
 def stores(body: Iterable[ir.Stmt]) -> Iterator[ir.Store]:
-    """Every store in `body`, in program order, loops entered."""
+    """Every store in `body`, those in loops too, in program order."""
     for stmt in body:
         match stmt:
             case ir.Store():
@@ -107,6 +112,14 @@ def stores(body: Iterable[ir.Stmt]) -> Iterator[ir.Store]:
 def written_tensors(kernel: ir.Kernel) -> frozenset[str]:
     """Names of the tensors that `kernel` stores to."""
     return frozenset(store.target.tensor for store in stores(kernel.body))
+
+
+def values_by_tensor(every: Iterable[ir.Store]) -> dict[str, list[ir.TileExpr]]:
+    """By tensor, the values that stores put into it, in order."""
+    values: dict[str, list[ir.TileExpr]] = {}
+    for store in every:
+        values.setdefault(store.target.tensor, []).append(store.value)
+    return values
 
 
 def names_of_index(index: ir.IndexExpr | ir.Index) -> frozenset[str]:
@@ -131,12 +144,17 @@ def names_of_access(access: ir.Access) -> frozenset[str]:
 
 
 def region(access: ir.Access) -> tuple[ir.IndexExpr | ir.Slice, ...]:
-    """The index of `access` without its `NewAxis`es: one entry for each dimension of the tensor."""
+    """The index of `access` without its `NewAxis` entries: one entry for each dimension of the tensor."""
     return tuple(index for index in access.index if not isinstance(index, ir.NewAxis))
 
 
+def tile_dims(index: Iterable[ir.Index]) -> tuple[ir.Slice | ir.NewAxis, ...]:
+    """The entries of an access's index that make the dimensions of its tile: slices and `NewAxis`."""
+    return tuple(entry for entry in index if isinstance(entry, ir.Slice | ir.NewAxis))
+
+
 def same_index(a: ir.IndexExpr | ir.Slice, b: ir.IndexExpr | ir.Slice) -> bool:
-    """Whether two indices select the same elements, as far as their text shows; the axis of a slice does not count."""
+    """Whether two indices are proven to select the same elements; the axis of a slice does not count."""
     if isinstance(a, ir.Slice) and isinstance(b, ir.Slice):
         return a.extent == b.extent and simplify(a.start) == simplify(b.start)
     if isinstance(a, ir.Slice) or isinstance(b, ir.Slice):
@@ -146,7 +164,7 @@ def same_index(a: ir.IndexExpr | ir.Slice, b: ir.IndexExpr | ir.Slice) -> bool:
 
 @lru_cache(maxsize=4096)
 def same_region(a: ir.Access, b: ir.Access) -> bool:
-    """Whether two accesses of one tensor select the same tile (apart from the `NewAxis`es around it)."""
+    """Whether two accesses of one tensor are proven to select the same tile; `NewAxis` entries do not count."""
     ra, rb = region(a), region(b)
     return len(ra) == len(rb) and all(same_index(x, y) for x, y in zip(ra, rb, strict=True))
 
@@ -186,7 +204,11 @@ def _fold(op: str, a: ir.IndexExpr, b: ir.IndexExpr) -> ir.IndexExpr:
 
 
 def arith(op: str, a: int, b: int) -> int:
-    """`a op b` as HTile means it: `//` and `%` floor."""
+    """`a op b` on integers; `//` and `%` floor.
+
+    Raises:
+        ValueError: `op` is not an operator of index expressions.
+    """
     match op:
         case "+":
             return a + b
@@ -207,7 +229,7 @@ def arith(op: str, a: int, b: int) -> int:
 
 
 def evaluate(index: ir.IndexExpr, env: Mapping[str, int]) -> int:
-    """The value of an index expression where each variable has the value that `env` says.
+    """The value of an index expression, with the values of its variables in `env`.
 
     >>> evaluate(ir.Arith("+", ir.Arith("*", ir.Name("i0"), ir.Int(4)), ir.Int(1)), {"i0": 2})
     9
@@ -224,7 +246,7 @@ def evaluate(index: ir.IndexExpr, env: Mapping[str, int]) -> int:
 
 
 def map_stores(body: tuple[ir.Stmt, ...], visit: Callable[[ir.Store], ir.Store]) -> tuple[ir.Stmt, ...]:
-    """`body` with `visit` applied to every store; the same object where nothing changed."""
+    """`body` with `visit` applied to every store; the same object if nothing changed."""
     out: list[ir.Stmt] = []
     for stmt in body:
         if isinstance(stmt, ir.Store):
@@ -235,14 +257,14 @@ def map_stores(body: tuple[ir.Stmt, ...], visit: Callable[[ir.Store], ir.Store])
 
 
 def conjuncts(condition: ir.TileExpr) -> tuple[ir.TileExpr, ...]:
-    """The conditions that `condition` joins by `and`."""
+    """The operands of `and` in `condition`; `condition` itself if it is no `and`."""
     if isinstance(condition, ir.Elementwise) and condition.op == "and":
         return tuple(part for arg in condition.args for part in conjuncts(arg))
     return (condition,)
 
 
 def rewrite_store(store: ir.Store, visit: Callable[[ir.TileExpr], ir.TileExpr]) -> ir.Store:
-    """`store` with `visit` applied through its value and mask; the same object where nothing changed."""
+    """`store` with `visit` applied to every node of its value and mask; the same object if nothing changed."""
     value = rewrite(store.value, visit)
     mask = None if store.mask is None else rewrite(store.mask, visit)
     return store if value is store.value and mask is store.mask else replace(store, value=value, mask=mask)
