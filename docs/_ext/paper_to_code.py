@@ -63,7 +63,12 @@ TERMS = (
     Row("loop nest", "3.1", ("loop_ir.tree.loop_nest",), ("01",)),
     Row("affine access function", "3.1", ("htile.affine.affine", "loop_schedule.fusion.affine_terms")),
     Row("tag", "3.1", ("loop_ir.tags.record",), ("01",)),
-    Row("materialized example", "2, Figure 1 (d) to (f)", ("loop_ir.tag_table.materialized_example",), ("01",)),
+    Row(
+        "materialized example",
+        "2, Figure 1 (d) to (f)",
+        ("loop_ir.materialized_example.materialized_example",),
+        ("01",),
+    ),
     Row("reduce loop nest", "3.1, Eq. 2", ("loop_ir.reduction.match_reduction",), ("01",)),
     Row("reducer f", "3.1, 4.1", ("repair.reducers.Reducer",), ("02",)),
     # -- algebraic correction analysis --------------------------------------------------------------------------------

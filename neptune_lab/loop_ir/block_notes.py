@@ -1,4 +1,4 @@
-"""What a block's line says at its end, as text: the repair that it carries, its companion, its estimates.
+"""Notes at the end of a block's line in the text of a program: its repair, its companion, its estimates.
 
     block s_sum(i, reduce j0):  repair=1  @repair_by=s_max
 
@@ -26,12 +26,12 @@ _EXAMPLES = {
     "wrong_repair": "wrong_repair=1",
     "estimates": "@estimates=mean",
 }
-# A note that says nothing without another one.
+# Notes that are allowed only together with another one.
 _NEEDS = {"repair_by": "repair", "unproved_repair": "repair", "wrong_repair": "unproved_repair"}
 
 
 def notes_of(block: Block) -> tuple[Note, ...]:
-    """The block's notes in order; a flag is 1, and names have commas between them."""
+    """The block's notes in order, (key, value); a flag has the value 1, and names are separated by commas."""
     notes: list[Note] = [("companion_of", block.companion_of)] if block.companion_of else []
     if block.repair is not None:
         notes.append(("repair", 1))
@@ -45,10 +45,12 @@ def with_notes(block: Block, notes: Iterable[tuple[str, str | int, Token]]) -> B
     """The block with the notes of its line.
 
     Args:
+        block: without notes.
         notes: key, value and place of each.
 
     Raises:
-        TextError: no such note, a value that it does not take, the same note twice, or one without the note it needs.
+        TextError: an unknown note, a value that the note does not take, the same note twice, or a note without the one
+            that it needs.
     """
     values: dict[str, str | int] = {}
     places: dict[str, Token] = {}

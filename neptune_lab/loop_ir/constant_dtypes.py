@@ -1,11 +1,11 @@
-"""Dtypes of constants in a text of a loop program: most follow from their place and are left out.
+"""Dtypes of constants in the text of a loop program: most are inferred from their place and not printed.
 
-In an expression as it is read or printed, a dtype that the text does not state is "".  `filled` puts in what follows,
-and `elided` takes out what would follow, so `filled(elided(e)) == e`.
+In an expression that is read or printed, a dtype that the text does not state is "".  `filled` adds the inferred
+dtypes, and `elided` removes those that would be inferred, so `filled(elided(e)) == e`.
 
-What follows is the dtype of the other operands of the operation; if all are constants, what the place takes: int32 in
-an index, a binding or a condition, bool in a condition's parts, in a stored value the tensor's dtype; in a conversion,
-which takes anything, float32, int32 or bool, by how the first of them is written.
+A constant takes the dtype of the other operands of the operation.  If all are constants, it takes that of the place:
+int32 in an index, a binding or a condition, bool in the parts of a condition, the tensor's dtype in a stored value.  A
+conversion accepts any dtype; there, it is float32, int32 or bool, by the form of the first constant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INDEX = "int32"
 
 
 def bare(expr: Expr) -> Expr:
-    """`expr` with no dtype of a constant stated."""
+    """`expr` without the dtypes of its constants."""
     match expr:
         case Const(value):
             return Const(value, "")
@@ -30,9 +30,9 @@ def bare(expr: Expr) -> Expr:
 
 
 def elided(expr: Expr, wanted: str, dtypes: Mapping[str, str]) -> Expr:
-    """`expr` without the dtypes that `filled` would put in."""
+    """`expr` without the dtypes that `filled` would add; the arguments are those of `filled`."""
     short = _elided(expr, filled(bare(expr), wanted, dtypes))
-    # A constant that states its dtype gives it to the others: of mixed ones, all are stated.
+    # The others take the dtype of a constant that states it, so if they differ, all are stated.
     return short if filled(short, wanted, dtypes) == expr else expr
 
 
@@ -51,7 +51,8 @@ def filled(expr: Expr, wanted: str, dtypes: Mapping[str, str]) -> Expr:
     """`expr` with all dtypes.
 
     Args:
-        wanted: the dtype that its place takes; "" if that is any.
+        expr: some of its constants may have the dtype "".
+        wanted: the dtype that its place takes; "" for any.
         dtypes: of the buffers, by name.
     """
     match expr:
@@ -85,7 +86,7 @@ def _parts(name: str, args: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[E
 
 
 def _definite(exprs: Sequence[Expr], dtypes: Mapping[str, str]) -> Iterator[str]:
-    """The dtypes, from left to right, that do not depend on where the expressions are."""
+    """The dtypes, from left to right, that do not depend on the place of the expressions."""
     for expr in exprs:
         match expr:
             case Const(_, dtype) | Cast(dtype, _):

@@ -14,7 +14,7 @@ from neptune_lab.loop_ir.tree import blocks, statements
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A tensor that comes from outside ("input"), or a block ("map" or "reduce", with its reducer)."""
+    """An input, or a block; `kind` is "input", "map" or "reduce", `detail` the shape or the reducer."""
 
     name: str
     kind: str
@@ -25,7 +25,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`target` reads `tensor`, which `source` writes; `previous` where it also reads the tag before."""
+    """`target` reads `tensor`, which `source` writes; `previous`: it reads the value at the previous tag."""
 
     source: str
     target: str
@@ -34,7 +34,10 @@ class Edge:
 
 
 def graph(program: Program) -> nx.DiGraph:
-    """Nodes carry `node: Node`, edges `edge: Edge`; inputs are nodes too.  A block's read of itself is no edge."""
+    """The graph of a program: nodes have the attribute `node: Node`, edges `edge: Edge`.
+
+    Inputs are nodes too.  A block that reads its own buffer has no edge to itself.
+    """
     result = nx.DiGraph()
     all_blocks = blocks(program)
     for name in program.inputs:
@@ -61,16 +64,15 @@ def graph(program: Program) -> nx.DiGraph:
 
 
 def writer_of(program: Program, buffer: str) -> Block | None:
-    """The block that computes `buffer` (the last one, where an initial value is written by another)."""
+    """The block that computes `buffer`, after a block that writes its start value, if any; None if none does."""
     writers = [b for b in blocks(program) if b.writes == buffer]
     return writers[-1] if writers else None
 
 
 def early_read(program: Program) -> tuple[str, str, str] | None:
-    """(reader, buffer, writer) where a block comes before one that writes what it reads; None where all is in order.
+    """(reader, buffer, writer) of a block that is before one that writes what it reads; None if there is none.
 
-    A previous value (role "retire") is written behind its readers on purpose: they read what the iteration before
-    wrote.
+    A previous value (role "retire") does not count: its readers read what the previous iteration wrote.
     """
     order = {b.name: n for n, b in enumerate(blocks(program))}
     writers: dict[str, list[Block]] = {}
@@ -86,7 +88,7 @@ def early_read(program: Program) -> tuple[str, str, str] | None:
 
 
 def incomplete_read(program: Program) -> tuple[str, str, str] | None:
-    """(reader, writer, loop) where a block reads a reduction inside a loop that it still folds along; None otherwise.
+    """(reader, writer, loop) of a block that reads a reduction inside a loop along which that still folds; None if none.
 
     A scan buffer is read at a tag, so it is never incomplete.
     """

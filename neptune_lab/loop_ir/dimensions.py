@@ -1,7 +1,7 @@
-"""Which iterations of different blocks run along the same dimension.
+"""Which iteration variables of different blocks run along the same dimension.
 
-Dimensions are matched through the tensors: where `score[i, j]` is written with one block's j and read with another's,
-both j are one dimension.
+Dimensions are matched through the tensors: if one block writes `score[i, j]` and another reads `score[i, k]`, the j of
+the first and the k of the second are the same dimension.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from networkx.utils import UnionFind
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Block, Program, Var, loads
 
-# One iteration or tensor axis that stands for all of its dimension.
+# One iteration variable or tensor axis that represents its dimension.
 Dimension: TypeAlias = tuple[str, str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
 class Dimensions:
-    """Which iterations of which blocks run along the same dimension; compare by `of`."""
+    """Equivalence classes of iteration variables and tensor axes; variables of one dimension have the same `of`."""
 
     classes: UnionFind
 
     def of(self, block: Block, name: str) -> Dimension:
-        """The dimension of an iteration, as one representative of it."""
+        """The dimension of an iteration variable."""
         return self.classes[("block", block.name, name)]
 
     def all_of(self, block: Block, kind: str | None = None) -> dict[Dimension, str]:
-        """The block's iterations by dimension; only those of one kind, where given."""
+        """The block's iteration variables by dimension; `kind` restricts them to "spatial" or "reduce"."""
         return {self.of(block, it.name): it.name for it in block.iters if kind is None or it.kind == kind}
 
 
 def dimensions(program: Program) -> Dimensions:
-    """Iterations matched through the tensors between blocks, then through inputs that two blocks read.
+    """Matches iteration variables through the tensors between blocks, then through inputs that several blocks read.
 
-    An input that a block reads along two of its own iterations (x[i, d] * x[j, d]) matches nothing.
+    An input that a block reads along two of its own variables (x[i, d] * x[j, d]) matches nothing.
     """
     classes = UnionFind()
     inputs = set(program.inputs)
@@ -56,6 +56,6 @@ def dimensions(program: Program) -> Dimensions:
 
 
 def _merges(classes: UnionFind, block: Block, name: str, other: tuple) -> bool:
-    """Whether matching this iteration would make it one with another of the same block."""
+    """Whether this match would also match two variables of the same block."""
     root = classes[other]
     return any(it.name != name and classes[("block", block.name, it.name)] == root for it in block.iters)

@@ -1,4 +1,4 @@
-"""What the primitives made of a block: its role in a scheduled program, and the repair that it carries."""
+"""The role of a block in a scheduled program, and the repair that it applies."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from neptune_lab.errors import ScheduleError
 
 
 class Role(StrEnum):
-    """What a primitive made of a block; the value is the role's name in the text of a program."""
+    """What a block does in a scheduled program; the value is the role's name in the text of a program."""
 
     DEFINED = ""
-    """As in the definition, or moved and tiled only."""
+    """A stage of the definition, perhaps moved and tiled."""
     LOCAL = "local"
     """Reduces one split of the reduced dimension (`split_k_update`, `privatize_reduction`)."""
     TILE = "tile"
@@ -20,15 +20,15 @@ class Role(StrEnum):
     GLOBAL = "global"
     """Combines the values of local blocks or tiles."""
     SCAN = "scan"
-    """Carries a value along the rolling loop and keeps it for every tag (`materialize_tags`)."""
+    """Updates a value in every iteration of the rolling loop and keeps all values, one per tag (`materialize_tags`)."""
     CURRENT = "current"
-    """A scan that keeps the value of the current iteration only (`retire_tags`)."""
+    """A scan after `retire_tags`: it keeps the value of the current iteration only."""
     INITIAL = "initial"
-    """Writes the value before the first iteration (`retire_tags`), or a reduction's start value."""
+    """Writes a start value: of a reduction, or of what a rolling loop updates (`retire_tags`)."""
     RETIRE = "retire"
-    """Copies the current value to the previous one at the end of an iteration (`retire_tags`)."""
+    """Copies the current value to the previous one at the end of each iteration (`retire_tags`)."""
     ROLLED = "rolled"
-    """A pointwise stage that is computed again per tag, inside the rolling loop."""
+    """A pointwise stage that is recomputed for each tag, inside the rolling loop."""
     CACHE = "cache"
     """A copy of a tensor in faster memory (`cache_read`, `cache_write`)."""
 
@@ -43,7 +43,7 @@ PARTIAL = (Role.LOCAL, Role.TILE)
 
 @dataclass(frozen=True, slots=True)
 class RepairInfo:
-    """The repair that a block carries (paper, section 4.2): which stages it follows, and whether it is proved.
+    """The repair that a block applies (paper, section 4.2): which stages it follows, and whether it is proved.
 
     Args:
         by: the stages of the definition whose values the repair reads, sorted.

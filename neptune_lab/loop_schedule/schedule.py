@@ -11,10 +11,11 @@ import numpy as np
 
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.materialized_example import materialized_example
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.render import as_figure
 from neptune_lab.loop_ir.run import Agreement, compare, run
-from neptune_lab.loop_ir.tag_table import TagTable, materialized_example
+from neptune_lab.loop_ir.tag_table import TagTable
 from neptune_lab.loop_ir.tags import record
 from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule.methods import PrimitiveMethods

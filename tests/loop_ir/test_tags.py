@@ -9,6 +9,7 @@ import pytest
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.materialized_example import materialized_example
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
@@ -27,7 +28,6 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.roles import RepairInfo, Role
 from neptune_lab.loop_ir.run import run
-from neptune_lab.loop_ir.tag_table import materialized_example
 from neptune_lab.loop_ir.tags import TagTrace, record
 from neptune_lab.operators import attention, softmax
 
