@@ -88,7 +88,8 @@ def early_read(program: Program) -> tuple[str, str, str] | None:
 
 
 def incomplete_read(program: Program) -> tuple[str, str, str] | None:
-    """(reader, writer, loop) of a block that reads a reduction inside a loop along which that still folds; None if none.
+    """(reader, writer, loop) of a block that reads a reduction inside a loop along which that still folds; None if
+    none.
 
     A scan buffer is read at a tag, so it is never incomplete.
     """

@@ -25,8 +25,8 @@ def dtype_of(expr: Expr, program: Program) -> str:
 
 
 def as_multiplied(a: Expr, b: Expr, program: Program) -> tuple[Expr, Expr]:
-    """The factors of a sum of products as a matrix unit takes them: it multiplies values of one 16-bit dtype and adds in
-    float32, so a conversion of both factors to float32 is dropped."""
+    """The factors of a sum of products as a matrix unit takes them: it multiplies values of one 16-bit dtype and adds
+    in float32, so a conversion of both factors to float32 is dropped."""
     narrow = _narrow(a, program), _narrow(b, program)
     return narrow if dtype_of(narrow[0], program) == dtype_of(narrow[1], program) else (a, b)
 
