@@ -16,9 +16,9 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, loads, variables
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_schedule.plan import Nest, is_product, plan
+from neptune_lab.loop_schedule.plan import NestPlan, is_product, plan
 from neptune_lab.loop_schedule.templates.common import CONTRACTION, LONGEST_CONTRACTION
-from neptune_lab.loop_schedule.templates.knobs import COLUMNS, ROWS
+from neptune_lab.loop_schedule.templates.nest_config import COLUMNS, ROWS
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -191,8 +191,12 @@ def nest_chains(operator: Operator, *, pad_rows: bool = False) -> tuple[NestChai
     return tuple(_nest_chain(program, dims, blocks, nest) for nest in plan(program, pad_rows=pad_rows))
 
 
-def _nest_chain(program: Program, dims: Dimensions, blocks: Mapping[str, Block], nest: Nest) -> NestChain:
-    members = [b for b in blocks.values() if b.name in (nest.first, *nest.beside, *nest.chain) and b.is_reduction]
+def _nest_chain(program: Program, dims: Dimensions, blocks: Mapping[str, Block], nest: NestPlan) -> NestChain:
+    members = [
+        b
+        for b in blocks.values()
+        if b.name in (nest.first, *nest.auxiliary_reductions, *nest.reductions) and b.is_reduction
+    ]
     outputs = _second_passes(program, dims, blocks, nest, members)
     reader = _Reader(program, dims, blocks, {b.name for b in members})
     folded = {b.writes for b in members}
@@ -200,9 +204,9 @@ def _nest_chain(program: Program, dims: Dimensions, blocks: Mapping[str, Block],
     used = {loop for c in computations for loop in c.loops}
     extents = tuple((loop, extent) for loop, extent in reader.extents.items() if loop in used)
     first = blocks[nest.first]
-    column = reader.name(dims.of(first, nest.column))
-    row = None if nest.row is None else reader.name(dims.of(first, nest.row))
-    batch = tuple(name for v in nest.grid if (name := reader.name(dims.of(first, v))) != row and name in used)
+    column = reader.name(dims.of(first, nest.reduce_axis))
+    row = None if nest.row_axis is None else reader.name(dims.of(first, nest.row_axis))
+    batch = tuple(name for v in nest.parallel_axes if (name := reader.name(dims.of(first, v))) != row and name in used)
     own = [loop for loop in computations[0].reduced if loop != column]
     products = [c for c in computations if c.product]
     free = [loop for loop in (products[-1].output.loops if products else ()) if loop not in (*batch, row, column)]
@@ -226,10 +230,10 @@ def _again(computation: Computation, computed: set[str]) -> Computation:
 
 
 def _second_passes(
-    program: Program, dims: Dimensions, blocks: Mapping[str, Block], nest: Nest, members: list[Block]
+    program: Program, dims: Dimensions, blocks: Mapping[str, Block], nest: NestPlan, members: list[Block]
 ) -> list[Block]:
     """Maps that write an output along the column again, from what this nest folds (a normalised row)."""
-    column = dims.of(blocks[nest.first], nest.column)
+    column = dims.of(blocks[nest.first], nest.reduce_axis)
     names = {b.writes for b in members}
     return [
         b

@@ -15,12 +15,12 @@ _RETURNS = {"nothing": "None", "one": "str", "several": "tuple[str, ...]"}
 
 def signature(primitive: Primitive) -> Signature:
     """The signature of the method: `self`, then the primitive's parameters as one writes them in a call."""
-    named = any(p.kind.written == "named" for p in primitive.parameters)
+    named = any(p.kind.passed_as == "named" for p in primitive.parameters)
     before = Parameter.POSITIONAL_ONLY if named else Parameter.POSITIONAL_OR_KEYWORD
     made = [Parameter("self", before)]
     for p in primitive.parameters:
         annotation = p.kind.annotation + (" | None" if p.default is None else "")
-        match p.kind.written:
+        match p.kind.passed_as:
             case "several":
                 made.append(Parameter(p.name, Parameter.VAR_POSITIONAL, annotation=annotation))
                 before = Parameter.KEYWORD_ONLY

@@ -30,9 +30,9 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_schedule.range_memory import remembered
+from neptune_lab.loop_schedule.range_cache import cached
 from neptune_lab.loop_schedule.range_samples import EACH, SEQUENCES, TAGS, draw, leaves_of
-from neptune_lab.loop_schedule.rolled_loop import Rolled
+from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
 from neptune_lab.loop_to_repair.evaluate import UFUNCS, compute
 
 Array = npt.NDArray[Any]
@@ -51,7 +51,7 @@ _NEARBY = 3
 class _Run:
     """Values of the leaves, (SEQUENCES, TAGS, EACH), and what is folded of them."""
 
-    loop: Rolled
+    loop: ScalarLoop
     leaves: dict[Expr, Array] = field(default_factory=dict)
     _rounded: dict[str, dict[Expr, Array]] = field(default_factory=dict)
 
@@ -150,7 +150,7 @@ class _Run:
         return t
 
 
-def check_range(loop: Rolled) -> str:
+def check_range(loop: ScalarLoop) -> str:
     """Refuse a repair that is wrong in float32; else say what was compared.
 
     Formal statement, over seeded sequences of `TAGS` tags with `EACH` elements, their magnitudes from 1e-18 to 1e18 and
@@ -158,15 +158,15 @@ def check_range(loop: Rolled) -> str:
     float32 is finite, the rolled and the split loop are, and differ from it by no more than rounding of the terms, or
     than the definition itself differs from float64 or moves with a rounding of its inputs.  Where it is not finite, nor
     are they; and where an output can tell, they are the same infinity or NaN.  (What a guard does where a producer ends
-    at its point, `special_values` has shown.)
+    at its point, `singular_points` has shown.)
 
     Raises:
         RepairError: step "range", with values at which it fails.
     """
-    return remembered(loop, _run)
+    return cached(loop, _run)
 
 
-def _run(loop: Rolled) -> str:
+def _run(loop: ScalarLoop) -> str:
     run = _Run(loop)
     rng = np.random.default_rng(_SEED)
     for leaf in leaves_of(loop):

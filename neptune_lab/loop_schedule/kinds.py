@@ -60,7 +60,7 @@ class Kind:
         annotation: the type of the parameter of `Schedule`'s method, as Python text.
         fits: whether a value is of this kind.
         expected, example: for the refusal of a value that does not fit, and its help.
-        written: how a call writes it: by "position", by "name", "several" positions (`*loops`) or several "named"
+        passed_as: how a call passes it: by "position", by "name", "several" positions (`*loops`) or several "named"
             values (`**tiles`).
         of_step: what a method is called with, as what a step holds.
         choices: the strings that the value is one of; () where the kind is open.
@@ -77,7 +77,7 @@ class Kind:
     fits: Callable[[Any], bool]
     expected: str
     example: str
-    written: Literal["position", "name", "several", "named"] = "name"
+    passed_as: Literal["position", "name", "several", "named"] = "name"
     of_step: Callable[[Any], Any] = _as_given
     choices: tuple[str, ...] = ()
     offered: tuple[Any, ...] = ()
@@ -104,7 +104,7 @@ class Kind:
 
 
 _TEXT = Kind("text", "str", _is_text, "a string", "a block is written 's_max', a loop 's_max.j'")
-_REF = replace(_TEXT, written="position")
+_REF = replace(_TEXT, passed_as="position")
 
 
 def _choice(choices: tuple[str, ...], refusal: str, *, explicit: bool = False) -> Kind:
@@ -122,7 +122,7 @@ LoopNames: TypeAlias = Annotated[
     list[str],
     Kind(
         *("loops", "str", _is_names, "a list of loop names", "name loops without their block, as in ['i', 'j']"),
-        written="several",
+        passed_as="several",
         of_step=_listed,
     ),
 ]
@@ -157,7 +157,7 @@ TileSizes: TypeAlias = Annotated[
     dict[str, int],
     Kind(
         *("tiles", "int", _is_sizes, "a positive integer for each loop", "for example tile('s_max', i=64, j=64)"),
-        written="named",
+        passed_as="named",
         cutting=TILES,
     ),
 ]

@@ -1,8 +1,8 @@
-"""Which blocks of a definition share a loop nest, and which dimension of it rolls: what templates are written against.
+"""The plan that templates carry out: which blocks of a definition share a loop nest, and along which axis they reduce.
 
-A definition is a chain of maps and reductions.  Reductions that fold the same dimension, one behind the other, can
-share a loop along it (paper, 4.2): that dimension is the *column* of a nest.  `loop_ir.dimensions` says which
-iterations are one dimension.
+A definition is a chain of maps and reductions.  Reductions that depend on each other and fold the same dimension can
+share a loop along it (paper, 4.2).  That dimension is the *reduce axis* of the nest; its elements are the *columns* of
+a tile.  `loop_ir.dimensions` says which iteration variables of the blocks are one dimension.
 """
 
 from __future__ import annotations
@@ -20,36 +20,38 @@ from neptune_lab.loop_ir.reduction import reducer_of
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
-    """One loop nest to be.
+class NestPlan:
+    """The blocks and axes of one loop nest. An axis is the name of an iteration variable of `first`.
 
     Args:
-        first: the block whose loops the others are fused under.
-        column: the iteration of `first` that the reductions fold: the rolling loop, or the one that is split.
-        grid: the iterations of `first` that every reduction of the nest keeps, outermost first; they are independent.
-        row: the one of `grid` that is tiled as well; None where each iteration is a program of its own.
-        row_size: the tile that `row` must have (the heads of a group, 16 where a single row is padded); None where any
-            will do.
-        before: maps between `first` and the reductions, in order.
-        apart: maps along the column that stand behind `first` and do not depend on it (a map of a second input).
-        beside: reductions that run along the column, fold another dimension and feed the rest (a squared norm a row).
-        chain: reductions other than `first` that fold the column, in order.
-        padded: the row tile is larger than the row's extent.
+        first: the block under whose loops the others are fused.
+        reduce_axis: the axis that the reductions fold: it becomes the rolling loop, or is split.
+        parallel_axes: the axes that every reduction of the nest has, outermost first; their iterations are independent.
+        row_axis: the parallel axis that is tiled too; None: each iteration is a program of its own.
+        row_size: the tile size that `row_axis` must have: the heads of a group, or 16 for a padded single row; None:
+            any size.
+        maps: maps of what `first` computes, which the reductions read, in order.
+        independent_maps: maps along the reduce axis that come after `first` and do not depend on it, such as a map of
+            another input.
+        auxiliary_reductions: reductions that have the reduce axis, fold another one and feed the rest, such as a
+            squared norm per row.
+        reductions: the reductions other than `first` that fold the reduce axis, in order.
+        padded: the tile of rows is larger than the extent of `row_axis`.
     """
 
     first: str
-    column: str
-    grid: tuple[str, ...]
-    row: str | None
+    reduce_axis: str
+    parallel_axes: tuple[str, ...]
+    row_axis: str | None
     row_size: int | None
-    before: tuple[str, ...]
-    apart: tuple[str, ...]
-    beside: tuple[str, ...]
-    chain: tuple[str, ...]
+    maps: tuple[str, ...]
+    independent_maps: tuple[str, ...]
+    auxiliary_reductions: tuple[str, ...]
+    reductions: tuple[str, ...]
     padded: bool = False
 
 
-# Rows that a matrix unit multiplies at least.
+# The fewest rows that a matrix unit multiplies.
 SMALLEST_ROWS = 16
 
 
@@ -59,74 +61,86 @@ def plan(
     *,
     placed: Collection[str] = (),
     pad_rows: bool = False,
-) -> tuple[Nest, ...]:
-    """The nests of a definition, in order; blocks that no reduction needs or feeds stay outside.
+) -> tuple[NestPlan, ...]:
+    """The nests of a definition, in order. Blocks that no reduction needs or feeds are in none.
 
     Args:
         program: the definition, before any step.
-        only: reductions to plan for, where others have their place already; None: all.
-        placed: blocks that another nest has: no nest takes them again, it reads what they write.
-        pad_rows: a nest with a single row gets 16 of them, the others past the end.
+        only: the reductions to plan for; None: all.
+        placed: blocks of nests that exist already. No nest takes them again; it reads what they write.
+        pad_rows: pads a nest with a single row to 16 rows.
+
+    Returns:
+        One plan per nest, in the order of their first blocks.
     """
     dims = dimensions(program)
     blocks = {b.name: b for b in tree.blocks(program)}
     flow = graph(program)
     above = {name: nx.ancestors(flow, name) & blocks.keys() for name in blocks}
     reductions = [b for b in blocks.values() if reducer_of(b) is not None]
-    home = _homes(dims, reductions, above)
-    wanted = [b for b in reductions if b.name in home and (only is None or b.name in only)]
+    reduce_axes = _reduce_axes(dims, reductions, above)
+    wanted = [b for b in reductions if b.name in reduce_axes and (only is None or b.name in only)]
     if only is None:
-        wanted = [b for b in wanted if not _epilogue(program, flow, b, home)]
+        wanted = [b for b in wanted if not _is_epilogue(program, flow, b, reduce_axes)]
     free = {name: b for name, b in blocks.items() if name not in placed}
-    nests = [_nest(dims, flow, free, above, home, chain) for chain in _chains(dims, flow, wanted, above, home)]
+    chains = _chains(dims, flow, wanted, above, reduce_axes)
+    nests = [_nest(dims, flow, free, above, reduce_axes, chain) for chain in chains]
     order = {name: n for n, name in enumerate(blocks)}
     if pad_rows:
         nests = [_padded(blocks, nest) for nest in nests]
     return tuple(sorted(nests, key=lambda nest: order[nest.first]))
 
 
-def _padded(blocks: Mapping[str, Block], nest: Nest) -> Nest:
-    """The nest with 16 rows where it has none: those of a single query, which one factor of its product has alone."""
+def _padded(blocks: Mapping[str, Block], nest: NestPlan) -> NestPlan:
+    """The nest with 16 rows if it has none: rows of the one-element axis that only one factor of its product has."""
     first = blocks[nest.first]
-    if nest.row is not None or not is_product(first):
+    if nest.row_axis is not None or not is_product(first):
         return nest
-    single = [name for name in nest.grid if first.iter(name).extent == 1 and not _batch(first, name)]
-    return replace(nest, row=single[-1], row_size=SMALLEST_ROWS, padded=True) if single else nest
+    single = [name for name in nest.parallel_axes if first.iter(name).extent == 1 and not _batch(first, name)]
+    return replace(nest, row_axis=single[-1], row_size=SMALLEST_ROWS, padded=True) if single else nest
 
 
-def _epilogue(program: Program, flow: nx.DiGraph, block: Block, home: Mapping[str, Dimension]) -> bool:
+def _is_epilogue(program: Program, flow: nx.DiGraph, block: Block, reduce_axes: Mapping[str, Dimension]) -> bool:
     """Whether a reduction folds nothing but what other nests compute: it can follow in their kernel."""
-    return not any(source in program.inputs for source in _own_sources(flow, block.name, home))
+    return not any(source in program.inputs for source in _own_sources(flow, block.name, reduce_axes))
 
 
-def _own_sources(flow: nx.DiGraph, name: str, home: Mapping[str, Dimension]) -> set[str]:
-    """Blocks and inputs that a reduction depends on, up to the reductions that have a column."""
-    found: set[str] = set()
+def _own_sources(flow: nx.DiGraph, name: str, reduce_axes: Mapping[str, Dimension]) -> set[str]:
+    """Blocks and inputs that a reduction depends on, up to the reductions that have a reduce axis."""
+    sources: set[str] = set()
     waiting = [name]
     while waiting:
         for source in flow.predecessors(waiting.pop()):
-            if source not in home and source not in found:
-                found.add(source)
+            if source not in reduce_axes and source not in sources:
+                sources.add(source)
                 waiting.append(source)
-    return found
+    return sources
 
 
 def _chains(
-    dims: Dimensions, flow: nx.DiGraph, reductions: list[Block], above: dict[str, set[str]], home: dict[str, Dimension]
+    dims: Dimensions,
+    flow: nx.DiGraph,
+    reductions: list[Block],
+    above: dict[str, set[str]],
+    reduce_axes: dict[str, Dimension],
 ) -> list[list[Block]]:
-    """Reductions that share a nest: those of one column that depend on each other, or that read the same inputs and
-    keep all dimensions that the others are independent along."""
+    """Reductions that share a nest. They have one reduce axis, and depend on each other, or read the same inputs and
+    have all parallel axes of the others."""
     together = nx.Graph()
     together.add_nodes_from(b.name for b in reductions)
     for b in reductions:
-        together.add_edges_from((b.name, a) for a in above[b.name] if a in together and home[a] == home[b.name])
+        together.add_edges_from(
+            (b.name, a) for a in above[b.name] if a in together and reduce_axes[a] == reduce_axes[b.name]
+        )
     by_name = {b.name: b for b in reductions}
     parts = [[by_name[name] for name in part] for part in nx.connected_components(together)]
     merged: list[list[Block]] = []
     for part in sorted(parts, key=len, reverse=True):
         for other in merged:
-            same = home[part[0].name] == home[other[0].name] and _kept(dims, other) <= _kept(dims, part)
-            if same and _inputs(flow, part, home) & _inputs(flow, other, home):
+            same_axis = reduce_axes[part[0].name] == reduce_axes[other[0].name]
+            if not same_axis or not _kept(dims, other) <= _kept(dims, part):
+                continue
+            if _inputs(flow, part, reduce_axes) & _inputs(flow, other, reduce_axes):
                 other.extend(part)
                 break
         else:
@@ -139,9 +153,9 @@ def _kept(dims: Dimensions, members: Iterable[Block]) -> set[Dimension]:
     return set.intersection(*(set(dims.all_of(b, "spatial")) for b in members))
 
 
-def _inputs(flow: nx.DiGraph, members: Iterable[Block], home: Mapping[str, Dimension]) -> set[str]:
-    found = {source for b in members for source in _own_sources(flow, b.name, home)}
-    return {source for source in found if flow.nodes[source]["node"].kind == "input"}
+def _inputs(flow: nx.DiGraph, members: Iterable[Block], reduce_axes: Mapping[str, Dimension]) -> set[str]:
+    sources = {source for b in members for source in _own_sources(flow, b.name, reduce_axes)}
+    return {source for source in sources if flow.nodes[source]["node"].kind == "input"}
 
 
 def _nest(
@@ -149,88 +163,88 @@ def _nest(
     flow: nx.DiGraph,
     blocks: dict[str, Block],
     above: dict[str, set[str]],
-    home: dict[str, Dimension],
+    reduce_axes: dict[str, Dimension],
     chain: list[Block],
-) -> Nest:
-    """The nest of one chain: its first block is the first one along the column that the first reduction needs.
+) -> NestPlan:
+    """The nest of one chain. Its first block is the first one along the reduce axis that the first reduction needs.
 
     Args:
         blocks: those that no other nest has.
     """
-    column = home[chain[0].name]
-    late = {b.name for b in chain}
-    feeding = late.union(*(_own_sources(flow, b.name, home) for b in chain))
-    elsewhere = {name for name, other in home.items() if other != column}
+    axis = reduce_axes[chain[0].name]
+    folding = {b.name for b in chain}
+    feeding = folding.union(*(_own_sources(flow, b.name, reduce_axes) for b in chain))
+    elsewhere = {name for name, other in reduce_axes.items() if other != axis}
     along = [
         b
         for b in blocks.values()
         if b.name in feeding
-        and column in dims.all_of(b)
-        and not (above[b.name] & elsewhere and not above[b.name] & late)
+        and axis in dims.all_of(b)
+        and not (above[b.name] & elsewhere and not above[b.name] & folding)
     ]
-    # A chain whose head waits for a reduction of another column has nothing along its own before it.
+    # A chain whose first reduction needs one of another reduce axis has no earlier block along its own.
     first = next((b for b in along if b.name == chain[0].name or b.name in above[chain[0].name]), chain[0])
-    others = [b for b in along if b.name != first.name and not above[b.name] & (late - {first.name})]
+    others = [b for b in along if b.name != first.name and not above[b.name] & (folding - {first.name})]
     maps = [b.name for b in others if reducer_of(b) is None]
-    beside = [b.name for b in others if reducer_of(b) is not None and b.name not in late]
-    before = [name for name in maps if first.name in above[name] and first.name not in late]
     members = [b for b in chain if b.name != first.name]
-    grid = _grid(dims, first, [first, *members], column)
-    row, size = _row(dims, first, members, grid)
-    return Nest(
-        first.name,
-        dims.all_of(first)[column],
-        grid,
-        row,
-        size,
-        tuple(before),
-        tuple(name for name in maps if first.name not in above[name]),
-        tuple(beside),
-        tuple(b.name for b in members),
+    parallel = _parallel_axes(dims, first, [first, *members], axis)
+    row, size = _row(dims, first, members, parallel)
+    return NestPlan(
+        first=first.name,
+        reduce_axis=dims.all_of(first)[axis],
+        parallel_axes=parallel,
+        row_axis=row,
+        row_size=size,
+        maps=tuple(name for name in maps if first.name in above[name] and first.name not in folding),
+        independent_maps=tuple(name for name in maps if first.name not in above[name]),
+        auxiliary_reductions=tuple(b.name for b in others if reducer_of(b) is not None and b.name not in folding),
+        reductions=tuple(b.name for b in members),
     )
 
 
-def _homes(dims: Dimensions, reductions: list[Block], above: dict[str, set[str]]) -> dict[str, Dimension]:
-    """The column of each reduction that folds one.
+def _reduce_axes(dims: Dimensions, reductions: list[Block], above: dict[str, set[str]]) -> dict[str, Dimension]:
+    """The reduce axis of each reduction that folds one, by the reduction's name.
 
-    A dimension is a column where a reduction folds it that depends on another reduction running along it.  Where a
-    reduction folds two columns (a max over positions and features), the one that its readers fold as well counts.
+    A dimension is a reduce axis if a reduction that folds it depends on another reduction along it.  If a reduction
+    folds two of them (a max over positions and features), the one that its readers also fold counts.
     """
     by_name = {b.name: b for b in reductions}
-    columns = {
+    axes = {
         c
         for b in reductions
         for c in dims.all_of(b, "reduce")
         if any(c in dims.all_of(by_name[a]) for a in above[b.name] if a in by_name)
     }
-    if not columns and reductions:
-        columns = {next(reversed(dims.all_of(reductions[-1], "reduce")))}
-    home = {}
+    if not axes and reductions:
+        axes = {next(reversed(dims.all_of(reductions[-1], "reduce")))}
+    of_reduction = {}
     for b in reductions:
-        mine = [c for c in dims.all_of(b, "reduce") if c in columns]
+        own = [c for c in dims.all_of(b, "reduce") if c in axes]
         readers = [r for r in reductions if b.name in above[r.name]]
-        shared = [c for c in mine if any(c in dims.all_of(r, "reduce") for r in readers)]
-        if mine:
-            home[b.name] = (shared or mine)[0]
-    return home
+        shared = [c for c in own if any(c in dims.all_of(r, "reduce") for r in readers)]
+        if own:
+            of_reduction[b.name] = (shared or own)[0]
+    return of_reduction
 
 
-def _grid(dims: Dimensions, first: Block, members: Iterable[Block], column: Dimension) -> tuple[str, ...]:
-    """Iterations of `first` that every member keeps: no two of their values meet."""
-    kept = [c for c in dims.all_of(first, "spatial") if c != column]
+def _parallel_axes(dims: Dimensions, first: Block, members: Iterable[Block], axis: Dimension) -> tuple[str, ...]:
+    """Axes of `first` that every member has too, so that their iterations share no result."""
+    kept = [c for c in dims.all_of(first, "spatial") if c != axis]
     for member in members:
         kept = [c for c in kept if c in dims.all_of(member, "spatial")]
     return tuple(dims.all_of(first)[c] for c in kept)
 
 
-def _row(dims: Dimensions, first: Block, members: list[Block], grid: tuple[str, ...]) -> tuple[str | None, int | None]:
-    """The innermost grid dimension that can be a tile's rows, and the size it must have.
+def _row(
+    dims: Dimensions, first: Block, members: list[Block], parallel: tuple[str, ...]
+) -> tuple[str | None, int | None]:
+    """The innermost parallel axis that can be the rows of a tile, and the size that it must have.
 
-    A dimension that both factors of a matrix product run along is a batch dimension: its products are separate.  A
-    head that reads one of a few key heads as `h // group` is one only from group to group, so the heads of a group can
-    be rows (that is how decode, with one query a head, fills the rows of a product).
+    An axis that both factors of a matrix product have is a batch axis: its products are separate.  A head axis that
+    one factor reads as `h // group` is a batch axis per group only.  So the heads of a group can be rows; in decode,
+    which has one query per head, they fill the rows of a product.
     """
-    for name in reversed(grid):
+    for name in reversed(parallel):
         if first.iter(name).extent == 1:
             continue
         groups = {_batch(b, _name_in(dims, first, name, b)) for b in (first, *members)}
@@ -247,7 +261,7 @@ def _name_in(dims: Dimensions, first: Block, name: str, block: Block) -> str:
 
 
 def factors_of(block: Block) -> tuple[Expr, Expr] | None:
-    """The two factors of the product that a block sums up; None where it is no sum of products."""
+    """The two factors of the product that a block sums up; None if it is no sum of products."""
     if not block.is_reduction or not isinstance(block.body.value, Op):
         return None
     term = block.body.value.args[1]
@@ -256,54 +270,54 @@ def factors_of(block: Block) -> tuple[Expr, Expr] | None:
     return (term.args[0], term.args[1]) if isinstance(term, Op) and term.name == "mul" else None
 
 
-def _walked(factor: Expr) -> set[str]:
+def _axes_of(factor: Expr) -> set[str]:
     return {v for read in loads(factor) for i in read.indices for v in variables(i)}
 
 
 def is_product(block: Block) -> bool:
-    """Whether a block is a matrix product: a sum of products, each factor along a dimension that the other lacks."""
+    """Whether a block is a matrix product: a sum of products whose factors each have an axis that the other lacks."""
     if (factors := factors_of(block)) is None:
         return False
     spatial = {it.name for it in block.iters if it.kind == "spatial"}
-    left, right = map(_walked, factors)
+    left, right = map(_axes_of, factors)
     return bool((left - right) & spatial and (right - left) & spatial)
 
 
 def _batch(block: Block, name: str) -> int:
-    """0 where `name` is no batch dimension of a product; 1 where it is; n where only `name // n` is."""
+    """0 if `name` is no batch axis of a product, 1 if it is, n if only `name // n` is."""
     if not is_product(block):
         return 0
     factors = factors_of(block)
     assert factors is not None
-    if not all(name in _walked(factor) for factor in factors):
+    if not all(name in _axes_of(factor) for factor in factors):
         return 0
-    found = [_grouped(side, name) for side in factors]
-    return max(found) if min(found) == 1 else 1
+    sizes = [_group_size(factor, name) for factor in factors]
+    return max(sizes) if min(sizes) == 1 else 1
 
 
-def _grouped(side: Expr, name: str) -> int:
-    """n where every read under `side` has `name` only as `name // n`; 1 otherwise."""
+def _group_size(factor: Expr, name: str) -> int:
+    """n if every read in `factor` has `name` only as `name // n`; 1 otherwise."""
     sizes = set()
-    for read in loads(side):
+    for read in loads(factor):
         for index in read.indices:
             if name not in variables(index):
                 continue
             match index:
-                case Op("floordiv", (Var(found), Const(int(size)))) if found == name:
+                case Op("floordiv", (Var(var), Const(int(size)))) if var == name:
                     sizes.add(size)
                 case _:
                     return 1
     return sizes.pop() if len(sizes) == 1 else 1
 
 
-def parallelism(program: Program, nest: Nest, rows: int) -> int:
-    """How many program instances a rolling nest has with tiles of `rows` rows: its independent iterations."""
+def parallelism(program: Program, nest: NestPlan, rows: int) -> int:
+    """How many program instances a rolling nest has with tiles of `rows` rows: its parallel iterations."""
     _, first, _ = tree.find_block(program, nest.first)
     count = 1
-    for name in nest.grid:
+    for name in nest.parallel_axes:
         extent = first.iter(name).extent
-        count *= -(-extent // (nest.row_size or rows)) if name == nest.row else extent
+        count *= -(-extent // (nest.row_size or rows)) if name == nest.row_axis else extent
     return count
 
 
-__all__ = ["SMALLEST_ROWS", "Nest", "factors_of", "is_product", "parallelism", "plan"]
+__all__ = ["SMALLEST_ROWS", "NestPlan", "factors_of", "is_product", "parallelism", "plan"]

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from neptune_lab.loop_ir.nodes import Expr, Load, Op, Previous, Var, loads, variables, walk
 from neptune_lab.loop_ir.sign import may_be_infinite, range_of
-from neptune_lab.loop_schedule.rolled_loop import Rolled
-from neptune_lab.loop_schedule.vanishing import COMPARED
+from neptune_lab.loop_schedule.identity_at_point import COMPARED
+from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
 from neptune_lab.loop_to_repair.evaluate import compute
 
 Array = npt.NDArray[Any]
@@ -26,7 +26,7 @@ _EXTREME = 0.2
 _EXTREMES = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max), -1e30, 1e30)
 
 
-def leaves_of(loop: Rolled) -> list[Expr]:
+def leaves_of(loop: ScalarLoop) -> list[Expr]:
     """Reads of complete values, loop variables, and conditions on these alone, outermost only."""
     found: dict[Expr, None] = {}
 
@@ -51,7 +51,7 @@ def leaves_of(loop: Rolled) -> list[Expr]:
     return list(found)
 
 
-def kind_of(loop: Rolled, leaf: Expr) -> tuple[object, ...]:
+def kind_of(loop: ScalarLoop, leaf: Expr) -> tuple[object, ...]:
     """All that decides what `draw` gives for a leaf."""
     if isinstance(leaf, Op):
         return ("mask",) if variables(leaf) else ("mask", leaf)
@@ -63,7 +63,7 @@ def kind_of(loop: Rolled, leaf: Expr) -> tuple[object, ...]:
     return (loop.program.buffer(leaf.buffer).dtype, varies, within.low, within.high, extremes)
 
 
-def draw(loop: Rolled, leaf: Expr, rng: np.random.Generator) -> Array:
+def draw(loop: ScalarLoop, leaf: Expr, rng: np.random.Generator) -> Array:
     """Values of one leaf: an offset and a spread, which stay for a whole sequence or change from tag to tag."""
     varies = bool(variables(leaf) & loop.inner)
     shape = (SEQUENCES, TAGS, EACH) if varies else (SEQUENCES, 1, 1)
@@ -101,7 +101,7 @@ def draw(loop: Rolled, leaf: Expr, rng: np.random.Generator) -> Array:
     return values.astype(np.float32).astype(np.float64)
 
 
-def _with_extremes(loop: Rolled, leaf: Expr, values: Array, varies: bool, rng: np.random.Generator) -> Array:
+def _with_extremes(loop: ScalarLoop, leaf: Expr, values: Array, varies: bool, rng: np.random.Generator) -> Array:
     """Some sequences with an extreme number in place of the first elements, or of some of them.
 
     Finite ones only in what the producers fold: another factor that large overflows by itself (`_LARGE`).

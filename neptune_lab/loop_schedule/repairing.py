@@ -14,10 +14,11 @@ from neptune_lab.loop_ir.sign import range_of
 from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.float_range import check_range
+from neptune_lab.loop_schedule.guards import TagReads, producer_values
 from neptune_lab.loop_schedule.outcome import Phase
-from neptune_lab.loop_schedule.remembered import resized
-from neptune_lab.loop_schedule.rolled_loop import rolled
-from neptune_lab.loop_schedule.special_values import Moment, Point, ProducerReads, find_points, producer_values
+from neptune_lab.loop_schedule.outcome_cache import resized
+from neptune_lab.loop_schedule.scalar_loop import scalar_loop
+from neptune_lab.loop_schedule.singular_points import Point, ProducerReads, find_points
 from neptune_lab.loop_to_repair.check_lowered import ProducerNodes, check_lowered
 from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import Reading, assumptions, read_term
@@ -138,7 +139,7 @@ def points_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class UserRepair:
     """A repair that the caller gives.
 
     Args:
@@ -155,10 +156,10 @@ class Given:
         return [dict(self.shown).get(p, p) for p in producers]
 
 
-def given_of(primitive: str, block: str, repair: str | None, proved: bool) -> Given | None:
+def user_repair_of(primitive: str, block: str, repair: str | None, proved: bool) -> UserRepair | None:
     """The arguments `repair` and `proved` of a primitive; ScheduleError where they do not go together."""
     if repair is not None:
-        return Given(repair, proved)
+        return UserRepair(repair, proved)
     if not proved:
         raise ScheduleError(
             f"{primitive}({block!r}): proved=False is for a repair that is given, and none is",
@@ -168,7 +169,7 @@ def given_of(primitive: str, block: str, repair: str | None, proved: bool) -> Gi
     return None
 
 
-def nothing_to_repair(primitive: str, block: str, given: Given | None) -> None:
+def nothing_to_repair(primitive: str, block: str, given: UserRepair | None) -> None:
     """Raise ScheduleError where a repair is given and there is nothing to repair."""
     if given is not None:
         raise ScheduleError(
@@ -179,8 +180,8 @@ def nothing_to_repair(primitive: str, block: str, given: Given | None) -> None:
         )
 
 
-def find_given_repair(
-    program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...], given: Given
+def check_user_repair(
+    program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...], given: UserRepair
 ) -> Repair:
     """As `find_repair`, with an h that is given; where it is not proved and need not be, `term.unproved` says why.
 
@@ -231,7 +232,7 @@ def lowered_problem(
         return Var(f"{buffer} now")
 
     carried = Var("t")
-    h = apply_repair_term(consumer, carried, repair, Moment(before, now), program)
+    h = apply_repair_term(consumer, carried, repair, TagReads(before, now), program)
     places = [ProducerNodes(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
     return program, asked.reducer, asked.term, h, carried, places
 
@@ -240,12 +241,12 @@ def with_ranges(program: Program, consumer: Block, asked: ReducePattern, repair:
     """The term with why it is right in float32 (`float_range`); RepairError, step "range", where it is not."""
     carried = Var("t")
     places = {p: (Var(f"{p} before"), Var(f"{p} now")) for p in repair.reads}
-    moment = Moment(lambda p, _: places[p][0], lambda p, _: places[p][1], starts=True)
+    moment = TagReads(lambda p, _: places[p][0], lambda p, _: places[p][1], starts=True)
     h = apply_repair_term(consumer, carried, repair, moment, program)
     if h == carried:
         return replace(repair.term, ranges=("h changes nothing",))
     term = match_reduction(consumer).term
-    loop = rolled(program, consumer, asked.reducer, [term], [carried], [h], places, repair.points)
+    loop = scalar_loop(program, consumer, asked.reducer, [term], [carried], [h], places, repair.points)
     ways = {p: way for p in repair.reads if (way := _way(program, p))}
     why = at_most_one(repair.term, ways)
     return replace(repair.term, ranges=(*((why,) if why else ()), check_range(loop)))
@@ -288,7 +289,7 @@ def solve_repair(
     buffers: dict[str, int | None],
     kept: tuple[str, ...],
     phases: tuple[Phase, ...],
-    given: Given | None = None,
+    given: UserRepair | None = None,
 ) -> tuple[Repair, Phase]:
     """The repair of `block`, read off its local block, and its phase; RepairRefused with the refusing phase last.
 
@@ -300,7 +301,7 @@ def solve_repair(
         if given is None:
             repair = find_repair(program, consumer, buffers, kept)
         else:
-            repair = find_given_repair(program, consumer, buffers, kept, given)
+            repair = check_user_repair(program, consumer, buffers, kept, given)
     except RepairError as error:
         refused = Phase(
             "repair",
@@ -338,7 +339,7 @@ def solve_repair(
     )
 
 
-def apply_repair_term(block: Block, carried: Expr, repair: Repair, moment: Moment, program: Program) -> Expr:
+def apply_repair_term(block: Block, carried: Expr, repair: Repair, moment: TagReads, program: Program) -> Expr:
     """h(carried, r, r') as a scalar expression."""
     term = repair.term
     dtype = program.buffer(block.writes).dtype

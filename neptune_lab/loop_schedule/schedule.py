@@ -20,9 +20,9 @@ from neptune_lab.loop_ir.tags import record
 from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule.methods import PrimitiveMethods
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
+from neptune_lab.loop_schedule.outcome_cache import cached_outcome, resized
 from neptune_lab.loop_schedule.primitives import get
 from neptune_lab.loop_schedule.primitives.cut import extract, part_of
-from neptune_lab.loop_schedule.remembered import outcome_of, resized
 from neptune_lab.loop_schedule.steps import Step, steps_of
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer, check_number
@@ -183,7 +183,7 @@ class Schedule(PrimitiveMethods):
         primitive = get(step.primitive, arguments)
         part = part_of(self.program, self.parts, primitive.blocks(arguments))
         try:
-            outcome = outcome_of(primitive, self.program if part is None else part.program, arguments)
+            outcome = cached_outcome(primitive, self.program if part is None else part.program, arguments)
             outcome = outcome if part is None else part.put_back(outcome)
             if outcome.program is not self.program and not resized():
                 verify(outcome.program, self.definition)

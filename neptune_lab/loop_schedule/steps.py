@@ -43,7 +43,7 @@ class Step:
         parts: list[str] = []
         for key, value in self.arguments:
             parameter = known.parameter(key) if known else None
-            match parameter.kind.written if parameter else "name":
+            match parameter.kind.passed_as if parameter else "name":
                 case "position":
                     parts.append(_python(value))
                 case "several" if isinstance(value, tuple):

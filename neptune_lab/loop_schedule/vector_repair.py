@@ -42,8 +42,8 @@ from neptune_lab.loop_ir.nodes import (
     with_buffers,
 )
 from neptune_lab.loop_ir.roles import RepairInfo, Role
+from neptune_lab.loop_schedule.guards import TagReads, producer_values
 from neptune_lab.loop_schedule.primitives.materialize_tags import cache_reduction_results, own_tag
-from neptune_lab.loop_schedule.special_values import Moment, producer_values
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair
 from neptune_lab.loop_to_repair.lower import lower
@@ -146,7 +146,7 @@ def apply_family(
     members: Sequence[Member],
     repair: FamilyRepair,
     var: str,
-    moment: Callable[[Block], Moment],
+    moment: Callable[[Block], TagReads],
     info: RepairInfo,
 ) -> Program:
     """Tags on the companions, and A on everything that is carried.

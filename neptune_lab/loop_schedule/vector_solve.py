@@ -12,20 +12,21 @@ from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_schedule.estimate import ReductionProgress, is_plain_sum, plain_reads, progress_of
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.fusion import loop_ref
+from neptune_lab.loop_schedule.guards import TagReads, producer_values
 from neptune_lab.loop_schedule.outcome import Phase
-from neptune_lab.loop_schedule.remembered import resized
+from neptune_lab.loop_schedule.outcome_cache import resized
 from neptune_lab.loop_schedule.repairing import (
-    Given,
     ReducePattern,
     Repair,
     RepairRefused,
+    UserRepair,
     inlined_term,
     match_reduce_pattern,
     points_of,
     solve_repair,
 )
-from neptune_lab.loop_schedule.rolled_loop import rolled
-from neptune_lab.loop_schedule.special_values import Moment, ProducerReads, producer_values
+from neptune_lab.loop_schedule.scalar_loop import scalar_loop
+from neptune_lab.loop_schedule.singular_points import ProducerReads
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import read_term
@@ -100,7 +101,9 @@ def _in_range(program: Program, consumer: Block, repair: FamilyRepair) -> str:
     term, dtype = repair.term, program.buffer(consumer.writes).dtype
     (producer,) = repair.reads
     before, now = Var(f"{producer} before"), Var(f"{producer} now")
-    values = producer_values(term, repair, Moment(lambda *_: before, lambda *_: now, starts=True), program, dtype=dtype)
+    values = producer_values(
+        term, repair, TagReads(lambda *_: before, lambda *_: now, starts=True), program, dtype=dtype
+    )
     if term.by_difference:
         values[term.step] = reference_step(term, repair.reference, values, dtype)
     carried = [Var(f"t{row}") for row in range(term.size)]
@@ -108,7 +111,9 @@ def _in_range(program: Program, consumer: Block, repair: FamilyRepair) -> str:
     terms += [lower(term.companion(k), repair.values, dtype) for k in range(1, term.size)]
     moved = [moved_sum(row, carried, term, values, dtype) for row in range(term.size)]
     estimates = [producer] if is_plain_sum(program, producer) else []
-    loop = rolled(program, consumer, "sum", terms, carried, moved, {producer: (before, now)}, repair.points, estimates)
+    loop = scalar_loop(
+        program, consumer, "sum", terms, carried, moved, {producer: (before, now)}, repair.points, estimates
+    )
     return check_range(loop)
 
 
@@ -152,7 +157,7 @@ def solve_any_repair(
     buffers: dict[str, int | None],
     kept: tuple[str, ...],
     phases: tuple[Phase, ...],
-    given: Given | None = None,
+    given: UserRepair | None = None,
 ) -> tuple[Repair | FamilyRepair, Phase]:
     """As `repairing.solve_repair`, and where the paper's solver refuses, the vector repair.
 

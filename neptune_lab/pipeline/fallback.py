@@ -13,7 +13,7 @@ from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_schedule.primitives.cut import Part, extract
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
-from neptune_lab.loop_schedule.templates.alone import one_kernel
+from neptune_lab.loop_schedule.templates.one_stage import schedule_stage
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -121,7 +121,7 @@ class _Search:
     def alone(self, stage: str, refusal: NeptuneError, why: NeptuneError) -> _Part:
         """One stage as one kernel."""
         try:
-            scheduled = one_kernel(Schedule(_alone(self.operator, _part_of(self.operator, (stage,)))), stage)
+            scheduled = schedule_stage(Schedule(_alone(self.operator, _part_of(self.operator, (stage,)))), stage)
             self.check(scheduled)
         except REFUSALS as error:
             kind = next((k for k in (TileError, EmitError) if isinstance(error, k)), ScheduleError)

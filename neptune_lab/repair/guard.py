@@ -6,7 +6,7 @@ there to any r' (Def. 4.2).
 
 In floats that is not enough: h(t, s, r') can overflow, and where g(p, c) is infinite or NaN and the producer ends at p,
 the result must be so too.  So a program uses the stand-in only where nothing needs a repair at p, and leaves it out
-where the producer ends there (`loop_schedule.special_values`).  Where g(p, c) is finite and only h cannot start from p
+where the producer ends there (`loop_schedule.singular_points`).  Where g(p, c) is finite and only h cannot start from p
 (c*r at r = 0: all terms are 0, and t = 0 tells nothing about the inputs), a loop that ends at p would need one last
 h(t, s, p); `Guard.final_repair` says so.
 """

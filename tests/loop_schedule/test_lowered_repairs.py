@@ -11,7 +11,7 @@ from tvm import te
 from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir.nodes import Const, Expr, Load, Op, Var
 from neptune_lab.loop_schedule import repairing
-from neptune_lab.loop_schedule.remembered import forget_outcomes
+from neptune_lab.loop_schedule.outcome_cache import clear_outcomes
 from neptune_lab.loop_schedule.repairing import Repair, lowered_problem, match_reduce_pattern
 from neptune_lab.loop_to_repair.check_lowered import ProducerNodes, check_lowered
 
@@ -42,7 +42,7 @@ def repairs_of(definition: small.Definition, update: str, monkeypatch: pytest.Mo
         return repair
 
     monkeypatch.setattr(repairing, "find_repair", watched)
-    forget_outcomes()
+    clear_outcomes()
     sch = small.schedule(definition)
     sch.split("r.j", (None, 2))
     for block in ("s", "q", "o"):

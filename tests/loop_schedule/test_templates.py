@@ -51,15 +51,15 @@ def test_split_counts_need_not_divide(splits: int):
 
 def test_a_nest_of_attention():
     (nest,) = plan(attention.causal(1, 2, 100, 16).program)
-    assert (nest.first, nest.column, nest.grid, nest.row) == ("qk", "j", ("b", "h", "i"), "i")
-    assert nest.before == ("score",)
-    assert nest.chain == ("s_max", "s_sum", "acc")
+    assert (nest.first, nest.reduce_axis, nest.parallel_axes, nest.row_axis) == ("qk", "j", ("b", "h", "i"), "i")
+    assert nest.maps == ("score",)
+    assert nest.reductions == ("s_max", "s_sum", "acc")
 
 
 def test_the_heads_of_a_group_are_rows_in_decoding():
     op = attention.gqa(1, 8, q_len=1, kv_len=100, head_dim=16, kv_heads=2)
     (nest,) = plan(op.program)
-    assert (nest.row, nest.row_size) == ("h", 4)
+    assert (nest.row_axis, nest.row_size) == ("h", 4)
     for template, options in WAYS:
         kernel = by_name.compile(op, template, block_kv=16, **options)
         assert "tl.dot(q, k)" in kernel.source or "tl.dot(q_tile, k)" in kernel.source
@@ -68,18 +68,18 @@ def test_the_heads_of_a_group_are_rows_in_decoding():
 
 def test_heads_are_no_rows_where_queries_are_or_where_each_has_its_own_keys():
     (nest,) = plan(attention.gqa(1, 8, q_len=5, kv_len=100, head_dim=16, kv_heads=2).program)
-    assert nest.row == "i"
+    assert nest.row_axis == "i"
     (nest,) = plan(attention.causal(1, 8, q_len=1, kv_len=100, head_dim=16).program)
-    assert nest.row is None
+    assert nest.row_axis is None
 
 
 def test_performer_is_two_nests():
     op = performer.performer(1, 2, 70, 16, 32)
     keys, queries = plan(op.program)
     assert keys.first == "k_dot"
-    assert keys.chain == ("k_max", "k_exp_sum", "kv_exp", "v_sum")
+    assert keys.reductions == ("k_max", "k_exp_sum", "kv_exp", "v_sum")
     assert queries.first == "q_dot"
-    assert queries.chain == ("q_max", "den_exp", "num_exp")
+    assert queries.reductions == ("q_max", "den_exp", "num_exp")
     kernel = nl.compile(op, "rolling_update", block_q=16, block_kv=16)
     assert len(kernel.triton.kernels) == 2
     assert kernel.schedule.check()
@@ -90,7 +90,7 @@ def test_a_nest_that_fills_a_gpu_is_not_split_beside_one_that_does_not():
     """Performer's keys are 8 programs, which are split; its queries are 256 a head already, in tiles of features."""
     op = performer.performer(1, 8, 2048, 64, 256)
     sch = TEMPLATES["split_k_update"](Schedule(op), block_kv=(None, 64), block_q=64)
-    assert remarks(sch) == ["q_dot and what follows it roll: 256 programs fill a GPU."]
+    assert remarks(sch) == ["The nest of q_dot rolls instead of being split: 256 programs fill the GPU."]
     kernel = nl.compile(sch)
     assert len(kernel.triton.kernels) == 3
 
@@ -143,7 +143,7 @@ def test_a_loop_that_is_refused_the_next_keeps_its_tiles(template: str, options:
 def test_what_cannot_be_combined_from_splits_rolls():
     sch = TEMPLATES["split_k_update"](small.schedule(small.mean_variance(5, 37)), block_q=4, block_kv=8)
     (said,) = remarks(sch)
-    assert "roll instead" in said
+    assert "rolls instead of being split" in said
     assert "no repair term" in said
     assert sch.check()
 

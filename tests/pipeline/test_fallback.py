@@ -72,8 +72,8 @@ def test_numbers(name: str):
 # The first stage of a part, by operator, and what the remark says of why it is apart.
 APART = {
     "linear_attention": ("den", "z, den have no independent dimension in common"),
-    "column_sum_then_product": ("d", "all of i of 'd' would be the work of one program"),
-    "column_scale_then_row_sum": ("r", "all of i of 'r' would be the work of one program"),
+    "column_sum_then_product": ("d", "one program would compute all of i of 'd'"),
+    "column_scale_then_row_sum": ("r", "one program would compute all of i of 'r'"),
     "qk_norm": ("s", "s and what follows it are computed apart from kn, which is kept in global memory."),
     "scores_without_q_and_k": ("m", "m and what follows it are computed apart from s"),
     "embedding_rms": ("s", "s and what follows it are computed apart from e"),

@@ -152,8 +152,8 @@ def _step(call: ast.Call, name: str) -> Step:
 def _bound(call: ast.Call, primitive: Primitive, given: list[Any], named: dict[str, Any]) -> dict[str, Any]:
     """Positional arguments under their names, as Schedule's method of the same name takes them."""
     name, known = primitive.name, [p.name for p in primitive.parameters]
-    several = next((p.name for p in primitive.parameters if p.kind.written == "several"), None)
-    sizes = next((p.name for p in primitive.parameters if p.kind.written == "named"), None)
+    several = next((p.name for p in primitive.parameters if p.kind.passed_as == "several"), None)
+    sizes = next((p.name for p in primitive.parameters if p.kind.passed_as == "named"), None)
     positions = known
     if several is not None:
         positions = known[: known.index(several)]

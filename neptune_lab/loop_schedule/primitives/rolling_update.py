@@ -19,6 +19,7 @@ from neptune_lab.loop_schedule.estimate import (
     with_estimates,
 )
 from neptune_lab.loop_schedule.fusion import check_reads, fuse_naively, loop_ref, names_under, under
+from neptune_lab.loop_schedule.guards import TagReads, guard_reads, is_last_tag
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
 from neptune_lab.loop_schedule.maps import ReorganizedDataflow, find_producers, reorganize_dataflow, roll
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
@@ -33,13 +34,12 @@ from neptune_lab.loop_schedule.primitives.privatize_reduction import privatize
 from neptune_lab.loop_schedule.repairing import (
     Repair,
     apply_repair_term,
-    given_of,
     is_repaired,
     nothing_to_repair,
     repair_info,
+    user_repair_of,
     with_repair,
 )
-from neptune_lab.loop_schedule.special_values import Moment, guard_reads, is_last_tag
 from neptune_lab.loop_schedule.vector_repair import Member, add_companions, apply_family
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair, solve_any_repair
 
@@ -136,7 +136,7 @@ def rolling_update(
         ScheduleError: the loop is not one of the producers' reductions, or there is nothing to repair.
         RepairError: no h exists, or the given one is not proved.
     """
-    given = given_of("rolling_update", block, repair, proved)
+    given = user_repair_of("rolling_update", block, repair, proved)
     check_target(program, block, loop)
     _, var = loop_ref(loop)
     check_serial(program, loop)
@@ -286,9 +286,9 @@ def apply_repair(
             return value
         return estimated(value, references[buffer], references[buffer].seen(tag), program.buffer(buffer).dtype)
 
-    def moment(block: Block) -> Moment:
+    def moment(block: Block) -> TagReads:
         tag = own_tag(block, var)
-        return Moment(
+        return TagReads(
             lambda buffer, index: previous(block, buffer, index),
             lambda buffer, index: current(block, buffer, index),
             starts=True,

@@ -27,6 +27,7 @@ from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import align, cannot_align, check_reads, loop_ref, names_under, under
+from neptune_lab.loop_schedule.guards import TagReads, guard_reads
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
 from neptune_lab.loop_schedule.maps import find_producers, reorganize_dataflow, roll
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
@@ -36,12 +37,11 @@ from neptune_lab.loop_schedule.primitives.rolling_update import check_target, da
 from neptune_lab.loop_schedule.repairing import (
     Repair,
     apply_repair_term,
-    given_of,
     nothing_to_repair,
     repair_info,
     solve_repair,
+    user_repair_of,
 )
-from neptune_lab.loop_schedule.special_values import Moment, guard_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def split_k_update(
         ScheduleError: the loop is not one of the producers' reductions, or there is nothing to repair.
         RepairError: no h exists, or the given one is not proved.
     """
-    given = given_of("split_k_update", block, repair, proved)
+    given = user_repair_of("split_k_update", block, repair, proved)
     check_target(program, block, loop)
     _, var = loop_ref(loop)
     asked = loop
@@ -254,7 +254,7 @@ def _split_k_apply_repair_term(
         return Load(by_local[buffer].whole, index[1:] if tags else index)
 
     ends = Const(True, "bool")
-    h = apply_repair_term(block, reduction.term, repair, Moment(previous, current, is_last=lambda _: ends), program)
+    h = apply_repair_term(block, reduction.term, repair, TagReads(previous, current, is_last=lambda _: ends), program)
     value = Op(OPERATORS[reduction.reducer], (reduction.carried, h))
     return replace(
         block,

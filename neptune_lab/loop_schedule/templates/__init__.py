@@ -1,4 +1,4 @@
-"""Whole schedules. A template takes a fresh Schedule and applies steps to it; `TEMPLATES` lists them by name."""
+"""Templates: whole schedules. A template takes a new Schedule and applies steps to it; `TEMPLATES` names them."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -11,7 +11,7 @@ from neptune_lab.loop_schedule.templates.split_k_update import split_k_update
 
 
 class Template(Protocol):
-    """A template: applies steps to a schedule, by a config or by the two sizes that are given most."""
+    """A template: applies steps to a schedule, with a config, or with its two commonest sizes by name."""
 
     def __call__(
         self, sch: Schedule, /, config: TileConfig | None = None, *, block_q: PerNest = None, block_kv: PerNest = None
@@ -19,7 +19,7 @@ class Template(Protocol):
 
 
 TEMPLATES: Mapping[str, Template] = {"rolling_update": rolling_update, "split_k_update": split_k_update}
-# What each template takes as its config.
+# The class of each template's config.
 CONFIGS: Mapping[str, type[TileConfig]] = {"rolling_update": TileConfig, "split_k_update": SplitKConfig}
 
 __all__ = ["CONFIGS", "TEMPLATES", "SplitKConfig", "TileConfig", "choose_template", "rolling_update", "split_k_update"]

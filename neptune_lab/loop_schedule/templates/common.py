@@ -1,4 +1,4 @@
-"""What whole schedules share: tiles that fit, the grid, loops that run in order, what stays on chip."""
+"""Groups of steps that templates share: tiling, binding to the grid, loops that run in order, on-chip buffers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program, bound_loops, reads, variables
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
-from neptune_lab.loop_schedule.plan import Nest
+from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.knobs import COLUMNS, ROWS, Knobs
+from neptune_lab.loop_schedule.templates.nest_config import COLUMNS, ROWS, NestConfig
 
 P = ParamSpec("P")
 
-# A loop that holds one block is a dimension of its tile, unless it says that it runs in order.
+# The annotation of a loop that runs in order. Without it, a loop around a single block is a dimension of its tile.
 SEQUENTIAL = "sequential"
 
 
 def all_or_nothing(
     template: Callable[Concatenate[Schedule, P], Schedule],
 ) -> Callable[Concatenate[Schedule, P], Schedule]:
-    """A template that refuses, or is interrupted, leaves the schedule as it was."""
+    """The template, which restores the schedule if it refuses or is interrupted."""
 
     @wraps(template)
     def applied(sch: Schedule, *args: P.args, **kwargs: P.kwargs) -> Schedule:
         before = len(sch.steps)
         try:
             return template(sch, *args, **kwargs)
-        except BaseException:  # Ctrl-C too: half a template is no schedule that anyone asked for
+        except BaseException:  # Ctrl-C too
             sch.back_to(before)
             raise
 
@@ -39,65 +39,70 @@ def all_or_nothing(
 
 
 def note_refusal(sch: Schedule, text: str, refusal: NeptuneError) -> None:
-    """A remark on a step that was refused, with the phases that the step had reached."""
+    """Adds a remark about a refused step, with the phases that the step went through."""
     sch.remark(text)
     sch.preface(tuple(getattr(refusal, "phases", ())))
 
 
 def placed(sch: Schedule, start: Program) -> frozenset[str]:
-    """Blocks that are not as they were in the program `start`: fused, tiled or written into their readers."""
+    """Blocks that have changed since the program `start`: fused, tiled or inlined."""
 
-    def around(program: Program) -> dict[str, tuple[tuple[str, int, str], ...]]:
-        alone = [stmt for stmt in program.body if len(tree.blocks_under(stmt)) == 1]
-        names = [tree.blocks_under(stmt)[0].name for stmt in alone]
+    def loops_of(program: Program) -> dict[str, tuple[tuple[str, int, str], ...]]:
+        """The loops of each block that is alone in its nest."""
+        single = [stmt for stmt in program.body if len(tree.blocks_under(stmt)) == 1]
+        names = [tree.blocks_under(stmt)[0].name for stmt in single]
         return {n: tuple((x.var, x.extent, x.kind) for x in tree.find_block(program, n)[2]) for n in names}
 
-    now, before = around(sch.program), around(start)
+    now, before = loops_of(sch.program), loops_of(start)
     return frozenset(name for name, loops in before.items() if now.get(name) != loops)
 
 
 def extent_of(sch: Schedule, block: str, var: str) -> int:
-    """Iterations of the loop `var` around `block`."""
+    """The extent of the loop `var` around `block`."""
     return tree.find_loop(sch.program, block, var)[1].extent
 
 
-def row_tile(sch: Schedule, nest: Nest, block_q: int) -> dict[str, int]:
-    """The tile size of the nest's rows, by loop name; empty where rows are not tiled."""
-    if nest.row is None:
+def row_tile(sch: Schedule, nest: NestPlan, block_q: int) -> dict[str, int]:
+    """The tile size of the nest's rows, by loop name; empty if rows are not tiled."""
+    if nest.row_axis is None:
         return {}
-    size = nest.row_size or min(block_q, extent_of(sch, nest.first, nest.row))
-    return {} if size == 1 else {nest.row: size}
+    size = nest.row_size or min(block_q, extent_of(sch, nest.first, nest.row_axis))
+    return {} if size == 1 else {nest.row_axis: size}
 
 
-def tile_nest(sch: Schedule, nest: Nest, knobs: Knobs) -> str:
-    """The loops of the nest's first block tiled, the grid outermost, then the loop over column tiles: its name.
+def tile_nest(sch: Schedule, nest: NestPlan, config: NestConfig) -> str:
+    """Tiles the loops of the nest's first block; the parallel loops come first, then the loop over tiles of columns.
 
-    No tile is larger than its loop.  The column is always tiled, since its outer loop is the one to fuse under.
+    No tile is larger than its loop.  The reduce axis is always tiled, since the other blocks are fused under its outer
+    loop.
+
+    Returns:
+        The loop over tiles of columns, as "block.loop".
     """
-    columns = min(knobs.block_kv, extent_of(sch, nest.first, nest.column))
-    made = tile_loops(sch, nest.first, {**row_tile(sch, nest, knobs.block_q), nest.column: columns})
-    column = made.pop(nest.column)
+    columns = min(config.block_kv, extent_of(sch, nest.first, nest.reduce_axis))
+    made = tile_loops(sch, nest.first, {**row_tile(sch, nest, config.block_q), nest.reduce_axis: columns})
+    column = made.pop(nest.reduce_axis)
     outer_first(sch, nest, made, column)
     return f"{nest.first}.{column}"
 
 
 def tile_loops(sch: Schedule, block: str, tiles: Mapping[str, int]) -> dict[str, str]:
-    """Tiles loops of a block; the name of the outer loop of each, by the name that it had."""
+    """Tiles loops of a block: the outer loop of each, by the name that the loop had."""
     made = sch.tile(block, **tiles)
     return dict(zip(tiles, (loop_ref(ref)[1] for ref in made), strict=False))
 
 
-# A product over more than this is summed up in tiles of CONTRACTION: its operands would fill a multiprocessor.
+# A product that sums over more elements than this is tiled by CONTRACTION: its operands would not fit shared memory.
 LONGEST_CONTRACTION = 256
 CONTRACTION = 128
 
 
-def tile_contraction(sch: Schedule, nest: Nest, column: str) -> str | None:
-    """A long dimension that the nest's first block folds by itself (K of a product) runs in tiles inside `column`, the
-    innermost loop of the nest: its loop; None where it is short."""
+def tile_contraction(sch: Schedule, nest: NestPlan, column: str) -> str | None:
+    """Tiles a long axis that only the nest's first block folds (K of a product); its outer loop goes inside `column`,
+    the innermost loop of the nest: that outer loop, as "block.loop"; None if the axis is short."""
     block = tree.find_block(sch.program, nest.first)[1]
     long = [it.name for it in block.iters if it.kind == "reduce" and it.extent > LONGEST_CONTRACTION]
-    folded = [name for name in long if name != nest.column]
+    folded = [name for name in long if name != nest.reduce_axis]
     if len(folded) != 1:
         return None
     outer, _ = sch.split(f"{nest.first}.{folded[0]}", (None, CONTRACTION))
@@ -107,7 +112,7 @@ def tile_contraction(sch: Schedule, nest: Nest, column: str) -> str | None:
 
 
 def start_contraction(sch: Schedule, loop: str) -> None:
-    """The start value of a product that is summed up in tiles is written before them, and they run in order."""
+    """Writes the start value of a tiled product before its loop over tiles, which then runs in order."""
     name, var = loop_ref(loop)
     if tree.find_block(sch.program, name)[1].init is not None:
         sch.decompose_reduction(name, loop)
@@ -115,10 +120,13 @@ def start_contraction(sch: Schedule, loop: str) -> None:
 
 
 def put_outermost(sch: Schedule, block: str, *outer: str, among: list[str] | None = None) -> list[str]:
-    """The loops `outer` of `block` before its others, which stay as they were: all of them, in their new order.
+    """Moves the loops `outer` of `block` before its others, whose order stays.
 
     Args:
-        among: nested loops of the block that are to be put in order; None: all.
+        among: the nested loops of the block to reorder; None: all.
+
+    Returns:
+        All of these loops, in their new order.
     """
     names = [loop_ref(ref)[1] for ref in sch.loops(block)] if among is None else among
     wanted = [*outer, *(name for name in names if name not in outer)]
@@ -127,20 +135,22 @@ def put_outermost(sch: Schedule, block: str, *outer: str, among: list[str] | Non
     return wanted
 
 
-def outer_first(sch: Schedule, nest: Nest, tiled: Mapping[str, str], *columns: str) -> None:
-    """The nest's grid loops outermost, then the loops `columns`, then all others as they were.
+def outer_first(sch: Schedule, nest: NestPlan, tiled: Mapping[str, str], *columns: str) -> None:
+    """Moves the nest's parallel loops outermost, then the loops `columns`; the order of all others stays.
 
     Args:
-        tiled: the outer loop of each grid loop that was tiled.
+        tiled: the outer loop of each parallel loop that was tiled.
     """
-    put_outermost(sch, nest.first, *(tiled.get(name, name) for name in nest.grid), *columns)
+    put_outermost(sch, nest.first, *(tiled.get(name, name) for name in nest.parallel_axes), *columns)
 
 
 def bind_grid(sch: Schedule, block: str, *, outside: str, axes: int = 3) -> str | None:
-    """Binds the loops of `block` outside its loop `outside` to the grid, the innermost along x: the innermost one.
+    """Binds the loops of `block` around its loop `outside` to the grid, the innermost to x.
 
-    A grid has three axes: where there are more loops than `axes`, the outermost are fused.  None where there is no
-    such loop.
+    A grid has three axes: if there are more loops than `axes`, the outermost are fused.
+
+    Returns:
+        The innermost bound loop, as "block.loop"; None if there is none.
     """
     names = [loop_ref(ref)[1] for ref in sch.loops(block)]
     grid = names[: names.index(outside)]
@@ -153,28 +163,28 @@ def bind_grid(sch: Schedule, block: str, *, outside: str, axes: int = 3) -> str 
 
 
 def free_axis(sch: Schedule, block: str) -> str | None:
-    """The first grid axis that no loop around `block` is bound to; None where all three are taken."""
-    taken = {found.kind for found in tree.find_block(sch.program, block)[2]}
+    """The first grid axis that no loop around `block` is bound to; None if all three are taken."""
+    taken = {loop.kind for loop in tree.find_block(sch.program, block)[2]}
     return next((axis for axis in ("blockIdx.x", "blockIdx.y", "blockIdx.z") if axis not in taken), None)
 
 
 def run_in_order(sch: Schedule, block: str, var: str) -> None:
-    """The loop `var`, which only `block` is in, goes outside its other own loops and is no dimension of its tile."""
+    """Makes the loop `var`, which contains only `block`, the outermost of such loops and annotates it as sequential."""
     _, _, loops = tree.find_block(sch.program, block)
     own = [loop.var for loop in loops if len(tree.blocks_under(loop)) == 1 and loop.kind == "serial"]
     put_outermost(sch, block, var, among=own)
     sch.annotate(f"{block}.{var}", SEQUENTIAL)
 
 
-def alone_in_order(sch: Schedule, loop: str) -> None:
-    """A rolling loop in which one block is left runs in order all the same."""
+def run_single_block_in_order(sch: Schedule, loop: str) -> None:
+    """Marks a rolling loop that contains a single block as running in order; otherwise it would become a tile."""
     name, var = loop_ref(loop)
     if len(tree.blocks_under(tree.find_loop(sch.program, name, var)[1])) == 1:
         run_in_order(sch, name, var)
 
 
 def retire_all(sch: Schedule) -> None:
-    """Every scan buffer becomes a previous and a current value."""
+    """Reduces every scan buffer to a previous and a current value."""
     for name in sch.blocks:
         block = tree.find_block(sch.program, name)[1]
         if block.role is Role.SCAN and sch.program.buffer(block.writes).tagged:
@@ -182,7 +192,7 @@ def retire_all(sch: Schedule) -> None:
 
 
 def start_outside(sch: Schedule, loop: str) -> None:
-    """Start values of the reductions that fold along `loop` are written before it."""
+    """Writes the start values of the reductions that fold along `loop` before it."""
     _, var = loop_ref(loop)
     for block in tree.blocks_under(tree.find_loop(sch.program, *loop_ref(loop))[1]):
         folds = any(it.kind == "reduce" and var in variables(it.binding) for it in block.iters)
@@ -191,10 +201,12 @@ def start_outside(sch: Schedule, loop: str) -> None:
 
 
 def finish(sch: Schedule, hints: Mapping[str, tuple[int | None, int | None]]) -> None:
-    """Kernels for what stands alone, memory for what stays on chip, and the launch hints.
+    """Schedules the blocks that no nest contains as kernels of their own, keeps internal buffers on chip, and annotates
+    the launch hints.
 
     Args:
-        hints: num_warps and num_stages of the kernel that each of these blocks is in; None: the emitter's.
+        sch: the schedule.
+        hints: num_warps and num_stages of the kernel that contains each of these blocks; None: the emitter's default.
     """
     for stmt in sch.program.body:
         first = tree.blocks_under(stmt)[0].name
@@ -208,7 +220,8 @@ def finish(sch: Schedule, hints: Mapping[str, tuple[int | None, int | None]]) ->
 
 
 def _own_kernel(sch: Schedule, name: str, block_q: int, block_kv: int) -> None:
-    """A block that no nest took, as a kernel: its last two independent loops tiled, all others on the grid."""
+    """Schedules a block that no nest contains as a kernel: tiles its last two parallel loops, binds the others to the
+    grid."""
     _, block, loops = tree.find_block(sch.program, name)
     if len(tree.blocks_under(loops[0] if loops else block)) > 1:
         return
@@ -225,7 +238,7 @@ def _own_kernel(sch: Schedule, name: str, block_q: int, block_kv: int) -> None:
 
 
 def keep_on_chip(sch: Schedule) -> None:
-    """Every internal buffer that a single kernel touches lives on chip."""
+    """Puts every internal buffer that a single kernel uses on chip."""
     for block in tree.blocks(sch.program):
         buffer = sch.program.buffer(block.writes)
         if buffer.name not in sch.program.params and buffer.scope == "global" and _one_kernel(sch.program, buffer.name):
@@ -233,27 +246,22 @@ def keep_on_chip(sch: Schedule) -> None:
 
 
 def _one_kernel(program: Program, buffer: str) -> bool:
-    touching = [
-        n
-        for n, nest in enumerate(program.body)
-        if any(b.writes == buffer or reads(b, buffer) for b in tree.blocks_under(nest))
-    ]
-    return len(touching) == 1
+    uses = [any(b.writes == buffer or reads(b, buffer) for b in tree.blocks_under(nest)) for nest in program.body]
+    return sum(uses) == 1
 
 
-def check_plan(sch: Schedule, nests: tuple[Nest, ...]) -> None:
-    """There is a reduction to schedule around."""
+def check_plan(sch: Schedule, nests: tuple[NestPlan, ...]) -> None:
+    """Raises ScheduleError if the definition has no reduction."""
     if not nests:
         raise ScheduleError(
             f"{sch.operator.name} has no reduction: there is nothing to fuse",
-            help="write the schedule step by step: tile, bind, inline",
+            help="write the schedule step by step, for example sch.tile(…), sch.bind(…), sch.inline(…)",
         )
 
 
 __all__ = [
     "SEQUENTIAL",
     "all_or_nothing",
-    "alone_in_order",
     "bind_grid",
     "check_plan",
     "extent_of",
@@ -266,6 +274,7 @@ __all__ = [
     "retire_all",
     "row_tile",
     "run_in_order",
+    "run_single_block_in_order",
     "start_contraction",
     "start_outside",
     "tile_contraction",

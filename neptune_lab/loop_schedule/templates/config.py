@@ -1,4 +1,4 @@
-"""What a template is told: tile sizes and launch hints, as frozen data that is checked when it is made."""
+"""The config of a template: tile sizes and launch hints, as frozen data that is checked when it is made."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class TileConfig:
     Args:
         block_q: rows (queries) per program.
         block_kv: columns (keys) per tile.
-        block_out: columns of the output per program, if the last product alone has them (the H of a chain of two
+        block_out: columns of the output per program, if only the last product has them (the H of a chain of two
             products): each program then computes the first product again (MCFuser's deep order).  None: one
             accumulator holds all of them (its flat order).
         num_warps: warps per program, a power of two from 1 to 32.
-        num_stages: tiles in flight: those that are loaded ahead, and the one in use.  At most 16.
+        num_stages: tiles in flight: the one in use, and those that are prefetched.  At most 16.
         pad_rows: pads a single row to 16 rows, so that its products run on matrix units.
-        multiprocessors: of the GPU, for what is chosen by shape.
+        multiprocessors: the number on the GPU, for sizes that are chosen by shape.
 
     Raises:
-        ScheduleError: no such field, or a value that it does not take.
+        ScheduleError: there is no such field, or it does not take the value.
     """
 
     block_q: PerNest = None
@@ -67,18 +67,18 @@ class TileConfig:
 @closed_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitKConfig(TileConfig):
-    """What `split_k_update` takes: the fields of `TileConfig`, and the number of splits.
+    """The config of `split_k_update`: the fields of `TileConfig`, and the number of splits.
 
     Args:
-        splits: parts that the columns are split into, in whole tiles.  The last part may be shorter.  1: the nest
-            rolls.  None: as many as fill whole waves of programs on the multiprocessors; of several nests, one that
-            fills the GPU without splits rolls instead.
+        splits: parts that the columns are split into, each of whole tiles.  The last may be shorter.  1: the nest
+            rolls.  None: as many as fill whole waves of programs on the multiprocessors; if there are several nests,
+            those that fill the GPU without splits roll instead.
     """
 
     splits: PerNest = None
 
 
-# Fields that people look for among the arguments of a template or of `compile`, and where to give them.
+# Fields that users may pass to a template or to `compile` by mistake, and where they belong, for error messages.
 PLACES = dict.fromkeys((field.name for field in fields(TileConfig)), "config=nl.TileConfig") | {
     "splits": "config=nl.SplitKConfig"
 }
@@ -92,7 +92,7 @@ _EXAMPLES = {"splits": 8, "multiprocessors": DEFAULT.sm_count}
 def _check_size(name: str, value: object) -> None:
     check_hint(name, value, "TileConfig")
     if not is_count(value):
-        left_open = "" if name == "multiprocessors" else ", or leave it out, and it is chosen by shape"
+        left_open = "" if name == "multiprocessors" else ", or leave it out to have it chosen by shape"
         raise ScheduleError(
             f"{name}={shown(value)}, expected a positive integer",
             help=f"give a whole number such as {_EXAMPLES.get(name, 64)}{left_open}",
@@ -102,10 +102,16 @@ def _check_size(name: str, value: object) -> None:
 def with_sizes(
     config: TileConfig | None, block_q: PerNest, block_kv: PerNest, *, override: bool = False
 ) -> TileConfig | None:
-    """`config` with the two sizes that can be given by name as well; None if nothing is given.
+    """`config` with the two sizes that can also be given by name.
 
     Args:
-        override: a size by name replaces the one in `config`; otherwise a size that is given twice is refused.
+        config: a TileConfig or None.
+        block_q: rows per program; None: as in `config`.
+        block_kv: columns per tile; None: as in `config`.
+        override: whether a size by name replaces the one in `config`; otherwise a size that is given twice is refused.
+
+    Returns:
+        The combined config; None if nothing is given.
 
     Raises:
         ScheduleError: `config` is no TileConfig, a size is given twice, or it is not positive.
@@ -126,7 +132,15 @@ def with_sizes(
 
 
 def config_of(template: str, kind: type[Config], config: TileConfig | None) -> Config:
-    """`config` as the kind that the template takes; a TileConfig serves for SplitKConfig.
+    """`config` as the class that the template takes; a TileConfig is converted to SplitKConfig.
+
+    Args:
+        template: its name, for messages.
+        kind: TileConfig or SplitKConfig.
+        config: the caller's config; None: all defaults.
+
+    Returns:
+        A config of type `kind`.
 
     Raises:
         ScheduleError: `config` has fields that the template does not take.

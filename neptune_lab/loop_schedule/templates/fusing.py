@@ -1,4 +1,4 @@
-"""What joins the loop of a nest, what is computed before it in its kernel, and what follows there."""
+"""Fusion of a nest's other blocks: into its loop, into its kernel before the loop, and into its kernel after it."""
 
 from __future__ import annotations
 
@@ -10,43 +10,47 @@ from neptune_lab.loop_ir.dimensions import Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Loop, Program, reads
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.fusion import loop_ref
-from neptune_lab.loop_schedule.plan import Nest
+from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import run_in_order
 
 
-def join(sch: Schedule, nest: Nest, loop: str) -> None:
-    """What the reductions need tile by tile joins the loop: maps of what the first block computes, and reductions of
-    other dimensions (a squared norm a row).  Maps of other tensors are written into their readers."""
-    for block in nest.apart:
+def fuse_into_loop(sch: Schedule, nest: NestPlan, loop: str) -> None:
+    """Fuses what the reductions need tile by tile into `loop`: maps of what the first block computes, and reductions
+    over other axes (a squared norm per row).  Maps of other tensors are inlined."""
+    for block in nest.independent_maps:
         sch.inline(block)
-    for block in nest.beside:
+    for block in nest.auxiliary_reductions:
         sch.fuse_under(block, loop)
-    for block in nest.before:
+    for block in nest.maps:
         _first_that_works(*_ways_in(sch, nest))(block, loop)
 
 
-def _ways_in(sch: Schedule, nest: Nest) -> list[Callable[[str, str], None]]:
-    """How a map joins a loop, the preferred way first: TVM leaves rows past the end of a padded tile out, ours keeps
-    the tiles of all blocks alike."""
+def _ways_in(sch: Schedule, nest: NestPlan) -> list[Callable[[str, str], None]]:
+    """The primitives that fuse a map into a loop, the preferred one first. TVM's leaves out the rows past the end of a
+    padded tile; ours keeps the tiles of all blocks alike."""
     ways = [sch.reverse_compute_at, sch.fuse_under]
     return ways[::-1] if nest.padded else ways
 
 
-def fuse_before(
-    sch: Schedule, nest: Nest, grid: str | None, rolling: Collection[str] = (), *, whole: bool = False
+def fuse_prologue(
+    sch: Schedule, nest: NestPlan, grid: str | None, rolling: Collection[str] = (), *, one_tile: bool = False
 ) -> None:
-    """What only this nest reads, and needs before its loop, moves into its kernel; where TVM refuses, it stays.
+    """Moves what only this nest reads, and needs before its loop, into its kernel, unless both primitives refuse.
 
     Args:
-        rolling: blocks that have a rolling loop already: moved, each program would need their whole row in one tile.
-        whole: the column is one tile; otherwise what runs along it stays, since the loop reads it tile by tile.
+        sch: the schedule.
+        nest: the nest.
+        grid: the innermost loop of the kernel that is bound to the grid; None: there is none, and nothing moves.
+        rolling: blocks that own a rolling loop. They stay: after a move, each program would need their row in one tile.
+        one_tile: one tile holds the whole reduce axis. Otherwise blocks with that axis stay, since the loop reads them
+            tile by tile.
     """
     if grid is None:
         return
     dims = dimensions(sch.definition)
-    column = dims.of(tree.find_block(sch.definition, nest.first)[1], nest.column)
-    along = {b.name for b in tree.blocks(sch.definition) if column in dims.all_of(b, "spatial")}
+    axis = dims.of(tree.find_block(sch.definition, nest.first)[1], nest.reduce_axis)
+    along = {b.name for b in tree.blocks(sch.definition) if axis in dims.all_of(b, "spatial")}
     at = tree.find_block(sch.program, nest.first)[0][0]
     while at > 0:
         candidates = tree.blocks_under(sch.program.body[at - 1])
@@ -54,35 +58,38 @@ def fuse_before(
         at -= 1
         if len(candidates) != 1 or candidates[0].name in rolling:
             continue
-        if not whole and candidates[0].name in along:
+        if not one_tile and candidates[0].name in along:
             continue
-        if _readers(sch.program, candidates[0]) <= here:
+        if _read_only_by(sch.program, candidates[0], here):
             _first_that_works(sch.compute_at, sch.fuse_under)(candidates[0].name, grid)
 
 
-def _readers(program: Program, block: Block) -> set[str]:
-    if block.writes in program.outputs:
-        return {""}
-    return {b.name for b in tree.blocks(program) if b.name != block.name and reads(b, block.writes)} or {""}
+def _read_only_by(program: Program, block: Block, names: set[str]) -> bool:
+    readers = {b.name for b in tree.blocks(program) if b.name != block.name and reads(b, block.writes)}
+    return block.writes not in program.outputs and bool(readers) and readers <= names
 
 
-def fuse_after(
-    sch: Schedule, nest: Nest, anchor: str, grid: str | None, later: frozenset[str], members: Collection[str] = ()
+def fuse_epilogue(
+    sch: Schedule, nest: NestPlan, anchor: str, grid: str | None, later: frozenset[str], members: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """What only needs what is computed by then moves into the kernel of `anchor`; where that is refused, it stays.
+    """Moves the blocks that need only what is computed by then into the kernel of `anchor`, unless they are refused.
 
     Args:
-        later: blocks that other nests are planned to take.
-        members: reductions that may come too, though they read what another kernel computed.
+        sch: the schedule.
+        nest: the nest.
+        anchor: a block of the kernel.
+        grid: the innermost loop of the kernel that is bound to the grid; None: there is none, and nothing moves.
+        later: blocks that other nests will contain; they stay.
+        members: reductions that may move although they also read what another kernel computes.
 
     Returns:
-        Outputs that run along the whole column once more (a normalised row), for `recompute_over_column`.
+        The second passes: outputs along the reduce axis that need its complete reductions (a normalised row).
     """
     if grid is None:
         return ()
     dims = dimensions(sch.definition)
-    columns = _columns(sch.definition, dims)
-    again: list[str] = []
+    folded_axes = _folded_axes(sch.definition, dims)
+    second_passes: list[str] = []
     for name in sch.blocks:
         position = tree.find_block(sch.program, anchor)[0][0]
         path, block, _ = tree.find_block(sch.program, name)
@@ -90,27 +97,27 @@ def fuse_after(
         if path[0] <= position or name in later:
             continue
         sources = {b.name for b in tree.blocks(sch.program) if b.name != name and reads(block, b.writes)}
-        behind = {b.name for stmt in sch.program.body[position + 1 :] for b in tree.blocks_under(stmt)}
-        if sources & behind or not (sources & here or name in members):
+        after = {b.name for stmt in sch.program.body[position + 1 :] for b in tree.blocks_under(stmt)}
+        if sources & after or not (sources & here or name in members):
             continue
         if reducer_of(block) is not None:
             if sources <= here or name in members:
                 _first_that_works(sch.fuse_under)(name, grid)
-        elif columns.get(name) and not _whole(sch.definition, dims, columns[name], block, here):
-            again += _again(sch, name, grid)
+        elif folded_axes.get(name) and not _have_axes(sch.definition, dims, folded_axes[name], block, here):
+            second_passes += _fuse_second_pass(sch, name, grid)
         else:
             _first_that_works(*_ways_in(sch, nest))(name, grid)
-    return tuple(again)
+    return tuple(second_passes)
 
 
-def _whole(definition: Program, dims: Dimensions, columns: tuple[str, ...], block: Block, here: set[str]) -> bool:
-    """Whether what the map reads of this nest has those dimensions too, so that it does not walk a loop again."""
+def _have_axes(definition: Program, dims: Dimensions, axes: tuple[str, ...], block: Block, here: set[str]) -> bool:
+    """Whether the blocks of `here` that a map reads have these axes of it too, so that it needs no second pass."""
     sources = [b for b in tree.blocks(definition) if b.name in here and reads(block, b.writes)]
-    return all(any(dims.of(block, name) in dims.all_of(b, "spatial") for b in sources) for name in columns)
+    return all(any(dims.of(block, name) in dims.all_of(b, "spatial") for b in sources) for name in axes)
 
 
 def _first_that_works(*primitives: Callable[[str, str], None]) -> Callable[[str, str], bool]:
-    """The primitives tried in turn; whether one was accepted."""
+    """A function that tries the primitives in turn, and returns whether one was accepted."""
 
     def attempt(block: str, loop: str) -> bool:
         for primitive in primitives:
@@ -124,47 +131,47 @@ def _first_that_works(*primitives: Callable[[str, str], None]) -> Callable[[str,
     return attempt
 
 
-def _again(sch: Schedule, name: str, grid: str) -> tuple[str, ...]:
-    """A map that walks the column a second time is written into its readers; an output is fused, and returned."""
+def _fuse_second_pass(sch: Schedule, name: str, grid: str) -> tuple[str, ...]:
+    """Inlines a map that is a second pass; an output is fused instead, and returned."""
     if tree.find_block(sch.program, name)[1].writes not in sch.program.outputs:
         sch.inline(name)
         return ()
     return (name,) if _first_that_works(sch.fuse_under, sch.reverse_compute_at)(name, grid) else ()
 
 
-def recompute_over_column(sch: Schedule, name: str, block_kv: int) -> None:
-    """An output that runs along the column once more does so in tiles of `block_kv`, in order."""
-    columns = _columns(sch.definition, dimensions(sch.definition))[name]
+def second_pass_in_order(sch: Schedule, name: str, block_kv: int) -> None:
+    """Makes a second pass run over tiles of `block_kv` columns, in order."""
+    axes = _folded_axes(sch.definition, dimensions(sch.definition))[name]
     for loop in own_loops(sch, name):
         own = {x.var for x in own_loops(sch, name)}
         if loop.var.endswith("0") and f"{loop.var.removesuffix('0')}1" in own:
             run_in_order(sch, name, loop.var)
-        elif loop.var in columns and loop.extent > block_kv:
+        elif loop.var in axes and loop.extent > block_kv:
             outer, _ = sch.split(f"{name}.{loop.var}", (None, block_kv))
             run_in_order(sch, name, loop_ref(outer)[1])
 
 
-def spread_again(sch: Schedule, name: str, block_kv: int) -> str | None:
-    """An output that runs along the column once more does so in programs of `block_kv` columns, which compute what
-    all of them need again: the new loop; None where that is refused or the column is no longer than a tile."""
-    columns = _columns(sch.definition, dimensions(sch.definition))[name]
+def second_pass_on_grid(sch: Schedule, name: str, block_kv: int) -> str | None:
+    """Divides a second pass among programs of `block_kv` columns, each of which computes again what all of them need:
+    the new loop; None if that is refused or a single tile holds all columns."""
+    axes = _folded_axes(sch.definition, dimensions(sch.definition))[name]
     for loop in own_loops(sch, name):
-        if loop.var in columns and loop.extent > block_kv:
+        if loop.var in axes and loop.extent > block_kv:
             try:
                 return sch.tile_outermost(f"{name}.{loop.var}", block_kv)
             except ScheduleError as error:
-                sch.remark(f"{name} walks {loop.var} in order: {error.reason}")
+                sch.remark(f"{name} runs over {loop.var} in order, in one program: {error.reason}")
     return None
 
 
 def own_loops(sch: Schedule, name: str) -> list[Loop]:
-    """The loops that only this block is in, outermost first."""
+    """The loops that contain only this block, outermost first."""
     _, _, loops = tree.find_block(sch.program, name)
     return [loop for loop in loops if len(tree.blocks_under(loop)) == 1]
 
 
-def _columns(definition: Program, dims: Dimensions) -> dict[str, tuple[str, ...]]:
-    """For each map of the definition, its iterations along dimensions that some reduction folds."""
+def _folded_axes(definition: Program, dims: Dimensions) -> dict[str, tuple[str, ...]]:
+    """For each map of the definition, its axes that some reduction folds."""
     folded = {c for b in tree.blocks(definition) for c in dims.all_of(b, "reduce")}
     return {
         b.name: tuple(name for c, name in dims.all_of(b).items() if c in folded)
@@ -173,4 +180,11 @@ def _columns(definition: Program, dims: Dimensions) -> dict[str, tuple[str, ...]
     }
 
 
-__all__ = ["fuse_after", "fuse_before", "join", "own_loops", "recompute_over_column", "spread_again"]
+__all__ = [
+    "fuse_epilogue",
+    "fuse_into_loop",
+    "fuse_prologue",
+    "own_loops",
+    "second_pass_in_order",
+    "second_pass_on_grid",
+]

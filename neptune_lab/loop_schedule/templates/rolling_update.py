@@ -1,4 +1,4 @@
-"""Everything in one rolling loop: FlashAttention from attention, the online sum from softmax (paper, Figure 13)."""
+"""All reductions in one rolling loop: FlashAttention from attention, online softmax from softmax (paper, Figure 13)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ def rolling_update(
     block_q: PerNest = None,
     block_kv: PerNest = None,
 ) -> Schedule:
-    """One program `block_q` rows (queries), rolling over tiles of `block_kv` columns (keys). Returns `sch`.
+    """One program per `block_q` rows (queries), with a rolling loop over tiles of `block_kv` columns (keys).
 
-    Each nest that `plan` finds becomes a kernel.  A reduction that cannot be fused into its nest (the algebra has no
-    repair term, or it needs a complete value) starts a nest of its own; a remark says why.  A nest whose column is one
-    tile, because `block_kv` is as long or because it is long rows that fit a program, is held whole: nothing rolls.
+    Each nest that `plan` finds becomes a kernel.  A reduction that cannot be fused into its nest, because the algebra
+    finds no repair term or the reduction needs a complete value, starts a nest of its own; a remark says why.  If one
+    tile holds the whole reduce axis of a nest, because `block_kv` is as large or because the rows are long but fit a
+    program, nothing rolls.
 
     Args:
-        config: tile sizes and launch hints; what it leaves out is chosen by shape (`default_knobs`).
-        block_q, block_kv: the two sizes of `TileConfig` that are given most, by name.
+        sch: a schedule without steps; the template applies its steps to it.
+        config: tile sizes and launch hints; sizes that it leaves open are chosen by shape (`default_config`).
+        block_q: rows per program, a size of `TileConfig` that can be given by name.
+        block_kv: columns per tile, likewise.
+
+    Returns:
+        `sch`.
 
     Raises:
-        ScheduleError: the definition has no such schedule, or a size is not what `TileConfig` takes; the schedule is
-            as it was.
+        ScheduleError: the definition has no such schedule, or `TileConfig` does not take a size; `sch` is unchanged.
     """
     chosen = config_of("rolling_update", TileConfig, with_sizes(config, block_q, block_kv))
     schedule_nests(sch, chosen, split=False)

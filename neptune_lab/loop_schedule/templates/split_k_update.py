@@ -1,4 +1,4 @@
-"""Splits in parallel, then combined: FlashDecoding from attention (paper, Figure 3 and section 4.3)."""
+"""Parallel splits that a second kernel combines: FlashDecoding from attention (paper, Figure 3 and section 4.3)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ def split_k_update(
     block_q: PerNest = None,
     block_kv: PerNest = None,
 ) -> Schedule:
-    """Splits of the columns (keys) in parallel, each rolling over its tiles; then a combining kernel. Returns `sch`.
+    """Parallel splits of the columns (keys), each with a rolling loop over its tiles, and a kernel that combines them.
 
-    The kernel that combines has tiles and warps of its own, by its shape.
+    The kernel that combines the splits has tiles and warps of its own, chosen by its shape.
 
     Args:
-        config: tile sizes, launch hints and the number of splits (`SplitKConfig`); what it leaves out is chosen by
-            shape.
-        block_q, block_kv: the two sizes that are given most, by name.
+        sch: a schedule without steps; the template applies its steps to it.
+        config: tile sizes, launch hints and the number of splits (`SplitKConfig`); sizes that it leaves open are chosen
+            by shape.
+        block_q: rows per program, a size of `TileConfig` that can be given by name.
+        block_kv: columns per tile, likewise.
+
+    Returns:
+        `sch`.
 
     Raises:
-        ScheduleError: as `rolling_update`.
+        ScheduleError: the definition has no such schedule, or `SplitKConfig` does not take a size; `sch` is unchanged.
     """
     chosen = config_of("split_k_update", SplitKConfig, with_sizes(config, block_q, block_kv))
     schedule_nests(sch, chosen, split=True)

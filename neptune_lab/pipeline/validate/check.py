@@ -18,8 +18,8 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_ir.render import as_figure
 from neptune_lab.loop_ir.run_in_python import run_in_python
-from neptune_lab.loop_schedule.range_memory import forget_ranges
-from neptune_lab.loop_schedule.remembered import forget_outcomes
+from neptune_lab.loop_schedule.outcome_cache import clear_outcomes
+from neptune_lab.loop_schedule.range_cache import clear_ranges
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.pipeline.exceptions import repaired_by_vectors
 from neptune_lab.pipeline.kernel import Kernel
@@ -91,8 +91,8 @@ def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str
 def forget() -> None:
     """Every structure is validated again, and every step applied again: for tests that change the compiler."""
     _seen.clear()
-    forget_outcomes()
-    forget_ranges()
+    clear_outcomes()
+    clear_ranges()
 
 
 def structure(kernel: Kernel) -> str:

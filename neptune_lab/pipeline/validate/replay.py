@@ -10,7 +10,7 @@ from neptune_lab.loop_ir.verify import verify
 from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.cut_loops import Resized
 from neptune_lab.loop_schedule.fusion import loop_ref
-from neptune_lab.loop_schedule.remembered import at_other_sizes
+from neptune_lab.loop_schedule.outcome_cache import at_other_sizes
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.operators import Operator, TensorSpec
 from neptune_lab.pipeline.validate.sizes import Plan, Sizes, is_silent, new_factor

@@ -10,7 +10,7 @@ import pytest
 import neptune_lab as nl
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import choose_template
-from neptune_lab.loop_schedule.templates.knobs import balanced_splits, default_knobs, knobs_of
+from neptune_lab.loop_schedule.templates.nest_config import balanced_splits, default_config, nest_configs
 from neptune_lab.operators import attention, gemm_chain, norms, performer
 
 
@@ -25,9 +25,9 @@ def small_performer():
 def test_a_tuple_has_one_entry_a_nest():
     op = small_performer()
     sizes = {"block_q": (None, 32), "block_kv": (16, 128), "splits": (3, None), "num_warps": (2, 8)}
-    keys, queries = knobs_of(op.program, plan(op.program), nl.SplitKConfig(**sizes))
+    keys, queries = nest_configs(op.program, plan(op.program), nl.SplitKConfig(**sizes))
     assert (keys.block_kv, keys.splits, keys.num_warps) == (16, 3, 2)
-    assert (queries.block_q, queries.block_kv, queries.num_warps, queries.hold) == (32, 128, 8, True)
+    assert (queries.block_q, queries.block_kv, queries.num_warps, queries.one_tile) == (32, 128, 8, True)
     kernel = by_name.compile(op, "split_k_update", **sizes)
     # 19 tiles of keys in 3 splits; the kernel that combines has its own; 10 tiles of queries.
     assert launches(kernel) == [((3, 2, 1), 2), ((2, 1), None), ((10, 2, 1), 8)]
@@ -37,7 +37,7 @@ def test_a_tuple_has_one_entry_a_nest():
 
 def test_one_number_holds_for_all_nests():
     op = small_performer()
-    found = knobs_of(op.program, plan(op.program), nl.TileConfig(block_kv=32, num_stages=2))
+    found = nest_configs(op.program, plan(op.program), nl.TileConfig(block_kv=32, num_stages=2))
     assert [(k.block_kv, k.num_stages) for k in found] == [(32, 2)] * 2
 
 
@@ -54,7 +54,7 @@ def test_products_of_float32_have_small_tiles(dtype: str, sizes: tuple[int, int]
     """They are sums lane by lane, and what a lane keeps of 64 x 64 elements spills."""
     op = attention.causal(1, 32, 2048, 64, dtype=dtype)
     (nest,) = plan(op.program)
-    chosen = default_knobs(op.program, nest)
+    chosen = default_config(op.program, nest)
     assert (chosen.block_q, chosen.block_kv) == sizes
 
 
@@ -101,7 +101,10 @@ def test_fewer_multiprocessors_get_fewer_splits():
 @pytest.mark.parametrize("cols", [1 << 14, 1 << 15])
 def test_rows_that_fit_are_held(cols: int):
     op = norms.rms_norm_quantize(32, cols, dtype="float16")
-    assert choose_template(op.program) == ("rolling_update", f"32 programs of one row take all {cols} of j in one tile")
+    assert choose_template(op.program) == (
+        "rolling_update",
+        f"32 programs of one row hold all {cols} elements of j in one tile",
+    )
     kernel = nl.compile(op)
     assert launches(kernel) == [((32,), cols // 1024)]
     assert kernel.source.count("tl.load(") == 1, "the row is read once, for both reductions and the output"
@@ -152,7 +155,7 @@ def test_performer_by_default():
 def test_a_short_column_alone_still_rolls():
     """An operator of one nest is asked to show its rolling loop; only an explicit tile that takes all is held."""
     op = attention.causal(1, 2, 100, 16)
-    assert not default_knobs(op.program, plan(op.program)[0]).hold
+    assert not default_config(op.program, plan(op.program)[0]).one_tile
     held = nl.compile(op, "rolling_update", block_q=16, block_kv=128)
     assert "rolling_update" not in {s.primitive for s in held.schedule.steps}
     assert "for " not in held.source.partition("def attention_causal_kernel")[2].partition("\ndef ")[0]

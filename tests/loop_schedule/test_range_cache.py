@@ -11,27 +11,27 @@ import pytest
 import neptune_lab as nl
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.nodes import Const, Op
-from neptune_lab.loop_schedule import Schedule, range_memory, repairing
+from neptune_lab.loop_schedule import Schedule, range_cache, repairing
 from neptune_lab.loop_schedule.float_range import check_range
-from neptune_lab.loop_schedule.range_memory import forget_ranges, likeness, remembered
-from neptune_lab.loop_schedule.remembered import forget_outcomes
-from neptune_lab.loop_schedule.rolled_loop import Rolled
+from neptune_lab.loop_schedule.outcome_cache import clear_outcomes
+from neptune_lab.loop_schedule.range_cache import cache_key, cached, clear_ranges
+from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
 from neptune_lab.operators import attention, rows, softmax
 from neptune_lab.operators.base import Operator
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    forget_outcomes()
-    forget_ranges()
+    clear_outcomes()
+    clear_ranges()
     yield
-    forget_outcomes()
-    forget_ranges()
+    clear_outcomes()
+    clear_ranges()
 
 
-def loops_of(op: Operator, monkeypatch: pytest.MonkeyPatch) -> list[Rolled]:
+def loops_of(op: Operator, monkeypatch: pytest.MonkeyPatch) -> list[ScalarLoop]:
     """The loops that a rolling update of the operator asks about."""
-    asked: list[Rolled] = []
+    asked: list[ScalarLoop] = []
     with monkeypatch.context() as context:
         context.setattr(repairing, "check_range", lambda loop: asked.append(loop) or check_range(loop))
         nl.compile(op, "rolling_update", validate="none")
@@ -41,10 +41,10 @@ def loops_of(op: Operator, monkeypatch: pytest.MonkeyPatch) -> list[Rolled]:
 def test_sizes_decide_nothing(monkeypatch: pytest.MonkeyPatch):
     small = loops_of(attention.causal(heads=2, seq=64, head_dim=16), monkeypatch)
     large = loops_of(attention.causal(heads=4, seq=320, head_dim=16), monkeypatch)
-    assert [likeness(a) for a in small] == [likeness(b) for b in large]
-    ran: list[Rolled] = []
+    assert [cache_key(a) for a in small] == [cache_key(b) for b in large]
+    ran: list[ScalarLoop] = []
     for loop in (*small, *large):
-        remembered(loop, lambda loop: ran.append(loop) or "why")
+        cached(loop, lambda loop: ran.append(loop) or "why")
     assert not ran  # `check_range` has met them all
 
 
@@ -57,13 +57,13 @@ def test_what_decides_is_told_apart(monkeypatch: pytest.MonkeyPatch):
         attention.softcap(**sizes, cap=2.0),
         rows.softmax(8, 64),
     ]
-    texts = [tuple(likeness(loop) for loop in loops_of(op, monkeypatch)) for op in ops]
+    texts = [tuple(cache_key(loop) for loop in loops_of(op, monkeypatch)) for op in ops]
     assert all(texts)
     assert len(set(texts)) == len(ops)
 
 
 def test_every_part_of_a_loop_is_told_apart():
-    found: list[Rolled] = []
+    found: list[ScalarLoop] = []
     with pytest.MonkeyPatch.context() as context:
         context.setattr(repairing, "check_range", lambda loop: found.append(loop) or "why")
         Schedule(softmax.figure1(4, 8)).rolling_update("s_sum", "s_max.j")
@@ -84,28 +84,28 @@ def test_every_part_of_a_loop_is_told_apart():
         replace(loop, inner=frozenset()),
         replace(loop, told=not loop.told),
     ]
-    assert len({likeness(one) for one in changed}) == len(changed)
+    assert len({cache_key(one) for one in changed}) == len(changed)
 
 
 def test_a_refusal_is_not_remembered_and_the_store_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    found: list[Rolled] = []
+    found: list[ScalarLoop] = []
     with monkeypatch.context() as context:
         context.setattr(repairing, "check_range", lambda loop: found.append(loop) or "why")
         Schedule(softmax.figure1(4, 8)).rolling_update("s_sum", "s_max.j")
     loop, ran = found[0], []
 
-    def refuse(loop: Rolled) -> str:
+    def refuse(loop: ScalarLoop) -> str:
         ran.append(loop)
         raise RepairError("wrong", step="range", expression="h")
 
     for _ in range(2):
         with pytest.raises(RepairError):
-            remembered(loop, refuse)
+            cached(loop, refuse)
     assert len(ran) == 2
-    monkeypatch.setattr(range_memory, "_MOST", 2)
+    monkeypatch.setattr(range_cache, "_MOST", 2)
     for told in (True, False):
-        remembered(replace(loop, told=told), lambda loop: ran.append(loop) or "why")
-    remembered(replace(loop, reducer="max"), lambda loop: ran.append(loop) or "why")
+        cached(replace(loop, told=told), lambda loop: ran.append(loop) or "why")
+    cached(replace(loop, reducer="max"), lambda loop: ran.append(loop) or "why")
     assert len(ran) == 5
-    remembered(replace(loop, told=True), lambda loop: ran.append(loop) or "why")
+    cached(replace(loop, told=True), lambda loop: ran.append(loop) or "why")
     assert len(ran) == 6

@@ -1,6 +1,7 @@
-"""What `float_range` has run, remembered by what decides the outcome: most compiles ask about the same loop again.
+"""A cache of `float_range`'s results: most compiles check the same loop again.
 
-Sizes, names of tensors and places of elements decide nothing: the values are drawn by the kind of each leaf.
+The key leaves out sizes, names of tensors and indices of elements. The result does not depend on them, since values
+are drawn by the kind of each leaf.
 """
 
 from __future__ import annotations
@@ -10,34 +11,34 @@ from collections.abc import Callable, Mapping
 
 from neptune_lab.loop_ir.nodes import Cast, Expr, Load, Op, Previous, Var
 from neptune_lab.loop_schedule.range_samples import kind_of, leaves_of
-from neptune_lab.loop_schedule.rolled_loop import Rolled
+from neptune_lab.loop_schedule.scalar_loop import ScalarLoop
 
-_found: OrderedDict[str, str] = OrderedDict()
+_cache: OrderedDict[str, str] = OrderedDict()
 _MOST = 512
 
 
-def remembered(loop: Rolled, check: Callable[[Rolled], str]) -> str:
-    """`check(loop)`, or what it said of a loop like this one; a refusal is not remembered."""
-    key = likeness(loop)
-    known = _found.pop(key, None)
+def cached(loop: ScalarLoop, check: Callable[[ScalarLoop], str]) -> str:
+    """`check(loop)`, from the cache if a loop with the same key was checked before. Refusals are not cached."""
+    key = cache_key(loop)
+    known = _cache.pop(key, None)
     if known is None:
         known = check(loop)
-    _found[key] = known
-    if len(_found) > _MOST:
-        _found.popitem(last=False)
+    _cache[key] = known
+    if len(_cache) > _MOST:
+        _cache.popitem(last=False)
     return known
 
 
-def forget_ranges() -> None:
-    """Every loop is run again: for tests that change the compiler."""
-    _found.clear()
+def clear_ranges() -> None:
+    """Empties the cache, for tests that change the compiler."""
+    _cache.clear()
 
 
-def likeness(loop: Rolled) -> str:
-    """All that decides the outcome for a loop, as text: Python takes 1, 1.0 and True for equal, and 0.0 and -0.0.
+def cache_key(loop: ScalarLoop) -> str:
+    """Everything that the result for a loop depends on, as text (1, 1.0 and True are equal in Python, their texts not).
 
-    Formal statement: loops of one text draw the same values for their leaves, in the same order, and compute the same
-    with them.
+    Formal statement: loops with the same text draw the same values for their leaves, in the same order, and compute
+    the same results from them.
     """
     leaves = {leaf: Var(f"leaf {n}") for n, leaf in enumerate(leaves_of(loop))}
     folds = {buffer: (reducer, _placed(element, leaves)) for buffer, (reducer, element) in loop.folds.items()}
@@ -51,7 +52,7 @@ def likeness(loop: Rolled) -> str:
 
 
 def _placed(expr: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
-    """An expression over leaves and producers alone."""
+    """The expression with numbered leaves, and producers without indices."""
     if expr in leaves:
         return leaves[expr]
     match expr:
@@ -64,4 +65,4 @@ def _placed(expr: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
     return expr
 
 
-__all__ = ["forget_ranges", "likeness", "remembered"]
+__all__ = ["cache_key", "cached", "clear_ranges"]

@@ -16,17 +16,17 @@ from neptune_lab.hashed import Hashed
 from neptune_lab.htile.nodes import Literal
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Const, Load, Op, Var
-from neptune_lab.loop_schedule import Step, remembered, repairing
+from neptune_lab.loop_schedule import Step, outcome_cache, repairing
 from neptune_lab.loop_schedule.outcome import plain
+from neptune_lab.loop_schedule.outcome_cache import at_other_sizes, cached_outcome, clear_outcomes
 from neptune_lab.loop_schedule.primitives import Primitive
-from neptune_lab.loop_schedule.remembered import at_other_sizes, forget_outcomes, outcome_of
 
 
 @pytest.fixture(autouse=True)
 def nothing_remembered():
-    forget_outcomes()
+    clear_outcomes()
     yield
-    forget_outcomes()
+    clear_outcomes()
 
 
 def softmax():
@@ -46,8 +46,8 @@ def counting():
 
 def test_the_same_step_of_an_equal_program_is_applied_once():
     primitive, calls = counting()
-    first = outcome_of(primitive, softmax().program, {"n": 1})
-    assert outcome_of(primitive, softmax().program, {"n": 1}) is first
+    first = cached_outcome(primitive, softmax().program, {"n": 1})
+    assert cached_outcome(primitive, softmax().program, {"n": 1}) is first
     assert len(calls) == 1
 
 
@@ -55,8 +55,8 @@ def test_the_same_step_of_an_equal_program_is_applied_once():
 def test_arguments_that_python_takes_for_equal_are_different(other):
     primitive, calls = counting()
     program = softmax().program
-    outcome_of(primitive, program, {"n": 1})
-    outcome_of(primitive, program, {"n": other})
+    cached_outcome(primitive, program, {"n": 1})
+    cached_outcome(primitive, program, {"n": other})
     assert len(calls) == 2
 
 
@@ -70,8 +70,8 @@ def test_constants_that_python_takes_for_equal_are_different(one, other):
         body = replace(last.body, value=Op("add", (last.body.value, Const(value, "float32"))))
         return tree.replace_block(program, last.name, replace(last, body=body))
 
-    outcome_of(primitive, with_constant(one), {})
-    outcome_of(primitive, with_constant(other), {})
+    cached_outcome(primitive, with_constant(one), {})
+    cached_outcome(primitive, with_constant(other), {})
     assert len(calls) == 2
 
 
@@ -93,19 +93,19 @@ def test_a_refusal_is_not_remembered():
     program = softmax().program
     for _ in range(2):
         with pytest.raises(ScheduleError):
-            outcome_of(primitive, program, {})
+            cached_outcome(primitive, program, {})
     assert len(refused) == 2
 
 
 def test_the_store_of_outcomes_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remembered, "_MOST", 3)
+    monkeypatch.setattr(outcome_cache, "_MOST", 3)
     primitive, calls = counting()
     program = softmax().program
     for n in range(4):
-        outcome_of(primitive, program, {"n": n})
-    outcome_of(primitive, program, {"n": 3})
+        cached_outcome(primitive, program, {"n": n})
+    cached_outcome(primitive, program, {"n": 3})
     assert len(calls) == 4
-    outcome_of(primitive, program, {"n": 0})
+    cached_outcome(primitive, program, {"n": 0})
     assert len(calls) == 5
 
 

@@ -1,7 +1,7 @@
-"""What a primitive made of a program, remembered: primitives are functions of a program and plain arguments.
+"""A cache of the outcomes of primitives, which are functions of a program and plain arguments.
 
 The same steps are applied again when an operator is compiled a second time, when parts of it are tried, and when an
-edit is taken back.
+edit is undone.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _resized: ContextVar[bool] = ContextVar("resized", default=False)
 
 @contextmanager
 def at_other_sizes() -> Iterator[None]:
-    """Inside, steps that were applied and checked are applied once more at other sizes, to be run there.
+    """Inside, steps that were applied and checked before are applied again at other sizes, and their program is run.
 
-    The numeric checks of a derived h are left out, since h does not depend on sizes. The caller verifies the last
+    The numeric checks of a derived h are omitted, since h does not depend on sizes. The caller verifies the last
     program instead of each one.
     """
     before = _resized.set(True)
@@ -43,22 +43,30 @@ def at_other_sizes() -> Iterator[None]:
 
 
 def resized() -> bool:
-    """Whether steps are applied once more, at other sizes."""
+    """Whether this is inside `at_other_sizes`."""
     return _resized.get()
 
 
-def outcome_of(primitive: Primitive, program: Program, arguments: Mapping[str, Any]) -> Outcome:
-    """`primitive.apply(program, **arguments)`, or what it gave before for the same program and arguments.
+def cached_outcome(primitive: Primitive, program: Program, arguments: Mapping[str, Any]) -> Outcome:
+    """`primitive.apply(program, **arguments)`, from the cache if it was called with the same program and arguments.
+
+    Args:
+        primitive: the primitive.
+        program: the program before the step.
+        arguments: of the primitive, checked by their kinds.
+
+    Returns:
+        The outcome.
 
     Raises:
-        NeptuneError: the primitive refuses; a refusal is not remembered.
+        NeptuneError: the primitive refuses. Refusals are not cached.
     """
-    # Python takes 1, 1.0 and True for equal, and 0.0 and -0.0: their texts differ.
+    # 1, 1.0 and True are equal in Python, and so are 0.0 and -0.0; their texts differ.
     key = (primitive.name, repr(sorted(arguments.items())), program, _constants(program), resized())
     known = _outcomes.pop(key, None)
     if known is None:
         known = primitive.apply(program, **arguments)
-        if known.program is program:  # callers ask by identity whether anything changed
+        if known.program is program:  # callers compare by identity to see whether anything changed
             return known
     _outcomes[key] = known
     if len(_outcomes) > _MOST:
@@ -66,20 +74,20 @@ def outcome_of(primitive: Primitive, program: Program, arguments: Mapping[str, A
     return known
 
 
-def forget_outcomes() -> None:
-    """Every step is applied again: for tests that change the compiler."""
+def clear_outcomes() -> None:
+    """Empties the cache, for tests that change the compiler."""
     _outcomes.clear()
 
 
 def _constants(program: Program) -> tuple[str, ...]:
     """Every constant of the program as text, in order."""
-    found: list[str] = []
+    constants: list[str] = []
     for block in tree.blocks(program):
         stores = [block.body] if block.init is None else [block.body, block.init]
         exprs = [e for s in stores for e in (*s.indices, s.value)]
         for expr in (*exprs, *block.predicates, *(it.binding for it in block.iters)):
-            found += [repr(e.value) for e in walk(expr) if isinstance(e, Const)]
-    return tuple(found)
+            constants += [repr(e.value) for e in walk(expr) if isinstance(e, Const)]
+    return tuple(constants)
 
 
-__all__ = ["at_other_sizes", "forget_outcomes", "outcome_of", "resized"]
+__all__ = ["at_other_sizes", "cached_outcome", "clear_outcomes", "resized"]

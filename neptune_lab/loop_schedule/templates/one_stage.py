@@ -1,4 +1,4 @@
-"""One stage as one kernel, whatever it reads: what everything that is not fused falls back to."""
+"""One stage as one kernel: the fallback for every stage that is not fused."""
 
 from __future__ import annotations
 
@@ -12,21 +12,32 @@ from neptune_lab.loop_schedule.plan import is_product
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates.common import extent_of, put_outermost, run_in_order, tile_loops
 
-# Elements of a tile that is computed at a time, and of one side of a matrix product's tile.
+# The most elements of a tile, and the most along each axis of a matrix product's tile.
 ELEMENTS, SIDE = 4096, 64
-# Programs along the second and third axis of a grid, at most (CUDA).
+# The most programs along the second and the third axis of a grid (CUDA).
 LARGEST_AXIS = 65535
 
 
-def one_kernel(sch: Schedule, name: str) -> Schedule:
-    """The stage `name`, a nest of its own, as a kernel: tiles that fit, the rest of its loops on the grid or in order.
+def schedule_stage(sch: Schedule, name: str) -> Schedule:
+    """Schedules the stage `name`, which is alone in its nest, as one kernel.
 
-    So every stage can be written, if slowly.
+    Its innermost loops are tiled; of its other loops, the parallel ones are bound to the grid, and those that it folds
+    over run in order.  This works for every stage, but the kernel may be slow.
+
+    Args:
+        sch: the schedule.
+        name: the stage.
+
+    Returns:
+        `sch`.
+
+    Raises:
+        ScheduleError: a step is refused.
     """
     _, block, loops = tree.find_block(sch.program, name)
     folded = {v for it in block.iters if it.kind == "reduce" for v in variables(it.binding)}
     sizes = _tile(block, {loop.var: loop.extent for loop in loops}, folded)
-    # What is not folded is always tiled, so that there is a loop for the grid; one program of one tile is one too.
+    # Parallel loops are always tiled, so that there is a loop to bind to the grid, even if it has one iteration.
     cut = {v: size for v, size in sizes.items() if v not in folded or size < extent_of(sch, name, v)}
     made = tile_loops(sch, name, cut) if cut else {}
     around = [v for v in (loop.var for loop in loops) if v not in sizes or v in cut]
@@ -42,8 +53,8 @@ def one_kernel(sch: Schedule, name: str) -> Schedule:
 
 
 def _tile(block: Block, extents: dict[str, int], folded: set[str]) -> dict[str, int]:
-    """The loops that are dimensions of the tile, and its sizes: of what is folded the innermost loop, then the two
-    innermost others."""
+    """The loops that are dimensions of the tile, and their sizes: the innermost loop that the block folds over, and its
+    two innermost parallel loops."""
     own = [it.binding.name for it in block.iters if isinstance(it.binding, Var)]
     inner = [v for v in reversed(own) if extents[v] > 1]
     product = is_product(block) and reducer_of(block) == "sum"
@@ -52,7 +63,7 @@ def _tile(block: Block, extents: dict[str, int], folded: set[str]) -> dict[str, 
     kept = 0
     for v in order:
         if v in folded and any(u in folded for u in sizes):
-            continue  # one loop is folded in the tile, the others in order
+            continue  # a tile folds over one loop; the others run in order
         limit = SIDE if product else ELEMENTS // prod(sizes.values())
         size = min(extents[v], limit)
         if size > 1 and kept < 2:
@@ -62,15 +73,15 @@ def _tile(block: Block, extents: dict[str, int], folded: set[str]) -> dict[str, 
 
 
 def _bind(sch: Schedule, name: str, loops: list[str]) -> None:
-    """The loops on the grid, the innermost along x; the outermost made one where there are more than three, and all
-    of them where an axis would be too long for CUDA's."""
+    """Binds the loops to the grid, the innermost to x. If there are more than three, the outermost are fused; if an
+    axis would be too long for CUDA, all are."""
     extents = [extent_of(sch, name, v) for v in loops]
-    whole = len(loops) > 1 and max(extents[:-1]) > LARGEST_AXIS
-    together = len(loops) if whole else len(loops) - 2
-    if together > 1:
-        loops = [loop_ref(sch.fuse(name, *loops[:together]))[1], *loops[together:]]
+    too_long = len(loops) > 1 and max(extents[:-1]) > LARGEST_AXIS
+    fused = len(loops) if too_long else len(loops) - 2
+    if fused > 1:
+        loops = [loop_ref(sch.fuse(name, *loops[:fused]))[1], *loops[fused:]]
     for var, axis in zip(reversed(loops), "xyz", strict=False):
         sch.bind(f"{name}.{var}", f"blockIdx.{axis}")
 
 
-__all__ = ["one_kernel"]
+__all__ = ["schedule_stage"]

@@ -39,7 +39,7 @@ from neptune_lab.loop_to_repair.constant_terms import ConstantTerm, constant_ter
 _Cause = Mapping[Expr, float | bool]
 
 
-def carries_nothing(
+def identity_at_point(
     program: Program,
     consumer: Block,
     reducer: str,
@@ -133,7 +133,9 @@ def _truth(condition: Expr, extents: Mapping[str, int]) -> bool | None:
     return True if always else False if never else None
 
 
-def spoils(program: Program, consumer: Block, term: Expr, producer: str, point: float, reads: Iterable[Expr]) -> bool:
+def makes_nan(
+    program: Program, consumer: Block, term: Expr, producer: str, point: float, reads: Iterable[Expr]
+) -> bool:
     """Whether an element that takes the producer to `point` makes NaN of the consumer's term: exp(inf - inf).
 
     Formal statement: the element stands in the consumer's term, at the same elements; in each case in which it is at
@@ -232,4 +234,4 @@ def in_loops(program: Program, block: Block, expr: Expr) -> Expr:
     return transform(substitute(expr, env), rule)
 
 
-__all__ = ["COMPARED", "carries_nothing", "folded_element", "in_loops", "spoils", "without_maps"]
+__all__ = ["COMPARED", "folded_element", "identity_at_point", "in_loops", "makes_nan", "without_maps"]

@@ -1,7 +1,7 @@
 """Guards of a repair: which singular points a producer can reach, what stands in for them, and what the end must show.
 
 A guard puts a regular value in the place of a singular one, in g and in h, and only where nothing has been accumulated
-(`vanishing`).  Two things remain to be kept:
+(`identity_at_point`).  Two things remain to be kept:
 
 - h must not spoil the identity: at a point from which exp(r - r') * 0 would not be 0, the current value stands in for
   the previous one, and h does nothing.
@@ -12,8 +12,8 @@ A guard puts a regular value in the place of a singular one, in g and in h, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,27 +23,23 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import (
     Block,
-    Const,
     Expr,
     Load,
-    Op,
     Program,
-    Store,
     Var,
     loads,
     substitute,
     transform,
-    walk,
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import may_be_infinite
-from neptune_lab.loop_schedule.vanishing import carries_nothing, folded_element, spoils
+from neptune_lab.loop_schedule.identity_at_point import folded_element, identity_at_point, makes_nan
 from neptune_lab.loop_to_repair.constant_terms import is_always, same_where_finite
 from neptune_lab.repair import RepairTerm, VectorRepair, text
 
 if TYPE_CHECKING:
-    from sympy import Symbol
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +102,7 @@ def find_points(
             if np.isinf(point) and not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
                 continue
             stand_ins = {read: stand_in for read, buffer in named.items() if buffer == producer}
-            nothing = carries_nothing(program, consumer, reducer, term, producer, point, stand_ins)
+            nothing = identity_at_point(program, consumer, reducer, term, producer, point, stand_ins)
             if nothing is None and not (isinstance(solved, RepairTerm) and solved.unproved):
                 raise _refusal(producer, guard.point, consumer, solved)
             # Behind a guard the end is the identity: of another number `_shows_anyway` knows nothing.
@@ -145,7 +141,7 @@ def _absorbing(
             continue
         if not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
             continue
-        if reducer == "sum" or not spoils(program, consumer, term, producer, point, reads):
+        if reducer == "sum" or not makes_nan(program, consumer, term, producer, point, reads):
             found.append(Point(point, float(guard.stand_in), absorbing=True))
     return tuple(found)
 
@@ -295,107 +291,3 @@ class _Dependents:
 
         found = transform(value, rule)
         return found if plain else None
-
-
-# -- writing them --------------------------------------------------------------------------------------------
-
-
-def guarded(value: Expr, points: tuple[Point, ...], dtype: str, is_last: Expr | None = None) -> Expr:
-    """`value`, with a stand-in where it sits at a singular point.
-
-    Args:
-        is_last: whether this is the last tag, where points that show are not guarded; None where the loop ends nothing.
-    """
-    for point in points:
-        if point.absorbing:
-            continue
-        stand_in: Expr = Const(point.stand_in, dtype)
-        if point.shows and is_last is not None:
-            if is_last == Const(True, "bool"):
-                continue
-            stand_in = Op("select", (is_last, Const(point.value, dtype), stand_in))
-        value = Op("guard", (value, Const(point.value, dtype), stand_in))
-    return value
-
-
-def is_last_tag(program: Program, buffer: str, tag: Expr) -> Expr:
-    """Whether `tag` is the last one of a scan buffer."""
-    last = program.buffer(buffer).shape[0] - 1
-    return Const(True, "bool") if last == 0 else Op("eq", (tag, Const(last)))
-
-
-def guard_reads(block: Block, repair: ProducerReads, program: Program, *, ends: bool) -> Block:
-    """Every read of a producer in the block's term behind its guard.
-
-    Args:
-        ends: the loop that the producers keep tags along ends the reduction; False in a split, which a combine step
-            ends.
-    """
-
-    def rule(e: Expr) -> Expr:
-        if isinstance(e, Load) and repair.points.get(e.buffer):
-            buffer = program.buffer(e.buffer)
-            is_last = is_last_tag(program, e.buffer, e.indices[0]) if ends and buffer.tagged else None
-            return guarded(e, repair.points[e.buffer], buffer.dtype, is_last)
-        return e
-
-    if any(isinstance(e, Op) and e.name == "guard" for e in walk(block.body.value)):
-        return block  # an earlier consumer's repair guards this shared map already
-    return replace(block, body=Store(block.body.buffer, block.body.indices, transform(block.body.value, rule)))
-
-
-Read = Callable[[str, tuple[Expr, ...]], Expr]
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Where h reads its producers: before and now.
-
-    Args:
-        previous, current: the read of a producer at an index.
-        starts: the first previous value is the start value of the producer's reduction, which may be singular too.
-        is_last: for a producer's buffer, whether this step ends the reduction, as a condition; None where it does not.
-    """
-
-    previous: Read
-    current: Read
-    starts: bool = False
-    is_last: Callable[[str], Expr | None] = lambda _: None
-
-
-def producer_values(
-    term: RepairTerm | VectorRepair, repair: ProducerReads, moment: Moment, program: Program, *, dtype: str
-) -> dict[Symbol, Expr]:
-    """r and r' of each producer as guarded reads, by the symbols of `term`."""
-    values: dict[Symbol, Expr] = {}
-    for producer, index in repair.reads.items():
-        points = repair.points[producer]
-        now = guarded(moment.current(producer, index), points, dtype, moment.is_last(producer))
-        before = moment.previous(producer, index)
-        empty = {point.value: point.identity for point in points if not point.absorbing}
-        if moment.starts:
-            source = writer_of(program, producer)
-            reducer = None if source is None else reducer_of(source)
-            assert reducer is not None
-            first = float(IDENTITIES[reducer])
-            if first not in empty and term.initial_stand_in(producer, reducer) is not None:
-                empty[first] = True
-        for point, identity in empty.items():
-            # Nothing needs a repair: with the current value for the previous one, h does nothing, nor overflows.
-            if not (identity and _departs_clean(term, producer, point)):
-                before = Op("guard", (before, Const(point, dtype), now))
-        for point in points:
-            if point.absorbing:
-                there, stand_in = Const(point.value, dtype), Const(point.stand_in, dtype)
-                now = Op("select", (Op("eq", (before, there)), stand_in, now))
-                before = Op("guard", (before, there, stand_in))
-        values[term.previous[producer]] = before
-        values[term.current[producer]] = now
-    return values
-
-
-def _departs_clean(term: RepairTerm | VectorRepair, producer: str, point: float) -> bool:
-    """Whether h keeps the identity by itself when it departs from this singular point: exp(-inf - r') * 0 = 0."""
-    return any(
-        IDENTITIES[reducer] == point and term.initial_stand_in(producer, reducer) is None for reducer in ("max", "min")
-    )

@@ -1,4 +1,4 @@
-"""A consumer's rolling loop in scalar expressions, as `float_range` runs it: g, h, and what the producers fold."""
+"""A consumer's rolling loop as scalar expressions, which `float_range` runs: g, h, and what the producers fold."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.dataflow import writer_of
 from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, bound_loops, walk
 from neptune_lab.loop_ir.render import expression
-from neptune_lab.loop_schedule.special_values import Point, tells_infinity
-from neptune_lab.loop_schedule.vanishing import folded_element, in_loops, without_maps
+from neptune_lab.loop_schedule.identity_at_point import folded_element, in_loops, without_maps
+from neptune_lab.loop_schedule.singular_points import Point, tells_infinity
 
 
 @dataclass(frozen=True, slots=True)
-class Rolled:
-    """A consumer's loop in scalar expressions.
+class ScalarLoop:
+    """A consumer's loop as scalar expressions.
 
     Args:
+        program: the program.
         reducer: f.
-        terms: g with every map written out, over loop variables, and the companions of a vector repair behind it.
-        carried: what stands for the partial result of each term. moved: h of each, over `carried`, and (before, now) of
-            each producer's buffer.
-        points: the producers' guards. estimates: producers that are read through running estimates (`estimate`).
-        folds: for each incomplete reduction, its reducer and the element that it folds, as `term`, in an order in which
-            none reads a later one.
+        terms: g with every map inlined, over loop variables; then the companions of a vector repair.
+        carried: the variable for the partial result of each term.
+        moved: h of each term, over `carried` and the values in `places`.
+        places: for each producer's buffer, the variables for its previous and its current value.
+        points: the producers' guarded points.
+        estimates: producers that are read through running estimates (`estimate`).
+        folds: for each incomplete reduction, its reducer and the element that it folds, over loop variables; none reads
+            a later one.
         inner: the loops that the reductions fold over.
-        told: an output tells which of NaN and the infinities the result is: x / inf is 0 (`tells_infinity`).
+        told: whether an output shows which of NaN and the infinities the result is: x / inf is 0 (`tells_infinity`).
     """
 
     program: Program
@@ -42,7 +45,7 @@ class Rolled:
     told: bool
 
 
-def rolled(
+def scalar_loop(
     program: Program,
     consumer: Block,
     reducer: str,
@@ -52,25 +55,28 @@ def rolled(
     places: Mapping[str, tuple[Expr, Expr]],
     points: Mapping[str, tuple[Point, ...]],
     estimates: Iterable[str] = (),
-) -> Rolled:
-    """The loop of `consumer` (its local block), in whose iterations the terms are given.
+) -> ScalarLoop:
+    """The loop of `consumer` (its local block); the terms are over its iteration variables.
+
+    Args: as in `ScalarLoop`.
 
     Raises:
-        RepairError: step "range": what a producer folds is not found, as in a combine step that sums up splits.
+        RepairError: step "range": the elements that a producer folds are not found, as in a kernel that combines
+            splits.
     """
     folds: dict[str, tuple[str, Expr]] = {}
     for producer in places:
         _add_fold(program, producer, folds, places)
         if producer not in folds:
             raise RepairError(
-                f"the program does not show which elements {producer!r} folds, so the loop cannot be tried in float32",
+                f"the program does not show which elements {producer!r} folds, so the loop cannot be tested in float32",
                 step="range",
                 expression=", ".join(expression(h) for h in moved),
-                help=f"fuse the stages before {producer!r} is split and combined, or keep them apart",
+                help=f"fuse the stages before {producer!r} is split and combined, or keep them in separate kernels",
             )
     inner = frozenset(bound_loops(it for it in consumer.iters if it.kind == "reduce"))
     placed = tuple(in_loops(program, consumer, without_maps(program, term)) for term in terms)
-    return Rolled(
+    return ScalarLoop(
         program,
         reducer,
         placed,
@@ -87,10 +93,10 @@ def rolled(
 
 def _add_fold(program: Program, buffer: str, folds: dict[str, tuple[str, Expr]], producers: Container[str]) -> None:
     """Adds the fold of `buffer`, after the folds that its element reads."""
-    found = folded_element(program, buffer)
-    if buffer in folds or found is None:
+    folded = folded_element(program, buffer)
+    if buffer in folds or folded is None:
         return
-    block, reducer, element = found
+    block, reducer, element = folded
     element = in_loops(program, block, without_maps(program, element))
     whole = writer_of(program, buffer)
     repair = block.repair or (whole or block).repair
@@ -104,4 +110,4 @@ def _add_fold(program: Program, buffer: str, folds: dict[str, tuple[str, Expr]],
     folds[buffer] = (reducer, element)
 
 
-__all__ = ["Rolled", "rolled"]
+__all__ = ["ScalarLoop", "scalar_loop"]
