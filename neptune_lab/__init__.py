@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from neptune_lab.autotune.tune import tune
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import CodeOptions, Kernel, SplitKConfig, TileConfig, compile
+    from neptune_lab.pipeline.bisect import bisect
     from neptune_lab.pytorch import attention
     from neptune_lab.target import Target
     from neptune_lab.trace import load_trace
@@ -36,6 +37,7 @@ __all__ = [
     "Target",
     "TileConfig",
     "attention",
+    "bisect",
     "compile",
     "course",
     "errors",
@@ -59,6 +61,7 @@ _HOMES = {
     "Target": "neptune_lab.target:Target",
     "TileConfig": "neptune_lab.pipeline:TileConfig",
     "attention": "neptune_lab.pytorch:attention",
+    "bisect": "neptune_lab.pipeline.bisect:bisect",
     "compile": "neptune_lab.pipeline:compile",
     "course": "neptune_widgets.course",
     "errors": "neptune_lab.errors",

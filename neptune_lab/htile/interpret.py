@@ -26,8 +26,16 @@ Array = NDArray[Any]
 _REDUCERS: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
+# Called with a store, the grid and loop variables, and the positions and values of the elements that it wrote.
+Observer = Callable[[ir.Store, Mapping[str, int], tuple[Array, ...], Array], None]
+
+
 def interpret(
-    program: ir.Program, inputs: Mapping[str, np.ndarray], *, dtype: str | None = None
+    program: ir.Program,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    dtype: str | None = None,
+    observer: Observer | None = None,
 ) -> dict[str, np.ndarray]:
     """Run every kernel over its whole grid.
 
@@ -35,6 +43,7 @@ def interpret(
         program: a verified program.
         inputs: an array for each name in `program.inputs`, of the tensor's shape.
         dtype: a float dtype, "float64" for example, that replaces the program's float dtypes; None: as stated.
+        observer: is called after every store.
 
     Returns:
         The outputs by name, of the tensors' shapes and dtypes; bfloat16 as float32 with values of bfloat16.
@@ -46,7 +55,7 @@ def interpret(
         shape = None if name not in inputs else np.shape(inputs[name])
         if shape != program.tensor(name).shape:
             raise TileError(f"input {name} has shape {shape}; expected {program.tensor(name).shape}")
-    machine = _Machine(program, inputs, dtype)
+    machine = _Machine(program, inputs, dtype, observer)
     with np.errstate(all="ignore"):
         for kernel in program.kernels:
             machine.run(kernel)
@@ -61,8 +70,15 @@ def round_to_bfloat16(array: Array) -> Array:
 
 
 class _Machine:
-    def __init__(self, program: ir.Program, inputs: Mapping[str, np.ndarray], dtype: str | None) -> None:
+    def __init__(
+        self,
+        program: ir.Program,
+        inputs: Mapping[str, np.ndarray],
+        dtype: str | None,
+        observer: Observer | None,
+    ) -> None:
         self.program = program
+        self.observer = observer
         self.float_dtype = dtype
         self.arrays: dict[str, Array] = {}
         for tensor in program.tensors:
@@ -121,10 +137,14 @@ class _Machine:
         if store.mask is not None:
             keep = keep & self.eval(store.mask)
         array = self.arrays[target.name]
-        if not target.shape:
+        if target.shape:
+            positions, values = tuple(np.broadcast_to(w, shape)[keep] for w in where), value[keep]
+            array[positions] = values
+        else:
             array[...] = np.where(keep, value, array)
-            return
-        array[tuple(np.broadcast_to(w, shape)[keep] for w in where)] = value[keep]
+            positions, values = (), array
+        if self.observer is not None:
+            self.observer(store, self.env, positions, values)
 
     # -- expressions ----------------------------------------------------------------------------------------
 

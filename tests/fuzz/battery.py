@@ -11,7 +11,7 @@ import by_name
 from fuzz.mistakes import mistakes
 
 
-def battery() -> dict[str, Callable[[], Any]]:
+def battery(validate: str = "quick") -> dict[str, Callable[[], Any]]:
     """Small operators of every kind, and those that the compiler was once wrong on, each compiled and validated."""
     import numpy as np
     from tvm import te
@@ -128,9 +128,9 @@ def battery() -> dict[str, Callable[[], Any]]:
         options = dict(options)
         made = make()
         return (
-            nl.compile(made)
+            nl.compile(made, validate=validate)
             if isinstance(made, nl.Schedule)
-            else by_name.compile(made, options.pop("template", None), **options)
+            else by_name.compile(made, options.pop("template", None), validate=validate, **options)
         )
 
     return {name: (lambda make=make, options=options: compiled(make, options)) for name, make, options in made}
