@@ -46,7 +46,18 @@ class Emit(StrEnum):
     htile = "htile"
     outline = "outline"
     triton = "triton"
+    ttir = "ttir"
+    ttgir = "ttgir"
+    llir = "llir"
+    ptx = "ptx"
+    sass = "sass"
+    amdgcn = "amdgcn"
+    resources = "resources"
     trace = "trace"
+
+
+# Of Triton's compiler, which `Kernel.machine_code` runs.
+MACHINE_CODE = (Emit.ttir, Emit.ttgir, Emit.llir, Emit.ptx, Emit.sass, Emit.amdgcn, Emit.resources)
 
 
 Size = Annotated[int | None, typer.Option(min=1)]
@@ -164,10 +175,19 @@ def _operator(name: str, sizes: dict[str, Any]) -> Any:
 def compile_command(
     request: Request,
     emit: Annotated[Emit, typer.Option(help="Which stage to print.")] = Emit.triton,
+    target: Annotated[
+        str | None,
+        typer.Option(help="GPU architecture of ttir to resources, such as sm_80 or gfx942 (default: sm_90)."),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
 ) -> None:
     """Compile an operator and print one of its stages."""
     op = request.operator
+    if target is not None and emit not in MACHINE_CODE:
+        raise DefinitionError(
+            f"--target={target} is for the stages of machine code, not for --emit {emit}",
+            help=f"give --emit {', '.join(MACHINE_CODE[:-1])} or {MACHINE_CODE[-1]}",
+        )
     if emit is Emit.definition:
         from neptune_lab.loop_ir.render import definition
 
@@ -187,6 +207,11 @@ def compile_command(
                 text = kernel.outline
             elif emit is Emit.triton:
                 text = kernel.source
+            elif emit in MACHINE_CODE:
+                from neptune_lab.machine_code import to_text as resources_text
+
+                code = kernel.machine_code(target)
+                text = resources_text(code) if emit is Emit.resources else code.text(emit.value)
             else:
                 from dataclasses import replace
 

@@ -116,6 +116,10 @@ class TextError(NeptuneError):
         self.column = column
 
 
+class MachineCodeError(NeptuneError):
+    """A kernel cannot be compiled ahead for a GPU: no such target, or Triton, the assembler or a disassembler fails."""
+
+
 class LaunchError(NeptuneError):
     """A kernel was called with arguments it does not take (shape, dtype, device, contiguity)."""
 

@@ -1,7 +1,8 @@
 """GPUs that code is emitted and planned for: every figure of a GPU, and every question about what one can do.
 
-No other module has a constant of a GPU or compares compute capabilities.  torch and Triton are asked about the GPU here
-by `Target.current` only, and imported then.
+No other module has a constant of a GPU or compares compute capabilities, except `machine_code`, which has the limits of
+a multiprocessor by architecture.  torch and Triton are asked about the GPU here by `Target.current` only, and imported
+then.
 """
 
 from __future__ import annotations

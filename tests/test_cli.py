@@ -41,6 +41,7 @@ def call(monkeypatch, capsys):
         ("htile", "kernel attention_causal  grid"),
         ("outline", "loads    q[b, h, "),
         ("triton", "@triton.jit"),
+        ("resources", "attention_causal_kernel for sm_90"),
         ("trace", '"schema":2'),
     ],
 )
@@ -191,7 +192,9 @@ def test_list_and_env(call):
         (["compile", "attention.causal", "--rows", "3"], "has no option --rows"),
         (["compile", "attention.general", "--heads", "3"], "attention.general needs --batch"),
         (["compile", *CAUSAL, "--template", "rollin"], "did you mean 'rolling_update'"),
-        (["compile", *CAUSAL, "--emit", "ptx"], "ptx"),
+        (["compile", *CAUSAL, "--emit", "cubin"], "cubin"),
+        (["compile", *CAUSAL, "--emit", "htile", "--target", "sm_80"], "not for --emit htile"),
+        (["compile", *CAUSAL, "--emit", "sass", "--target", "sm_35"], "expected an architecture"),
         (["compile", *CAUSAL, "--heads", "0"], "--heads"),
         (["compile", *CAUSAL, "--dtype", "int8"], "int8"),
         (["frobnicate"], "frobnicate"),

@@ -22,9 +22,11 @@ from neptune_lab.trace import Trace
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
+    from neptune_lab.machine_code import MachineCode
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline.validate import Validated
     from neptune_lab.runtime import KernelSpec, LoadedKernel
+    from neptune_lab.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +167,26 @@ class Kernel:
             FileError: the file cannot be written; a file that was there is unchanged.
         """
         return write_text(path, self.source)
+
+    def machine_code(self, target: Target | str | None = None) -> MachineCode:
+        """Compiles the kernel to machine code; no GPU is needed.
+
+        Triton compiles in another process, with the arguments of a real launch whose tensors are aligned to 16 bytes.
+
+        Args:
+            target: an architecture ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942", "gfx1100"), the
+                name of a known GPU ("h200"), or a `Target`; None: sm_90.
+
+        Returns:
+            The text of each stage from Triton IR to SASS or AMDGCN, each line linked to lines of `source`; registers,
+            shared memory, occupancy, and instructions by kind.
+
+        Raises:
+            MachineCodeError: no such target, the kernel is written for another one, or Triton or the assembler fails.
+        """
+        from neptune_lab.machine_code import machine_code
+
+        return machine_code(self.spec, target)
 
     def as_torch_op(self, name: str | None = None) -> OpOverload:
         """The kernel as a torch operator, torch.ops.neptune_lab.<name>, for torch.compile and CUDA graphs.

@@ -1,0 +1,170 @@
+"""Machine code of a generated module for a GPU that need not be here: Triton compiles it in a child process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+from collections import OrderedDict
+from importlib.metadata import version
+from typing import Any
+
+from neptune_lab.errors import MachineCodeError, MeasureError
+from neptune_lab.machine_code.ahead import Failure, Launch, compiled
+from neptune_lab.machine_code.architectures import Architecture, architecture_of
+from neptune_lab.machine_code.code import KernelCode, KernelResources, MachineCode, Stage
+from neptune_lab.machine_code.counts import count
+from neptune_lab.machine_code.line_maps import Mapped, numbered, of_assembly, of_llvm, of_mlir, of_sass
+from neptune_lab.machine_code.occupancy import occupancy
+from neptune_lab.runtime import KernelSpec, cache_directory
+from neptune_lab.runtime.process import ChildProcess
+
+# Without a target.
+DEFAULT = "sm_90"
+# Compiling one kernel of ours takes seconds; the assembler takes minutes where tiles are far too large.
+TIMEOUT_SECONDS = 600.0
+_KEPT = 64
+_GLUON = "gluon.jit"
+_HELP = "compile with smaller tiles or fewer num_stages (block_q, block_kv), or choose another target"
+
+_lock = threading.Lock()
+_child: list[ChildProcess] = []
+_made: OrderedDict[str, MachineCode] = OrderedDict()
+
+
+def machine_code(spec: KernelSpec, target: Any = None) -> MachineCode:
+    """Compiles a module ahead of time; no GPU is needed.
+
+    Results are kept in memory by the module's text, its inputs and the target, and Triton keeps its own on disk.
+
+    Args:
+        spec: the module, its launcher and inputs.
+        target: an architecture ("sm_90", "gfx942"), the name of a known GPU, or a `Target`; None: sm_90.
+
+    Returns:
+        Every stage of each kernel, and its resources.
+
+    Raises:
+        MachineCodeError: the target is none, the module is for another one, or Triton or the assembler fails.
+    """
+    architecture = architecture_of(DEFAULT if target is None else target)
+    if _GLUON in spec.text and architecture.capability != (9, 0):
+        raise MachineCodeError(
+            f"{spec.name} is written in Gluon, which is for sm_90; target={architecture.name!r} cannot run it",
+            help='use target="sm_90", or compile with code=nl.CodeOptions(code="triton")',
+        )
+    key = _key(spec, architecture)
+    with _lock:
+        if key not in _made:
+            _made[key] = _compile(spec, architecture)
+            while len(_made) > _KEPT:
+                _made.popitem(last=False)
+        _made.move_to_end(key)
+        return _made[key]
+
+
+def _key(spec: KernelSpec, architecture: Architecture) -> str:
+    inputs = ";".join(f"{t.shape} {t.dtype}" for t in spec.inputs)
+    parts = (version("triton"), architecture.name, spec.entry, inputs, spec.text)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _compile(spec: KernelSpec, architecture: Architecture) -> MachineCode:
+    if not _child:
+        folder = cache_directory() / "machine_code"
+        _child.append(
+            ChildProcess(
+                {
+                    "TRITON_INTERPRET": "0",
+                    "TRITON_DISABLE_LINE_INFO": "0",
+                    "TRITON_CACHE_DIR": os.fspath(folder),
+                    "CUDA_VISIBLE_DEVICES": "",
+                }
+            )
+        )
+    inputs = tuple((tuple(t.shape), t.dtype) for t in spec.inputs)
+    try:
+        made = _child[0].call(
+            f"{compiled.__module__}:{compiled.__name__}",
+            spec.text,
+            spec.entry,
+            inputs,
+            architecture.name,
+            architecture.lanes,
+            timeout=TIMEOUT_SECONDS,
+        )
+    except MeasureError as error:
+        raise MachineCodeError(
+            f"{spec.name} cannot be compiled for {architecture.name}: {error.reason}", help=_HELP
+        ) from error
+    if isinstance(made, Failure):
+        raise MachineCodeError(
+            f"{made.tool} fails on {made.kernel or spec.name} for {architecture.name}: {_short(made.reason)}",
+            help=_HELP,
+        )
+    return MachineCode(architecture.name, version("triton"), tuple(_kernel(x, architecture) for x in made))
+
+
+def _short(reason: str) -> str:
+    """The lines of a tool's output that say what is wrong, in one line."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"error|fail|not supported", line, re.IGNORECASE)]
+    return " ".join(" ".join((telling or lines or ["no reason given"])[:2]).split())[:400]
+
+
+def _kernel(launch: Launch, architecture: Architecture) -> KernelCode:
+    stages = tuple(Stage(name, *_mapped(name, launch.texts)) for name in architecture.stages if name in launch.texts)
+    last = stages[-1].text
+    registers, scalars, local = _registers(launch, architecture)
+    warps = launch.warps
+    held = occupancy(architecture, registers, launch.shared, warps)
+    return KernelCode(
+        launch.kernel,
+        launch.grid,
+        stages,
+        KernelResources(
+            registers,
+            scalars,
+            local,
+            launch.shared,
+            launch.tensor_memory,
+            warps,
+            warps * architecture.lanes,
+            held,
+            count(last, architecture.cuda),
+        ),
+    )
+
+
+def _mapped(stage: str, texts: dict[str, str]) -> Mapped:
+    text = texts[stage]
+    if stage in ("ttir", "ttgir"):
+        return of_mlir(text)
+    if stage == "llir":
+        return of_llvm(text)
+    if stage == "sass":
+        return of_sass(text, numbered(texts["ptx"])[1])
+    return of_assembly(text)
+
+
+def _registers(launch: Launch, architecture: Architecture) -> tuple[int, int, int]:
+    """Registers and scalar registers, and bytes of local memory per thread."""
+    if architecture.cuda:
+        return _number(r"\bREG:(\d+)", launch.usage), 0, _number(r"\bSTACK:(\d+)", launch.usage)
+    text = launch.texts["amdgcn"]
+    registers = _number(r"^\s*\.vgpr_count:\s*(\d+)", text)
+    return (
+        registers,
+        _number(r"^\s*\.sgpr_count:\s*(\d+)", text),
+        _number(r"^\s*\.private_segment_fixed_size:\s*(\d+)", text),
+    )
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text, re.MULTILINE)
+    if found is None:
+        raise MachineCodeError(
+            f"the compiler's output has no {pattern!r}", help="this version of Triton prints other resource tables"
+        )
+    return int(found[1])
