@@ -1,4 +1,4 @@
-"""Every name is bound, and every access is inside its buffer: what a native run needs."""
+"""Checks that every name is bound and every access is inside its buffer, as a native run requires."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ Guarded: TypeAlias = tuple[Load | Previous, tuple[Expr, ...]]
 
 
 def verify_bounds(program: Program) -> None:
-    """Rules 1 and 2 alone: what a native run needs so that it stays in its memory.
+    """Checks rules 1 and 2 of `verify`, so that a native run stays in its memory.
 
     Raises:
-        ScheduleError: with the block, the access, and the values found.
+        ScheduleError: a rule is broken; the message has the block, the access and its values.
     """
     shapes: dict[str, Buffer] = {}
     for buffer in program.buffers:
@@ -92,7 +92,7 @@ def _accessed(block: Block) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def reads_of(block: Block) -> tuple[Guarded, ...]:
-    """Every read of a block's body, once, with the conditions under which it is made."""
+    """The distinct reads of a block's body, with the conditions under which each happens."""
     return tuple(dict.fromkeys(guarded_reads(block.body.value)))
 
 
@@ -151,12 +151,12 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
 
 
 def guarded_reads(expr: Expr, conditions: tuple[Expr, ...] = ()) -> list[Guarded]:
-    """Every read with the conditions on iterations under which it is made: a choice evaluates one side only."""
+    """All reads with the conditions on iteration variables under which each happens; a select evaluates one side."""
     match expr:
         case Op("select", (condition, yes, no)):
             own = guarded_reads(condition, conditions)
             if any(isinstance(e, Load | Previous) for e in walk(condition)):
-                # The condition is data; which side is evaluated is not known here.
+                # The condition depends on data, so which side is evaluated is unknown.
                 return own + guarded_reads(yes, conditions) + guarded_reads(no, conditions)
             own += guarded_reads(yes, (*conditions, *conjuncts(condition)))
             return own + guarded_reads(no, (*conditions, Op("not", (condition,))))
@@ -225,7 +225,8 @@ def _limits(
     domain: IterationDomain,
     loops: Extents,
 ) -> tuple[int, int] | None:
-    """Least and greatest value of an index; exact where the first look is not within `allowed`."""
+    """Least and greatest value of an index: the bounds by intervals if they are within `allowed`, else the exact
+    ones."""
     ranges: dict[str, int] = {}
     for name in variables(index):
         limits = domain.range(name)
@@ -242,7 +243,7 @@ def _limits(
     predicates = [p for p in holding if variables(p) & names]
     table = _points(value, predicates, extents)
     if table is None and conditions:
-        # A condition that is no arithmetic of loops, or that brings in too many of them: without it there are more.
+        # A condition is no arithmetic of loops, or adds too many of them: without the conditions, the range is larger.
         table = _points(value, [p for p in block.predicates if variables(p) & names], extents)
     if table is None:
         return None
@@ -258,8 +259,8 @@ def _not_provable(block: Block, what: str) -> ScheduleError:
     return ScheduleError(
         f"block {block.name!r}: it cannot be shown {what}",
         node=block.name,
-        help=f"at most {LIMIT:,} points of connected loops are looked at: split loops by sizes that divide, and do not "
-        "fuse loops of a dimension that is bounded",
+        help=f"at most {LIMIT:,} points of connected loops are enumerated: split loops by sizes that divide, and do "
+        "not fuse loops of a dimension that is bounded",
     )
 
 

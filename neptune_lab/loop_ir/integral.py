@@ -1,4 +1,4 @@
-"""Whether an index is an integer, which everything that bounds indices relies on."""
+"""Whether an index is an integer, as all analyses of indices require."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def not_integral(index: Expr, dtype_of: Callable[[str], str]) -> Expr | None:
     """The first part of an index that is no integer and is not converted to one; None if there is none.
 
     Args:
+        index: an expression over iteration variables or loops.
         dtype_of: the dtype of a buffer, by name.
     """
     match index:
@@ -37,7 +38,7 @@ def not_integral(index: Expr, dtype_of: Callable[[str], str]) -> Expr | None:
 
 
 def not_boolean(condition: Expr) -> bool:
-    """Whether a predicate is no comparison or combination of them."""
+    """Whether a predicate is neither a comparison nor a combination of comparisons."""
     match condition:
         case Const(value):
             return not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Names that no block, buffer or loop has yet, for what the compiler makes."""
+"""Unused names for the blocks, buffers and loops that the compiler makes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from neptune_lab.loop_ir.nodes import Loop, Program, Stmt
 
 
 def unique(name: str, taken: Collection[str], separator: str = "") -> str:
-    """`name`, or name2, name3, … (after `separator`) where it is taken.
+    """`name`, or if it is taken, name2, name3, … (with `separator` before the number).
 
     >>> unique("s_local", {"s_local", "s_local2"})
     's_local3'
@@ -20,7 +20,7 @@ def unique(name: str, taken: Collection[str], separator: str = "") -> str:
 
 
 def fresh(program: Program, name: str) -> str:
-    """`name`, or `name2`, `name3`, … where it is taken by a block or a buffer."""
+    """`name`, or if a block or a buffer has it, `name2`, `name3`, …"""
     blocks = {stmt.name for stmt in _statements(program.body) if not isinstance(stmt, Loop)}
     return unique(name, blocks | {b.name for b in program.buffers})
 

@@ -1,12 +1,12 @@
 """The loop-scalar IR: loops, blocks and scalar stores (paper, Figure 6, section 3.1).
 
-It is TensorIR's block form written as frozen Python data, so that our primitives, the renderer, the tag recorder
-and the translator to HTile match on plain nodes.  `tvm_compat` carries a program to stock TVM and back without
-loss: TVM's own primitives and its LLVM backend work on the same programs.
+It is TensorIR's block form as frozen Python data, so that primitives, the renderer, the tag recorder and the
+translator to HTile match on plain nodes.  `tvm_compat` converts a program to TVM and back without loss, so that TVM's
+own primitives and its LLVM backend work on the same programs.
 
-A block is one store inside a nest of loops.  It computes in its own *iteration variables*; `Iter.binding` says
-which value of the loops around it each of them takes.  So a block keeps its meaning while loops are split, moved
-and fused around it, and "which tag does this read see" is a question about bindings.
+A block is one store inside a nest of loops.  It computes in its own *iteration variables*; `Iter.binding` is the value
+of each as an expression over the loops.  So a block keeps its meaning while loops are split, moved and fused around
+it, and the tag that a read sees follows from the bindings.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Load(Hashed):
 @hash_once
 @dataclass(frozen=True, slots=True)
 class Previous(Hashed):
-    """A scan buffer's value at the tag before: `buffer[indices[0] - 1, indices[1:]]`, and `initial` at the first tag.
+    """A scan buffer's value at the previous tag: `buffer[indices[0] - 1, indices[1:]]`, and `initial` at the first tag.
 
-    `indices[0]` is the *current* tag.  Only a scan buffer (`Buffer.tagged`) can be read so.
+    `indices[0]` is the *current* tag.  Only a scan buffer (`Buffer.tagged`) can be read like this.
     """
 
     buffer: str
@@ -93,7 +93,7 @@ SCOPES = ("local", "shared", "global")
 class Buffer(Hashed):
     """A tensor: its full, static shape; `scope` is one of `SCOPES`.
 
-    `tagged` marks a scan buffer, whose first axis is the tag: `X[t, i]` is X[i] as it stood after tag t.
+    `tagged` marks a scan buffer, whose first axis is the tag: `X[t, i]` is the value of X[i] after tag t.
     """
 
     name: str
@@ -129,11 +129,18 @@ class Store(Hashed):
 class Block(Hashed):
     """One store, executed for every value of the loops around it for which all of `predicates` hold.
 
-    `init`, where given, runs before `body` at the first value of the reduce iterations.  `origin` is the name of
-    the stage of the definition that the block came from (its own name, for a block of the definition).  `role` says
-    what a primitive made of it, and `repair` what it repairs, if it does.  `companion_of` names the block whose sums a
-    vector repair carries with this one, if it was added for that; `estimates` are the buffers that the block reads
-    through running estimates (`loop_schedule.estimate`).
+    Args:
+        name: unique in the program.
+        iters: its iteration variables.
+        body: the store.
+        init: runs before `body` at the first value of the reduce iterations; None: the block does not start a
+            reduction.
+        predicates: conditions over the loops.
+        origin: the stage of the definition that the block came from (its own name, for a block of the definition).
+        role: what the block does in a scheduled program.
+        repair: the repair that it applies, if any.
+        companion_of: the block with whose sum a vector repair updates this one; "" if it was not added for that.
+        estimates: the buffers that it reads through running estimates (`loop_schedule.estimate`).
     """
 
     name: str
@@ -149,7 +156,7 @@ class Block(Hashed):
 
     @property
     def is_reduction(self) -> bool:
-        """True where any iteration variable is a reduce one."""
+        """Whether any iteration variable is a reduce one."""
         return any(it.kind == "reduce" for it in self.iters)
 
     @property
@@ -159,11 +166,11 @@ class Block(Hashed):
 
     @property
     def unproved(self) -> str | None:
-        """The repair as it was given, if it is not proved; None if it is, or if there is none."""
+        """The user's repair, if it is not proved; None if it is, or if there is none."""
         return None if self.repair is None else self.repair.unproved
 
     def iter(self, name: str) -> Iter:
-        """The iteration variable called `name`; KeyError where there is none."""
+        """The iteration variable called `name`; KeyError if there is none."""
         for it in self.iters:
             if it.name == name:
                 return it
@@ -190,8 +197,8 @@ Stmt: TypeAlias = Loop | Block
 class Program(Hashed):
     """A function: parameters (inputs, then outputs) and internal buffers, and a body of loops and blocks.
 
-    `masked` names the inputs whose -inf stands for an element that is absent.  No analysis relies on it, as any float
-    may be -inf; it is part of a definition's digest (`records.workload_key`).
+    `masked` names the inputs in which -inf marks an absent element.  No analysis relies on it, since any float may be
+    -inf; it is part of a definition's digest (`records.workload_key`).
     """
 
     name: str
@@ -203,11 +210,11 @@ class Program(Hashed):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the parameters that are read only."""
+        """Names of the parameters that are not outputs."""
         return tuple(p for p in self.params if p not in self.outputs)
 
     def buffer(self, name: str) -> Buffer:
-        """The buffer called `name`; KeyError where there is none."""
+        """The buffer called `name`; KeyError if there is none."""
         for buffer in self.buffers:
             if buffer.name == name:
                 return buffer
@@ -223,7 +230,7 @@ def const(value: int) -> Const:
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """a + b on indices, with zeros dropped and constants folded; floats, which data may be read at, stay."""
+    """a + b on indices, with zeros dropped and integer constants folded."""
     x, y = _integer(a), _integer(b)
     if x is not None and y is not None:
         return const(x + y)
@@ -235,7 +242,7 @@ def add(a: Expr, b: Expr) -> Expr:
 
 
 def mul(a: Expr, factor: int) -> Expr:
-    """a * factor on indices, folded where it can be."""
+    """a * factor on indices; constants are folded."""
     value = _integer(a)
     if value is not None:
         return const(value * factor)
@@ -270,7 +277,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def rebuild(expr: Expr, args: tuple[Expr, ...]) -> Expr:
-    """`expr` over new operands; the same object where nothing changed."""
+    """`expr` with new operands; the same object if they are its own."""
     if all(a is b for a, b in zip(args, children(expr), strict=True)):
         return expr
     match expr:
@@ -307,7 +314,7 @@ def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
 
 
 def transform(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
-    """Bottom-up rewrite: `rule(node)` gives the node's replacement (the node itself for no change)."""
+    """Bottom-up rewrite: `rule(node)` returns the node's replacement, or the node itself for no change."""
     return rule(rebuild(expr, tuple(transform(child, rule) for child in children(expr))))
 
 
@@ -317,7 +324,7 @@ def variables(expr: Expr) -> set[str]:
 
 
 def loads(expr: Expr) -> list[Load | Previous]:
-    """Every read, in evaluation order."""
+    """All reads, in evaluation order."""
     return list(_loads(expr))
 
 
@@ -332,22 +339,27 @@ def _loads(expr: Expr) -> tuple[Load | Previous, ...]:
 
 
 def reads(block: Block, buffer: str) -> bool:
-    """Whether the value that the block stores reads `buffer`, now or at the tag before."""
-    return any(read.buffer == buffer for read in loads(block.body.value))
+    """Whether the value that the block stores reads `buffer`, at the current or the previous tag."""
+    return reads_buffer(block.body.value, buffer)
+
+
+def reads_buffer(expr: Expr, buffer: str) -> bool:
+    """Whether an expression reads `buffer`, at the current or the previous tag."""
+    return any(read.buffer == buffer for read in loads(expr))
 
 
 def bound_loops(iters: Iterable[Iter]) -> set[str]:
-    """Names of the loops that iterations are bound to."""
+    """Names of the loops in the bindings of iteration variables."""
     return set().union(*(variables(it.binding) for it in iters))
 
 
 def map_store(store: Store, rule: Callable[[Expr], Expr]) -> Store:
-    """A store with every expression rewritten by `rule` (expression to expression)."""
+    """The store with its indices and value replaced by `rule(expression)`."""
     return Store(store.buffer, tuple(rule(i) for i in store.indices), rule(store.value))
 
 
 def with_buffers(program: Program, *buffers: Buffer) -> Program:
-    """The program with buffers added, or replaced where the name is there already."""
+    """The program with buffers added; a buffer of the same name is replaced."""
     new = {b.name: b for b in buffers}
     kept = tuple(new.pop(b.name, b) for b in program.buffers)
     return replace(program, buffers=kept + tuple(new.values()))

@@ -1,4 +1,4 @@
-"""Expressions of a loop program out of their notation; a dtype that is not stated is "" (see `constant_dtypes`)."""
+"""Parses the expressions of a loop program; a dtype that the text does not state is "" (see `constant_dtypes`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OTHERS = ("where", "previous", "literal")
 
 
 class ExpressionReader:
-    """Reads expressions over the buffers of these names."""
+    """Parses expressions over buffers with these names."""
 
     def __init__(self, buffers: Collection[str]) -> None:
         self._buffers = buffers
@@ -27,7 +27,7 @@ class ExpressionReader:
         """A scalar expression.
 
         Raises:
-            TextError: something that no expression has, with its place and what is expected.
+            TextError: the text is no expression of a loop program; with the place and what is expected.
         """
         match syntax:
             case Number(value):

@@ -1,7 +1,7 @@
-"""Loop programs out of their text: what `printer.to_text` prints, and what a reader writes in its form.
+"""Parses the text of a loop program, as `printer.to_text` prints it or as a person writes it.
 
-Statements are indented as in Python, names may be in backquotes, comments are free.  The program is not verified;
-`verify` says whether it is legal.
+Statements are indented as in Python, names may be in backquotes, and comments are allowed anywhere.  The program is not
+checked; `verify` does that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.strict.syntax import Item, Number, Reader
 from neptune_lab.strict.tokens import Nested, Token, label_parts, nested, refusal, statements
 
-# Loops in each other.
+# Nested loops.
 MOST_LOOPS = 64
 
 # A note at the end of a line: key, value, place.
@@ -89,7 +89,7 @@ def _buffer(reader: Reader) -> tuple[Buffer, str, bool]:
 
 
 class _Body:
-    """Reads statements over buffers of these dtypes."""
+    """Parses statements over buffers of these dtypes."""
 
     def __init__(self, dtypes: dict[str, str]) -> None:
         self._dtypes = dtypes

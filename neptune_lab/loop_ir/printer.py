@@ -1,4 +1,4 @@
-"""Loop programs as text with all of their parts; `parser.from_text` reads it back.
+"""Prints loop programs as text without loss; `parser.from_text` reads it back.
 
     program softmax(x) -> y
       input   x  float32[2, 4]
@@ -13,10 +13,10 @@
         block y(i, j):
             y[i, j] = exp(x[i, j] - m[i])
 
-A block is written in its iteration variables: `block m(i, reduce j: 5 = j0 * 2 + j1) as tile if j0 * 2 + j1 < 5:  @n`
-runs j over 5 values, takes the value of j from the loops around it, came from the stage n, and is what a primitive made
-as its "tile".  Left out is what follows: a binding to the loop of the same name, an extent that the binding has, the
-dtypes of `constant_dtypes`.  `render` prints a shorter form, in the style of the paper's figures, which has not all.
+A block is printed in its iteration variables: `block m(i, reduce j: 5 = j0 * 2 + j1) as tile if j0 * 2 + j1 < 5:  @n`
+has j in range(5), bound to the loops around it, the role "tile", and came from the stage n.  Facts that can be inferred
+are not printed: a binding to the loop of the same name, an extent that follows from the binding, the dtypes that
+`constant_dtypes` infers.  `render` prints a shorter form in the style of the paper's figures, with fewer facts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from neptune_lab.wrapping import Doc, Loose, call, flat, lines, number_text, ope
 
 WIDTH = 110
 INDENT = "    "
-# Words that are no names, which need backquotes if something is called so.
+# Keywords; a name like one of these is printed in backquotes.
 RESERVED = frozenset({*SCOPES, "inf", "nan", "True", "False", "and", "or", "not", "init", "reduce"})
 
 
@@ -111,7 +111,7 @@ class _Text:
         return out + [line for store in stores for line in lines(store, WIDTH, indent + INDENT)]
 
     def iteration(self, it: Iter, extents: Mapping[str, int]) -> str:
-        """An iteration variable, without what follows from the loops around it."""
+        """An iteration variable, without what can be inferred from the loops around it."""
         kind = "reduce " if it.kind == "reduce" else ""
         extent = "" if usual_extent(it.binding, extents) == it.extent else f": {it.extent}"
         own = it.binding == Var(it.name) and it.name in extents
@@ -129,12 +129,13 @@ class _Text:
         )
 
     def expression(self, expr: Expr, wanted: str) -> Doc:
-        """An expression in a place that takes the dtype `wanted`."""
+        """An expression at a place that takes the dtype `wanted`."""
         return _expr(elided(expr, wanted, self.dtypes))[0]
 
 
 def usual_extent(binding: Expr, extents: Mapping[str, int]) -> int | None:
-    """The extent of an iteration of which only the binding is stated: all values up to the greatest, if it is known."""
+    """The inferred extent of an iteration variable: the greatest value of its binding plus 1; None if that is
+    unknown."""
     limits = bounds(binding, extents)
     return None if limits is None else limits[1] + 1
 
@@ -150,7 +151,7 @@ def _notes(notes: Iterable[tuple[str, str | int]]) -> str:
 
 
 def _expr(expr: Expr) -> tuple[Doc, int]:
-    """The text and how strongly it binds; the dtype of a constant is printed unless it is ""."""
+    """The text and its precedence; the dtype of a constant is printed unless it is ""."""
     match expr:
         case Const(value, ""):
             return number_text(value), ATOM if isinstance(value, bool) or not _negative(value) else NEGATE

@@ -1,8 +1,7 @@
-"""Which values an index takes over its loops: a range without gaps, or nothing that can be said.
+"""Which values an index takes over its loops, if it is a sum of multiples of loops such as `j0 * 4 + j1`.
 
-An index is a sum of multiples of loops, `j0 * 4 + j1`.  Sorted by their steps, each loop has to continue where the
-smaller ones end: with j1 in range(4), j0 steps by 4 to visit every position once, by less to visit some twice, and by
-more to leave gaps.
+Sorted by their steps, each loop must continue where the smaller ones end: with j1 in range(4), a step of 4 for j0 takes
+every value once, a smaller step some values twice, and a larger step leaves gaps.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Every integer from `low` to `high`, both included; `once` where each is taken by one value of the loops only."""
+    """Every integer from `low` to `high`, both included; `once`: each of them for one value of the loops only."""
 
     low: int
     high: int
@@ -33,7 +32,7 @@ class Sum:
     constant: int
 
     def factor(self, var: str) -> int:
-        """How often `var` is counted; 0 where it does not occur."""
+        """The factor of `var`; 0 if it does not occur."""
         return next((k for name, k in self.terms if name == var), 0)
 
     def plus(self, other: Sum, times: int = 1) -> Sum:
@@ -46,7 +45,7 @@ class Sum:
 
 
 def as_sum(expr: Expr) -> Sum | None:
-    """An index as a sum of multiples of variables; None where it is not of that form.
+    """An index as a sum of multiples of variables; None if it does not have that form.
 
     >>> as_sum(Op("add", (Op("mul", (Var("j0"), Const(4))), Var("j1"))))
     Sum(terms=(('j0', 4), ('j1', 1)), constant=0)
@@ -72,7 +71,7 @@ def as_sum(expr: Expr) -> Sum | None:
 
 
 def without_gaps(index: Sum, extents: Mapping[str, int]) -> Reach | None:
-    """The range of a sum over loops `0 <= v < extents[v]`; None where it has gaps, or a loop is not known.
+    """The range of a sum over loops `0 <= v < extents[v]`; None if it has gaps, or a loop has no known extent.
 
     >>> without_gaps(Sum((("j0", 4), ("j1", 1)), 0), {"j0": 3, "j1": 4})
     Reach(low=0, high=11, once=True)
@@ -99,7 +98,7 @@ def without_gaps(index: Sum, extents: Mapping[str, int]) -> Reach | None:
 
 
 def upper_limit(predicate: Expr) -> tuple[Sum, int] | None:
-    """(sum, limit) of a predicate `sum < limit`; None where it is none."""
+    """(sum, limit) of a predicate `sum < limit` or `sum <= limit - 1`; None if it has another form."""
     match predicate:
         case Op("lt", (a, Const(int(limit)))):
             value = as_sum(a)

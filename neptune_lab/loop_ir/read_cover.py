@@ -1,4 +1,4 @@
-"""Whether one block has written all that another reads, for each value of the loops around both."""
+"""Whether a block has written all elements that another one reads, for each value of the loops around both."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Side:
 
 @lru_cache(maxsize=8192)
 def uncovered(wanted: Side, written: Side, shared: frozenset[str]) -> str | None:
-    """None if for each value of the `shared` loops all positions of `wanted` are among those of `written`; else what
-    is missing, in words.
+    """Which positions of a read are not written, in words; None if there are none.
 
-    Dimensions that share no loop are judged alone: by their steps along the shared loops and their ranges inside, or
-    point by point.
+    Formal statement: for each value of the `shared` loops, all positions of `wanted` are among those of `written`.
+    Dimensions that share no loop are checked separately: by their steps along the shared loops and their ranges inside
+    these, or point by point.
     """
     if wanted.indices == written.indices and set(written.predicates) <= set(wanted.predicates):
         used = set().union(*(variables(e) for e in (*written.indices, *written.predicates)))
@@ -57,10 +57,10 @@ def uncovered(wanted: Side, written: Side, shared: frozenset[str]) -> str | None
             continue
         dims = [n for n in numbers if n < count]
         names = set().union(*(variables(x) for n in dims for x in (mine[n], others[n])))
-        asked, held = _touching(p, names), _touching(q, names)
-        if len(dims) == 1 and _line_covers(mine[dims[0]], others[dims[0]], asked, held, shared, extents):
+        reading, writing = _touching(p, names), _touching(q, names)
+        if len(dims) == 1 and _line_covers(mine[dims[0]], others[dims[0]], reading, writing, shared, extents):
             continue
-        missing = _points_missing([mine[n] for n in dims], [others[n] for n in dims], asked, held, shared, extents)
+        missing = _points_missing([mine[n] for n in dims], [others[n] for n in dims], reading, writing, shared, extents)
         if missing is not None:
             return f"{missing} (dimension {', '.join(map(str, dims))})"
     return None
@@ -76,12 +76,12 @@ def _renamed(side: Side, clash: set[str]) -> Side:
 
 
 def _pairs(mine: list[Expr], others: list[Expr]) -> list[Expr]:
-    """One expression per dimension that mentions the variables of both sides."""
+    """One expression per dimension, with the variables of both sides."""
     return [Op("add", (a, b)) for a, b in zip(mine, others, strict=True)]
 
 
 def _touching(predicates: Iterable[Expr], names: set[str]) -> list[Expr]:
-    """The predicates that are connected to `names`."""
+    """The predicates that share variables with `names`, directly or through other predicates."""
     left, touching, grown = list(predicates), [], True
     names = set(names)
     while grown:
@@ -96,11 +96,11 @@ def _touching(predicates: Iterable[Expr], names: set[str]) -> list[Expr]:
 
 
 def _line_covers(
-    mine: Expr, other: Expr, asked: list[Expr], held: list[Expr], shared: frozenset[str], extents: dict[str, int]
+    mine: Expr, other: Expr, reading: list[Expr], writing: list[Expr], shared: frozenset[str], extents: dict[str, int]
 ) -> bool:
     """Formal statement: mine = s + a and other = s + b, with s over shared loops, b over loops of the writer alone and
-    without gaps, and the range of a inside the range of b.  A bound on what is written bounds just `other`, and what is
-    read is below it."""
+    without gaps, and the range of a inside the range of b.  Bounds on the writes bound only `other`, and the reads are
+    below them."""
     a, b = as_sum(mine), as_sum(other)
     if a is None or b is None:
         return False
@@ -111,11 +111,11 @@ def _line_covers(
     theirs, span = without_gaps(inside, extents), bounds(_expr(reads), extents)
     if theirs is None or span is None:
         return False
-    limits = [_limit(p, b) for p in held]
+    limits = [_limit(p, b) for p in writing]
     if None in limits:
         return False
     least = min((x for x in limits if x is not None), default=None)
-    own = [x for p in asked if (x := _limit(p, a)) is not None]
+    own = [x for p in reading if (x := _limit(p, a)) is not None]
     whole = bounds(mine, extents)
     below = least is None or (whole is not None and whole[1] < least) or (bool(own) and min(own) <= least)
     cut = min(span[1], min(own) - 1) if own and not along.terms else span[1]
@@ -123,11 +123,11 @@ def _line_covers(
 
 
 def _limit(predicate: Expr, value: Sum) -> int | None:
-    """c where the predicate says `value < c`, and no more; None otherwise."""
+    """c if the predicate is `value < c`; None if it is another one."""
     limit = upper_limit(predicate)
-    if limit is None or (apart := limit[0].plus(value, -1)).terms:
+    if limit is None or (difference := limit[0].plus(value, -1)).terms:
         return None
-    return limit[1] - apart.constant
+    return limit[1] - difference.constant
 
 
 def _expr(form: Sum) -> Expr:
@@ -140,20 +140,20 @@ def _expr(form: Sum) -> Expr:
 def _points_missing(
     mine: list[Expr],
     others: list[Expr],
-    asked: list[Expr],
-    held: list[Expr],
+    reading: list[Expr],
+    writing: list[Expr],
     shared: frozenset[str],
     extents: dict[str, int],
 ) -> str | None:
-    """The same question point by point: what is missing, in words."""
+    """As `uncovered`, point by point."""
     text = ", ".join(expression(e) for e in mine)
-    wanted_names = set().union(*(variables(e) for e in (*mine, *asked)))
-    written_names = set().union(*(variables(e) for e in (*others, *held)))
+    wanted_names = set().union(*(variables(e) for e in (*mine, *reading)))
+    written_names = set().union(*(variables(e) for e in (*others, *writing)))
     both = sorted((wanted_names & written_names & shared) | ((wanted_names | written_names) & shared))
     keys: list[Expr] = [Var(name) for name in both]
     sizes = {name: extents[name] for name in both}
-    a = points([*keys, *mine], asked, {**sizes, **{n: extents[n] for n in sorted(wanted_names - shared)}})
-    b = points([*keys, *others], held, {**sizes, **{n: extents[n] for n in sorted(written_names - shared)}})
+    a = points([*keys, *mine], reading, {**sizes, **{n: extents[n] for n in sorted(wanted_names - shared)}})
+    b = points([*keys, *others], writing, {**sizes, **{n: extents[n] for n in sorted(written_names - shared)}})
     if a is None or b is None:
         return f"it cannot be shown that {text} is among {', '.join(expression(e) for e in others)}"
     if not len(a):

@@ -1,4 +1,4 @@
-"""Reading a block as a reduction: X = X (f) term (paper, Eq. 2)."""
+"""Matches a block as a reduction: X = X (f) term (paper, Eq. 2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, loads
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, reads_buffer
 from neptune_lab.loop_ir.roles import Role
 
 REDUCERS = {"add": "sum", "max": "max", "min": "min", "mul": "prod", "or": "any", "and": "all"}
@@ -16,7 +16,7 @@ IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")
 
 
 def identity(reducer: str, dtype: str) -> Const:
-    """What a reducer ignores, in a dtype: max starts from -inf, and among whole numbers from the least.
+    """The identity of a reducer in a dtype; of max, it is -inf, or the least integer.
 
     >>> identity("max", "int8"), identity("all", "bool"), identity("sum", "float16")
     (Const(value=-128, dtype='int8'), Const(value=True, dtype='bool'), Const(value=0.0, dtype='float16'))
@@ -34,9 +34,9 @@ class Reduction:
 
     Args:
         reducer: "sum", "max", "min", "prod", "any" or "all" (f).
-        carried: what stands for X on the left of f: the read of X itself, or h applied to it.
-        term: what one iteration contributes, g(r, c).
-        identity: the value that X starts from.
+        carried: the left operand of f: the read of X itself, or h applied to it.
+        term: what one iteration folds in, g(r, c).
+        identity: the start value of X.
     """
 
     reducer: str
@@ -46,10 +46,13 @@ class Reduction:
 
 
 def match_reduction(block: Block) -> Reduction:
-    """The block as a reduction; ScheduleError where it is none.
+    """The block as a reduction.
 
     Formal statement: body is X[p] = X[p] (f) e, f in {+, max, min, *, or, and}, init is X[p] = identity of f, and e
     does not read X.
+
+    Raises:
+        ScheduleError: the block does not have this form.
     """
     body = block.body
     if not block.is_reduction:
@@ -63,7 +66,7 @@ def match_reduction(block: Block) -> Reduction:
             own = Load(body.buffer, body.indices)
             if left != own and term == own:
                 left, term = term, left
-            if left == own and not _reads(term, body.buffer):
+            if left == own and not reads_buffer(term, body.buffer):
                 init = block.init.value if block.init is not None else None
                 if isinstance(init, Const):
                     return Reduction(REDUCERS[op], left, term, init)
@@ -79,12 +82,9 @@ def match_reduction(block: Block) -> Reduction:
     )
 
 
-def _reads(expr: Expr, buffer: str) -> bool:
-    return any(r.buffer == buffer for r in loads(expr))
-
-
 def reducer_of(block: Block) -> str | None:
-    """The reducer of a block, or None for a map; reads the operator only, so repaired blocks count too."""
+    """The reducer of a block, or None for a pointwise stage; only the operator counts, so a repaired block has one
+    too."""
     if not block.is_reduction and block.role is not Role.SCAN:
         return None
     match block.body.value:

@@ -1,7 +1,7 @@
-"""Programs as text in the style of the paper's Figure 1: plain loops and stores, a stable node id a line.
+"""Programs as text in the style of the paper's Figure 1: loops and stores, with a stable node id per line.
 
-Facts that a reader can do without are left out (`printer` has them): iteration variables appear as what they are bound
-to, tags as `xmax⟨j⟩[i]`, reductions as `xsum[i] += …`.  TVMScript is one call away (`tvm_compat.tvmscript`).
+Iteration variables are replaced by their bindings; tags are printed as `xmax⟨j⟩[i]`, reductions as `xsum[i] += …`.
+`printer` prints all facts of a program, `tvm_compat.tvmscript` the program as TVMScript.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WIDTH = 92
 
 @dataclass(frozen=True, slots=True)
 class RenderedLine:
-    """One line: `node` is the stable id of what it shows, `origin` the stage of the definition it came from."""
+    """One line: `node` is a stable id, `origin` the stage of the definition that it came from."""
 
     node: str
     text: str
@@ -96,7 +96,7 @@ def expression(expr: Expr, tagged: frozenset[str] = frozenset()) -> str:
 
 
 def _short(expr: Expr, extents: dict[str, int]) -> Expr:
-    """Every index inside an expression simplified."""
+    """The expression with all of its indices simplified."""
     match expr:
         case Load(buffer, indices):
             return Load(buffer, tuple(simplify(i, extents) for i in indices))
@@ -106,7 +106,8 @@ def _short(expr: Expr, extents: dict[str, int]) -> Expr:
 
 
 def _wrapped(expr: Expr, pad: str, tagged: frozenset[str], *, split: bool = True) -> list[str]:
-    """An arithmetic expression over lines: an operand a line, the left one split again where it is too long."""
+    """An arithmetic expression over several lines: one operand per line; the left one is split again if it is too
+    long."""
     level, text = _parts(expr, tagged)
     match expr:
         case Op("add" | "sub" | "mul" | "div" as name, (a, b)) if split or len(pad + text) > WIDTH:
@@ -146,14 +147,14 @@ def _store_text(
 
 
 def loop_id(loops: tuple[Loop, ...]) -> str:
-    """Stable id of the innermost of `loops`: its path of variables, and the block where it holds just one."""
+    """Stable id of the innermost of `loops`: its path of variables, and the first block in it."""
     path = ".".join(loop.var for loop in loops)
     first = blocks_under(loops[-1])
     return f"loop:{path}@{first[0].name}" if first else f"loop:{path}"
 
 
 def render(program: Program) -> tuple[RenderedLine, ...]:
-    """The program, a `RenderedLine` for each line of text."""
+    """The program as lines of text."""
     tagged = frozenset(b.name for b in program.buffers if b.tagged)
     lines: list[RenderedLine] = []
 
@@ -196,12 +197,12 @@ def render(program: Program) -> tuple[RenderedLine, ...]:
 
 
 def as_figure(program: Program) -> str:
-    """The program as one text in the style of the paper's figures, without all facts; `printer.to_text` prints all."""
+    """The program as one text in the style of the paper's figures; `printer.to_text` prints all facts."""
     return "\n".join(line.text for line in render(program)) + "\n"
 
 
 def definition(program: Program) -> tuple[RenderedLine, ...]:
-    """A definition, one line a stage: `xmax[i] = max(inp[i, j] for j in range(4))`."""
+    """A definition, one line per stage: `xmax[i] = max(inp[i, j] for j in range(4))`."""
     result = []
     for block in blocks(program):
         target = f"{block.writes}[{_indices(block.body.indices)}]"

@@ -1,7 +1,7 @@
-"""Native runs of any program, intermediate or wrong, through LLVM; and the check against another program.
+"""Runs any program natively through LLVM, intermediate and wrong ones too, and compares it with another program.
 
-Every buffer becomes a parameter, so no compaction takes place, every value comes back, and a scan buffer that comes
-back *is* the tag table.  Buffers start as NaN: a read of something never written shows.
+Every buffer becomes a parameter, so no buffer is compacted and all values are returned, those of scan buffers with one
+element per tag.  Buffers start as NaN, so a read of an element that was never written is visible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neptune_lab.strict.console import shown
 def as_float64(program: Program) -> Program:
     """The same program computed in float64, with casts between floats dropped.
 
-    Two programs that agree here to 1e-9 agree as mathematics; rounding of the stated dtypes does not enter.
+    Two programs that agree to 1e-9 in float64 are mathematically equal; the rounding of their own dtypes has no effect.
     """
 
     def is_float(dtype: str) -> bool:
@@ -54,10 +54,14 @@ def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray
     """Runs the program natively.
 
     Args:
-        inputs: one array for each input, cast to the input's dtype; shapes must match.
+        program: any legal program.
+        inputs: one array for each input, by name, cast to the input's dtype; shapes must match.
 
     Returns:
-        every buffer by name, internal ones too.
+        All buffers by name, internal ones too.
+
+    Raises:
+        ScheduleError: an input is missing or has another shape, or an access cannot be shown to stay in its buffer.
     """
     from neptune_lab.loop_ir.tvm_compat import run_native
 
@@ -69,7 +73,7 @@ def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def _arrays_of(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The inputs in their dtypes; ScheduleError where one is missing, or of another shape."""
+    """The inputs in their dtypes; ScheduleError if one is missing or has another shape."""
     arrays = {}
     for buffer in program.buffers:
         if buffer.name in program.inputs:
@@ -85,7 +89,7 @@ def _arrays_of(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.
 
 
 def as_array(value: object, buffer: Buffer) -> np.ndarray:
-    """An input's value as an array of its dtype; ScheduleError where it is none."""
+    """An input's value as an array of the buffer's dtype; ScheduleError if it cannot be converted."""
     try:
         return np.array(value, dtype=buffer.dtype)
     except (TypeError, ValueError, OverflowError) as error:
@@ -97,8 +101,14 @@ def as_array(value: object, buffer: Buffer) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far two programs' outputs are apart: `error` is the largest relative Frobenius distance over outputs,
-    computed in float64; `equal` says whether it is at most `tolerance`."""
+    """The difference of two programs' outputs.
+
+    Args:
+        equal: whether `error` is at most `tolerance`.
+        error: the largest relative Frobenius distance of an output, computed in float64.
+        tolerance: the largest distance that counts as equal.
+        outputs: (name, distance) of each output.
+    """
 
     equal: bool
     error: float
@@ -113,16 +123,21 @@ class Agreement:
         return f"{sign} the definition: relative error {self.error:.1e} in float64 (tolerance {self.tolerance:g})"
 
 
-# Element stores up to which plain Python (1 µs each) is faster than a native build (100 to 350 ms).
+# Up to this number of stores, plain Python (1 µs each) is faster than a native build (100 to 350 ms).
 _FEW = 100_000
 
 
 def run_wide(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs in float64: in plain Python where the program is small, natively where it is not, or where Python
-    refuses to read what nothing has written.
+    """Runs the program in float64: in plain Python if it is small, else natively.
+
+    A small program that reads elements which were never written is also run natively, since Python refuses it.
 
     Args:
-        inputs: one array for each input, as `run` takes them.
+        program: any legal program.
+        inputs: as in `run`.
+
+    Returns:
+        At least the outputs, by name.
     """
     if stores(program) <= _FEW:
         try:
@@ -133,11 +148,12 @@ def run_wide(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.nd
 
 
 def compare(program: Program, reference: Program, inputs: dict[str, np.ndarray], tolerance: float = 1e-9) -> Agreement:
-    """Runs both in float64 on the same inputs and compares every output; NaNs and infinities must stand in the
-    same places.
+    """Runs two programs in float64 on the same inputs and compares all outputs; NaNs and infinities must be at the same
+    places.
 
     Args:
-        inputs: one array for each input, by name.
+        program, reference: programs of the same outputs.
+        inputs: as in `run`.
         tolerance: the largest relative Frobenius distance of an output that counts as equal.
     """
     ours, theirs = run_wide(program, inputs), run_wide(reference, inputs)

@@ -1,7 +1,7 @@
-"""Runs of small programs in plain Python, element by element: every access is checked, and nothing is built.
+"""Runs small programs in plain Python, element by element, with every access checked.
 
-For tiny shapes this takes milliseconds, where a native build takes a tenth of a second.  It is stricter than native
-code too: an index outside its buffer, and a read of an element that nothing has written, are errors and not numbers.
+For tiny shapes this takes milliseconds; a native build takes a tenth of a second.  It is also stricter than native
+code: an index outside its buffer and a read of an element that was never written are errors.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from neptune_lab.scalar_ops import NUMPY, OPERATIONS, Functions, ScalarOp, pytho
 
 
 def run_in_python(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Runs the program with Python's numbers (floats are float64, whatever dtype is stated); outputs by name.
+    """Runs the program with Python's numbers; floats are float64, whatever their dtype.
 
     Args:
-        inputs: an array for each input, of its shape.
+        program: any program.
+        inputs: an array for each input, by name, of its shape.
+
+    Returns:
+        The outputs by name, in float64; an element that was never written is NaN.
 
     Raises:
-        ScheduleError: an access leaves its buffer, or reads an element that nothing has written; `node` is the block.
+        ScheduleError: an access leaves its buffer, or reads an element that was never written; `node` is the block.
     """
     buffers: dict[str, list[Any]] = {}
     for buffer in program.buffers:
@@ -152,7 +156,7 @@ def _inside(index: int, size: int, buffer: str) -> int:
 
 
 def _total(function: Callable[..., float]) -> Callable[..., float]:
-    """A function of `math` that gives infinities and NaN where it would raise."""
+    """A NumPy function on Python floats: it returns infinities and NaN without warnings."""
 
     def call(*args: float) -> float:
         with np.errstate(all="ignore"):
@@ -184,7 +188,7 @@ def _min(a: Any, b: Any) -> Any:
 
 
 def _on_numbers(row: ScalarOp) -> Callable[..., Any] | None:
-    """By Python's operator, the function of `math` of that name, or in NumPy; None: by its formula."""
+    """Python's operator, the function of `math` with that name, or NumPy's function; None: the formula is used."""
     if row.formula is not None and not row.numpy:
         return None
     if row.kind == "float" and row.arity == 1 and not row.exact and hasattr(math, row.name):
@@ -196,9 +200,9 @@ _NAMES: dict[str, Any] = {
     "INF": math.inf,
     "NAN": math.nan,
     "inside": _inside,
-    "truncated": lambda x: math.trunc(x) if math.isfinite(x) else -(1 << 31),  # any number: what it is is not stated
+    "truncated": lambda x: math.trunc(x) if math.isfinite(x) else -(1 << 31),  # as x86 does; the result is unspecified
 }
-# Whole numbers stay such, and nothing raises an error.
+# These keep integers, and raise no errors.
 _OWN: dict[str, Callable[..., Any]] = {
     "max": _max,
     "min": _min,

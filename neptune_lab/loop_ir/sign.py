@@ -1,8 +1,8 @@
-"""What the program itself says about a value: its range, its sign, and whether it can be infinite.
+"""The range of a value, by interval arithmetic on its expression: its sign, and whether it can be infinite.
 
 The algebra's assumptions come from here (a maximum of absolute values, a sum of squares), not only from the user.
-Ranges are closed on purpose: an exponential is positive on paper, and underflows to 0 in floats, so that only what is
-bounded away from 0 counts as positive.  Anything else keeps its guard at 0.
+Ranges are closed: an exponential is positive over the reals but underflows to 0 in floats, so only what is bounded away
+from 0 counts as positive.  Anything else keeps its guard at 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Var,
     bound_loops,
-    loads,
+    reads_buffer,
     substitute,
 )
 from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
@@ -50,7 +50,7 @@ class ValueRange:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The strongest word for its sign, as `repair.solve` takes it; none where both signs are possible."""
+        """The strongest word for its sign, as `repair.solve` takes it; none if both signs are possible."""
         for word, holds in (
             ("positive", self.low > 0),
             ("negative", self.high < 0),
@@ -62,7 +62,7 @@ class ValueRange:
         return ()
 
     def hull(self, other: ValueRange) -> ValueRange:
-        """The least range that holds both."""
+        """The smallest range that contains both."""
         return ValueRange(min(self.low, other.low), max(self.high, other.high))
 
 
@@ -71,8 +71,8 @@ _UNIT = ValueRange(0.0, 1.0)
 
 
 def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
-    """The reducer of the block that folds into `buffer`, and what it folds in; no reducer, and the whole value, if the
-    block does not read what it writes: a map, or a scan whose previous values are in another buffer."""
+    """The reducer of the block that writes `buffer`, and the term that it folds in; None and the whole value, if the
+    block does not read its own buffer: a pointwise stage, or a scan whose previous values are in another buffer."""
     block = writer_of(program, buffer)
     if block is None:
         return None, None
@@ -81,25 +81,27 @@ def _term(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
     if reducer is None:
         return None, value
     assert isinstance(value, Op)
-    own = [any(r.buffer == buffer for r in loads(side)) for side in value.args]
+    own = [reads_buffer(side, buffer) for side in value.args]
     if own.count(True) != 1:
         return None, value
     return reducer, value.args[own.index(False)]
 
 
 def is_nonnegative(program: Program, expr: Expr) -> bool:
-    """Whether the value is at least 0 for all inputs, as far as its form shows."""
+    """Whether the value is at least 0 for all inputs, as far as interval arithmetic shows."""
     return range_of(program, expr).low >= 0
 
 
 def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset()) -> ValueRange:
-    """Where the value can lie for all inputs, as far as its form shows.
+    """The range of a scalar expression over all inputs, as far as interval arithmetic shows.
 
-    A reduction is taken as it stands after one element at least, or at its identity where a tile may be empty.
+    A reduction has folded at least one element; if a tile may be empty, its identity is in the range too.
 
     Args:
-        around: buffers whose own range is being computed; of what depends on itself (a value and its copy from the
-            tag before) nothing is known.
+        program: where the expression's reads come from.
+        expr: the expression.
+        around: buffers whose own range is being computed; a value that depends on itself (through its copy from the
+            previous tag) may be anything.
     """
 
     def of(inner: Expr) -> ValueRange:
@@ -114,7 +116,7 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
             return _UNIT
         case Cast(dtype, arg):
             inner = of(arg)
-            # To whole numbers: towards 0, and what does not fit wraps around.
+            # To integers: rounded towards 0, then wrapped around.
             return (
                 inner if "float" in dtype else _within(ValueRange(*map(_towards_zero, (inner.low, inner.high))), dtype)
             )
@@ -134,7 +136,7 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
 
 
 def _known(values: ValueRange) -> ValueRange:
-    """The range without ends that are NaN, as those of -inf - (-inf) are."""
+    """The range with ends that are NaN, such as -inf - (-inf), replaced by infinities."""
     low, high = values.low, values.high
     return ValueRange(-_INF if math.isnan(low) else low, _INF if math.isnan(high) else high)
 
@@ -147,7 +149,7 @@ def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> ValueRa
     each = range_of(program, term, around | {buffer})
     block = writer_of(program, buffer)
     assert block is not None
-    if reducer is None:  # its start value may be read too: a previous value before the first iteration has no other
+    if reducer is None:  # its start value may be read too: the previous value at the first iteration
         for other in tree.blocks(program):
             if other.writes == buffer and other is not block:
                 each = each.hull(range_of(program, other.body.value, around | {buffer}))
@@ -185,7 +187,7 @@ def may_be_empty(program: Program, block: Block) -> bool:
     rows = {simplify(it.binding, {}) for it in block.iters if it.kind == "spatial"}
     for predicate in block.predicates:
         if isinstance(predicate, Op) and predicate.name == "lt" and simplify(predicate.args[0], {}) in rows:
-            continue  # a row past the end is read by nobody
+            continue  # a row past the end is never read
         match substitute(predicate, first):
             case Op("lt", (index, Const(limit))):
                 reach = bounds(index, extents)
@@ -197,7 +199,7 @@ def may_be_empty(program: Program, block: Block) -> bool:
 
 
 def _count(block: Block) -> float:
-    """How many elements it folds at most; a scan adds whole tiles."""
+    """The most elements that a block folds; infinite for a scan, which folds whole tiles."""
     extents = [it.extent for it in block.iters if it.kind == "reduce"]
     return float(math.prod(extents)) if extents else _INF
 
@@ -215,7 +217,7 @@ def _product(each: ValueRange, count: float) -> ValueRange:
 
 
 def _within(values: ValueRange, dtype: str) -> ValueRange:
-    """The range as a dtype holds it: whole numbers end somewhere, and wrap around where they would go on."""
+    """The range after conversion to a dtype; integers beyond the ends of the dtype wrap around."""
     if dtype == "bool":
         return _UNIT
     if not dtype.startswith(("int", "uint")):
@@ -227,7 +229,7 @@ def _within(values: ValueRange, dtype: str) -> ValueRange:
 
 
 def _same(a: Expr, b: Expr) -> bool:
-    """Whether two factors are equal, whatever float they are held in."""
+    """Whether two factors are equal, apart from casts between floats."""
     while isinstance(a, Cast) and "float" in a.dtype:
         a = a.arg
     while isinstance(b, Cast) and "float" in b.dtype:
@@ -264,7 +266,7 @@ def _divided(a: ValueRange, b: ValueRange) -> ValueRange:
     if b.low > 0 or b.high < 0:
         return _multiplied(a, ValueRange(1 / b.high, 1 / b.low))
     if a.low >= 0 and b.low >= 0:
-        return ValueRange(0.0)  # at worst an infinity
+        return ValueRange(0.0)  # an infinity at most
     return _ANY
 
 
@@ -307,7 +309,7 @@ _RULES: dict[str, Callable[..., ValueRange]] = {
 
 
 def _rule(name: str, args: Sequence[ValueRange]) -> ValueRange:
-    """The range of an operation on ranges: by its own rule, or by what the table says of it."""
+    """The range of an operation on ranges: by its own rule, or by its row in the table of scalar operations."""
     row = OPERATIONS[name]
     if name in _RULES:
         return _known(_RULES[name](*args))
@@ -329,8 +331,8 @@ def _at(row: ScalarOp, values: Sequence[float]) -> float:
 def may_be_infinite(program: Program, expr: Expr, sign: int) -> bool:
     """Whether the value can be +inf (sign 1) or -inf (sign -1) for some inputs.
 
-    Every input of floats may hold infinities, and a product or a sum of finite values may overflow to one; only a range
-    with a finite end rules it out.
+    Any float input may be infinite, and a product or a sum of finite values may overflow, so only a range with a finite
+    end excludes it.
     """
     values = range_of(program, expr)
     return values.high == _INF if sign > 0 else values.low == -_INF

@@ -1,4 +1,4 @@
-"""Index arithmetic made short, by the ranges of the loops around it."""
+"""Simplifies index expressions by the ranges of the loops around them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.scalar_ops import NEGATION
 
-# What a comparison says of a - b where it holds: (least, greatest), None for no limit.
+# The limits of a - b if a comparison of a with b holds: (least, greatest), None for no limit.
 _SIGNS = {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "eq": (0, 0)}
 
 
 def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
-    """Least and greatest value of an index expression over loops `0 <= v < extents[v]`; None where unknown."""
+    """Least and greatest value of an index expression over loops `0 <= v < extents[v]`; None if unknown."""
     match expr:
         case Const(value):
             return (int(value), int(value)) if isinstance(value, int) else None
@@ -57,7 +57,7 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
 
 
 def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
-    """`bounds` of `expr` where `condition` holds, (1, 0) where it never does: j + 8 is in [0, 7] where j < 0."""
+    """`bounds` of `expr` if `condition` holds; (1, 0) if it never does.  If j < 0, j + 8 is at most 7."""
     limits = bounds(expr, extents)
     match condition:
         case Op("not", (Op("not", (whole,)),)):
@@ -84,7 +84,8 @@ def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int
 
 
 def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:
-    """An index expression of int64 without its conversions, if no part of it leaves int32; else the same object."""
+    """An int64 index expression in int32 without its conversions, if no part of it leaves int32; else the same
+    object."""
 
     def without(part: Expr) -> Expr:
         if isinstance(part, Cast) and part.dtype in ("int32", "int64"):
@@ -99,7 +100,7 @@ def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:
 
 
 def exceeds_int32(program: Program) -> bool:
-    """Whether whole numbers that a block computes from its positions may leave int32."""
+    """Whether an integer that a block computes from its iteration variables may leave int32."""
     for block in blocks(program):
         extents = {it.name: it.extent for it in block.iters}
         for part in walk(block.body.value):
@@ -110,7 +111,12 @@ def exceeds_int32(program: Program) -> bool:
 
 
 def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:
-    """The same index, shorter: constants folded, `(t * 4 + j1) // 4` is t where j1 is under 4."""
+    """An equal index expression with constants folded; `(t * 4 + j1) // 4` becomes t if j1 < 4.
+
+    Args:
+        expr: an index over loops.
+        extents: of the loops, by name; loops that are left out may take any value.
+    """
     expr = rebuild(expr, tuple(simplify(c, extents) for c in children(expr)))
     match expr:
         case Op("add", (a, b)):
@@ -135,7 +141,8 @@ def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:
 
 
 def _times(expr: Expr, k: int) -> Expr:
-    """expr * k, without brackets: `(s * 3 + t) * 4` is s * 12 + t * 4, so that one place has one form."""
+    """expr * k with sums multiplied out, so that equal indices have the same form: `(s * 3 + t) * 4` is s * 12 + t *
+    4."""
     match expr:
         case Op("add", (a, b)):
             return add(_times(a, k), _times(b, k))
@@ -145,7 +152,7 @@ def _times(expr: Expr, k: int) -> Expr:
 
 
 def _multiples(expr: Expr, k: int) -> tuple[Expr, Expr]:
-    """(w, r) with expr = w * k + r, taking the terms that are plainly multiples of k."""
+    """(w, r) with expr = w * k + r; w has the terms with a constant factor that is a multiple of k."""
     match expr:
         case Op("add", (a, b)):
             (wa, ra), (wb, rb) = _multiples(a, k), _multiples(b, k)

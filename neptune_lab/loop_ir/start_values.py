@@ -1,8 +1,8 @@
-"""Start values that are written whatever the bounds say: a reduction over no element is its identity.
+"""Writes start values outside of a reduction's bounds: a reduction over no element is its identity.
 
-A block writes its start value at the first of its reduced elements.  Where a tile lies past the end of a dimension,
-there is no first element, and natively nothing would be written.  In the loop-scalar IR, as in tiles, such a
-reduction *is* its identity; this rewrite says so to a backend that goes by the bounds.
+A block writes its start value at the first of its reduced elements.  In a tile past the end of a dimension, there is no
+first element, and native code would write nothing.  In the loop-scalar IR, as in tiles, such a reduction *is* its
+identity; this rewrite makes native code do the same.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from neptune_lab.loop_ir.simplify import bounds
 
 
 def explicit_start_values(program: Program) -> Program:
-    """Before => after, for a block whose bounds touch a reduced loop:
+    """Before => after, for a block whose bounds depend on a reduced loop:
 
     for i, j:                         for i: X[i] = 0
         if j0 * 4 + j < 10:      =>   for i, j:
             X[i] (= 0) += e               if j0 * 4 + j < 10:
                                               X[i] += e
 
-    A tile that is past the end as a whole (`if j0 < 3`, where the tiles are full) gets its start value too.
+    A tile that is entirely past the end (`if j0 < 3`) gets its start value too.
     """
     for block in tree.blocks(program):
         if block.init is None:
@@ -45,19 +45,23 @@ def explicit_start_values(program: Program) -> Program:
 
 
 def _bounds_tiles(predicate: Expr, block: Block, loops: Iterable[Loop]) -> bool:
-    """Whether it bounds the tiles that a privatised reduction has a value of, all of which its buffer holds."""
+    """Whether a predicate bounds the tiles of a privatised reduction, all of which have an element in its buffer."""
     held = {it.binding.name: it.extent for it in block.iters if it.kind == "spatial" and isinstance(it.binding, Var)}
     whole = {loop.var for loop in loops if loop.extent <= held.get(loop.var, 0)}
     return block.role in PARTIAL and variables(predicate) <= whole
 
 
 def start_before(program: Program, block: Block, depth: int) -> Program:
-    """The start value of a reduction written by a block of its own, `<block>_start`, before its loop number `depth`,
-    along which, or inside which, it folds.
+    """The program with the start value of a reduction written by a separate block, `<block>_start`.
 
     Formal statement: the start value is written at every element whose indices are in range, and at no other.  So a
-    bound on what is folded is dropped; where that leaves an index unbounded (rows and columns fused to one loop, the
-    bound on both at once), the index gets a bound of its own.
+    bound on folded loops is dropped; if that leaves an index unbounded (rows and columns are fused to one loop, with
+    one bound on both), the index gets a bound of its own.
+
+    Args:
+        program: any program.
+        block: a reduction with a start value.
+        depth: the new block goes before the loop with this number, which `block` folds along, or inside which it folds.
     """
     path, _, loops = tree.find_block(program, block.name)
     folded = bound_loops(it for it in block.iters if it.kind == "reduce")
@@ -81,7 +85,7 @@ def start_before(program: Program, block: Block, depth: int) -> Program:
 
 
 def _bound(it: Iter, extents: Mapping[str, int], predicates: tuple[Expr, ...]) -> Expr | None:
-    """The bound that an iteration needs beside `predicates`; None where it is in range anyway."""
+    """The bound that an iteration variable needs in addition to `predicates`; None if it is in range anyway."""
     wanted = Op("lt", (it.binding, Const(it.extent)))
     limits = bounds(it.binding, extents)
     if wanted in predicates or (limits is not None and limits[1] < it.extent):

@@ -1,4 +1,4 @@
-"""Events of a recorded run, and the judgement which reads came too early; `tags` says what the states mean."""
+"""Events of a recorded run, and the classification of its reads; `tags` defines the states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Number: TypeAlias = float | int | bool
 Index: TypeAlias = tuple[int, ...]
 Tag: TypeAlias = tuple[tuple[str, int], ...]
 
-# Roles of blocks whose store goes on from the element's last value under another name or at another tag.
+# Roles of blocks whose store continues from the element's last value in another buffer or at another tag.
 _CONTINUING = (Role.SCAN, Role.CURRENT, Role.RETIRE)
 
 
@@ -25,11 +25,13 @@ class Read:
     """A read of a computed tensor.
 
     Args:
-        buffer: what was read, at `index` (of a scan buffer, the tag first).
-        value: what it saw.
-        written_at: step of the write that it saw; None for a scan's start value and for what nothing had written.
-        previous: a read at the tag before.
-        state: see the module's text.
+        buffer: what was read.
+        index: the element; in a scan buffer, the tag comes first.
+        value: its value.
+        written_at: step of the write that made the value; None for a scan's start value, and if nothing had been
+            written.
+        previous: a read at the previous tag.
+        state: as in `tags`.
     """
 
     buffer: str
@@ -42,7 +44,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class RepairValue:
-    """The repair of one write: the factor that the carried value is multiplied with, or h where it is no product."""
+    """The repair of one write: the factor by which the carried value is multiplied, or all of h if it is no product."""
 
     value: Number
     reads: tuple[Read, ...]
@@ -58,7 +60,7 @@ class Write:
         loops: the tag, (variable, value) of each loop around the block, outermost first.
         reduces: (variable, value) of each reduce iteration of the block.
         reads: of computed tensors, in evaluation order.
-        repair: in a repaired block, what its repair term was.
+        repair: the value of the repair term, in a repaired block.
     """
 
     step: int
@@ -74,7 +76,7 @@ class Write:
 
 
 def origin(block: Block) -> str:
-    """The stage that a block came from; its own name where none is noted."""
+    """The stage that a block came from; its own name if it has no origin."""
     return block.origin or block.name
 
 
@@ -87,7 +89,7 @@ def classify(program: Program, events: list[Write]) -> tuple[Write, ...]:
     def element(buffer: str, index: Index) -> tuple[str, Index]:
         return buffer, index[1:] if buffer in tagged else index
 
-    # An element starts a new life where something writes it that does not go on from what it held.
+    # A write that does not continue from the element's last value starts a new life of the element.
     life: dict[tuple[str, Index], int] = {}
     lived: list[tuple[tuple[str, Index], int]] = []
     ends: dict[tuple[tuple[str, Index], int], int] = {}
@@ -128,18 +130,18 @@ def classify(program: Program, events: list[Write]) -> tuple[Write, ...]:
 
 
 def _continues(block: Block) -> bool:
-    """Whether the block's store goes on from the element's last value."""
+    """Whether the block's store continues from the element's last value."""
     return block.is_reduction or block.role in _CONTINUING or reads(block, block.writes)
 
 
 def _covered(program: Program) -> set[str]:
-    """Blocks whose early reads are made good: those with a repair, and those that only such blocks use."""
+    """Blocks whose early reads are repaired: those with a repair, and those that only such blocks read."""
     all_blocks = blocks(program)
     tagged = {b.name for b in program.buffers if b.tagged}
 
     def repairs(block: Block) -> bool:
         if block.repair is not None:
-            return block.repair.unproved is None  # a repair that is not proved repairs no read
+            return block.repair.unproved is None  # an unproved repair does not count
         return any(isinstance(r, Previous) and r.buffer in tagged - {block.writes} for r in loads(block.body.value))
 
     def users(block: Block) -> Iterator[Block]:

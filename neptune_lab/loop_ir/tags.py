@@ -1,12 +1,12 @@
-"""Values at every tag: a small program run in plain Python, every write recorded with the values that it saw.
+"""Values at every tag: runs a small program in plain Python and records every write with the values that it read.
 
-The *tag* of a write is where its loops stood (paper, section 3.1: `xmax` at iteration j is written m⟨j⟩).  For every
-read of a computed tensor the record says which write it saw, and whether the element was complete by then:
+The *tag* of a write is the iteration of its loops (paper, section 3.1: `xmax` at iteration j is written m⟨j⟩).  Each
+read of a computed tensor is recorded with the write that made the value, and with its state:
 
-    final      it was: nothing accumulates into the element after
-    carried    the reader is a part of the reduction itself, which goes on from what it has
-    early      it was not, and the reader takes it for complete: the broken dependences of naive fusion
-    repaired   it was not, but a repair term makes good for it, in the reader or in all that use the reader's result
+    final      the element is complete: nothing is accumulated into it afterwards
+    carried    the reader is a part of the reduction itself, which continues from its own value
+    early      the element is not complete: a broken dependence of naive fusion
+    repaired   the element is not complete, but a repair term corrects the reader, or all readers of its result
 
 `tag_table` shows the record as a table, rows of elements by columns of iterations.
 """
@@ -44,7 +44,7 @@ from neptune_lab.scalar_ops import NUMPY, Functions, python_operator
 
 @dataclass(frozen=True, eq=False)
 class TagTrace:
-    """A run: every write in order, and what each buffer held at the end."""
+    """A run: all writes in order, and the final values of each buffer."""
 
     program: Program
     events: tuple[Write, ...]
@@ -55,11 +55,11 @@ class TagTrace:
         return tuple(w for w in self.events if w.buffer == buffer and index in (None, w.index))
 
     def early(self) -> tuple[tuple[Write, Read], ...]:
-        """Every read that came too early, with the write that it went into."""
+        """All early reads, each with the write that uses it."""
         return tuple((w, r) for w in self.events for r in w.reads if r.state == "early")
 
     def tag(self, read: Read) -> Tag | None:
-        """Where the loops stood when the value that `read` saw was written; None for a start value."""
+        """The tag at which the value of `read` was written; None for a start value."""
         return None if read.written_at is None else self.events[read.written_at].loops
 
 
@@ -68,8 +68,12 @@ def record(program: Program, inputs: dict[str, np.ndarray], *, limit: int = 200_
 
     Args:
         program: any loop program; thread axes run as plain loops.
-        inputs: one array for each input, cast to the input's dtype; shapes must match.
-        limit: the most stores that are run; a larger program is refused.
+        inputs: one array for each input, by name, cast to the input's dtype; shapes must match.
+        limit: the largest number of stores; a larger program is refused.
+
+    Raises:
+        ScheduleError: the program is too large, an input is missing or has another shape, or an index is outside its
+            buffer.
     """
     _check_size(program, limit)
     machine = _Machine(program, inputs)
@@ -82,10 +86,10 @@ def record(program: Program, inputs: dict[str, np.ndarray], *, limit: int = 200_
 def values_of_part(
     program: Program, inputs: dict[str, np.ndarray], terms: Mapping[str, int], *, limit: int = 200_000
 ) -> dict[str, np.ndarray]:
-    """What the buffers of a small program hold at the end where some of its reductions stop early.
+    """The final values of a small program's buffers if some of its reductions stop early.
 
     Args:
-        terms: a reduction's block -> how many terms each of its elements takes; the others take all.
+        terms: a reduction's block -> how many terms are folded into each element; other reductions fold all.
         program, inputs, limit: as in `record`.
     """
     _check_size(program, limit)
@@ -109,7 +113,7 @@ def _check_size(program: Program, limit: int) -> None:
 
 
 def _on_scalars(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives a scalar of its operands' dtype where NumPy gives an array without axes."""
+    """A function that returns a scalar of its operand's dtype where NumPy returns an array without axes."""
 
     def call(*args: Any) -> Any:
         value = function(*args)
@@ -118,12 +122,12 @@ def _on_scalars(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# Python's operators leave whole numbers Python's own.
+# Python's operators keep Python's integers.
 _FUNCTIONS = Functions(lambda row: python_operator(row) or _on_scalars(NUMPY[row.name]))
 
 
 def _number(value: Any, dtype: str) -> Any:
-    """A scalar of the dtype; whole numbers and conditions are Python's own."""
+    """A scalar of the dtype; integers and conditions are Python's own."""
     if dtype == "bool":
         return bool(value)
     if dtype.startswith(("int", "uint")):
@@ -136,20 +140,20 @@ def _number(value: Any, dtype: str) -> Any:
         ) from error
 
 
-def _array(buffer: Buffer, given: dict[str, np.ndarray] | None) -> np.ndarray:
-    """An input's values, or an array of NaN (zeros of whole numbers)."""
-    if given is None:
+def _array(buffer: Buffer, inputs: dict[str, np.ndarray] | None) -> np.ndarray:
+    """An input's values; for other buffers (`inputs` is None), NaN, or 0 in integer buffers."""
+    if inputs is None:
         return np.full(buffer.shape, np.nan if "float" in buffer.dtype else 0, buffer.dtype)
-    if buffer.name not in given:
+    if buffer.name not in inputs:
         raise ScheduleError(f"no array was given for input {buffer.name!r}", help=EACH_INPUT)
-    array = np.array(given[buffer.name], dtype=buffer.dtype)
+    array = np.array(inputs[buffer.name], dtype=buffer.dtype)
     if array.shape != buffer.shape:
         raise ScheduleError(f"input {buffer.name!r} has shape {array.shape}, expected {buffer.shape}", help=EACH_INPUT)
     return array
 
 
 class _Machine:
-    """One run; reads have no state yet. `terms`: as in `values_of_part`."""
+    """One run; the states of its reads are not yet known. `terms`: as in `values_of_part`."""
 
     def __init__(self, program: Program, inputs: dict[str, np.ndarray], terms: Mapping[str, int] | None = None) -> None:
         self.terms = terms or {}
@@ -213,8 +217,8 @@ class _Machine:
         array[index] = value
         step = len(self.events)
         self.last[store.buffer, index] = step
-        written = _plain(array[index])
-        self.events.append(Write(step, block, store.buffer, index, written, init, loops, reduces, reads, repair))
+        stored = _plain(array[index])
+        self.events.append(Write(step, block, store.buffer, index, stored, init, loops, reduces, reads, repair))
 
     def index(self, buffer: str, indices: tuple[Expr, ...], env: dict[str, int], back: int = 0) -> Index:
         index = tuple(int(self.expr(i, env)) for i in indices)
@@ -264,14 +268,21 @@ class _Machine:
 
 
 def _plain(value: Any) -> Number:
-    """A scalar as Python's own; exact, since float64 holds the others."""
+    """A scalar as a Python number; exact, since float64 holds all narrower floats."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def repair_term(block: Block, origins: dict[str, set[str]]) -> Expr | None:
-    """What a repaired block multiplies a partial value of its own stage by; all of h where it is no product.
+    """The factor by which a repaired block multiplies a partial value of its own stage; all of h if it is no product.
 
     Rolling update repairs the carried value, `X = h(X, …) (f) term`; split-k the local one, `X = X (f) h(X_local, …)`.
+
+    Args:
+        block: any block.
+        origins: for each buffer, the stages of the blocks that write it.
+
+    Returns:
+        None if the block has no repair.
     """
     if block.repair is None:
         return None

@@ -1,4 +1,4 @@
-"""Finding and editing places in a program's tree of loops and blocks.
+"""Finds and edits places in a program's tree of loops and blocks.
 
 A *path* is the tuple of child positions from the body of the program to a statement.  All edits return new
 programs; statements off the path are shared with the old one.
@@ -25,7 +25,7 @@ def blocks(program: Program) -> tuple[Block, ...]:
 
 
 def stores(program: Program) -> int:
-    """How many stores a run makes, predicates aside: the work of recording or running it."""
+    """How many stores a run makes if all predicates hold: the cost of running or recording it."""
 
     def count(stmt: Stmt) -> int:
         return 1 if isinstance(stmt, Block) else stmt.extent * sum(count(s) for s in stmt.body)
@@ -36,7 +36,8 @@ def stores(program: Program) -> int:
 Place: TypeAlias = tuple[Path, Stmt, tuple[Loop, ...]]
 
 
-# By identity: to hash a program is to walk all of it. An entry keeps its program, so that no other takes its id.
+# Keyed by identity, since hashing a program walks all of it. An entry keeps its program alive, so that its id stays
+# unique.
 _statements: dict[int, tuple[Program, tuple[Place, ...]]] = {}
 _MOST_PROGRAMS = 32
 
@@ -47,11 +48,11 @@ def statements(program: Program) -> tuple[Place, ...]:
     if known is None or known[0] is not program:
         if len(_statements) >= _MOST_PROGRAMS:
             _statements.clear()
-        known = _statements[id(program)] = program, tuple(_walked(program))
+        known = _statements[id(program)] = program, tuple(_walk(program))
     return known[1]
 
 
-def _walked(program: Program) -> Iterator[Place]:
+def _walk(program: Program) -> Iterator[Place]:
     def visit(body: tuple[Stmt, ...], path: Path, loops: tuple[Loop, ...]) -> Iterator[Place]:
         for n, stmt in enumerate(body):
             here = (*path, n)
@@ -63,7 +64,13 @@ def _walked(program: Program) -> Iterator[Place]:
 
 
 def nearest(name: str, names: list[str], what: str) -> str:
-    """The help of an error about an unknown name."""
+    """The help of an error about an unknown name.
+
+    Args:
+        name: as the user wrote it.
+        names: the known ones.
+        what: the word for them, such as "blocks".
+    """
     close = difflib.get_close_matches(str(name)[:100], names, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}? The {what}: {', '.join(names)}"
@@ -71,7 +78,11 @@ def nearest(name: str, names: list[str], what: str) -> str:
 
 
 def find_block(program: Program, name: str) -> tuple[Path, Block, tuple[Loop, ...]]:
-    """Path, block and enclosing loops of the block called `name`; ScheduleError with the nearest names otherwise."""
+    """Path, block and enclosing loops of the block called `name`.
+
+    Raises:
+        ScheduleError: there is none; `help` has the nearest names.
+    """
     for path, stmt, loops in statements(program):
         if isinstance(name, str) and isinstance(stmt, Block) and stmt.name == name:
             return path, stmt, loops
@@ -87,12 +98,16 @@ def has_block(program: Program, name: str) -> bool:
 
 
 def depth_of(loops: tuple[Loop, ...], var: str) -> int:
-    """How many of `loops`, outermost first, stand around the one called `var`, which is among them."""
+    """How many of `loops`, outermost first, are around the one called `var`, which must be among them."""
     return next(n for n, loop in enumerate(loops) if loop.var == var)
 
 
 def find_loop(program: Program, block: str, loop: str) -> tuple[Path, Loop, tuple[Loop, ...]]:
-    """Path, loop, and the loops around it, of the loop `loop` around the block `block`."""
+    """Path, loop, and the loops around it, of the loop `loop` around the block `block`.
+
+    Raises:
+        ScheduleError: there is no such block or loop.
+    """
     path, _, loops = find_block(program, block)
     for depth, around in enumerate(loops):
         if around.var == loop:
@@ -105,8 +120,8 @@ def find_loop(program: Program, block: str, loop: str) -> tuple[Path, Loop, tupl
 
 
 def edit(program: Program, path: Path, change: Callable[[Stmt], tuple[Stmt, ...]]) -> Program:
-    """The program with the statement at `path` replaced by the statements that `change` gives; loops that become
-    empty are dropped."""
+    """The program with the statement at `path` replaced by the statements that `change` returns for it; loops that
+    become empty are dropped."""
 
     def visit(body: tuple[Stmt, ...], rest: Path) -> tuple[Stmt, ...]:
         n, *more = rest
@@ -123,7 +138,7 @@ def edit(program: Program, path: Path, change: Callable[[Stmt], tuple[Stmt, ...]
 
 
 def remove(program: Program, name: str) -> Program:
-    """The program without the block `name` and the loops that only it was in."""
+    """The program without the block `name` and the loops around it alone."""
     path, _, _ = find_block(program, name)
     return edit(program, path, lambda _: ())
 
@@ -150,8 +165,8 @@ def insert_before(program: Program, path: Path, stmts: tuple[Stmt, ...]) -> Prog
 
 
 def replace_nest(program: Program, name: str, stmts: tuple[Stmt, ...]) -> Program:
-    """The block `name` removed and `stmts` put where its own nest stood: at the outermost loop that holds no other
-    block."""
+    """The program with the nest of the block `name` (the outermost loop that contains no other block) replaced by
+    `stmts`."""
     path, _, loops = find_block(program, name)
     depth = len(loops)
     while depth > 0 and _block_count(loops[depth - 1]) == 1:
@@ -171,7 +186,7 @@ def blocks_under(stmt: Stmt) -> tuple[Block, ...]:
 
 
 def grouped(loop: Loop) -> tuple[Loop, ...]:
-    """The loop and the loops inside it that are printed on its line: serial, without annotations, nothing between."""
+    """The perfect nest of serial loops without annotations that is printed on the loop's line."""
     group = [loop]
     while (
         len(group[-1].body) == 1
@@ -223,10 +238,14 @@ def drop_unused_buffers(program: Program) -> Program:
 
 
 def rename_loops(program: Program, known: Collection[str] = ()) -> Program:
-    """Loops that TVM named ax0, ax1, … take the name of the iteration variable that they drive; `known` ones stay.
+    """Renames loops that TVM named ax0, ax1, … after the iteration variable that depends on them.
 
-    `for ax0 in range(64)` with `j = j0 * 64 + ax0` becomes `j1`, and a loop that is an iteration's whole binding
-    takes its name.  Deterministic, so emitted code and golden records are readable and stable.
+    `for ax0 in range(64)` with `j = j0 * 64 + ax0` becomes `j1`; a loop that is the whole binding of a variable takes
+    its name.  The names are deterministic, so that emitted code and golden records are stable.
+
+    Args:
+        program: with TVM's names.
+        known: names of loops that are not renamed.
     """
 
     def visit(stmt: Stmt, outer: tuple[str, ...], env: dict[str, Expr]) -> Stmt:
@@ -238,7 +257,7 @@ def rename_loops(program: Program, known: Collection[str] = ()) -> Program:
             )
         name = stmt.var
         if name.startswith("ax") and name[2:].isdigit() and name not in known:
-            name = unique(_driven_name(stmt) or name, {*outer, *loop_names(*stmt.body)}, "_")
+            name = unique(_name_for(stmt) or name, {*outer, *loop_names(*stmt.body)}, "_")
         inner = {**env, stmt.var: Var(name)}
         return replace(stmt, var=name, body=tuple(visit(s, (*outer, name), inner) for s in stmt.body))
 
@@ -246,11 +265,11 @@ def rename_loops(program: Program, known: Collection[str] = ()) -> Program:
 
 
 def _unit(it: Iter, outer: tuple[str, ...], binding: Expr) -> Expr:
-    """TVM writes 0 for an iteration of extent 1; where its loop is still around, say so."""
+    """The binding of an iteration variable; TVM writes 0 for extent 1, which becomes its loop if that still exists."""
     return Var(it.name) if it.extent == 1 and binding == Const(0) and it.name in outer else binding
 
 
-def _driven_name(loop: Loop) -> str | None:
+def _name_for(loop: Loop) -> str | None:
     for block in blocks_under(loop):
         for it in block.iters:
             used = variables(it.binding)

@@ -1,8 +1,8 @@
-"""TVM's spelling, all of it: loop-scalar IR to TensorIR and back, TVM's schedule, TVM's LLVM backend.
+"""All uses of TVM: loop-scalar IR to TensorIR and back, TVM's schedule, TVM's LLVM backend.
 
-Nothing outside this package (and the operators' tensor expressions) names a TVM class, so a new TVM changes one place.
-`to_tvm` and `from_tvm` are inverse on what the loop-scalar IR can say.  What TVM has no word for (origins, roles,
-which buffers carry tags) does not travel: `from_tvm` takes it over by name from the program that went out.
+Only this package and the operators' tensor expressions name TVM's classes, so a new TVM version changes one place.
+`to_tvm` and `from_tvm` are inverse on loop programs.  Facts that TensorIR cannot express (origins, roles, which buffers
+have tags) are copied by name from the program that was converted.
 """
 
 from neptune_lab.loop_ir.tvm_compat.backend import TvmRefusal, apply, run_native

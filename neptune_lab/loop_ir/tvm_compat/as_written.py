@@ -1,6 +1,6 @@
-"""Keeps TVM from simplifying what floats do: `x - x` is 0 for TVM, and NaN where x is NaN or infinite."""
+"""Keeps TVM from simplifying floats: `x - x` is 0 for TVM, but NaN if x is NaN or infinite."""
 
-# TVM's own annotations are narrower than what it takes.
+# TVM's type annotations are narrower than what its functions accept.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from tvm.ir import Call
 from neptune_lab.loop_ir.tvm_compat.words import node_names
 
 _PREFIX = "neptune_lab."
-# Integers among these are simplified by TVM, unless they come from a tensor: then they may wrap around.
+# TVM may simplify these on integers, unless an operand comes from a tensor: then they may wrap around.
 _OPERATORS = node_names()
 _LOGIC = ("and", "or", "not")
 
 
 def hidden(inputs: list[Any], outputs: list[Any]) -> list[Any]:
-    """`outputs` with each operator on floats, or on elements of integer tensors, as a call that TVM does not look into.
+    """`outputs` with each operator on floats, or on elements of integer tensors, replaced by a call that is opaque to
+    TVM.
 
     `create_prim_func` simplifies each body over the reals: (x + 1e30) - 1e30 to x, x == x to true, not (x < 1) to
     x >= 1, 0 / x to 0.  In float32 each of these differs for some x.  Index arithmetic is left to TVM.
@@ -33,9 +34,9 @@ def hidden(inputs: list[Any], outputs: list[Any]) -> list[Any]:
         op = old.op
         new = old
         if isinstance(op, te.ComputeOp):
-            given = list(op.body)
-            bodies = [expr(body) for body in given]
-            if any(a is not b for a, b in zip(bodies, given, strict=True)):
+            old_bodies = list(op.body)
+            bodies = [expr(body) for body in old_bodies]
+            if any(a is not b for a, b in zip(bodies, old_bodies, strict=True)):
                 made_op = te.operation._ffi_api.ComputeOp(op.name, op.tag, op.attrs, op.axis, bodies)
                 new = made_op.output(old.value_index)
         made.append((old, new))
@@ -52,9 +53,9 @@ def hidden(inputs: list[Any], outputs: list[Any]) -> list[Any]:
                 return e if same else type(e)(*args)
             return tirx.call_pure_extern(e.ty.dtype, _PREFIX + name, *args)
         if kind == "Call":
-            given = list(e.args)
-            args = [tensor(a) if isinstance(a, te.Tensor) else expr(a) for a in given]
-            same = all(a is b for a, b in zip(args, given, strict=True))
+            old_args = list(e.args)
+            args = [tensor(a) if isinstance(a, te.Tensor) else expr(a) for a in old_args]
+            same = all(a is b for a, b in zip(args, old_args, strict=True))
             return e if same else Call(e.op, args, e.attrs, e.ty_args, e.span, e.ty)
         if kind == "Cast":
             value = expr(e.value)
@@ -71,7 +72,7 @@ def hidden(inputs: list[Any], outputs: list[Any]) -> list[Any]:
 
 
 def operator_of(call: Any) -> str | None:
-    """The operator that a call of `hidden` stands for; None for another call."""
+    """The operator that a call made by `hidden` replaces; None for another call."""
     if str(call.op.name) != "tirx.call_pure_extern":
         return None
     name = str(call.args[0].value)
@@ -79,7 +80,7 @@ def operator_of(call: Any) -> str | None:
 
 
 def _is_computed(e: Any) -> bool:
-    """Whether an operand is a float, or a whole number that a tensor's element goes into."""
+    """Whether an operand is a float, or an integer that depends on a tensor's element."""
     if "float" in str(e.ty.dtype):
         return True
     kind = type(e).__name__

@@ -1,6 +1,6 @@
 """TVM's schedule and its LLVM backend, applied to loop-scalar programs."""
 
-# TVM's own annotations are narrower than what it takes.
+# TVM's type annotations are narrower than what its functions accept.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ class TvmRefusal(NeptuneError):
 
 
 def apply(program: Program, action: Callable[[Any], None]) -> Program:
-    """The program after `action` on a TVM schedule of it; TvmRefusal carries TVM's reason."""
+    """The program after `action` on a TVM schedule of it.
+
+    Raises:
+        TvmRefusal: TVM refused the action.
+    """
     schedule = TvmSchedule(tvm.IRModule({"main": to_tvm(program)}), debug_mask=0, error_render_level="detail")
     try:
         action(schedule)
@@ -42,21 +46,28 @@ def apply(program: Program, action: Callable[[Any], None]) -> Program:
 def _compiled(program: Program) -> Any:
     unbound = replace(program, body=tuple(_unbind(s) for s in program.body))
     started = explicit_start_values(unbound)
-    verify_bounds(started)  # what runs natively stays in its buffers
+    verify_bounds(started)  # native code must stay in its buffers
     module = tvm.IRModule({"main": to_tvm(started, expose=True)})
     # Most programs run once or twice, and small: LLVM's second level takes longer than it saves.
     return tvm.compile(module, target=tvm.target.Target({"kind": "llvm", "opt-level": 1}))["main"]
 
 
 def _unbind(stmt: Stmt) -> Stmt:
-    """Thread axes run as plain loops on a CPU, and notes on loops say nothing there."""
+    """The statement with thread axes as serial loops and without annotations, which have no meaning on a CPU."""
     if isinstance(stmt, Block):
         return stmt
     return replace(stmt, kind="serial", annotations=(), body=tuple(_unbind(s) for s in stmt.body))
 
 
 def run_native(program: Program, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Compiles with LLVM and runs; `arrays` has one array a buffer, in the buffer's dtype; all come back.
+    """Compiles a program with LLVM and runs it.
+
+    Args:
+        program: any legal program.
+        arrays: one array for each buffer, by name, in the buffer's dtype.
+
+    Returns:
+        All buffers after the run, by name.
 
     Raises:
         ScheduleError: an access cannot be shown to stay in its buffer.

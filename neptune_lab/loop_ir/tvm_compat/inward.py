@@ -1,6 +1,6 @@
-"""TensorIR, and tensor expressions, to loop-scalar IR."""
+"""Converts TensorIR and tensor expressions to loop-scalar IR."""
 
-# TVM's own annotations are narrower than what it takes.
+# TVM's type annotations are narrower than what its functions accept.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from neptune_lab.loop_ir.tvm_compat.words import call_names, first_line, node_na
 
 
 def _loop_name(name: str) -> str:
-    """TVM's names of made loops, shortened: i_0 is i0, b_h_fused is bh."""
+    """A name that TVM made for a loop, shortened: i_0 becomes i0, b_h_fused becomes bh."""
     name = name.removesuffix("_init")
     if name.endswith("_fused"):
         name = name[: -len("_fused")].replace("_", "")
@@ -85,8 +85,8 @@ class _In:
         if kind == "Select":
             return self.select(e.condition, e.true_value, e.false_value, env, eager=True)
         if kind == "Call":
-            if (written := operator_of(e)) is not None:
-                return _operator(written, *(self.expr(a, env) for a in e.args[1:]))
+            if (operator := operator_of(e)) is not None:
+                return _operator(operator, *(self.expr(a, env) for a in e.args[1:]))
             name = str(e.op.name).rsplit(".", 1)[-1]
             known = call_names()
             if known.get(name) == "select":
@@ -100,7 +100,7 @@ class _In:
         )
 
     def select(self, cond: Any, yes: Any, no: Any, env: dict[Any, Expr], eager: bool = False) -> Expr:
-        """A choice; `eager` where TVM evaluates both sides, which is how `outward` writes a guard of ours."""
+        """A select; `eager`: TVM evaluates both sides, as in the form that `outward` gives to a guard."""
         c, a, b = (self.expr(x, env) for x in (cond, yes, no))
         match a, b:
             case Load(buffer, (Op("sub", (tag, Const(1))) | Op("add", (tag, Const(-1))), *rest)), Const() if (
@@ -160,7 +160,7 @@ class _In:
             return (self.block(s, env),)
         if kind == "For":
             name = str(s.loop_var.name)
-            # A definition's loops keep their names, whatever they look like; those that a step made are shortened.
+            # Loops of the definition keep their names; the names of loops that a step made are shortened.
             if self.loops is not None and name not in self.loops:
                 name = unique(_loop_name(name), taken | self.loops, "_")
             name = unique(name, taken, "_")
@@ -175,7 +175,7 @@ class _In:
 
 
 def _operator(name: str, *args: Expr) -> Expr:
-    """An operator's expression; TVM writes the negative of a float as a product with -1."""
+    """An operator's expression; TVM represents the negative of a float as a product with -1."""
     match name, args:
         case "mul", (x, Const(-1, dtype)) if "float" in dtype:
             return Op("neg", (x,))
@@ -197,14 +197,25 @@ def _notes(loop: Any) -> tuple[tuple[str, str | int], ...]:
 
 
 def _infinite(value: Const) -> Const:
-    """TVM spells the identity of max as the lowest finite number; a fully masked row needs the true one."""
+    """The constant, with the largest finite number replaced by infinity: TVM starts max from the lowest finite number,
+    but a fully masked row needs -inf."""
     if value.dtype.startswith("float") and abs(float(value.value)) == float(np.finfo(value.dtype).max):
         return Const(float("inf") if value.value > 0 else float("-inf"), value.dtype)
     return value
 
 
 def from_tvm(func: Any, *, name: str, outputs: tuple[str, ...], like: Program | None = None) -> Program:
-    """A TensorIR function as a loop-scalar program; `like` lends origins, roles and tags by name."""
+    """Converts a TensorIR function to a loop-scalar program.
+
+    Args:
+        func: a PrimFunc of loops and blocks.
+        name: of the program.
+        outputs: which of its parameters are outputs.
+        like: the program from which origins, roles and tags are copied, by name.
+
+    Raises:
+        DefinitionError: the function has something that the loop-scalar IR lacks.
+    """
     tagged = set() if like is None else {b.name for b in like.buffers if b.tagged}
     reader = _In(like, tagged)
     params = tuple(reader.buffer(p) for p in func.params)
@@ -219,7 +230,16 @@ def from_tvm(func: Any, *, name: str, outputs: tuple[str, ...], like: Program | 
 
 
 def from_te(name: str, inputs: list[Any], outputs: list[Any]) -> Program:
-    """Tensor expressions as a loop-scalar program: every stage a block, its own origin."""
+    """Converts tensor expressions to a loop-scalar program: one block per stage, which is its own origin.
+
+    Args:
+        name: of the operator.
+        inputs: placeholders.
+        outputs: the tensors to compute.
+
+    Raises:
+        DefinitionError: there is no output, or TVM or the loop-scalar IR does not support a stage.
+    """
     if not outputs:
         raise DefinitionError(f"operator {name} has no output", help="name one tensor at least that it computes")
     try:
@@ -248,7 +268,7 @@ def _says_not_negative(condition: Expr, x: Expr) -> bool:
 
 
 def _is_negative_of(expr: Expr, x: Expr) -> bool:
-    """Whether `expr` is -x as TVM writes it: the negative of a difference is the difference the other way round."""
+    """Whether `expr` is -x in TVM's form: the negative of a - b is b - a."""
     match expr:
         case Op("sub", (Const(0), a)) | Op("neg", (a,)) | Op("mul", (a, Const(-1))) if a == x:
             return True

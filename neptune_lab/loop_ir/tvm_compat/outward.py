@@ -1,6 +1,6 @@
-"""Loop-scalar IR to TensorIR."""
+"""Converts loop-scalar IR to TensorIR."""
 
-# TVM's own annotations are narrower than what it takes.
+# TVM's type annotations are narrower than what its functions accept.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class _Out:
                     self.buffers[buffer], [tirx.Sub(t, tirx.const(1, "int32"))] + [self.expr(i, env) for i in rest]
                 )
                 return tirx.if_then_else(tirx.GT(t, tirx.const(0, "int32")), read, self.expr(initial, env))
-            case Op("guard", (a, point, stand_in)):
+            case Op("guard", (a, point, replacement)):
                 x = self.expr(a, env)
-                return tirx.Select(tirx.EQ(x, self.expr(point, env)), self.expr(stand_in, env), x)
+                return tirx.Select(tirx.EQ(x, self.expr(point, env)), self.expr(replacement, env), x)
             case Op(name, args):
                 return build(name, [self.expr(a, env) for a in args])
             case Cast(dtype, arg):
@@ -84,8 +84,8 @@ class _Out:
             )
             for it in block.iters
         ]
-        # A scan block's read of its own previous tag stays out of the declared reads: TVM would take it for a
-        # loop-carried dependence that forbids every move, and with the tag an index it is none.
+        # A scan block's read of its own previous tag is not declared: TVM would treat it as a loop-carried dependence
+        # that forbids every move, but the tag is an index.
         reads = [
             (r.buffer, r.indices) for r in loads(block.body.value) if isinstance(r, Load) and r.buffer != block.writes
         ]
@@ -122,7 +122,7 @@ class _Out:
         return stmts[0] if len(stmts) == 1 else SeqStmt(stmts)
 
     def function(self, *, expose: bool) -> Any:
-        """`expose`: every buffer is a parameter, so that none is compacted and all values come back."""
+        """`expose`: every buffer is a parameter, so that none is compacted and all values are returned."""
         inside = () if expose else tuple(b.name for b in self.program.buffers if b.name not in self.program.params)
         params = [*self.program.params, *(b.name for b in self.program.buffers if b.name not in self.program.params)]
         if not expose:

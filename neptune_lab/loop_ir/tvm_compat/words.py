@@ -1,6 +1,6 @@
-"""The words that both directions share: operators, functions, and how TVM tells of a failure."""
+"""Names that both directions share: operators, functions, and the form of TVM's error messages."""
 
-# TVM's own annotations are narrower than what it takes.
+# TVM's type annotations are narrower than what its functions accept.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from neptune_lab.scalar_ops import OPERATIONS, compose, rows
 
 
 def build(name: str, operands: Sequence[Any]) -> Any:
-    """An operation on TVM's expressions: a node, a call, or what the formula makes of those."""
+    """An operation on TVM's expressions: a node, a call, or a formula of these."""
     row = OPERATIONS[name]
     if row.tvm:
         return getattr(tirx, row.tvm)(*operands)
