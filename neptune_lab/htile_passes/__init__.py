@@ -6,8 +6,8 @@
     for name, rewrite in PASSES.items():       # or one by one, to record each
         done = apply(rewrite, program)         # done.program, and done.notes where the pass proves something
 
-A pass that changes nothing returns the same object. Each module here that declares a pass (`tile_pass`) is found by
-itself; the declaration says which pass it follows.
+A pass that changes nothing returns the same object. Every module here that declares a pass (`tile_pass`) is imported;
+the declaration names the pass that it follows.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ ALL_PASSES: Mapping[str, Pass] = MappingProxyType(
 )
 
 
-def run(program: Program, without: Collection[str] = ()) -> Program:
-    """`program` after every pass, in the order of `PASSES`, but for those named in `without`."""
+def run(program: Program, disable_passes: Collection[str] = ()) -> Program:
+    """`program` after every pass, in the order of `PASSES`, except those named in `disable_passes`."""
     for name, rewrite in PASSES.items():
-        if name not in without:
+        if name not in disable_passes:
             program = apply(rewrite, program).program
     return program
 

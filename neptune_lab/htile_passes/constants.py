@@ -1,4 +1,4 @@
-"""Numbers in tile expressions: is this one, what does a positive factor leave, and products of factors."""
+"""Float32 constants in tile expressions: recognises them, splits off constant factors and merges factors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AMPLIFIED = 2.0**23
 
 
 def number(expr: TileExpr) -> float | None:
-    """The value of a float32 constant that is finite; None for everything else."""
+    """The value of a finite float32 constant; None for any other expression."""
     if isinstance(expr, Literal) and expr.dtype == "float32" and math.isfinite(expr.value):
         return float(expr.value)
     return None
@@ -25,7 +25,7 @@ def float32(value: float) -> Literal:
 
 
 def split_factor(expr: TileExpr) -> tuple[TileExpr, float]:
-    """`expr` as (rest, factor): `x * 0.5` is (x, 0.5); (expr, 1.0) where there is no constant factor.
+    """`expr` as (rest, factor): `x * 0.5` is (x, 0.5); (expr, 1.0) if there is no constant factor.
 
     >>> from neptune_lab.htile.nodes import Access
     >>> x = Access("x", ())
@@ -44,7 +44,7 @@ def split_factor(expr: TileExpr) -> tuple[TileExpr, float]:
 
 
 def normal(value: float) -> bool:
-    """Whether float32 has the value with all of its digits."""
+    """Whether the value is in the range of float32's normal numbers."""
     return 1.2e-38 < abs(value) < _LARGEST
 
 
@@ -55,7 +55,7 @@ def may_merge(largest: Callable[[], float], inner: float, outer: float) -> bool:
     normal number is below that number after the factor `outer` too.
 
     Args:
-        largest: gives the largest |x| that is finite; called only if the factors alone do not tell.
+        largest: returns the largest finite |x|; called only if the factors alone do not decide.
 
     >>> may_merge(lambda: math.inf, 0.125, 0.02), may_merge(lambda: math.inf, 1e30, 1e-30)
     (True, False)
@@ -70,7 +70,7 @@ def may_merge(largest: Callable[[], float], inner: float, outer: float) -> bool:
 
 
 def times(expr: TileExpr, factor: float) -> TileExpr:
-    """`expr * factor` for a float32 tile, with constant factors multiplied out if float32 has their product."""
+    """`expr * factor` for a float32 tile; constant factors are merged if their product is a normal number."""
     rest, own = split_factor(expr)
     if own != 1.0 and number(rest) is None and not normal(factor * own):
         rest, own = expr, 1.0

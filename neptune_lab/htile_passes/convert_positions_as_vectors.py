@@ -8,7 +8,7 @@ from neptune_lab.htile.nodes import Cast, Elementwise, For, Iota, Literal, Progr
 from neptune_lab.htile.walk import rewrite_store, unchanged, with_body
 from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
-# Every integer up to here is a float32.
+# Every integer up to this magnitude is exact in float32.
 EXACT = 2**24
 
 
@@ -21,7 +21,7 @@ def convert_positions_as_vectors(program: Program) -> Program:
         float32(iota[j0*64:j0*64+64]) - float32(iota[i0*64:i0*64+64])
 
     An ALiBi bias is such a term.  The two sides are equal if all numbers involved are below 2**24 in magnitude,
-    which the bounds of the positions show; otherwise the term is unchanged.
+    which is proven from the bounds of the positions; otherwise the term is unchanged.
     """
     return map_kernels(program, lambda kernel: with_body(kernel, _body(kernel.body, grid_env(kernel))))
 
@@ -54,7 +54,7 @@ def _converted(expr: TileExpr) -> TileExpr:
 
 
 def _magnitude(expr: TileExpr, env: Env) -> float:
-    """A bound of |expr| and of all its parts; infinite if there is none, or if it is not a sum of positions."""
+    """A bound on |expr| and on all its parts; inf if there is none, or if `expr` is not a sum of positions."""
     try:
         match expr:
             case Elementwise(op="add" | "sub", args=(a, b)):

@@ -16,7 +16,7 @@ def drop_dead_tiles(program: Program) -> Program:
         t[i0*4:i0*4+4] = exp(x[i0*4:i0*4+4])          =>
         y[i0*4:i0*4+4] = x[i0*4:i0*4+4]                     y[i0*4:i0*4+4] = x[i0*4:i0*4+4]
 
-    A tile that only its own stores read (`t = t + ...`) is dead as well.  Loops and kernels left empty go.
+    A tile that only its own stores read (`t = t + ...`) is dead too.  Loops and kernels that become empty are removed.
     """
     while True:
         dead = _dead(program)

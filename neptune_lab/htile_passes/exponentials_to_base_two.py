@@ -10,21 +10,21 @@ import numpy as np
 
 from neptune_lab.htile.nodes import Access, Elementwise, Literal, Program, Reduce, TileExpr
 from neptune_lab.htile.shapes import operation, shape_of
-from neptune_lab.htile.walk import children, stores
+from neptune_lab.htile.walk import children, stores, values_by_tensor
 from neptune_lab.htile_passes.constants import float32, split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.rewrite import rewrite_expressions, tile_pass
 
 LOG2_E = math.log2(math.e)
-# Summands below this bound keep the constant: the rounding error is then common to a row.
+# If at most one summand may exceed this, the constant moves into the sum: the rounding error is then common to a row.
 SAFE = 1e12
-# Rows above this get a smaller factor: 4 tells apart what is not equal, or 1 does.
+# Rows above this get the factor 4 or 1 instead: there, unequal float32 numbers are at least 16 apart.
 _LARGE = 2.0**27
-# The same where the products are rounded: seven roundings are less than 2 ** 4 together, so that a weight, which may be
+# The same if the products are rounded: seven roundings are less than 2 ** 4 together, so that a weight, which may be
 # rounded to float16, is at most 2 ** 11.
 _ROUNDED = 2.0**24
 _LEAST = 2.0**-104
-# Above this, four times a number may overflow beside one that does not.
+# Above this, four times one number of the difference may overflow, and four times the other not.
 _LARGEST = 2.0**100
 _FINITE = float(np.finfo(np.float32).max)
 _SMALL = 2.0**-21  # its product with _LEAST is no denormal
@@ -38,25 +38,26 @@ def exponentials_to_base_two(program: Program) -> Program:
         =>
         p[...] = exp2(qk[...] * 0.18033688 - m[..., NewAxis] * 1.442695)
 
-    A GPU has an instruction for exp2 only; exp is that and a multiplication.  The constant moves through sums and
-    differences into factors that are there already, or to a row's value, so an element costs one fused multiply-add
-    and the exponential.  It does so if a summand is a row's maximum: the difference in rounding is then
-    common to a row, and less than the rounding of the score itself.  Any other difference may be exact, as
-    (x + 1e5) - 1e5 is, so there the difference is multiplied.
+    A GPU has an instruction for exp2 only; exp is exp2 after a multiplication.  The constant moves through sums and
+    differences into existing factors, or to a row's value, so an element costs one fused multiply-add and the
+    exponential.  It moves if a summand is a row's maximum: the difference in rounding is then common to a row, and
+    less than the rounding of the score itself.  Any other difference may be exact, as (x + 1e5) - 1e5 is, so there
+    the difference is multiplied.
 
-    The two products are rounded by |m| * 1e-7, which passes any exponent where |m| > 1e9, and both overflow where
-    x = m = finfo.min, a mask that programs write in place of -inf.  So where two summands may be that large, rows with
+    The two products are rounded by |m| * 1e-7, which is large as an exponent if |m| > 1e9, and both overflow if
+    x = m = finfo.min, a mask that programs use instead of -inf.  So if two summands may be that large, rows with
     |m| > 2 ** 27 get a smaller factor (there x - m is a few roundings of x, or its exponential is 0 with either):
 
         p[...] = exp2(x[...] * f[..., NewAxis] - m[..., NewAxis] * f[..., NewAxis])
         with f = where(abs(m) > 2 ** 27, where(abs(m) > 2 ** 100, 1, 4), 1.442695)
 
-    With a power of two both products are exact, fused or not, and exp(m - m) is 1.  Where x has another factor of its
-    own, no product is exact, and f = log2(e) * max(2 ** 27 / abs(m), 2 ** -101) keeps the roundings small.
+    With a power of two both products are exact, fused or not, and exp(m - m) is 1.  If x has a factor of its own that
+    is not a power of two, no product is exact, and f = log2(e) * max(2 ** 24 / max(abs(m), 2 ** 24), 2 ** -104) keeps
+    the roundings small.
 
-    A difference of rows, as h has it, is multiplied too: h from a maximum to the same one must be 1.  On a GPU, where a
-    product and a difference are one fused operation, m * c - m * c is the rounding of the second product.  Where m is
-    a product itself, m - m is such an operation too, so the factor of equal rows that may be large is 0.
+    A difference of rows, such as the one in h, is multiplied too: h for two equal maxima must be 1.  On a GPU, which
+    fuses a product and a difference, m * c - m * c is the rounding error of the second product.  If m is a product
+    itself, m - m is such an operation too, so equal rows that may be large get the factor 0.
 
     Measured on an H200: without it attention takes 5 to 12% longer, a performer 3%.
     """
@@ -78,7 +79,7 @@ class _BaseTwo:
                 return expr
 
     def scaled(self, arg: TileExpr) -> TileExpr:
-        """`arg * log2(e)`, the factor as deep inside as it cannot overflow."""
+        """`arg * log2(e)`, with the factor moved as deep inside as it cannot overflow."""
         if self.is_row(arg, arg) and (moved := self.row_difference(arg)) is not None:
             return moved
         summands = list(_summands(arg))
@@ -98,7 +99,7 @@ class _BaseTwo:
         return times(arg, LOG2_E)
 
     def row_difference(self, arg: TileExpr) -> TileExpr | None:
-        """`(a - b) * (c * log2(e))` of rows a * c - b * c; None for what is no difference of this form."""
+        """`(a - b) * (c * log2(e))` for rows a * c - b * c; None for any other expression."""
         match arg:
             case Elementwise(op="sub", args=(a, b), dtype="float32"):
                 (x, factor), (y, same) = split_factor(a), split_factor(b)
@@ -114,7 +115,7 @@ class _BaseTwo:
                 return None
 
     def overflows(self, expr: TileExpr) -> int:
-        """How many summands of one value may be finite and too large; a mask's literal replaces its element."""
+        """How many summands of one element may be finite and above `SAFE`; a mask's literal replaces its element."""
         match expr:
             case Elementwise(op="add" | "sub", args=(a, b)):
                 return self.overflows(a) + self.overflows(b)
@@ -126,7 +127,7 @@ class _BaseTwo:
                 return int(self.largest(expr) > SAFE)
 
     def meets_infinity(self, summands: list[TileExpr]) -> bool:
-        """Whether a finite summand may overflow beside an infinite one: x - -inf is inf, and -inf - -inf is not."""
+        """Whether one summand may overflow and another be infinite: x - -inf is inf, but -inf - -inf is NaN."""
         parts = [part for part in summands if not isinstance(part, Literal)]  # a literal does not overflow
         return any(
             self.largest(part) > SAFE and any(other is not part and _may_be_infinite(other) for other in parts)
@@ -134,7 +135,7 @@ class _BaseTwo:
         )
 
     def is_extremum(self, part: TileExpr) -> bool:
-        """Whether `part` reads a tile into which a maximum or minimum is folded, through a guard perhaps."""
+        """Whether `part` reads a tile that holds a running maximum or minimum, perhaps with a guard or a factor."""
         match part:
             case Access(tensor=name):
                 return self.folds.get(name, False)
@@ -145,21 +146,18 @@ class _BaseTwo:
                 return rest is not part and self.is_extremum(rest)
 
     def is_row(self, part: TileExpr, whole: TileExpr) -> bool:
-        """Whether `part` has one value for many of `whole`, or `whole` is a row of values itself."""
+        """Whether `part` has fewer elements than `whole`, or `whole` is a row of values itself."""
         shape = shape_of(whole, self.program)
         small = math.prod(shape_of(part, self.program)) < math.prod(shape)
         return small or math.prod(shape) == max(shape, default=1)
 
 
 def _folds(program: Program) -> Mapping[str, bool]:
-    """For each tile, whether it holds a maximum or minimum over an axis: a sum that was scaled by one does not."""
-    written: dict[str, list[TileExpr]] = {}
-    for kernel in program.kernels:
-        for store in stores(kernel.body):
-            written.setdefault(store.target.tensor, []).append(store.value)
+    """For each tile, whether it holds a maximum or minimum over an axis, and not a sum that was scaled by one."""
+    values_of = values_by_tensor(store for kernel in program.kernels for store in stores(kernel.body))
 
     def extremum(expr: TileExpr, seen: frozenset[str]) -> bool | None:
-        """None where nothing speaks against it: a start value, or the tile's own value before."""
+        """None for an expression that decides nothing: an initial value, or the tile's own previous value."""
         match expr:
             case Reduce(op=op):
                 return op in ("max", "min")
@@ -168,7 +166,7 @@ def _folds(program: Program) -> Mapping[str, bool]:
             case Access(tensor=name) if name in seen:
                 return None
             case Access(tensor=name):
-                return together([extremum(value, seen | {name}) for value in written.get(name, ())] or [False])
+                return together([extremum(value, seen | {name}) for value in values_of.get(name, ())] or [False])
             case Elementwise(op="max" | "min", args=args):
                 return together([extremum(arg, seen) for arg in args])
             case Elementwise(op="where", args=(_, a, b)):
@@ -183,12 +181,12 @@ def _folds(program: Program) -> Mapping[str, bool]:
 
     return {
         name: bool(together([extremum(value, frozenset({name})) for value in values]))
-        for name, values in written.items()
+        for name, values in values_of.items()
     }
 
 
 def _summands(expr: TileExpr) -> Iterator[TileExpr]:
-    """What `_push` multiplies by the constant, one by one."""
+    """The summands that `_push` multiplies by the constant."""
     match expr:
         case Elementwise(op="add" | "sub", args=(a, b)):
             yield from _summands(a)
@@ -211,13 +209,13 @@ def _may_be_infinite(expr: TileExpr) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Large:
-    """A row that may be large, and whether every factor is a power of two, so that no product is rounded."""
+    """A row that may be large; `exact`: every factor is a power of two, so no product is rounded."""
 
     row: TileExpr
     exact: bool
 
     def factor(self, own: float) -> TileExpr:
-        """`own` times log2(e), or times less in large rows."""
+        """`own` times log2(e), or times a smaller factor in large rows."""
         size = Elementwise("abs", (self.row,), "float32")
         if self.exact:
             huge = Elementwise("gt", (size, float32(_LARGEST)), "bool")
@@ -231,7 +229,7 @@ class _Large:
 
 
 def _push(expr: TileExpr, large: _Large | None) -> TileExpr:
-    """`expr * log2(e)`, the factor as deep inside as sums go; smaller in large rows."""
+    """`expr * log2(e)`, with the factor moved into every summand; smaller in large rows."""
     match expr:
         case Elementwise(op="add" | "sub", args=(a, b)):
             return replace(expr, args=(_push(a, large), _push(b, large)))
@@ -245,7 +243,7 @@ def _push(expr: TileExpr, large: _Large | None) -> TileExpr:
 
 def _times(expr: TileExpr, large: _Large | None) -> TileExpr:
     if isinstance(expr, Literal) and (large is None or math.isinf(expr.value)):
-        # finfo.min stays finite: beside -inf it is another number than -inf.
+        # finfo.min stays finite: a program may tell it from -inf.
         finite = math.copysign(min(abs(expr.value) * LOG2_E, _FINITE), expr.value)
         return float32(expr.value if math.isinf(expr.value) else finite)
     if large is None:

@@ -12,13 +12,13 @@ from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
 @tile_pass(after="fold_initial_values")
 def fold_dot_accumulate(program: Program) -> Program:
-    """A product that is added to an accumulator, inline or through a tile of single use, becomes `dot(..., acc=...)`.
+    """A product that is added to an accumulator, directly or through a tile used once, becomes `dot(..., acc=...)`.
 
         t[i, d] = dot(p[i, j], v[j, d])               =>
         o[i, d] = o[i, d] * s[i, NewAxis] + t[i, d]         o[i, d] = dot(p[i, j], v[j, d], acc=o[i, d] * s[i, NewAxis])
 
-    The two stores are in one body, nothing between them writes what the product reads, and nothing else reads the
-    product.  The sum is in float32 before and after.
+    The two stores are in one body, no statement between them stores what the product reads, and no other statement
+    reads the product.  The sum is in float32 before and after.
     """
     return map_kernels(program, lambda kernel: with_body(kernel, _fold_body(kernel.body, kernel, program)))
 
@@ -26,7 +26,7 @@ def fold_dot_accumulate(program: Program) -> Program:
 @dataclass(frozen=True, slots=True)
 class _Fold:
     value: Dot
-    product: Store | None  # the store that goes
+    product: Store | None  # the store to remove
 
 
 def _fold_body(body: tuple[Stmt, ...], kernel: Kernel, program: Program) -> tuple[Stmt, ...]:
@@ -78,7 +78,7 @@ def _fold(
 
 
 def _product(tile: Access, before: list[Stmt], kernel: Kernel) -> Store | None:
-    """The store of a bare dot that `tile` reads, where the dot may as well be computed at the place of the read."""
+    """The store of a dot without accumulator that `tile` reads, if the dot can be moved to the read."""
     name = tile.tensor
     uses = [access for store in stores(kernel.body) for access in reads(store) if access.tensor == name]
     writes = [store for store in stores(kernel.body) if store.target.tensor == name]

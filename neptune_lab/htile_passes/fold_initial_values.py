@@ -15,7 +15,7 @@ from neptune_lab.strict.dtypes import FLOATS, INTEGERS
 
 @tile_pass(after="keep_stored_tiles")
 def fold_initial_values(program: Program) -> Program:
-    """A tile set to a reducer's identity and updated once, side by side, takes the update's value.
+    """A tile that is set to a reducer's identity and updated once in the same body gets the update's value.
 
         m[i0*4:i0*4+4] = -inf
         m[i0*4:i0*4+4] = max(m[i0*4:i0*4+4], reduce(max, x[...], dim=1))
@@ -33,9 +33,9 @@ def _fold_body(body: tuple[Stmt, ...], program: Program) -> tuple[Stmt, ...]:
     changed = False
     for stmt in body:
         if isinstance(stmt, Store):
-            found = _update(stmt, out, program)
-            if found is not None:
-                at, value = found
+            update = _update(stmt, out, program)
+            if update is not None:
+                at, value = update
                 out[at] = replace(out[at], value=value)
                 out.remove(stmt)
                 changed = True
@@ -48,7 +48,7 @@ def _fold_body(body: tuple[Stmt, ...], program: Program) -> tuple[Stmt, ...]:
 
 
 def _update(init: Store, body: list[Stmt], program: Program) -> tuple[int, TileExpr] | None:
-    """The update that `init` belongs to: its place in `body` and its value without the initial one."""
+    """The update of the tile that `init` sets: its position in `body` and its value without the initial one."""
     tensor = program.tensor(init.target.tensor)
     if tensor.space != "chip" or not isinstance(init.value, Literal) or init.mask is not None:
         return None
@@ -75,7 +75,7 @@ def _without_initial(update: Store, initial: Literal, dtype: str) -> TileExpr | 
     name = update.target.tensor
 
     def is_tile(expr: TileExpr) -> bool:
-        # The whole tile in its own order, without NewAxis.
+        # The whole tile, without NewAxis.
         return isinstance(expr, Access) and expr.tensor == name and len(expr.index) == len(update.target.index)
 
     match update.value:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from neptune_lab.htile.nodes import Access, For, Int, Kernel, NewAxis, Program, Slice, Stmt, Store, Tensor, TileExpr
+from neptune_lab.htile.nodes import Access, For, Int, Kernel, Program, Slice, Stmt, Store, Tensor, TileExpr
 from neptune_lab.htile.walk import (
     names_of_access,
     region,
     rewrite_store,
     same_region,
+    tile_dims,
     unchanged,
     with_body,
     written_tensors,
 )
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
 
 
 @tile_pass(after="share_common_tiles")
@@ -28,8 +29,8 @@ def hoist_invariant_loads(program: Program) -> Program:
         for j0 in range(4):
             score[...] = dot(q_tile[0:128, 0:64], ...)
 
-    Only tensors that the kernel does not write.  The load moves out of as many loops as its index allows.  The tile has
-    its own coordinates, so that it keeps the zeros that a load gives past the end of the tensor.
+    Only for tensors that the kernel does not store to.  The load moves out of as many loops as its index allows.  The
+    on-chip tensor is as large as the tile, so it also holds the zeros that are loaded past the end of the tensor.
     """
     hoister = _Hoister(program)
     kernels = tuple(hoister.kernel(kernel) for kernel in program.kernels)
@@ -51,10 +52,10 @@ class _Hoister:
         self.program = program
         self.names = {tensor.name for tensor in program.tensors}
         self.tensors: list[Tensor] = []
-        self.written: frozenset[str] = frozenset()
+        self.stored: frozenset[str] = frozenset()
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        self.written = written_tensors(kernel)
+        self.stored = written_tensors(kernel)
         body = self.body(kernel.body, [])
         return with_body(kernel, body)
 
@@ -78,7 +79,7 @@ class _Hoister:
 
     def access(self, access: Access, store: Store, around: list[_Level]) -> Access:
         tensor = self.program.tensor(access.tensor)
-        if tensor.space == "chip" or tensor.name in self.written:
+        if tensor.space == "chip" or tensor.name in self.stored:
             return access
         used = names_of_access(access)
         # Formal statement: the load may precede loop n if its index uses no variable of loops n, n + 1, ...
@@ -94,10 +95,7 @@ class _Hoister:
         return _tile_access(load.target.tensor, access)
 
     def load(self, access: Access, tensor: Tensor, store: Store, level: _Level) -> Store:
-        name, n = f"{tensor.name}_tile", 1
-        while name in self.names:
-            n += 1
-            name = f"{tensor.name}_tile_{n}"
+        name = fresh_name(f"{tensor.name}_tile", self.names, "_")
         self.names.add(name)
         bare = Access(tensor.name, region(access))
         extents = tuple(index.extent for index in bare.index if isinstance(index, Slice))
@@ -106,6 +104,6 @@ class _Hoister:
 
 
 def _tile_access(name: str, access: Access) -> Access:
-    """`access` in the tile's own coordinates: each slice from 0, each scalar index gone."""
-    kept = [index for index in access.index if isinstance(index, Slice | NewAxis)]
-    return Access(name, tuple(replace(i, start=Int(0)) if isinstance(i, Slice) else i for i in kept))
+    """`access` in the tile's own coordinates: each slice starts at 0, and scalar indices are dropped."""
+    dims = tile_dims(access.index)
+    return Access(name, tuple(replace(dim, start=Int(0)) if isinstance(dim, Slice) else dim for dim in dims))

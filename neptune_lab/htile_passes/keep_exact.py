@@ -14,12 +14,12 @@ from neptune_lab.htile.walk import accesses, children, map_stores, stores, subex
 from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 from neptune_lab.strict.dtypes import FLOATS
 
-# These are 0 exactly where their (first) operands are, however they are rounded.
+# Whether these are 0 depends only on whether their operands are, not on rounding.
 _KEEP_ZERO = frozenset({"mul", "div", "neg", "abs", "sqrt", "max", "min", "where"})
 
 
 class Use(IntEnum):
-    """How a value is used: in a way that hides rounding, rounded to an integer, or truncated."""
+    """How a value is used: by operations that hide a difference in rounding, by `round`, or truncated or compared."""
 
     SMOOTH = 0
     ROUNDED = 1
@@ -35,11 +35,11 @@ def keep_exact(program: Program) -> Program:
 
         score[...] + ceil(float32(j[...]) / 7.0)   =>   score[...] + ceil(div_rn(float32(j[...]), 7.0))
 
-    A GPU's usual division and square root are off by a unit in the last place or two, and later passes
-    divide by multiplying.  This is visible only in results that are truncated: ceil(14 / 7) is 2, and ceil(14 * (1/7))
-    is 3.  So what reaches floor, ceil, a comparison or a conversion to integers, also through tiles, is rounded as
-    IEEE 754 requires.  For `round`, it is visible halfway between two integers: there a quotient by a constant
-    is exact, and one by a computed scale (quantisation, where exact ones took twice the time on an H200) is not.
+    A GPU's usual division and square root may be off by two units in the last place, and later passes divide by
+    multiplying.  This shows only in results that are truncated: ceil(14 / 7) is 2, but ceil(14 * (1/7)) is 3.  So
+    quotients and roots that reach floor, ceil, a comparison or a conversion to integers, also through tiles, are
+    rounded as IEEE 754 requires.  For `round`, it shows halfway between two integers: there, a quotient by a constant
+    is rounded exactly, but one by a computed scale is not (in quantisation, that took twice the time on an H200).
     """
 
     def exact(expr: TileExpr, use: Use) -> TileExpr:
@@ -55,7 +55,7 @@ def keep_exact(program: Program) -> Program:
 
 
 def rewrite_by_use(program: Program, visit: _Visit) -> Program:
-    """`program` with `visit` applied to every expression and its use, children first; the same object where nothing
+    """`program` with `visit` applied to every expression and its use, children first; the same object if nothing
     changed."""
     uses = _Uses(program)
 
@@ -68,7 +68,7 @@ def rewrite_by_use(program: Program, visit: _Visit) -> Program:
 
 
 class _Uses:
-    """The uses of a program's values, those behind tiles too."""
+    """The uses of a program's values, also through tiles."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -77,35 +77,35 @@ class _Uses:
     @cached_property
     def _tiles(self) -> Mapping[str, Use]:
         """The strictest use of each tensor, by iteration to a fixed point."""
-        found: dict[str, Use] = {}
+        uses: dict[str, Use] = {}
         while True:
-            before = dict(found)
+            before = dict(uses)
             for store in self._stores:
                 for read in accesses(store.mask):
-                    found[read.tensor] = Use.CUT
-                self._note(store.value, self._of(store, found), found)
-            if found == before:
-                return found
+                    uses[read.tensor] = Use.CUT
+                self._note(store.value, self._of(store, uses), uses)
+            if uses == before:
+                return uses
 
     def _of(self, store: Store, tiles: Mapping[str, Use]) -> Use:
         whole = self._program.tensor(store.target.tensor).dtype not in FLOATS
         return Use.CUT if whole else tiles.get(store.target.tensor, Use.SMOOTH)
 
-    def _note(self, expr: TileExpr, use: Use, found: dict[str, Use]) -> None:
+    def _note(self, expr: TileExpr, use: Use, uses: dict[str, Use]) -> None:
         if isinstance(expr, Access):
-            found[expr.tensor] = max(use, found.get(expr.tensor, Use.SMOOTH))
+            uses[expr.tensor] = max(use, uses.get(expr.tensor, Use.SMOOTH))
         for child in children(expr):
-            self._note(child, self.below(expr, use), found)
+            self._note(child, self.below(expr, use), uses)
 
     def of_store(self, store: Store) -> Use:
-        """The use of what `store` stores."""
+        """The use of the value of `store`."""
         return self._of(store, self._tiles)
 
     def below(self, expr: TileExpr, use: Use) -> Use:
         """The use of the operands of `expr`, whose own use is `use`."""
         match expr:
             case Elementwise(args=(_, Literal(value=value)) | (Literal(value=value), _)) if math.isinf(value):
-                return use  # a guard: no rounding makes an infinity of a finite number
+                return use  # a guard: rounding does not make a finite number infinite
             case Elementwise(op="eq" | "ne", args=(a, Literal(value=0)) | (Literal(value=0), a)):
                 return Use.SMOOTH if self._keeps_zero(a, frozenset()) else Use.CUT
             case Elementwise(op="round"):
@@ -118,7 +118,7 @@ class _Uses:
                 return use
 
     def _keeps_zero(self, expr: TileExpr, assumed: frozenset[str]) -> bool:
-        """Whether `expr` is 0 for the same inputs however its quotients and roots are rounded."""
+        """Whether the inputs for which `expr` is 0 do not depend on the rounding of its quotients and roots."""
         match expr:
             case Access(tensor=name):
                 values = [s.value for s in self._stores if s.target.tensor == name]

@@ -1,7 +1,7 @@
 """Also keeps on chip a tile that a kernel stores to global memory and reads again (store-to-load forwarding).
 
-Program instances run many threads: what one of them stored, another may load before it is visible. So a kernel never
-reads back what it wrote.
+A program instance has many threads: one may load an element before another thread's store of it is visible. So a kernel
+must not read back what it stored.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from neptune_lab.htile.walk import (
     accesses,
     conjuncts,
     names_of_access,
+    names_of_index,
     reads,
     region,
     rewrite_store,
     same_region,
     stores,
     subexpressions,
+    tile_dims,
     written_tensors,
 )
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
 
 
 @tile_pass(after="unroll_single_iterations")
@@ -38,14 +40,15 @@ def keep_stored_tiles(program: ir.Program) -> ir.Program:
         y[...] = x[i0*8:i0*8+8]   =>  x[i0*8:i0*8+8] = x_chip[i0*8:i0*8+8]
                                       y[...] = x_chip[i0*8:i0*8+8]
 
-    A tile that is read before this kernel stores it holds what an earlier kernel stored: it is loaded first.  The store
-    to `x` leaves the loops that its region does not depend on: an output that a loop carries is stored once.  A bound
-    that moves with such a loop drops a whole iteration, after which the tile is what it was.  A tile that a dot reads
-    is 0 past the tensor's end, as a load gives it.
+    A tile that this kernel reads before it stores it holds an earlier kernel's result, so it is loaded first.  The
+    store to `x` moves out of the loops that its region does not depend on: an output that a loop carries is stored
+    once.  A condition of the store's mask that depends on such a loop becomes a `where` of the tile on chip, which
+    keeps its value in the iterations that the condition excludes.  A tile that a dot reads is 0 past the tensor's end,
+    as if it were loaded.
 
     Raises:
-        TileError: a kernel stores two regions of such a tensor, reads another one than it stored, or stores only some
-            elements of a tile whose others are read.
+        TileError: a kernel stores two regions of such a tensor, reads a region that it did not store, or stores only
+            some elements of a tile and reads others.
     """
     tensors = {t.name: t for t in program.tensors}
     added: list[ir.Tensor] = []
@@ -56,10 +59,10 @@ def keep_stored_tiles(program: ir.Program) -> ir.Program:
         names: dict[str, str] = {}
         for tensor in dict.fromkeys(store.target.tensor for store in stores(kernel.body)):
             if tensor in read and tensors[tensor].space != "chip":
-                names[tensor] = _fresh(f"{tensor}_chip", set(tensors) | {t.name for t in added})
+                names[tensor] = fresh_name(f"{tensor}_chip", set(tensors) | {t.name for t in added})
                 added.append(replace(tensors[tensor], name=names[tensor], space="chip"))
         if names:
-            kernel = replace(kernel, body=tuple(_without_moving_bounds(s, names, tensors, ()) for s in kernel.body))
+            kernel = replace(kernel, body=tuple(_split_masks(s, names, tensors, ()) for s in kernel.body))
             stored = _stored(kernel, names, earlier)
         kernels.append(_keep(kernel, names, stored, tensors) if names else kernel)
         earlier |= written_tensors(kernel)
@@ -69,19 +72,22 @@ def keep_stored_tiles(program: ir.Program) -> ir.Program:
 
 
 def _stored(kernel: ir.Kernel, names: Collection[str], earlier: Collection[str]) -> dict[str, ir.Access]:
-    """The one tile of each tensor of `names` that a kernel stores and reads; `earlier` kernels store the tensors.
+    """The one tile of each tensor of `names` that a kernel stores and reads.
 
-    Formal statement: all accesses of a tensor are of one region, whose variables are of the same loops; all stores have
-    one mask, which reads nothing; and none if an earlier kernel stores the tensor, since a read may need what the mask
-    leaves out.
+    Formal statement: all accesses of a tensor have one region, whose variables belong to the same loops; all its stores
+    have one mask, which reads no tensor; and none of them has a mask if an earlier kernel stores the tensor, since a
+    read may need elements that the mask leaves out.
+
+    Args:
+        earlier: the tensors that earlier kernels store.
     """
     tiles: dict[str, ir.Access] = {}
     bound: dict[str, tuple[str, ...]] = {}
     masks: dict[str, ir.TileExpr | None] = {}
 
-    def refuse(store: ir.Store, tensor: str, found: str, expected: str) -> NoReturn:
+    def refuse(store: ir.Store, tensor: str, how: str, expected: str) -> NoReturn:
         raise TileError(
-            f"kernel {kernel.name} stores {tensor!r} and reads it, {found}; expected {expected}",
+            f"kernel {kernel.name} stores {tensor!r} and reads it, {how}; expected {expected}",
             node=store.node_id,
             help="compute the reader in a kernel of its own",
         )
@@ -97,8 +103,8 @@ def _stored(kernel: ir.Kernel, names: Collection[str], earlier: Collection[str])
                     continue
                 first = tiles.setdefault(name, access)
                 if not same_region(first, access):
-                    found = f"as {flat_access(first)} and as {flat_access(access)}"
-                    refuse(stmt, name, found, "one tile, which it can keep on chip")
+                    how = f"as {flat_access(first)} and as {flat_access(access)}"
+                    refuse(stmt, name, how, "one tile, which it can keep on chip")
                 around = tuple(loop.node_id for loop in loops if loop.var in names_of_access(access))
                 if bound.setdefault(name, around) != around:
                     refuse(stmt, name, f"as {flat_access(access)} in two loops", "one loop around both")
@@ -115,49 +121,43 @@ def _stored(kernel: ir.Kernel, names: Collection[str], earlier: Collection[str])
     return tiles
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    unique, n = name, 2
-    while unique in taken:
-        unique, n = f"{name}{n}", n + 1
-    return unique
-
-
-def _without_moving_bounds(
+def _split_masks(
     stmt: ir.Stmt, names: Iterable[str], tensors: Mapping[str, ir.Tensor], loops: tuple[str, ...]
 ) -> ir.Stmt:
-    """`x = e if moving and rest` => `x = where(moving, e, x) if rest`, of every store to one of `names`."""
+    """In every store to one of `names`: `x = e if varying and rest` => `x = where(varying, e, x) if rest`, where
+    `varying` are the conditions that depend on loops that the store's region does not depend on."""
     if isinstance(stmt, ir.For):
-        body = tuple(_without_moving_bounds(s, names, tensors, (*loops, stmt.var)) for s in stmt.body)
+        body = tuple(_split_masks(s, names, tensors, (*loops, stmt.var)) for s in stmt.body)
         return stmt if body == stmt.body else replace(stmt, body=body)
     if stmt.mask is None or stmt.target.tensor not in names:
         return stmt
     others = set(loops) - set(names_of_access(stmt.target))
-    moving = [bound for bound in conjuncts(stmt.mask) if _names(bound) & others]
-    if not moving:
+    varying = [condition for condition in conjuncts(stmt.mask) if _names(condition) & others]
+    if not varying:
         return stmt
-    rest = [bound for bound in conjuncts(stmt.mask) if bound not in moving]
+    rest = [condition for condition in conjuncts(stmt.mask) if condition not in varying]
     dtype = tensors[stmt.target.tensor].dtype
     return replace(
         stmt,
-        value=ir.Elementwise("where", (_all(moving), stmt.value, stmt.target), dtype),
+        value=ir.Elementwise("where", (_all(varying), stmt.value, stmt.target), dtype),
         mask=_all(rest) if rest else None,
     )
 
 
-def _all(bounds: Sequence[ir.TileExpr]) -> ir.TileExpr:
-    return reduce(lambda a, b: ir.Elementwise("and", (a, b), "bool"), bounds)
+def _all(conditions: Sequence[ir.TileExpr]) -> ir.TileExpr:
+    return reduce(lambda a, b: ir.Elementwise("and", (a, b), "bool"), conditions)
 
 
-def _factors(kernel: ir.Kernel) -> set[str]:
+def _dot_operands(kernel: ir.Kernel) -> set[str]:
     """The tensors that a dot reads."""
     dots = [e for s in stores(kernel.body) for e in subexpressions(s.value) if isinstance(e, ir.Dot)]
     return {access.tensor for dot in dots for access in (*accesses(dot.a), *accesses(dot.b))}
 
 
 def _as_loaded(chip: ir.Access, tensor: ir.Tensor, env: Env) -> ir.TileExpr:
-    """The tile on chip, 0 past the end of `tensor`, as a load gives it."""
+    """The on-chip tile with 0 past the end of `tensor`, as if it were loaded."""
     value: ir.TileExpr = chip
-    parts = [part for part in chip.index if isinstance(part, ir.Slice | ir.NewAxis)]
+    parts = tile_dims(chip.index)
     for part, size in zip(region(chip), tensor.shape, strict=True):
         if isinstance(part, ir.Slice) and interval(part.start, env).hi + part.extent > size:
             place = ir.Iota(tuple(p if p is part else ir.NewAxis() for p in parts))
@@ -170,22 +170,22 @@ def _as_loaded(chip: ir.Access, tensor: ir.Tensor, env: Env) -> ir.TileExpr:
 def _keep(
     kernel: ir.Kernel, names: dict[str, str], stored: dict[str, ir.Access], tensors: Mapping[str, ir.Tensor]
 ) -> ir.Kernel:
-    factors = _factors(kernel)
+    dot_operands = _dot_operands(kernel)
 
     def visit(expr: ir.TileExpr, env: Env) -> ir.TileExpr:
         if isinstance(expr, ir.Access) and expr.tensor in names:
             chip = ir.Access(names[expr.tensor], expr.index)
-            return _as_loaded(chip, tensors[expr.tensor], env) if expr.tensor in factors else chip
+            return _as_loaded(chip, tensors[expr.tensor], env) if expr.tensor in dot_operands else chip
         return expr
 
     late: dict[str, ir.Store] = {}
     early = _read_first(kernel, names)
 
     def loads(stmt: ir.Stmt) -> tuple[ir.Stmt, ...]:
-        """Loads, before `stmt`, of the tiles that are read first and that no loop of `stmt` moves."""
+        """Loads, before `stmt`, of the tiles that are read first and do not depend on a loop of `stmt`."""
         inside = {a.tensor: s.origin for s in stores((stmt,)) for a in reads(s)}
-        moving = _variables(stmt)
-        ready = [t for t in early if t in inside and not names_of_access(stored[t]) & moving]
+        variables = _variables(stmt)
+        ready = [t for t in early if t in inside and not names_of_access(stored[t]) & variables]
         early[:] = [t for t in early if t not in ready]
         return tuple(
             ir.Store(f"tile:{t}/load@{kernel.name}", ir.Access(names[t], stored[t].index), stored[t], inside[t])
@@ -207,7 +207,7 @@ def _keep(
         out = replace(stmt, value=chip)
         if names_of_access(stmt.target) & set(loops):
             return (kept, out)
-        late[stmt.target.tensor] = out  # the last one counts
+        late[stmt.target.tensor] = out  # only the last one is stored
         return (kept,)
 
     body: list[ir.Stmt] = []
@@ -221,28 +221,28 @@ def _keep(
 
 def _names(expr: ir.TileExpr) -> set[str]:
     """Every loop variable that an expression uses."""
-    found: set[str] = set()
+    names: set[str] = set()
     for part in subexpressions(expr):
         match part:
             case ir.Access() | ir.Iota():
-                found |= names_of_access(ir.Access("", part.index))
+                names |= names_of_access(ir.Access("", part.index))
             case ir.Scalar(value=value):
-                found |= names_of_access(ir.Access("", (value,)))
+                names |= names_of_index(value)
             case _:
                 pass
-    return found
+    return names
 
 
 def _read_first(kernel: ir.Kernel, names: Iterable[str]) -> list[str]:
     """Those of `names` that the kernel reads before it stores them."""
-    found: list[str] = []
-    seen: set[str] = set()
+    read_first: list[str] = []
+    stored: set[str] = set()
     for store in stores(kernel.body):
-        found += [a.tensor for a in reads(store) if a.tensor in names and a.tensor not in {*seen, *found}]
-        seen.add(store.target.tensor)
-    return found
+        read_first += [a.tensor for a in reads(store) if a.tensor in names and a.tensor not in {*stored, *read_first}]
+        stored.add(store.target.tensor)
+    return read_first
 
 
 def _variables(stmt: ir.Stmt) -> set[str]:
-    """The variables of the loops that `stmt` is and has."""
+    """The variables of `stmt`, if it is a loop, and of all loops in it."""
     return {stmt.var}.union(*map(_variables, stmt.body)) if isinstance(stmt, ir.For) else set()

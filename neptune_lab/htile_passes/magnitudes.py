@@ -1,4 +1,4 @@
-"""How large a tile's finite values can be, as far as dtypes and operators show."""
+"""Bounds on the magnitude of a tile's finite values, from dtypes and operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import numpy as np
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import operation, shape_of
-from neptune_lab.htile.walk import accesses, children, evaluate, names_of_index, stores, subexpressions
+from neptune_lab.htile.walk import (
+    accesses,
+    children,
+    evaluate,
+    names_of_index,
+    stores,
+    subexpressions,
+    values_by_tensor,
+)
 from neptune_lab.scalar_ops import NUMPY
 
 _INF = math.inf
@@ -20,11 +28,11 @@ _TRIED = 4096
 
 
 class Magnitudes:
-    """The largest absolute value that a tile expression of a program can have, infinities and NaN left out.
+    """A bound on the finite absolute values of a tile expression of a program; inf if none is known.
 
     >>> from neptune_lab.htile.nodes import Tensor
     >>> q = Tensor("q", (4,), "float16", "input")
-    >>> of = Magnitudes(ir.Program("p", (), (), (q,), ()))
+    >>> of = Magnitudes(ir.Program("p", (q,), ("q",), (), ()))
     >>> read = ir.Access("q", ())
     >>> of(ir.Elementwise("mul", (ir.Cast(read, "float32"), ir.Literal(0.5, "float32")), "float32"))
     32752.0
@@ -34,10 +42,7 @@ class Magnitudes:
 
     def __init__(self, program: ir.Program) -> None:
         self.program = program
-        self.written: dict[str, list[ir.TileExpr]] = {}
-        for kernel in program.kernels:
-            for store in stores(kernel.body):
-                self.written.setdefault(store.target.tensor, []).append(store.value)
+        self.values = values_by_tensor(store for kernel in program.kernels for store in stores(kernel.body))
         self.known: dict[str, float] = {}
         self.grid: dict[str, int] = {}
         for kernel in program.kernels:
@@ -84,7 +89,7 @@ class Magnitudes:
         return self._of_grid(expr)
 
     def _of_grid(self, expr: ir.TileExpr) -> float:
-        """The largest value of an expression of grid variables alone (a head's slope), by trying them all."""
+        """The largest absolute value of an expression of grid variables alone (a head's slope), by trying all."""
         leaves = [e for e in subexpressions(expr) if not children(e)]
         if not all(isinstance(e, ir.Scalar | ir.Literal) for e in leaves):
             return _INF
@@ -92,11 +97,11 @@ class Magnitudes:
         if not set(names) <= set(self.grid) or math.prod(self.grid[name] for name in names) > _TRIED:
             return _INF
         points = itertools.product(*(range(self.grid[name]) for name in names))
-        found = [_value(expr, dict(zip(names, point, strict=True))) for point in points]
-        return max((_INF if value is None else abs(value)) for value in found)
+        values = (_value(expr, dict(zip(names, point, strict=True))) for point in points)
+        return max((_INF if value is None else abs(value)) for value in values)
 
     def _growing(self, value: float, expr: ir.TileExpr) -> float:
-        """The value of an operator that can grow from one iteration to the next: unknown where it reads itself."""
+        """The bound for an operator that can grow from one iteration to the next: unknown if it reads itself."""
         return _INF if self._reads_open(expr) else value
 
     def _reads_open(self, expr: ir.TileExpr) -> bool:
@@ -109,14 +114,14 @@ class Magnitudes:
             return 0.0  # its previous value: an extremum is one of the values seen so far
         tensor = self.program.tensor(name)
         limit = _largest(tensor.dtype)
-        if name not in self.written:
+        if name not in self.values:
             return limit
         self.open.add(name)
-        found = min(limit, max(self(value) for value in self.written[name]))
+        bound = min(limit, max(self(value) for value in self.values[name]))
         self.open.discard(name)
-        if not self.open:  # else it may rest on a tile that is still being looked at
-            self.known[name] = found
-        return found
+        if not self.open:  # otherwise it may depend on a tile whose bound is not known yet
+            self.known[name] = bound
+        return bound
 
 
 def _value(expr: ir.TileExpr, at: Mapping[str, int]) -> float | None:

@@ -1,9 +1,9 @@
-"""What a pass is: a function of a program that is declared with its place among the others."""
+"""Passes: functions of a program, declared with their place in the order."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
@@ -30,11 +30,11 @@ class Place:
     """Where a pass runs.
 
     Args:
-        name: of the pass in lists and options.
+        name: the pass's name in lists and options.
         run: the pass itself.
         after: the pass that it follows directly; None for the first one.
-        before: instead of `after`, the pass that it runs directly before: a new pass names one, and no other changes.
-        on_request: it runs only on request, so it has no place in the order.
+        before: instead of `after`, the pass that it runs directly before, so that no other declaration changes.
+        on_request: whether it runs only on request; then it has no place in the order.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Place:
 def tile_pass(
     *, after: str | None = None, before: str | None = None, name: str | None = None, on_request: bool = False
 ) -> Callable[[_Declared], _Declared]:
-    """Declares a function as a pass; a function may have several places. See `Place` for the arguments."""
+    """Declares a function as a pass, once for each place where it runs. See `Place` for the arguments."""
 
     def declare(function: _Declared) -> _Declared:
         place = Place(name or function.__name__, function, after, before, on_request)
@@ -58,7 +58,7 @@ def tile_pass(
 
 
 def in_order(places: Iterable[Place]) -> dict[str, Pass]:
-    """Passes by name, in the order that their places ask for.
+    """Passes by name, in the order that their places define.
 
     Raises:
         TypeError: two passes have one name or one place, or a pass names one that does not exist.
@@ -77,28 +77,41 @@ def in_order(places: Iterable[Place]) -> dict[str, Pass]:
     while ready := next((key for key in taken if key[1] in order), None):
         order.insert(order.index(str(ready[1])), taken.pop(ready).name)
     for place in taken.values():
-        beside = f"after {place.after}" if place.before is None else f"before {place.before}"
-        raise TypeError(f"pass {place.name} is to run {beside}, which is none of the passes")
+        where = f"after {place.after}" if place.before is None else f"before {place.before}"
+        raise TypeError(f"pass {place.name} is to run {where}, which is not a pass")
     return {name: named[name].run for name in order}
 
 
 def apply(rewrite: Pass, program: Program) -> Rewrite:
-    """`rewrite(program)`, with no notes where the pass gives none."""
+    """The result of `rewrite(program)`, without notes if the pass returns a program only."""
     result = rewrite(program)
     return result if isinstance(result, Rewrite) else Rewrite(result)
 
 
 def summary(rewrite: Pass) -> str:
-    """What a pass does, in one line: the first of its module's docstring."""
+    """What a pass does, in one line: the first line of its module's docstring."""
     return (sys.modules[rewrite.__module__].__doc__ or "").partition("\n")[0]
 
 
 def rewrite_expressions(program: Program, visit: Callable[[TileExpr], TileExpr]) -> Program:
-    """`program` with `visit` applied to every expression of every store; the same object where nothing changed."""
+    """`program` with `visit` applied to every expression of every store; the same object if nothing changed."""
     return map_kernels(program, lambda k: with_body(k, map_stores(k.body, lambda s: rewrite_store(s, visit))))
 
 
 def map_kernels(program: Program, change: Callable[[Kernel], Kernel]) -> Program:
-    """`program` with `change` applied to every kernel; the same object where nothing changed."""
+    """`program` with `change` applied to every kernel; the same object if nothing changed."""
     kernels = tuple(map(change, program.kernels))
     return program if unchanged(kernels, program.kernels) else replace(program, kernels=kernels)
+
+
+def fresh_name(wanted: str, taken: Container[str], separator: str = "") -> str:
+    """`wanted`, or with a number behind it the first such name that is not taken.
+
+    >>> fresh_name("x", ()), fresh_name("x", {"x", "x_2"}, "_")
+    ('x', 'x_3')
+    """
+    name, n = wanted, 1
+    while name in taken:
+        n += 1
+        name = f"{wanted}{separator}{n}"
+    return name

@@ -11,7 +11,7 @@ from neptune_lab.htile_passes.constants import split_factor, times
 from neptune_lab.htile_passes.magnitudes import Magnitudes
 from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
-# Products of tile and scalar up to this stay finite where they are divided by the factor.
+# Products of tile and scalar up to this stay finite if they are divided by the factor.
 _SAFE = 1e37
 # Scalars divided by a factor up to this keep their digits.
 _SAFE_FACTOR = 2.0**20
@@ -41,18 +41,18 @@ def scale_after_maximum(program: Program) -> Program:
 
 def _kernel(kernel: Kernel, program: Program) -> Kernel:
     largest = Magnitudes(program)
-    written: dict[str, list[Store]] = {}
+    stores_of: dict[str, list[Store]] = {}
     for store in stores(kernel.body):
-        written.setdefault(store.target.tensor, []).append(store)
+        stores_of.setdefault(store.target.tensor, []).append(store)
     factors: dict[str, float] = {}
-    for name, writes in written.items():
+    for name, of_tensor in stores_of.items():
         tensor = program.tensor(name)
         if tensor.space != "chip" or tensor.dtype != "float32" or name not in _under_extremum(kernel):
             continue
-        found = {_unscaled(store.value, largest)[1] for store in writes}
-        factor = found.pop() if len(found) == 1 else 1.0
-        # A store that reads its own tile would be scaled once an iteration.
-        again = any(access.tensor == name for store in writes for access in reads(store))
+        own_factors = {_unscaled(store.value, largest)[1] for store in of_tensor}
+        factor = own_factors.pop() if len(own_factors) == 1 else 1.0
+        # A store that reads its own tile would be scaled once per iteration.
+        again = any(access.tensor == name for store in of_tensor for access in reads(store))
         if factor > 0 and factor != 1.0 and not again:
             factors[name] = factor
     if not factors:
@@ -86,7 +86,7 @@ def _under_extremum(kernel: Kernel) -> frozenset[str]:
 
 
 def _unscaled(value: TileExpr, largest: Magnitudes) -> tuple[TileExpr, float]:
-    """`value` as (rest, factor), also where a mask puts an infinity in place of some elements."""
+    """`value` as (rest, factor), also if a mask replaces some elements by an infinity."""
     match value:
         case Elementwise(op="where", args=(condition, kept, Literal(value=other) as infinity)) if math.isinf(other):
             rest, factor = _unscaled(kept, largest)
@@ -107,5 +107,5 @@ def _unscaled(value: TileExpr, largest: Magnitudes) -> tuple[TileExpr, float]:
 
 
 def _is_scalar(expr: TileExpr) -> bool:
-    """Whether the expression has one value, known without its tensors' shapes: constants and grid or loop variables."""
+    """Whether the expression has only constants and grid or loop variables, so that it has one value."""
     return all(not isinstance(e, Access | Iota) for e in subexpressions(expr))

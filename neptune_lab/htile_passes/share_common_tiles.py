@@ -7,8 +7,17 @@ from dataclasses import replace
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import operation
-from neptune_lab.htile.walk import accesses, region, rewrite, rewrite_store, subexpressions, unchanged, with_body
-from neptune_lab.htile_passes.rewrite import tile_pass
+from neptune_lab.htile.walk import (
+    accesses,
+    region,
+    rewrite,
+    rewrite_store,
+    subexpressions,
+    tile_dims,
+    unchanged,
+    with_body,
+)
+from neptune_lab.htile_passes.rewrite import fresh_name, tile_pass
 
 
 @tile_pass(after="fold_dot_accumulate")
@@ -22,45 +31,27 @@ def share_common_tiles(program: ir.Program) -> ir.Program:
         s[i0*8:i0*8+8] = repair[0:8] * s[...] + t[...]
         o[i0*8:i0*8+8, 0:5] = repair[0:8, NewAxis] * o[...] + u[...]
 
-    Only tiles on chip are read, and none of them is written between the uses.  Tiles that differ only in
-    `NewAxis` are the same.
+    The shared expression reads on-chip tiles only, and none of them is stored between the uses.  Expressions that
+    differ only in `NewAxis` are the same.
     """
-    state = _State({t.name: t for t in program.tensors})
-    kernels = tuple(state.kernel(k) for k in program.kernels)
-    if not state.added:
+    sharer = _Sharer({t.name: t for t in program.tensors})
+    kernels = tuple(sharer.kernel(k) for k in program.kernels)
+    if not sharer.added:
         return program
-    return replace(program, tensors=program.tensors + tuple(state.added), kernels=kernels)
+    return replace(program, tensors=program.tensors + tuple(sharer.added), kernels=kernels)
 
 
-def bare(expr: ir.TileExpr) -> tuple[ir.TileExpr, tuple[ir.Slice | ir.NewAxis, ...]] | None:
-    """The expression without its `NewAxis`es, and where they stood; None where its reads disagree about that."""
-    patterns = {
-        tuple("slice" if isinstance(i, ir.Slice) else "new" for i in a.index if isinstance(i, ir.Slice | ir.NewAxis))
-        for a in accesses(expr)
-    } - {()}
+def without_new_axes(expr: ir.TileExpr) -> tuple[ir.TileExpr, tuple[ir.Slice | ir.NewAxis, ...]] | None:
+    """The expression without `NewAxis`, and the dimensions of its tiles; None if its tiles have them elsewhere."""
+    dims = [dims for access in accesses(expr) if (dims := tile_dims(access.index))]
+    patterns = {tuple(isinstance(dim, ir.Slice) for dim in of_tile) for of_tile in dims}
     if len(patterns) > 1 or any(isinstance(e, ir.Iota | ir.Gather) for e in subexpressions(expr)):
         return None
-    shape = next(
-        (tuple(i for i in a.index if isinstance(i, ir.Slice | ir.NewAxis)) for a in accesses(expr) if _rank(a)),
-        (),
-    )
-    return _strip(expr), shape
+    stripped = rewrite(expr, lambda e: ir.Access(e.tensor, region(e)) if isinstance(e, ir.Access) else e)
+    return stripped, dims[0] if dims else ()
 
 
-def _rank(access: ir.Access) -> int:
-    return sum(isinstance(i, ir.Slice | ir.NewAxis) for i in access.index)
-
-
-def _strip(expr: ir.TileExpr) -> ir.TileExpr:
-    def visit(e: ir.TileExpr) -> ir.TileExpr:
-        if isinstance(e, ir.Access):
-            return ir.Access(e.tensor, region(e))
-        return e
-
-    return rewrite(expr, visit)
-
-
-class _State:
+class _Sharer:
     def __init__(self, tensors: dict[str, ir.Tensor]) -> None:
         self.tensors = tensors
         self.added: list[ir.Tensor] = []
@@ -71,8 +62,8 @@ class _State:
     def body(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         inner = tuple(self.loop(s) if isinstance(s, ir.For) else s for s in body)
         stmts = list(inner)
-        while (found := self.find(stmts)) is not None:
-            at, last, key, pattern = found
+        while (shared := self.find(stmts)) is not None:
+            at, last, key, pattern = shared
             stmts[at : last + 1] = self.share(stmts[at : last + 1], key, pattern)
         return body if unchanged(stmts, body) else tuple(stmts)
 
@@ -80,19 +71,19 @@ class _State:
         return with_body(loop, self.body(loop.body))
 
     def candidates(self, store: ir.Store) -> Iterator[tuple[ir.TileExpr, tuple[ir.Slice | ir.NewAxis, ...]]]:
-        """Larger expressions first."""
+        """The expressions of `store` that may be shared, larger ones first."""
         for expr in subexpressions(store.value):
             if not isinstance(expr, ir.Elementwise) or expr.dtype == "bool" or not _costly(expr):
                 continue
             reads = list(accesses(expr))
             if not reads or any(self.tensors[a.tensor].space != "chip" for a in reads):
                 continue
-            found = bare(expr)
-            if found is not None:
-                yield found
+            stripped = without_new_axes(expr)
+            if stripped is not None:
+                yield stripped
 
     def find(self, stmts: list[ir.Stmt]) -> tuple[int, int, ir.TileExpr, tuple[ir.Slice | ir.NewAxis, ...]] | None:
-        """First and last statement that can share an expression, the expression, and the pattern of its axes."""
+        """First and last statement that can share an expression, the expression, and its dimensions."""
         for n, stmt in enumerate(stmts):
             if not isinstance(stmt, ir.Store):
                 continue
@@ -112,7 +103,7 @@ class _State:
         return None
 
     def uses(self, store: ir.Store, key: ir.TileExpr) -> int:
-        return sum(found == key for found, _ in self.candidates(store))
+        return sum(candidate == key for candidate, _ in self.candidates(store))
 
     def share(
         self, stmts: list[ir.Stmt], key: ir.TileExpr, pattern: tuple[ir.Slice | ir.NewAxis, ...]
@@ -127,17 +118,17 @@ class _State:
         self.added.append(tensor)
 
         def visit(expr: ir.TileExpr) -> ir.TileExpr:
-            found = bare(expr) if isinstance(expr, ir.Elementwise) else None
-            if found is None or found[0] != key:
+            stripped = without_new_axes(expr) if isinstance(expr, ir.Elementwise) else None
+            if stripped is None or stripped[0] != key:
                 return expr
             left = iter(slices)
-            return ir.Access(name, tuple(next(left) if isinstance(i, ir.Slice) else i for i in found[1]))
+            return ir.Access(name, tuple(next(left) if isinstance(dim, ir.Slice) else dim for dim in stripped[1]))
 
         shared = ir.Store(f"{first.node_id}/{name}", ir.Access(name, slices), key, first.origin)
         return [shared, *(rewrite_store(s, visit) if isinstance(s, ir.Store) else s for s in stmts)]
 
     def name(self, key: ir.Elementwise) -> str:
-        """`repair` for an exponential or quotient, `x_finite` for a guard of x, `shared` for the rest."""
+        """`repair` for an exponential, quotient or product, `x_finite` for a guard of x, otherwise `shared`."""
         match key:
             case ir.Elementwise("where", (ir.Elementwise("eq", _), _, ir.Access(tensor, _))):
                 base = f"{tensor}_finite"
@@ -145,10 +136,7 @@ class _State:
                 base = "repair"
             case _:
                 base = "shared"
-        name, n = base, 2
-        while name in self.tensors:
-            name, n = f"{base}_{n}", n + 1
-        return name
+        return fresh_name(base, self.tensors, "_")
 
 
 def _costly(expr: ir.TileExpr) -> bool:

@@ -200,7 +200,7 @@ class TestGpu(EveryNotebook):
     def test_the_proof_and_the_map(self):
         notes = self.shown_by("applied.notes for applied in window.passes")
         assert "becomes left edge" in notes
-        assert "with the mask of score false nothing changes" in notes
+        assert "where the mask of score is false, an iteration changes nothing" in notes
         assert "repair = 1.0" in notes
         tiles = self.shown_by("gpu_figures.tiles(")
         assert "causal: 512 tiles a head, 272 visited, 32 of them masked" in tiles

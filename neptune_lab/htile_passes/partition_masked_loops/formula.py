@@ -1,8 +1,8 @@
-"""A mask's condition as a formula: and, or over affine inequalities in tile starts and lanes.
+"""A mask's condition as a formula: `and` and `or` of affine inequalities in tile starts and lanes.
 
 `iota[j0*64:j0*64+64] <= iota[i0*64:i0*64+64]` becomes the atom `i0*64 + y - j0*64 - x >= 0` with lanes x and y from 0
 to 63.  Negation moves down to the atoms; a minimum, maximum or absolute value becomes an `and` or an `or`; what is not
-affine (a loaded document id, a remainder) is an `Unknown`, neither provably true nor provably false.
+affine (a loaded document id, a remainder) is an `Unknown`, which is never proven true or false.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Atom:
 
     @property
     def least(self) -> Affine:
-        """The form at the lanes where it is least: not negative there means true on the whole tile."""
+        """The form at the lanes where it is least; if that is not negative, the atom is true on the whole tile."""
         return self._at(-1)
 
     @property
     def greatest(self) -> Affine:
-        """The form at the lanes where it is greatest: negative there means false on the whole tile."""
+        """The form at the lanes where it is greatest; if that is negative, the atom is false on the whole tile."""
         return self._at(1)
 
     def _at(self, side: int) -> Affine:
@@ -66,7 +66,7 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A condition of which nothing is known."""
+    """A condition about which nothing can be proven."""
 
     text: str
 
@@ -76,7 +76,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Junction:
-    """All of `parts` ("and"; none: true), or one of them ("or"; none: false)."""
+    """The conjunction ("and") or disjunction ("or") of `parts`; without parts, "and" is true and "or" false."""
 
     op: Lit["and", "or"]
     parts: tuple[Formula, ...]
@@ -137,7 +137,7 @@ def _compared(op: str, a: TileExpr, b: TileExpr) -> Formula | None:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """The least ("min") or greatest ("max") of affine forms: one form, mostly."""
+    """The least ("min") or greatest ("max") of affine forms; usually there is one form."""
 
     op: Lit["min", "max"]
     forms: tuple[Affine, ...]
@@ -162,15 +162,14 @@ def integer(expr: TileExpr) -> Integer | None:
             return Integer("min", (affine(value),), ())
         case Iota(index=index):
             dim, part = next((n, part) for n, part in enumerate(index) if isinstance(part, Slice))
-            # Tiles broadcast, so one dimension of one extent has one lane.
+            # Tiles broadcast, so two iotas along one dimension with one extent share a lane.
             lane = Lane(f"lane.{dim}.{part.extent}", part.extent)
             return Integer("min", (affine(part.start) + affine(Name(lane.name)),), (lane,))
         case Cast(arg=arg, dtype=dtype) if dtype in ("int32", "int64"):
             return integer(arg)
         case Elementwise(op=op, args=args, dtype=dtype) if dtype in ("int32", "int64"):
-            found = [integer(arg) for arg in args]
-            known = [x for x in found if x is not None]
-            return _operation(op, known) if len(known) == len(found) else None
+            known = [x for arg in args if (x := integer(arg)) is not None]
+            return _operation(op, known) if len(known) == len(args) else None
         case _:
             return None
 
@@ -219,7 +218,7 @@ def _extremum(op: Lit["min", "max"], x: Integer, y: Integer) -> Integer | None:
 
 
 def _common(x: Integer, y: Integer) -> Lit["min", "max"] | None:
-    """The kind of `x + y`; a single form is of either kind."""
+    """The kind of `x + y`, None if the kinds differ; a single form is of either kind."""
     if len(x.forms) == 1:
         return y.op
     return x.op if len(y.forms) == 1 or x.op == y.op else None

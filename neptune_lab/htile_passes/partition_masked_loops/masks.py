@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine, is_at_most
 from neptune_lab.htile.bounds import loop_interval
-from neptune_lab.htile.walk import accesses, conjuncts, names_of_index, stores, subexpressions
+from neptune_lab.htile.walk import accesses, conjuncts, names_of_index, region, stores, subexpressions
 from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Formula, Lane, formula_of
 from neptune_lab.htile_passes.partition_masked_loops.ranges import (
     IterationRange,
@@ -21,38 +21,48 @@ from neptune_lab.htile_passes.partition_masked_loops.ranges import (
 
 @dataclass(frozen=True, slots=True)
 class Conjunct:
-    """One condition of a mask, or one end of a tensor (`condition` is None), and where it is true on whole tiles."""
+    """One condition of a mask, or the end of a tensor (`condition` is None).
+
+    Args:
+        formula: the condition's meaning.
+        true_on: iterations in which it is true on the whole tile.
+        moves: whether it depends on the loop's variable.
+    """
 
     condition: ir.TileExpr | None
     formula: Formula
     true_on: IterationRange
-    moves: bool  # whether the loop's variable moves it
+    moves: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """A whole condition; outside `visited` it is false on whole tiles."""
+    """A whole condition.
+
+    Args:
+        owner: the tile that it masks.
+        visited: outside this range, the condition is false on the whole tile.
+    """
 
     condition: ir.TileExpr
-    owner: str  # the tile that is masked
+    owner: str
     visited: IterationRange
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Everything in the body of a loop that asks for positions."""
+    """The masks of a loop's body, and their conditions one by one."""
 
     masks: tuple[Mask, ...]
     conjuncts: tuple[Conjunct, ...]
 
     def false_outside(self, visited: IterationRange, span: Span) -> frozenset[ir.TileExpr]:
-        """The conditions that are false on every whole tile outside `visited`."""
+        """The conditions that are false on the whole tile in every iteration outside `visited`."""
         return frozenset(m.condition for m in self.masks if span.covers(visited, m.visited))
 
     def true_on(self, at: IterationRange, span: Span) -> frozenset[ir.TileExpr]:
-        """The conditions, each one operand of `and`, that are true on every whole tile of `at`."""
-        found = (c.condition for c in self.conjuncts if c.condition is not None and span.covers(c.true_on, at))
-        return frozenset(found)
+        """The conditions, each one operand of `and`, that are true on the whole tile in every iteration of `at`."""
+        return frozenset(c.condition for c in self.conjuncts if c.condition is not None and span.covers(c.true_on, at))
 
 
 def find_masks(loop: ir.For, span: Span, program: ir.Program) -> Masks:
@@ -82,7 +92,7 @@ def _conditions(loop: ir.For) -> Iterator[tuple[str, ir.TileExpr]]:
 
 
 def _is_mask(condition: ir.TileExpr, program: ir.Program) -> bool:
-    """Whether a condition is on positions or inputs; a guard such as `m == -inf` is on tiles alone."""
+    """Whether a condition depends on positions or inputs; a guard such as `m == -inf` depends on tiles only."""
     return any(
         isinstance(e, ir.Iota | ir.Scalar | ir.Gather)
         or (isinstance(e, ir.Access) and program.tensor(e.tensor).space != "chip")
@@ -91,15 +101,14 @@ def _is_mask(condition: ir.TileExpr, program: ir.Program) -> bool:
 
 
 def _ends(loop: ir.For, span: Span, program: ir.Program) -> Iterator[Formula]:
-    """`position < size` for each slice, moved by the loop, that may reach past the end of a tensor off chip."""
+    """`position < size` for each slice that depends on the loop and may reach past the end of a global tensor."""
     inside = {**span.env, span.var: loop_interval(loop, span.env)}
     for store in stores(loop.body):
         for access in (store.target, *accesses(store.value), *accesses(store.mask)):
             tensor = program.tensor(access.tensor)
             if tensor.space == "chip":
                 continue
-            dims = [index for index in access.index if not isinstance(index, ir.NewAxis)]
-            for index, size in zip(dims, tensor.shape, strict=True):
+            for index, size in zip(region(access), tensor.shape, strict=True):
                 if not isinstance(index, ir.Slice) or span.var not in names_of_index(index.start):
                     continue
                 end = ir.Arith("+", index.start, ir.Int(index.extent))

@@ -1,13 +1,12 @@
-"""Does an iteration whose masks are false everywhere change anything that is read afterwards?
+"""Proves that an iteration whose masks are false on the whole tile changes nothing that is read afterwards.
 
-The body is executed on symbols: `m[i]` is the value of tile m when the iteration starts.  With each false mask
-replaced by its other branch and the reducers' identities applied, every tile that outlives the iteration must come
-back to its own symbol.  By induction over the iterations, also over the first ones, leaving such an iteration out
-leaves every later value as it was.
+The body is executed symbolically: `m[i]` is the value of tile m at the start of the iteration.  With each false `where`
+replaced by its other branch and the reducers' identities applied, every tile that is read after the iteration must
+end as its own symbol.  By induction over the iterations, skipping such an iteration then changes no later value.
 
-A running maximum needs two cases.  Where it is finite, exp(m - m) is 1.  Where it is -inf, exp(-inf - 0) is 0, and the
-sums beside it come back because they are 0: an invariant, since they start as 0 together with the maximum at -inf, and
-a maximum that is still -inf after an iteration has met nothing but -inf.
+A running maximum needs two cases.  If it is finite, exp(m - m) is 1.  If it is -inf, exp(-inf - 0) is 0, and the sums
+that are rescaled with it keep their values because they are 0.  That is an invariant: they start at 0 when the maximum
+starts at -inf, and while the maximum is -inf, all elements so far were -inf.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.printer import expr_doc
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import reads, rewrite, same_region, stores, subexpressions
+from neptune_lab.htile.walk import reads, rewrite, same_region, stores, subexpressions, tile_dims
 from neptune_lab.htile_passes.partition_masked_loops.simplify import (
     INF,
     NEITHER,
@@ -33,12 +32,12 @@ MAX_INLINED = 40  # nodes; a larger value is a symbol of its own
 
 @dataclass(frozen=True, slots=True)
 class NoOpProof:
-    """What became of the proof.
+    """A proof, or the reason why there is none.
 
     Args:
-        proven: an iteration with these masks false changes nothing that is read afterwards.
-        lines: the values that the tiles take, or why there is no proof.
-        assumptions: what the proof needs besides the program, in words.
+        proven: whether an iteration with these masks false is proven to change nothing that is read afterwards.
+        lines: the values that the tiles get, or why there is no proof.
+        assumptions: assumptions of the proof that do not follow from the program, as text.
     """
 
     proven: bool
@@ -47,7 +46,7 @@ class NoOpProof:
 
 
 class NoOpProver:
-    """Asks the question for one kernel, whose facts it reads once."""
+    """Proves iterations of one kernel's loops to be no-ops; facts about the kernel are computed once."""
 
     def __init__(self, program: ir.Program, kernel: ir.Kernel) -> None:
         self.program = program
@@ -55,7 +54,11 @@ class NoOpProver:
         self._infinities: dict[str, Infinities] | None = None
 
     def __call__(self, loop: ir.For, is_false: Callable[[ir.TileExpr], bool]) -> NoOpProof:
-        """Try to prove that an iteration of `loop` is a no-op where `is_false` says which conditions are false."""
+        """Tries to prove that an iteration of `loop` is a no-op.
+
+        Args:
+            is_false: whether a condition of the loop's body is false on the whole tile in that iteration.
+        """
         body = tuple(stores(loop.body))
         for store in body:
             if self.program.tensor(store.target.tensor).space != "chip":
@@ -88,10 +91,11 @@ class NoOpProver:
         changed: tuple[str, ...],
         execution: Callable[..., _Execution],
     ) -> NoOpProof | None:
-        """The proof by whether the running maximum is finite; None where it fails.
+        """The proof by two cases, a finite and an infinite running maximum; None if it fails.
 
         Args:
-            changed: the tiles that the proof without cases could not bring back.
+            maximum: the tile that may be a running maximum.
+            changed: the tiles that change in the proof without cases.
         """
         folded = _folded_by(body, maximum)
         start = {name: self._start(loop, name) for name in (maximum, *changed)}
@@ -101,19 +105,19 @@ class NoOpProver:
             return None
         finite = execution(Case(finite=(maximum,)))
         finite_proof = finite.run()
-        # The invariant: what starts with the maximum at -inf stays, as long as the maximum does.
+        # The invariant: as long as the maximum keeps its initial -inf, the other tiles keep their initial values.
         values = {name: value for name, value in start.items() if value is not None}
-        met_nothing = execution(Case(values=values, minus_infinity=folded), lambda _: False)
+        unmasked = execution(Case(values=values, minus_infinity=folded), lambda _: False)
         masked = execution(Case(values=values))
-        if not finite_proof.proven or not met_nothing.keeps(values) or not masked.keeps(values):
+        if not finite_proof.proven or not unmasked.keeps(values) or not masked.keeps(values):
             return None
-        while_empty = ", ".join(f"{name} = {text(value)}" for name, value in values.items())
+        kept = ", ".join(f"{name} = {text(value)}" for name, value in values.items())
         lines = (
             f"where {maximum} is finite:",
             *(f"  {line}" for line in finite_proof.lines),
-            f"where {maximum} is -inf, so is all that was met: {while_empty}, and so they stay",
+            f"where {maximum} is -inf, all elements so far were -inf: {kept}, and the iteration keeps these values",
         )
-        assumed = (*finite_proof.assumptions, *masked.simplify.assumptions, *met_nothing.simplify.assumptions)
+        assumed = (*finite_proof.assumptions, *masked.simplify.assumptions, *unmasked.simplify.assumptions)
         return NoOpProof(True, lines, tuple(dict.fromkeys(assumed)))
 
     def _start(self, loop: ir.For, name: str) -> ir.Literal | None:
@@ -134,11 +138,12 @@ class NoOpProver:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is known at the start of an iteration.
+    """Assumptions at the start of an iteration.
 
     Args:
-        finite: tiles without an infinity. values: constants that tiles hold. minus_infinity: an expression of the body
-            that is -inf in every element.
+        finite: tiles without an infinity.
+        values: constants that tiles hold.
+        minus_infinity: an expression of the body that is -inf in every element.
     """
 
     finite: tuple[str, ...] = ()
@@ -147,34 +152,34 @@ class Case:
 
 
 def _folded_by(body: tuple[ir.Store, ...], maximum: str) -> ir.TileExpr | None:
-    """What an iteration folds into the running maximum; None where it is no running maximum.
+    """The expression that an iteration folds into a running maximum; None if `maximum` is not one.
 
-    `m = max(m, t)` with `t = max over a dimension of e`, perhaps by way of other tiles: e.
+    For `m = max(m, t)` with `t = max over a dimension of e`, perhaps through other tiles, it is e.
     """
-    written = {store.target.tensor: store.value for store in body}
+    value_of = {store.target.tensor: store.value for store in body}
 
     def through(expr: ir.TileExpr) -> ir.TileExpr:
-        while isinstance(expr, ir.Access) and expr.tensor in written and expr.tensor != maximum:
-            if isinstance(written[expr.tensor], ir.Reduce | ir.Access) or _is_max(written[expr.tensor]):
-                expr = written[expr.tensor]
+        while isinstance(expr, ir.Access) and expr.tensor in value_of and expr.tensor != maximum:
+            if isinstance(value_of[expr.tensor], ir.Reduce | ir.Access) or _is_max(value_of[expr.tensor]):
+                expr = value_of[expr.tensor]
             else:
                 break
         return expr
 
-    value = through(written[maximum]) if maximum in written else None
+    value = through(value_of[maximum]) if maximum in value_of else None
     if not isinstance(value, ir.Elementwise) or not _is_max(value):
         return None
     parts = [through(arg) for arg in value.args]
     rest = [p for p in parts if not (isinstance(p, ir.Access) and p.tensor == maximum)]
     if len(rest) != 1 or not isinstance(rest[0], ir.Reduce) or rest[0].op != "max":
         return None
-    found: ir.TileExpr = rest[0]
-    while isinstance(found, ir.Reduce):
-        found = found.arg
-    match found:
+    folded: ir.TileExpr = rest[0]
+    while isinstance(folded, ir.Reduce):
+        folded = folded.arg
+    match folded:
         case ir.Elementwise(op="where", args=(_, kept, ir.Literal(value=value))) if value == -INF:
             return kept
-    return found
+    return folded
 
 
 def _is_max(expr: ir.TileExpr) -> bool:
@@ -182,7 +187,7 @@ def _is_max(expr: ir.TileExpr) -> bool:
 
 
 class _Execution:
-    """One iteration, on symbols."""
+    """The symbolic execution of one iteration."""
 
     def __init__(
         self,
@@ -196,8 +201,8 @@ class _Execution:
         self.body = body
         self.case = case
         self.changed: tuple[str, ...] = ()
-        self.written = frozenset(store.target.tensor for store in body)
-        self.outlives = set(self.written & read_outside)
+        self.stored = frozenset(store.target.tensor for store in body)
+        self.outlives = set(self.stored & read_outside)
         self.infinities = dict(infinities)
         self.dtypes = dtypes
         self.simplify = Simplifier(self.infinities)
@@ -237,7 +242,7 @@ class _Execution:
         return NoOpProof(True, tuple(dict.fromkeys(lines)), tuple(self.simplify.assumptions))
 
     def resolved(self, expr: ir.TileExpr) -> ir.TileExpr:
-        """`expr` over the values at the iteration's start, simplified."""
+        """`expr` in terms of the values at the iteration's start, simplified."""
         return self.simplify(rewrite(self.masked(expr), self.read))
 
     def masked(self, expr: ir.TileExpr) -> ir.TileExpr:
@@ -255,16 +260,16 @@ class _Execution:
         return rewrite(expr, visit)
 
     def read(self, expr: ir.TileExpr) -> ir.TileExpr:
-        if not isinstance(expr, ir.Access) or expr.tensor not in self.written:
+        if not isinstance(expr, ir.Access) or expr.tensor not in self.stored:
             return expr
         if expr.tensor not in self.values:
-            self.outlives.add(expr.tensor)  # read before it is written: the iteration before left it
+            self.outlives.add(expr.tensor)  # read before it is stored: its value is the previous iteration's
             return self.case.values.get(expr.tensor, expr)
-        pattern = tuple(isinstance(i, ir.Slice) for i in expr.index if isinstance(i, ir.Slice | ir.NewAxis))
+        pattern = tuple(isinstance(dim, ir.Slice) for dim in tile_dims(expr.index))
         return unsqueezed(self.values[expr.tensor], pattern)
 
     def symbol(self, store: ir.Store, value: ir.TileExpr) -> ir.TileExpr:
-        """`value` itself where it is small and elementwise, otherwise a new symbol for it."""
+        """`value` itself if it is small and elementwise, otherwise a new symbol for it."""
         nodes = list(subexpressions(value))
         if len(nodes) <= MAX_INLINED and not any(isinstance(e, ir.Dot | ir.Reduce | ir.Permute) for e in nodes):
             return value
@@ -310,7 +315,7 @@ def _is_itself(value: ir.TileExpr, target: ir.Access) -> bool:
 
 
 def text(expr: ir.TileExpr) -> str:
-    """An expression in a proof: tiles by name alone, since an iteration sees one region of each."""
+    """An expression in a proof: tiles by name only, since an iteration uses one region of each."""
 
     def visit(e: ir.TileExpr) -> ir.TileExpr:
         return ir.Scalar(ir.Name(e.tensor)) if isinstance(e, ir.Access) else e

@@ -1,4 +1,4 @@
-"""The proof of a partition in words, for the record."""
+"""The proof of a partition as text, for the record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRang
 
 @dataclass(frozen=True, slots=True)
 class ProofAttempt:
-    """A proof that iterations outside `visited` are no-ops: it concerns `masks`, and succeeded or not."""
+    """An attempt to prove that iterations outside `visited`, in which `masks` are false, are no-ops."""
 
     masks: tuple[Mask, ...]
     visited: IterationRange
@@ -24,13 +24,19 @@ class ProofAttempt:
 def explain(
     kernel: Kernel, loop: For, loops: tuple[For, ...], masks: Masks, span: Span, attempts: tuple[ProofAttempt, ...]
 ) -> list[str]:
-    """The proof, line by line: the parts, each mask with its atoms, what is skipped and why, what stayed unknown."""
-    before = f"{loop.var} in {_bounds(loop)}"
-    out = [f"{kernel.name}: the loop over {before} becomes {'; '.join(map(_part, loops))}"]
+    """The proof, line by line: the parts, each mask with its atoms, what is skipped and why, and what is unknown.
+
+    Args:
+        loop: the loop before the partition.
+        loops: the parts.
+        span: the loop, as `masks` were analysed over it.
+        attempts: a proof for each set of masks that could skip iterations.
+    """
+    out = [f"{kernel.name}: the loop over {loop.var} in {_bounds(loop)} becomes {'; '.join(map(_part, loops))}"]
     for mask in masks.masks:
         out += _mask(mask, span)
-    said = {str(atom) for mask in masks.masks for atom in atoms(formula_of(mask.condition))}
-    ends = [c for c in masks.conjuncts if c.condition is None and str(c.formula) not in said]
+    listed = {str(atom) for mask in masks.masks for atom in atoms(formula_of(mask.condition))}
+    ends = [c for c in masks.conjuncts if c.condition is None and str(c.formula) not in listed]
     out += [line for end in ends for line in _end(end, span)]
     for attempt in attempts:
         out += _attempt(attempt, span)
@@ -71,10 +77,11 @@ def _end(end: Conjunct, span: Span) -> list[str]:
 
 
 def _attempt(attempt: ProofAttempt, span: Span) -> list[str]:
-    owners = ", ".join(dict.fromkeys(mask.owner for mask in attempt.masks))
-    if not attempt.proof.proven:
-        claim = f"all of {span.var} in {span.all} is visited: with the mask of {owners} false everywhere"
+    mask = f"the mask of {', '.join(dict.fromkeys(mask.owner for mask in attempt.masks))}"
+    if attempt.proof.proven:
+        visited = f"only {span.var} in {attempt.visited} is visited"
+        claim = f"{visited}: where {mask} is false, an iteration changes nothing"
     else:
-        claim = f"only {span.var} in {attempt.visited} is visited: with the mask of {owners} false nothing changes"
+        claim = f"all of {span.var} in {span.all} is visited: with {mask} false everywhere"
     assumed = [f"assumed: {line}" for line in attempt.proof.assumptions]
     return [claim, *(f"  {line}" for line in (*attempt.proof.lines, *assumed))]

@@ -25,7 +25,7 @@ from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Formul
 
 @dataclass(frozen=True, slots=True)
 class IterationRange:
-    """The iterations from `lo` up to `hi`, which is not among them; none where `hi <= lo`."""
+    """The iterations from `lo` up to but not including `hi`; none if `hi <= lo`."""
 
     lo: IndexExpr
     hi: IndexExpr
@@ -36,7 +36,7 @@ class IterationRange:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A loop as this analysis sees it: its variable, its bounds, and the intervals of the variables around it."""
+    """A loop for this analysis: its variable, its bounds, and the intervals of the variables around it."""
 
     var: str
     all: IterationRange
@@ -44,7 +44,7 @@ class Span:
 
     @classmethod
     def of(cls, loop: For, env: Env) -> Span:
-        """The span of `loop`; its bounds are brought into affine form."""
+        """The span of `loop`, with its bounds in affine form."""
         return cls(loop.var, IterationRange(expression(affine(loop.start)), expression(affine(loop.stop))), env)
 
     @property
@@ -75,7 +75,7 @@ class Span:
         return IterationRange(minimum(a.lo, b.lo, self.env), maximum(a.hi, b.hi, self.env))
 
     def inside_union(self, a: IterationRange, b: IterationRange) -> IterationRange:
-        """A range each of whose iterations is in `a` or in `b`: their union where that is one range."""
+        """A range each of whose iterations is in `a` or in `b`: their union if that is one range."""
         # Formal statement: a.lo <= b.hi and b.lo <= a.hi imply [min lo, max hi) = a or b, also where one is empty;
         # so does a common end.
         if self.covers(a, b):
@@ -89,7 +89,7 @@ class Span:
 
 
 def everywhere(formula: Formula, span: Span) -> IterationRange:
-    """Iterations for which `formula` is true at every lane; not always all of these, always only these."""
+    """Iterations for which `formula` is proven to be true at every lane; there may be more."""
     return _range_of(formula, span, is_hull=False)
 
 
@@ -104,8 +104,8 @@ def _range_of(formula: Formula, span: Span, *, is_hull: bool) -> IterationRange:
         case Unknown():
             return unknown
         case Atom():
-            found = _solve(formula.greatest if is_hull else formula.least, span, is_hull=is_hull)
-            return unknown if found is None else found
+            solution = _solve(formula.greatest if is_hull else formula.least, span, is_hull=is_hull)
+            return unknown if solution is None else solution
         case Junction(op=op, parts=parts):
             either = span.hull if is_hull else span.inside_union
             join, start = (span.meet, span.all) if op == "and" else (either, span.none)
@@ -113,7 +113,7 @@ def _range_of(formula: Formula, span: Span, *, is_hull: bool) -> IterationRange:
 
 
 def depends_on(formula: Formula, var: str) -> bool:
-    """Whether an atom of `formula` holds `var`."""
+    """Whether an atom of `formula` uses `var`."""
     match formula:
         case Atom(form=form):
             return any(var in names_of_index(atom) for atom, _ in form.terms)
@@ -124,7 +124,7 @@ def depends_on(formula: Formula, var: str) -> bool:
 
 
 def _solve(form: Affine, span: Span, *, is_hull: bool) -> IterationRange | None:
-    """The iterations for which `form >= 0`, exactly; None where it is not affine in the loop's variable."""
+    """The iterations for which `form >= 0`, exactly; None if it is not affine in the loop's variable."""
     slope = form.coefficient(Name(span.var))
     rest = form.without(Name(span.var))
     if any(span.var in names_of_index(atom) for atom, _ in rest.terms):
@@ -138,9 +138,9 @@ def _solve(form: Affine, span: Span, *, is_hull: bool) -> IterationRange | None:
         return span.all
     if is_nonnegative(-rest - 1, span.env):
         return span.none
-    # All iterations or none, as the variables around the loop say: `holds` is 1 or 0.
+    # All iterations or none, depending on the variables around the loop: `holds` is 1 or 0.
     holds = affine(Arith("min", Arith("max", expression(rest + 1), Int(0)), Int(1)))
     most = max(0, bound(affine(stop) - affine(start), span.env).hi)
     hi = minimum(stop, expression(affine(start) + holds * most), span.env)
-    # None is written from the last to the first, so that a hull with another range is that other range.
+    # For a hull, an empty range starts after the last iteration, so that its hull with another range is the other.
     return IterationRange(expression(affine(start) + most - holds * most) if is_hull else start, hi)

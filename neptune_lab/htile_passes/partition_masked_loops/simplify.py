@@ -1,7 +1,7 @@
-"""Tile expressions simplified by the identities of reducers and of arithmetic with infinities.
+"""Simplifies tile expressions by the identities of reducers and of arithmetic with infinities.
 
-A result holds for every element: a constant tile is a `Literal`, whatever its shape.  What the identities need beyond
-the program's text is collected as assumptions, in words.
+A result holds for every element: a constant tile becomes a `Literal`, whatever its shape.  Assumptions of the
+identities that do not follow from the program are collected as text.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ ZERO_TIMES = "0 times {} counts as 0, so {} is finite"
 
 
 def infinities_of_tensors(program: ir.Program, kernel_stores: tuple[ir.Store, ...]) -> dict[str, Infinities]:
-    """The infinities that an element of each tensor may be, inputs being finite: they come from literals alone.
+    """The infinities that an element of each tensor may be if inputs are finite: only literals bring them in.
 
     Args:
-        kernel_stores: every store of one kernel; what another kernel wrote may be either infinity.
+        kernel_stores: every store of one kernel; what another kernel stored may be either infinity.
     """
-    found = {t.name: BOTH if t.space in ("global", "output") else NEITHER for t in program.tensors}
+    tensors = {t.name: BOTH if t.space in ("global", "output") else NEITHER for t in program.tensors}
     while True:
-        before = dict(found)
+        before = dict(tensors)
         for store in kernel_stores:
-            found[store.target.tensor] |= infinities(store.value, found)
-        if found == before:
-            return found
+            tensors[store.target.tensor] |= infinities(store.value, tensors)
+        if tensors == before:
+            return tensors
 
 
 def infinities(expr: ir.TileExpr, tensors: Mapping[str, Infinities]) -> Infinities:
-    """The infinities that an element of `expr` may be, where it is no NaN."""
+    """The infinities that an element of `expr` may be, given those of the tensors."""
     match expr:
         case ir.Literal(value=value):
             return frozenset((value,)) & BOTH
@@ -60,7 +60,7 @@ def infinities(expr: ir.TileExpr, tensors: Mapping[str, Infinities]) -> Infiniti
         case ir.Elementwise(op="where", args=(ir.Elementwise(op="eq", args=(x, ir.Literal(value=value))), a, b)) if (
             b == x
         ):
-            return infinities(a, tensors) | (infinities(b, tensors) - {value})  # a guard of one value of b
+            return infinities(a, tensors) | (infinities(b, tensors) - {value})  # a guard against one value of b
         case ir.Elementwise(op=op, args=args):
             return _infinities_of(op, [infinities(arg, tensors) for arg in args], args)
         case _:
@@ -95,7 +95,7 @@ def _by_facts(row: ScalarOp, args: list[Infinities]) -> Infinities:
     low, high = row.within
     if not row.rising or row.arity > 1:
         return frozenset(row.within) & BOTH
-    # Where the domain has a beginning, a finite operand gives the least value.
+    # If the domain has a least operand, that operand, which is finite, gives the least value.
     least = {low} if math.isfinite(row.start) or -INF in args[0] else set()
     return frozenset(least | ({high} if INF in args[0] else set())) & BOTH
 
@@ -106,18 +106,18 @@ def _negated(values: Infinities) -> Infinities:
 
 @dataclass
 class Simplifier:
-    """Simplifies by facts on tensors.
+    """Simplifies expressions, given the infinities of tensors.
 
     Args:
         tensors: the infinities that each tensor's elements may be.
-        assumptions: what the identities used so far need, in words and in order; filled.
+        assumptions: output: the assumptions of the identities used so far, as text, in order.
     """
 
     tensors: Mapping[str, Infinities]
     assumptions: dict[str, None] = field(default_factory=dict)
 
     def __call__(self, expr: ir.TileExpr) -> ir.TileExpr:
-        """`expr` after every identity of this module, inside out."""
+        """`expr` after the identities of this module, operands first."""
         return rewrite(expr, self._step)
 
     def _step(self, expr: ir.TileExpr) -> ir.TileExpr:
