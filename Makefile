@@ -24,7 +24,7 @@ ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system lab notebooks student docs test fuzz nightly check lint format clean distclean
+.PHONY: help setup system lab notebooks student docs test suite fuzz nightly check lint format clean distclean
 
 help:  ## show this list
 	@echo "neptune_lab:"
@@ -60,7 +60,11 @@ docs: setup  ## build the documentation to build/docs/index.html (offline; warni
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs $(ARGS)
 	@echo "build/docs/index.html"
 
-test: setup system check  ## everything CI runs: check, then pytest (ARGS="-k name" picks tests)
+# Type checking takes one core for a minute, which the first tests leave idle while they wait for a browser.
+test: setup system  ## everything CI runs: check and, beside it, pytest (ARGS="-k name" picks tests)
+	@$(MAKE) --no-print-directory --jobs=2 check suite
+
+suite: setup
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: setup  ## N random programs through every stage (N=2000 SEED=0); resumes a run that was interrupted

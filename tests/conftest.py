@@ -51,6 +51,7 @@ if not HAS_GPU:
 LONG_FIRST = (
     "tests/browser/",
     "tests/operators/test_table.py",
+    "tests/gluon/test_compile.py",
     "tests/fuzz/test_cases.py",
     "tests/widgets/test_every_operator.py",
     "tests/notebooks/",

@@ -174,3 +174,19 @@ def test_help_lists_every_target():
     phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
     assert listed == set(phony.split()[1:])
     assert {"fuzz", "nightly"} <= listed
+
+
+@pytest.mark.parametrize("failing", ["", "pyright", "python"])
+def test_make_test_runs_linters_and_tests_and_fails_with_either(clone: Path, failing: str):
+    assert make(clone, "setup").returncode == 0
+    (clone / "scripts" / "system_packages.sh").write_text("")
+    for name in ("ruff", "pyright", "lint-imports", "python"):
+        tool = clone / ".venv" / "bin" / name
+        tool.write_text(f'#!/bin/sh\necho "{name} $*" >> "{clone}/ran"\nexit {int(name == failing)}\n')
+        tool.chmod(0o755)
+    done = make(clone, "test", "ARGS=-k 'a or b'")
+    assert (done.returncode != 0) == bool(failing)
+    ran = (clone / "ran").read_text().splitlines()
+    assert any(line.startswith("python -m pytest ") and line.endswith(" -k a or b") for line in ran)
+    assert any(line.startswith("pyright ") for line in ran)
+    assert ("lint-imports --no-logo" in ran) == (failing != "pyright")

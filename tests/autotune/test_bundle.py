@@ -50,7 +50,7 @@ def hears_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str].CompletedProcess[str]:
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """`python run.py`, far from the compiler: modules that a GPU machine lacks cannot be imported."""
     hidden = folder.parent / "hidden"
     for name in WITHOUT:

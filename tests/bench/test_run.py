@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import replace
 
@@ -45,6 +46,13 @@ def plan(tmp_path, *names: str, **more) -> BenchmarkPlan:
     return BenchmarkPlan(tuple(TINY[n] for n in names), tmp_path / "bench.json", autotuned=(), **more)
 
 
+@pytest.fixture
+def eager_peers(monkeypatch):
+    """No peer that compiles, which takes seconds, where a test is not about peers."""
+    module = importlib.import_module("neptune_lab.bench.contestants")
+    monkeypatch.setattr(module, "peers", lambda *given: tuple(p for p in peers.peers(*given) if p.kind == "library"))
+
+
 def test_a_run_checks_and_times_everybody(tmp_path):
     found = run(plan(tmp_path, "causal_pf-64", "g1"), timer=CountingClock())
     attention, chain = found.setups
@@ -62,6 +70,7 @@ def test_a_run_checks_and_times_everybody(tmp_path):
     assert read(tmp_path / "bench.json") == found
 
 
+@pytest.mark.usefixtures("eager_peers")
 def test_a_second_start_goes_on_where_the_first_was(tmp_path):
     asked: list[str] = []
     first = run(plan(tmp_path, "g1"), timer=CountingClock(), progress=asked.append)
@@ -80,6 +89,7 @@ def test_nothing_is_begun_after_the_budget(tmp_path):
     assert "1 setups are left" in said[-1]
 
 
+@pytest.mark.usefixtures("eager_peers")
 def test_results_of_another_device_are_not_mixed_in(tmp_path):
     out = tmp_path / "bench.json"
     found = run(plan(tmp_path, "g1"), timer=CountingClock())
@@ -88,6 +98,7 @@ def test_results_of_another_device_are_not_mixed_in(tmp_path):
         run(plan(tmp_path, "g1"), timer=CountingClock())
 
 
+@pytest.mark.usefixtures("eager_peers")
 def test_a_setup_that_fails_as_a_whole_is_told_and_the_run_goes_on(tmp_path, monkeypatch):
     from neptune_lab.bench import run as module
 

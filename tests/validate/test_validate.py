@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -166,20 +167,30 @@ def test_none_runs_nothing_and_other_modes_are_refused():
         ('float("-inf"), tl', "0.0, tl"),
     ],
 )
-def test_a_wrong_emitter_is_found_with_a_script_that_repeats_it(monkeypatch, old: str, new: str):
+def test_a_wrong_emitter_is_found_with_a_script_that_repeats_it(monkeypatch, capsys, old: str, new: str):
     planted(monkeypatch, old, new)
     with pytest.raises(ValidationError, match="Triton differs from the definition at x\\[3, 10\\]") as caught:
         nl.compile(softmax_sum(), "rolling_update", block_kv=4)
     assert caught.value.stage == "Triton"
     assert caught.value.help
     monkeypatch.undo()
-    done = subprocess.run(
-        [sys.executable, caught.value.script], capture_output=True, text=True, timeout=300, check=True
-    )
-    assert done.stdout.splitlines()[-2:] == [
-        "Triton: as the definition",
-        "Triton in its interpreter: as the definition",
-    ]
+    assert caught.value.script is not None
+    runpy.run_path(caught.value.script, run_name="__main__")
+    assert capsys.readouterr().out.splitlines()[-2:] == RIGHT
+
+
+RIGHT = ["Triton: as the definition", "Triton in its interpreter: as the definition"]
+
+
+def test_a_script_needs_neptune_lab_only(monkeypatch):
+    """Nothing of the process that wrote it."""
+    planted(monkeypatch, "tl.maximum(", "tl.minimum(")
+    with pytest.raises(ValidationError) as caught:
+        nl.compile(softmax_sum(), "rolling_update", block_kv=4)
+    assert caught.value.script is not None
+    command = [sys.executable, caught.value.script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines()[-2:] == RIGHT
 
 
 def test_a_wrong_pass_is_named(monkeypatch: pytest.MonkeyPatch):
