@@ -62,7 +62,7 @@ docs: setup  ## build the documentation to build/docs/index.html (offline; warni
 
 # Type checking takes one core for a minute, which the first tests leave idle while they wait for a browser.
 test: setup system  ## everything CI runs: check and, beside it, pytest (ARGS="-k name" picks tests)
-	@$(MAKE) --no-print-directory --jobs=2 check suite
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going check suite
 
 suite: setup
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
