@@ -28,7 +28,7 @@ from neptune_lab.htile_to_triton.module import (
     write_kernel,
 )
 from neptune_lab.htile_to_triton.scope import UniqueNames
-from neptune_lab.htile_to_triton.source import KernelSource, TritonSource
+from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource
 from neptune_lab.strict.emitted import check_emitted
 
 
@@ -41,7 +41,7 @@ def why_unsupported(program: Program, kernel: Kernel, options: GluonOptions | No
     return None
 
 
-def emit(program: Program, options: GluonOptions | None = None) -> TritonSource:
+def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule:
     """`program` as a module of Gluon kernels, every computing line linked to its HTile nodes.
 
     A kernel that has not the form (match.py) is written in Triton, in the same module.
@@ -88,7 +88,7 @@ def _module(
     made: list[GluonKernel | Context],
     helpers: dict[str, dict[str, None]],
     triton_helpers: dict[str, dict[str, None]],
-) -> TritonSource:
+) -> EmittedModule:
     out = Writer()
     gluons = [kernel for kernel in made if isinstance(kernel, GluonKernel)]
     contexts = [kernel for kernel in made if isinstance(kernel, Context)]
@@ -134,7 +134,7 @@ def _module(
     _write_launcher(out, program, options, entry, sources, made)
     text = "\n".join(out.text) + "\n"
     check_emitted(text, EmitError)
-    return TritonSource(program.name, entry, text, tuple(sources), tuple(out.lines))
+    return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
 
 
 def _write_helpers(out: Writer, program: Program, functions: list[str], helpers: dict[str, dict[str, None]]) -> None:

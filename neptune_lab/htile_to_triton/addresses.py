@@ -7,7 +7,7 @@ import re
 
 from neptune_lab.htile.nodes import Access, Arith, IndexExpr, Int, NewAxis, Slice, Tensor
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import names_of_index, simplify
+from neptune_lab.htile.walk import names_of_index, region, simplify
 from neptune_lab.htile_to_triton.context import ADD, MUL, Context
 
 INT32_MAX = 2**31 - 1
@@ -23,7 +23,7 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def subscript(rank: int, *dims: int) -> str:
-    """The brackets that put the dimensions of a tile at `dims` of a tile of rank `rank`; "" where they fill it.
+    """The subscript that puts a tile's dimensions at `dims` of a tile of rank `rank`; "" if these are all.
 
     >>> subscript(2, 1), subscript(1, 0)
     ('[None, :]', '')
@@ -38,12 +38,20 @@ def vector(ctx: Context, index: Slice) -> str:
     start, extent = simplify(index.start), ctx.padding.extent(index.extent)
     lanes = f"tl.arange(0, {extent})"
     text = lanes if start == Int(0) else f"{ctx.index(start, ADD)} + {lanes}"
-    wanted = re.sub(r"(?<=[^\W\d_])_?\d+$", "", index.axis) or index.axis
-    return ctx.define(("vector", start, extent), wanted, names_of_index(start), text)
+    return ctx.define(("vector", start, extent), vector_name(index.axis), names_of_index(start), text)
+
+
+def vector_name(axis: str) -> str:
+    """The name of an index vector along an axis: the axis without its number.
+
+    >>> vector_name("i1"), vector_name("d")
+    ('i', 'd')
+    """
+    return re.sub(r"(?<=[^\W\d_])_?\d+$", "", axis) or axis
 
 
 def inside(ctx: Context, extent: int) -> str:
-    """The named mask of the lanes that a padded extent does not add: `in_80 = tl.arange(0, 128) < 80`."""
+    """The named mask of the lanes that are not padding: `in_80 = tl.arange(0, 128) < 80`."""
     text = f"tl.arange(0, {ctx.padding.extent(extent)}) < {extent}"
     return ctx.define(("inside", extent), f"in_{extent}", frozenset(), text)
 
@@ -79,7 +87,7 @@ def numbered(access: Access, tensor: Tensor) -> dict[int, tuple[int, int, Slice]
 
 
 def sliced(access: Access, tensor: Tensor) -> list[tuple[int, int, Slice]]:
-    """Of each slice of `access`: dimension of the tile, stride, slice."""
+    """For each slice of `access`: dimension of the tile, stride, slice."""
     return list(numbered(access, tensor).values())
 
 
@@ -91,10 +99,9 @@ def _slices_span(ctx: Context, tensor: Tensor, access: Access) -> int:
 def base(ctx: Context, tensor: Tensor, access: Access) -> str:
     """The scalar part of an address, as a named pointer, by Horner's rule over the tensor's dimensions."""
     param = ctx.pointers[tensor.name]
-    indices = [index for index in access.index if not isinstance(index, NewAxis)]
     offset: IndexExpr = Int(0)
     unit = 0
-    for index, stride in zip(indices, strides(tensor.shape), strict=True):
+    for index, stride in zip(region(access), strides(tensor.shape), strict=True):
         scalar = index if not isinstance(index, Slice) else index.start if index.extent == 1 else None
         if scalar is None or simplify(scalar) == Int(0):
             continue

@@ -1,4 +1,4 @@
-"""What the parts of the emitter share while one kernel is written: scopes, names, bounds, the current node."""
+"""The state of one kernel's emission, which the parts of the emitter share: scopes, names, bounds, the current node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import assert_never
 from neptune_lab.htile.bounds import Interval, grid_env, interval
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, TileExpr
 from neptune_lab.htile.shapes import dtype_of, shape_of
-from neptune_lab.htile.walk import names_of_index, simplify, written_tensors
+from neptune_lab.htile.walk import gathered_tensors, names_of_index, reads, simplify, stores, written_tensors
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
@@ -25,7 +25,14 @@ LEVELS = {"+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL, "&": AND,
 
 @dataclass(frozen=True, slots=True)
 class HostDescriptor:
-    """A tensor descriptor that the launcher makes: the kernel's parameter, and the rows it describes."""
+    """A tensor descriptor that the launcher makes.
+
+    Args:
+        parameter: the kernel's parameter.
+        tensor: the tensor, seen as a matrix.
+        shape: rows and columns of the matrix.
+        block: rows and columns of a tile.
+    """
 
     parameter: str
     tensor: str
@@ -59,10 +66,20 @@ class Context:
         self.helpers = helpers
         self.tiles: dict[str, str] = {}  # chip tensor -> variable
         self.defined: dict[str, tuple[int, ...]] = {}  # chip tensors that have a value here, with its padded shape
-        self.pointers: dict[str, str] = {}  # argument tensor -> parameter
+        self.pointers: dict[str, str] = {}  # tensor in global memory -> parameter
         self.variables: dict[str, tuple[str, Draft]] = {}  # grid or loop variable -> (name, the line that binds it)
         self.written = written_tensors(kernel)
         self._handed: dict[Hashable, list[tuple[str, Scope]]] = {}
+
+    def name_pointers(self) -> frozenset[str]:
+        """Names the parameters of the tensors in global memory; the result is the names of all tensors in use."""
+        every = list(stores(self.kernel.body))
+        used = {access.tensor for s in every for access in (s.target, *reads(s))}
+        used |= {name for s in every for name in gathered_tensors(s)}
+        for tensor in self.program.tensors:
+            if tensor.name in used and tensor.space != "chip":
+                self.pointers[tensor.name] = self.names.fresh(f"{tensor.name}_ptr")
+        return frozenset(used)
 
     # -- facts ----------------------------------------------------------------------------------------------
 
@@ -79,7 +96,7 @@ class Context:
         return interval(expr, self.env)
 
     def function(self, row: ScalarOp) -> str:
-        """What the emitted module calls an operation; "": it has no name for it."""
+        """The name or symbol of an operation in the emitted module; "" if it has none."""
         return row.triton
 
     # -- lines ----------------------------------------------------------------------------------------------
@@ -92,25 +109,25 @@ class Context:
         return draft
 
     def helper(self, name: str) -> str:
-        """Ask for a module-level helper function; the current node uses it."""
+        """The name of a module-level helper function, which becomes part of the module; the current node uses it."""
         self.helpers.setdefault(name, {})[self.node] = None
         return name
 
     def define(self, key: Hashable, wanted: str, names: frozenset[str], doc: Doc, needs: tuple[Draft, ...] = ()) -> str:
         """A name for `doc`, defined once at the widest scope where `names` are bound, linked to the current node."""
         scope = self.scope.widest(names)
-        found = scope.lookup(key)
-        if found is None:
+        definition = scope.lookup(key)
+        if definition is None:
             name = self.name_for((key[0] if isinstance(key, tuple) else key, wanted), wanted, scope)
             draft = Draft(lines(f"{name} = {flat(doc)}", WIDTH), self.origin)
             draft.needs = (*needs, *(self.variables[v][1] for v in sorted(names)))
             scope.prelude.append(draft)
-            found = scope.known[key] = (name, draft)
-        found[1].used_by(self.node)
-        return found[0]
+            definition = scope.known[key] = (name, draft)
+        definition[1].used_by(self.node)
+        return definition[0]
 
     def name_for(self, request: Hashable, wanted: str, scope: Scope) -> str:
-        """A free name; loops side by side that ask for the same thing get the same one."""
+        """A free name; scopes of which neither contains the other get the same name for equal requests."""
         handed = self._handed.setdefault(request, [])
         for name in dict.fromkeys(name for name, _ in handed):
             if not any(scope.is_related(other) for used, other in handed if used == name):
@@ -152,7 +169,7 @@ class Context:
         return text if own >= level else f"({text})"
 
     def _floored(self, op: str, a: IndexExpr, b: IndexExpr) -> tuple[str, int]:
-        # Triton divides towards zero, HTile floors: move a negative dividend up by a multiple of the divisor.
+        # Triton truncates, HTile floors: add a multiple of the divisor that makes the dividend nonnegative.
         shift = -(self.interval(a).lo // self.interval(b).lo)
         divisor = self._operand(b, MUL + 1)
         moved = f"({self._operand(a, ADD)} + {shift} * {divisor}) {op} {divisor}"

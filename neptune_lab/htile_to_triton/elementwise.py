@@ -59,7 +59,7 @@ def _apply(ctx: Context, expr: Elementwise, operands: list[ExpressionText], dtyp
         values = zip(expr.args[1:], operands[1:], strict=True)
         operands = [operands[0], *(_condition(ctx, arg, expr, emitted) for arg, emitted in values)]
     if op in ("max", "min") and dtype in FLOATS:
-        function = f"_{op}imum"  # as PyTorch's and NumPy's, NaN if an operand is
+        function = f"_{op}imum"  # NaN if an operand is, as in PyTorch and NumPy
     if function.startswith("_"):
         ctx.helper(function)
     args = [with_dtype(emitted, dtype) for emitted in operands]
@@ -75,7 +75,7 @@ def _apply(ctx: Context, expr: Elementwise, operands: list[ExpressionText], dtyp
 def _by_formula(
     ctx: Context, formula: Formula, expr: Elementwise, operands: list[ExpressionText], dtype: str
 ) -> ExpressionText:
-    """An operation that Triton has no name for; an operand is written as often as the formula has it."""
+    """An operation without a name in Triton, by its formula; an operand's text is repeated as often as it occurs."""
 
     def apply(name: str, args: list[tuple[TileExpr, ExpressionText]]) -> tuple[TileExpr, ExpressionText]:
         row = OPERATIONS[name]
@@ -90,16 +90,16 @@ def _by_formula(
 
 
 def _condition(ctx: Context, arg: TileExpr, whole: Elementwise, emitted: ExpressionText) -> ExpressionText:
-    """An operand of & or |, or a value of where.  Triton's interpreter spreads a comparison of two floats over a tile
-    as floats, which have neither & nor |, so one without axes goes through int32."""
+    """An operand of & or |, or a value of where.  Triton's interpreter broadcasts a comparison of two scalar floats to
+    a tile of floats, on which & and | fail, so a scalar comparison is converted to int32 first."""
     if emitted.python or ctx.shape(arg) or not ctx.shape(whole) or not _compares_floats(ctx, arg):
         return emitted
     return ExpressionText(seq(cast(emitted, "int32").doc, " != 0"), COMPARE)
 
 
 def _compares_floats(ctx: Context, expr: TileExpr) -> bool:
-    found = (e for e in subexpressions(expr) if isinstance(e, Elementwise) and e.op in COMPARISONS)
-    return any(ctx.dtype(arg) in FLOATS for e in found for arg in e.args)
+    comparisons = (e for e in subexpressions(expr) if isinstance(e, Elementwise) and e.op in COMPARISONS)
+    return any(ctx.dtype(arg) in FLOATS for e in comparisons for arg in e.args)
 
 
 def _infix(op: str, operands: list[ExpressionText], dtype: str) -> ExpressionText:
@@ -115,7 +115,7 @@ def _infix(op: str, operands: list[ExpressionText], dtype: str) -> ExpressionTex
 
 
 def _floored(op: str, expr: Elementwise, operands: list[ExpressionText], ctx: Context) -> ExpressionText:
-    """Division that floors; Triton's truncates, so where an operand may be negative the remainder is corrected."""
+    """Division that floors; Triton's truncates, so the remainder is corrected if an operand may be negative."""
     a, b = operands
     x, y = a.at(MUL), b.at(MUL + 1)
     if _is_non_negative(ctx, expr.args[0]) and _is_non_negative(ctx, expr.args[1]):

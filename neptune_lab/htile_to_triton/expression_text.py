@@ -1,4 +1,4 @@
-"""Emitted text of an expression with what a caller must know to build on it: precedence, and is it a tensor?"""
+"""Emitted text of an expression, with its precedence and whether it is a tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ExpressionText:
     Args:
         doc: the text.
         level: precedence of its outermost operator.
-        python: whether it may be a plain Python number (an index, a literal), which has no `.to` and no shape.
+        python: whether it may be a plain Python number (an index, a literal), without `.to` and shape.
         literal: the constant that it is, if it is one.
     """
 
@@ -57,7 +57,7 @@ def literal_expression(value: float | int | bool, dtype: str) -> ExpressionText:
 
 
 def with_dtype(emitted: ExpressionText, dtype: str) -> Doc:
-    """`emitted` as an argument of a function that would promote a bare number: literals get their dtype."""
+    """`emitted` as an argument of a function that would promote a Python number: literals get their dtype."""
     if emitted.literal is not None and dtype not in _NATIVE_LITERALS:
         return full((), emitted.literal.value, dtype)
     return emitted.doc

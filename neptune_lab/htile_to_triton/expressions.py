@@ -1,7 +1,7 @@
 """Tile expressions in Triton: names and permutations of tiles, casts, reductions, dots.
 
-Dtypes are kept exactly: where Triton would promote (a quotient of float16, a reduction of bfloat16, a function with
-a literal) the conversion is written out.  Triton's interpreter computes bfloat16 on raw bits, so bfloat16 goes through
+Dtypes are exact: where Triton would promote (a quotient of float16, a reduction of bfloat16, a function with a
+literal), the conversion is explicit.  Triton's interpreter computes bfloat16 on raw bits, so bfloat16 is computed in
 float32 everywhere.
 """
 
@@ -12,11 +12,12 @@ from typing import assert_never
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_triton.addresses import INT32_MAX, inside, strides, subscript, vector
 from neptune_lab.htile_to_triton.context import ADD, ATOM, COMPARE, MUL, Context
 from neptune_lab.htile_to_triton.elementwise import elementwise
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, full, literal_expression, with_dtype
-from neptune_lab.htile_to_triton.memory import Condition, conjunction, loaded
+from neptune_lab.htile_to_triton.memory import Condition, conjunction, load_once
 from neptune_lab.strict.dtypes import FLOATS, INTEGERS
 from neptune_lab.wrapping import Doc, call, seq
 
@@ -29,7 +30,7 @@ def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) 
         case ir.Access(tensor=name):
             if ctx.program.tensor(name).space == "chip":
                 return _chip(ctx, expr, order)
-            return ExpressionText(loaded(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
+            return ExpressionText(load_once(ctx, expr, order or tuple(range(len(ctx.shape(expr))))))
         case ir.Cast(arg=ir.Literal(value=value), dtype=dtype):
             return literal_expression(value, dtype)
         case ir.Cast(arg=arg, dtype=dtype):
@@ -72,9 +73,9 @@ def _chip(ctx: Context, access: ir.Access, order: tuple[int, ...] | None) -> Exp
             node=ctx.node,
             help=f"store an initial value of {name} before the loop",
         )
-    kept = [isinstance(i, ir.Slice) for i in access.index if isinstance(i, ir.Slice | ir.NewAxis)]
+    kept = [isinstance(dim, ir.Slice) for dim in tile_dims(access.index)]
     order = tuple(range(len(kept))) if order is None else order
-    # Own dimensions of the variable, in the order in which the result has them, and their positions there.
+    # The variable's own dimensions, in the order in which the result has them.
     own = [sum(kept[:dim]) for dim in order if kept[dim]]
     emitted = ExpressionText(ctx.tiles[name])
     if own != sorted(own):
@@ -93,7 +94,7 @@ def _iota(ctx: Context, index: tuple[ir.Slice | ir.NewAxis, ...]) -> ExpressionT
 
 
 def _gather(ctx: Context, name: str, indices: tuple[ir.TileExpr, ...]) -> ExpressionText:
-    """Pointers element by element; an element outside of the tensor is not loaded, and counts as 0."""
+    """A load by one pointer per element; an element outside the tensor is not loaded and reads as 0."""
     tensor = ctx.program.tensor(name)
     wide = math.prod(tensor.shape) > INT32_MAX
     address = [ctx.pointers[name]]
@@ -127,7 +128,11 @@ def _scalar(ctx: Context, value: ir.IndexExpr) -> ExpressionText:
 
 
 def identity(op: str, dtype: str) -> float | int | bool:
-    """The value that a reduction ignores."""
+    """The identity of a reducer.
+
+    Raises:
+        EmitError: the reducer has none on this dtype.
+    """
     match op:
         case "sum":
             return 0
@@ -143,10 +148,10 @@ def identity(op: str, dtype: str) -> float | int | bool:
             raise EmitError(f"no identity of reducer {op!r} on {dtype}", help="fold in float32: convert the term")
 
 
-def filled(
+def fill_padding(
     ctx: Context, expr: ir.TileExpr, emitted: ExpressionText, dim: int, value: float | int | bool, dtype: str
 ) -> ExpressionText:
-    """`emitted`, which is `expr` as `dtype`, with `value` in the lanes that padding added to dimension `dim`."""
+    """`emitted`, the text of `expr` as `dtype`, with `value` in the lanes that padding added to dimension `dim`."""
     shape = ctx.shape(expr)
     if not ctx.padding.is_padded(shape[dim]) or (value == 0 and ctx.padding.zero_filled(expr, dim)):
         return emitted
@@ -155,19 +160,24 @@ def filled(
 
 
 def fold_function(ctx: Context, op: str, dtype: str) -> str:
-    """The function that folds a tile with `op`, "sum", "max" or "min"; an extremum of floats keeps NaN."""
+    """The function that reduces a tile with `op` ("sum", "max" or "min"); extrema of floats keep NaN."""
     if op in ("max", "min") and dtype in FLOATS:
         ctx.helper(f"_{op}imum")
         return ctx.helper(f"_{op}")
     return f"tl.{op}"
 
 
+def reduced_in(dtype: str) -> str:
+    """The dtype in which a tile of `dtype` is reduced."""
+    return {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
+
+
 def _reduce(ctx: Context, expr: ir.Reduce) -> ExpressionText:
     dtype = ctx.dtype(expr.arg)
-    wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
+    wide = reduced_in(dtype)
     emitted = emit(ctx, expr.arg)
     emitted = emitted if wide == dtype else cast(emitted, wide)
-    emitted = filled(ctx, expr.arg, emitted, expr.dim, identity(expr.op, wide), wide)
+    emitted = fill_padding(ctx, expr.arg, emitted, expr.dim, identity(expr.op, wide), wide)
     if expr.op == "prod":
         result = ExpressionText(call("tl.reduce", emitted.doc, str(expr.dim), ctx.helper("_product")))
     else:
@@ -180,8 +190,8 @@ def _reduce(ctx: Context, expr: ir.Reduce) -> ExpressionText:
 def _dot(ctx: Context, expr: ir.Dot) -> ExpressionText:
     rank = len(ctx.shape(expr.a))
     dtype = ctx.dtype(expr.a)
-    left = filled(ctx, expr.a, emit(ctx, expr.a), rank - 1, 0, dtype)
-    right = filled(ctx, expr.b, emit(ctx, expr.b), rank - 2, 0, dtype)
+    left = fill_padding(ctx, expr.a, emit(ctx, expr.a), rank - 1, 0, dtype)
+    right = fill_padding(ctx, expr.b, emit(ctx, expr.b), rank - 2, 0, dtype)
     m, k, n = ctx.padding.dot_extents(expr)
     acc = None if expr.acc is None or _is_zero(expr.acc) else emit(ctx, expr.acc)
     if 1 in (m, k, n):
@@ -204,7 +214,7 @@ def _dot(ctx: Context, expr: ir.Dot) -> ExpressionText:
 def _small_dot(
     left: ExpressionText, right: ExpressionText, dtype: str, rank: int, k: int, acc: ExpressionText | None
 ) -> ExpressionText:
-    """A product of a row or a column: `tl.dot` needs 16 of each, so multiply and sum."""
+    """A product with an extent of 1, by multiplying and summing, since `tl.dot` needs extents of 16."""
     if dtype != "float32":
         left, right = cast(left, "float32"), cast(right, "float32")
     if k == 1:
@@ -223,8 +233,8 @@ def _is_zero(expr: ir.TileExpr) -> bool:
     return isinstance(expr, ir.Literal) and expr.value == 0
 
 
-def stored(ctx: Context, value: ir.TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
-    """`value` as a whole tile of (unpadded) `shape`, for a variable that lives across statements."""
+def whole_tile(ctx: Context, value: ir.TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
+    """`value` as a whole tile of `shape` (without padding), for a variable that later statements read."""
     emitted = emit(ctx, value)
     padded = ctx.padding.shape(shape)
     if emitted.literal is not None:

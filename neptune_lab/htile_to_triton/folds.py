@@ -1,8 +1,8 @@
-"""Plain folds of a loop whose results are read more than once behind it: what Triton's compiler stops at.
+"""Reductions of a loop that Triton's compiler rejects: their results are read more than once after the loop.
 
-Triton moves such a fold to the end of its loop (its pass for thread locality), and expects one reader of the result;
-with more the compiler fails (3.6 and 3.7 do).  A sum with zero between gives the result one reader, and costs one
-addition per row.
+Triton's pass for thread locality moves a reduction to the end of its loop and expects one reader of the result; with
+more readers, the compiler of Triton 3.6 and 3.7 fails.  Adding 0 to the result after the loop gives it one reader, and
+costs one addition per row.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from neptune_lab.strict.dtypes import FLOATS
 _FOLDS = frozenset({"add", "mul", "max", "min"})
 
 
-def read_often(loop: For, rest: Sequence[Stmt], program: Program) -> tuple[Store, ...]:
+def rejected_reductions(loop: For, rest: Sequence[Stmt], program: Program) -> tuple[Store, ...]:
     """The stores of `loop` that fold a reduction into a float tile which `rest` reads more than once."""
     inside = tuple(stores(loop.body))
-    behind = [access.tensor for s in stores(rest) for access in reads(s)]
+    read_after = [access.tensor for s in stores(rest) for access in reads(s)]
     return tuple(
         s
         for s in inside
         if program.tensor(s.target.tensor).space == "chip"
         and program.tensor(s.target.tensor).dtype in FLOATS
-        and behind.count(s.target.tensor) > 1
+        and read_after.count(s.target.tensor) > 1
         and _folds_alone(s, inside)
     )
 
 
 def _folds_alone(store: Store, inside: Sequence[Store]) -> bool:
-    """`X = op(X, reduce(...))`, in one statement or two, and nothing else in the loop reads or writes X."""
+    """Whether `store` is `X = op(X, reduce(...))`, in one statement or two, and no other store of the loop uses X."""
     name = store.target.tensor
     if sum(s.target.tensor == name for s in inside) > 1 or _readers(name, inside) > 1:
         return False

@@ -1,4 +1,4 @@
-"""Functions that an emitted module brings along, only where a kernel calls them."""
+"""Functions that are part of an emitted module if a kernel calls them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _minimum(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 '''
 
-# Triton's interpreter knows the fold of tl.max only, and runs any other element by element in Python.
+# Triton's interpreter is fast for tl.max only; it runs any other reduction element by element in Python.
 _MAX = '''@triton.jit
 def _max(x, axis: tl.constexpr):
     """The largest along an axis; NaN if one element is, where tl.max leaves it out."""
@@ -115,7 +115,7 @@ def _dot(a, b, acc):
 '''
 
 INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
-# These ask whether Triton interprets them.
+# These read INTERPRETED.
 ASK = frozenset({"_dot", "_hardware_tanh", "_launch_dependents", "_max", "_min", "_wait"})
 
 HELPERS: Mapping[str, str] = MappingProxyType(

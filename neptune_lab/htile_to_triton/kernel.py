@@ -12,11 +12,11 @@ from neptune_lab.errors import EmitError, TileError
 from neptune_lab.htile.bounds import loop_interval
 from neptune_lab.htile.nodes import Access, Cast, Dot, For, Kernel, Permute, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import gathered_tensors, reads, stores, subexpressions
+from neptune_lab.htile.walk import stores, subexpressions
 from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, with_dtype
-from neptune_lab.htile_to_triton.expressions import emit, stored
-from neptune_lab.htile_to_triton.folds import read_often
+from neptune_lab.htile_to_triton.expressions import emit, whole_tile
+from neptune_lab.htile_to_triton.folds import rejected_reductions
 from neptune_lab.htile_to_triton.memory import Condition, barrier, load, store
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
@@ -28,12 +28,18 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 def emit_kernel(
     program: Program, kernel: Kernel, helpers: dict[str, dict[str, None]], taken: set[str], options: EmitOptions
 ) -> Context:
-    """Emit `kernel`: the context returned holds its statements (`root`) and its parameters (`pointers`).
+    """Emit `kernel`.
 
     Args:
-        helpers: module-level helpers asked for so far, with the nodes that use them; added to.
+        helpers: module-level helpers in use so far, with the nodes that use them; extended.
         taken: names of the module's functions.
         options: the emitter's choices.
+
+    Returns:
+        A context with the kernel's statements (`root`) and parameters (`pointers`, `host_descriptors`).
+
+    Raises:
+        EmitError: the kernel cannot be expressed in Triton.
     """
     for n, axis in enumerate(kernel.grid):
         if axis.extent > MAX_GRID[n]:
@@ -44,11 +50,7 @@ def emit_kernel(
                 help="put the longest axis first",
             )
     ctx = Context(program, kernel, helpers, UniqueNames(taken), options)
-    used = {access.tensor for s in stores(kernel.body) for access in (s.target, *reads(s))}
-    used |= {name for s in stores(kernel.body) for name in gathered_tensors(s)}
-    for tensor in program.tensors:
-        if tensor.name in used and tensor.space != "chip":
-            ctx.pointers[tensor.name] = ctx.names.fresh(f"{tensor.name}_ptr")
+    used = ctx.name_pointers()
     for n, axis in enumerate(kernel.grid):
         name = ctx.names.fresh(axis.var)
         draft = Draft([f"{name} = tl.program_id({n})"], kernel.name)
@@ -72,7 +74,7 @@ def _body(ctx: Context, body: tuple[Stmt, ...]) -> None:
         ctx.node, ctx.origin = stmt.node_id, stmt.origin
         match stmt:
             case Store():
-                # The name of the loop-IR block, once for adjacent stores, unless the assignment says it already.
+                # The name of the loop-IR block, once for adjacent stores, unless the variable has the same name.
                 if stmt.origin not in ("", heading) and ctx.tiles.get(stmt.target.tensor) != stmt.origin:
                     ctx.line(f"# {stmt.origin}", comment=True)
                 heading = stmt.origin
@@ -80,16 +82,16 @@ def _body(ctx: Context, body: tuple[Stmt, ...]) -> None:
             case For():
                 heading = ""
                 _located(_loop, ctx, stmt)
-                for fold in read_often(stmt, body[n + 1 :], ctx.program):
-                    ctx.node, ctx.origin = fold.node_id, fold.origin
-                    name = ctx.tiles[fold.target.tensor]
+                for reduction in rejected_reductions(stmt, body[n + 1 :], ctx.program):
+                    ctx.node, ctx.origin = reduction.node_id, reduction.origin
+                    name = ctx.tiles[reduction.target.tensor]
                     ctx.line(f"{name} = {name} + 0.0  # one reader: Triton fails where a fold has more")
             case _:
                 assert_never(stmt)
 
 
 def _located(emitter, ctx: Context, stmt: Stmt) -> None:
-    """Run an emitter; an error it raises names the statement."""
+    """Runs an emitter; its errors name the statement."""
     try:
         emitter(ctx, stmt)
     except (EmitError, TileError) as error:
@@ -120,7 +122,7 @@ def _loop(ctx: Context, loop: For) -> None:
 
 
 def _range(ctx: Context, loop: For, start: str, stop: str) -> str:
-    """Python's `range` where Triton's defaults do, `tl.range` with what the options ask for."""
+    """`range`, or `tl.range` with the arguments that the options require."""
     bounds = stop if start == "0" else f"{start}, {stop}"
     extra: list[str] = []
     if ctx.options.loop_stages is not None and not _has_dot(loop):
@@ -151,7 +153,7 @@ def _store(ctx: Context, stmt: Store) -> None:
 def _store_tile(ctx: Context, stmt: Store, name: str, dtype: str) -> None:
     shape = shape_of_access(stmt.target)
     direct = _direct_load(ctx, stmt.value) if ctx.shape(stmt.value) == shape else None
-    value: Doc = stored(ctx, stmt.value, shape, dtype) if direct is None else direct.doc
+    value: Doc = whole_tile(ctx, stmt.value, shape, dtype) if direct is None else direct.doc
     if stmt.mask is not None and name in ctx.defined:
         value = call("tl.where", emit(ctx, stmt.mask).doc, value, ctx.tiles[name])
     padded = ctx.padding.shape(shape)
@@ -166,7 +168,7 @@ def _store_tile(ctx: Context, stmt: Store, name: str, dtype: str) -> None:
 
 
 def _direct_load(ctx: Context, expr: TileExpr, order: tuple[int, ...] | None = None) -> ExpressionText | None:
-    """A value that is one load (permuted, cast) needs no name besides its tile's; None for any other value."""
+    """A value that is one load, perhaps permuted or cast, without a name of its own; None for any other value."""
     match expr:
         case Access(tensor=name) if ctx.program.tensor(name).space != "chip":
             barrier(ctx, expr)

@@ -1,17 +1,17 @@
 """Loads and stores, and the masks that keep them inside their tensors.
 
-An access becomes `base + vector[:, None] * stride + ...`: its scalar part is in a named base pointer, each slice
-is a named index vector.  Strides are those of contiguous tensors, folded to constants.  A mask is there only where a
-slice can leave its tensor, or where padding added lanes.
+An access becomes `base + vector[:, None] * stride + ...`: its scalar part is a named base pointer, and each slice is
+a named index vector.  Strides are those of contiguous tensors, folded to constants.  There is a mask only if a slice
+can leave its tensor, or if padding added lanes.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from neptune_lab.htile.nodes import Access, Index, NewAxis, Slice
+from neptune_lab.htile.nodes import Access, Index, Slice
 from neptune_lab.htile.shapes import shape_of_access
-from neptune_lab.htile.walk import region, simplify
+from neptune_lab.htile.walk import region, simplify, tile_dims
 from neptune_lab.htile_to_triton.addresses import inside, numbered, pointer, subscript, vector
 from neptune_lab.htile_to_triton.context import AND, ATOM, COMPARE, Context
 from neptune_lab.htile_to_triton.descriptors import descriptor
@@ -22,13 +22,12 @@ Condition: TypeAlias = tuple[str, int]  # text and its precedence
 
 
 def mask(ctx: Context, access: Access, order: tuple[int, ...]) -> list[Condition]:
-    """The conditions under which the elements of `access` exist; none where all of them do."""
+    """The conditions under which the elements of `access` exist; empty if all of them do."""
     tensor = ctx.program.tensor(access.tensor)
     rank = len(shape_of_access(access))
     tile_dim = {n: dim for n, (dim, _, _) in numbered(access, tensor).items()}
     conditions: list[Condition] = []
-    indices = [index for index in access.index if not isinstance(index, NewAxis)]
-    for n, (index, size) in enumerate(zip(indices, tensor.shape, strict=True)):
+    for n, (index, size) in enumerate(zip(region(access), tensor.shape, strict=True)):
         if isinstance(index, Slice) and index.extent > 1:
             conditions += _slice_conditions(ctx, index, size, subscript(rank, order.index(tile_dim[n])))
             continue
@@ -57,7 +56,7 @@ def _slice_conditions(ctx: Context, index: Slice, size: int, place: str) -> list
 
 
 def conjunction(conditions: list[Condition]) -> str:
-    """The conditions joined by `&`, each in brackets where Python needs them."""
+    """The conditions joined by `&`, each in brackets if Python needs them."""
     if len(conditions) == 1:
         return conditions[0][0]
     return " & ".join(text if level >= AND else f"({text})" for text, level in conditions)
@@ -66,9 +65,9 @@ def conjunction(conditions: list[Condition]) -> str:
 def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
     """The load of a global access, its dimensions in `order`; elements that do not exist read as 0."""
     if ctx.options.loads != "pointers" and access.tensor not in ctx.written:
-        found = descriptor(ctx, access)
-        if found is not None:
-            name, at = found
+        described = descriptor(ctx, access)
+        if described is not None:
+            name, at = described
             tile = call(f"{name}.load", at)
             return tile if order == (0, 1) else call("tl.trans", tile)
     conditions = mask(ctx, access, order)
@@ -79,34 +78,34 @@ def load(ctx: Context, access: Access, order: tuple[int, ...]) -> Doc:
     return call("tl.load", *args)
 
 
-def loaded(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
-    """A tile that holds a global access: loaded by a line of its own, once in a scope if read-only."""
-    kept = [isinstance(i, Slice) for i in access.index if isinstance(i, Slice | NewAxis)]
+def load_once(ctx: Context, access: Access, order: tuple[int, ...]) -> str:
+    """The name of a tile that holds a global access: a line of its own loads it, once per scope if it is read-only."""
+    kept = [isinstance(dim, Slice) for dim in tile_dims(access.index)]
     if any(kept) and not all(kept):
-        # The tile without its `NewAxis`es: whoever reads it in another place has it already.
+        # The tile is loaded without `NewAxis`, so that reads with different ones share the load.
         own = tuple(sum(kept[:dim]) for dim in order if kept[dim])
-        name = loaded(ctx, Access(access.tensor, region(access)), own)
+        name = load_once(ctx, Access(access.tensor, region(access)), own)
         return f"{name}{subscript(len(order), *(n for n, dim in enumerate(order) if kept[dim]))}"
-    doc = load(ctx, access, order)  # also where the tile is there already: it links the lines to this node
+    doc = load(ctx, access, order)  # even if the tile is loaded already: this links the lines to the current node
     read_only = access.tensor not in ctx.written
-    key = ("load", access.tensor, _anonymous(access), order)
-    found = ctx.scope.lookup(key) if read_only else None
-    if found is None:
+    key = ("load", access.tensor, _without_axes(access), order)
+    loaded = ctx.scope.lookup(key) if read_only else None
+    if loaded is None:
         barrier(ctx, access)
         name = ctx.name_for(key[:2], access.tensor, ctx.scope)
-        found = (name, ctx.line(seq(f"{name} = ", doc)))
+        loaded = (name, ctx.line(seq(f"{name} = ", doc)))
         if read_only:
-            ctx.scope.known[key] = found
-    found[1].used_by(ctx.node)
-    return found[0]
+            ctx.scope.known[key] = loaded
+    loaded[1].used_by(ctx.node)
+    return loaded[0]
 
 
-def _anonymous(access: Access) -> tuple[Index, ...]:
+def _without_axes(access: Access) -> tuple[Index, ...]:
     return tuple(Slice(simplify(i.start), i.extent, "") if isinstance(i, Slice) else i for i in access.index)
 
 
 def barrier(ctx: Context, access: Access) -> None:
-    """A read of what this kernel writes waits for the other threads of the program instance."""
+    """Before a read of a tensor that this kernel stores to: waits for the other threads of the program instance."""
     if access.tensor in ctx.written:
         ctx.line("tl.debug_barrier()")
 
@@ -114,9 +113,9 @@ def barrier(ctx: Context, access: Access) -> None:
 def store(ctx: Context, access: Access, value: Doc, extra: list[Condition]) -> Doc:
     """The store of `value` to a global access; elements that do not exist are dropped."""
     if ctx.options.loads != "pointers" and not extra:
-        found = descriptor(ctx, access)
-        if found is not None:
-            return call(f"{found[0]}.store", found[1], value)
+        described = descriptor(ctx, access)
+        if described is not None:
+            return call(f"{described[0]}.store", described[1], value)
     order = tuple(range(len(shape_of_access(access))))
     conditions = mask(ctx, access, order) + extra
     args: list[Doc] = [pointer(ctx, access, order), value]

@@ -1,12 +1,12 @@
-"""Extents that Triton's tiles can have, and the values of the lanes that padding adds.
+"""Padding of tiles to extents that Triton supports, and the values of the lanes that it adds.
 
 `tl.arange` needs a power of two and `tl.dot` at least 16 rows, columns and products; so an extent of 80 becomes 128,
 and an extent of 4 that takes part in a dot becomes 16.  The padded extent is a function of the extent alone within a
 kernel, hence tiles that broadcast against each other stay compatible.
 
-On Hopper the operands of a dot are in shared memory in rows of 32, 64 or 128 bytes, and each width has addresses of its
-own kind.  ptxas 12.8, which comes with Triton, miscompiles kernels in which a tile follows one of another width at the
-same place: attention with q and k of 64 columns and v of 16 read other rows of v.  So there all rows have one width.
+On Hopper the operands of a dot are in shared memory in rows of 32, 64 or 128 bytes, and each width has its own layout.
+ptxas 12.8, which comes with Triton, miscompiles kernels in which tiles of different widths reuse the same memory:
+attention with q and k of 64 columns and v of 16 read wrong rows of v.  So all rows have one width there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import assert_never
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.shapes import dtype_of, operation, shape_of
-from neptune_lab.htile.walk import stores, subexpressions
+from neptune_lab.htile.walk import roots, stores, subexpressions, tile_dims
 from neptune_lab.strict.dtypes import HALVES
 
 DOT_MINIMUM = 16
@@ -39,7 +39,8 @@ class Padding:
     """The padded extents of one kernel.
 
     Args:
-        one_width: whether the operands of all dots get rows of one width; not where the emitter places tiles itself.
+        one_width: whether the operands of all dots get rows of one width; not if the emitter itself places tiles in
+            shared memory.
     """
 
     def __init__(self, program: ir.Program, kernel: ir.Kernel, *, one_width: bool = True) -> None:
@@ -48,7 +49,7 @@ class Padding:
         dots = [
             expr
             for store in self._stores
-            for root in (store.value, *(() if store.mask is None else (store.mask,)))
+            for root in roots(store)
             for expr in subexpressions(root)
             if isinstance(expr, ir.Dot) and 1 not in self.dot_extents(expr)
         ]
@@ -58,7 +59,7 @@ class Padding:
             self._least = self._of_one_width(dots)
 
     def _of_one_width(self, dots: Sequence[ir.Dot]) -> Mapping[int, int]:
-        """What the contiguous extents of the dots' operands are padded to at least, so that all rows are as wide."""
+        """The least padded size of each contiguous extent of the dots' operands, so that all rows have one width."""
         widths: dict[int, int] = {}
         for dot in dots:
             if self.extent(self.dot_extents(dot)[0]) < _FROM_SHARED:
@@ -74,7 +75,7 @@ class Padding:
         """The extent of a dot's operand that is contiguous in memory; None for one that stays in registers.
 
         Args:
-            computed: the result for what is no load, but its last extent then: it goes through shared memory.
+            computed: whether an operand that is not a load is in shared memory too, with its last extent contiguous.
         """
         match operand:
             case ir.Permute(arg=arg) | ir.Cast(arg=arg):
@@ -104,11 +105,11 @@ class Padding:
         return tuple(self.extent(extent) for extent in shape)
 
     def is_padded(self, extent: int) -> bool:
-        """Whether a dimension of that extent has lanes without elements."""
+        """Whether a dimension of that extent has padded lanes."""
         return self.extent(extent) != extent
 
     def zero_filled(self, expr: ir.TileExpr, dim: int) -> bool:
-        """Whether the padded lanes of dimension `dim` of `expr` surely hold 0; False where that is not known."""
+        """Whether the padded lanes of dimension `dim` of `expr` are proven to hold 0."""
         return self._zero(expr, dim, frozenset())
 
     def _zero(self, expr: ir.TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
@@ -141,7 +142,7 @@ class Padding:
         return isinstance(arg, ir.Literal) and (arg.value == 0 or (op == "mul" and math.isfinite(arg.value)))
 
     def _zero_access(self, access: ir.Access, name: str, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
-        dims = [index for index in access.index if isinstance(index, ir.Slice | ir.NewAxis)]
+        dims = tile_dims(access.index)
         if isinstance(dims[dim], ir.NewAxis) or not self.is_padded(shape_of(access, self._program)[dim]):
             return False
         if self._program.tensor(name).space != "chip":

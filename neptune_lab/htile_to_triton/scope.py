@@ -1,4 +1,4 @@
-"""Names and scopes of one emitted kernel: each definition is placed in the widest possible scope."""
+"""Names and scopes of one emitted kernel: each definition is placed in the outermost possible scope."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RESERVED = frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"tl", "triton
 
 
 class UniqueNames:
-    """Hands out identifiers that collide neither with Python, nor with Triton, nor with each other.
+    """Makes identifiers that differ from Python's and Triton's names and from each other.
 
     >>> names = UniqueNames()
     >>> names.fresh("max"), names.fresh("q"), names.fresh("q")
@@ -23,7 +23,7 @@ class UniqueNames:
         self._taken = set(RESERVED) | set(taken)
 
     def fresh(self, wanted: str) -> str:
-        """`wanted`, or the nearest name to it that is free."""
+        """`wanted`, or a similar name if it is taken or not an identifier."""
         base = re.sub(r"\W", "_", wanted)
         base = f"_{base}" if base[:1].isdigit() or not base else base
         base = f"{base}_" if base in RESERVED else base
@@ -37,7 +37,15 @@ class UniqueNames:
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """One statement before it has a line number; `nodes` keeps its order (a dict used as an ordered set)."""
+    """One statement without a line number yet.
+
+    Args:
+        lines: its text.
+        origin: the loop-IR block that it comes from.
+        nodes: ids of the HTile nodes that use it (a dict used as an ordered set); empty: it is not emitted.
+        needs: definitions that it reads.
+        is_comment: whether it is a comment.
+    """
 
     lines: list[str]
     origin: str
@@ -46,7 +54,7 @@ class Draft:
     is_comment: bool = False
 
     def used_by(self, node: str) -> None:
-        """Link this line, and those that it reads, to an HTile node."""
+        """Links this statement, and the definitions that it reads, to an HTile node."""
         if node not in self.nodes:
             self.nodes[node] = None
             for draft in self.needs:
@@ -55,7 +63,16 @@ class Draft:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """The body of a kernel or of a loop: definitions hoisted to its top, then its statements."""
+    """The body of a kernel or of a loop.
+
+    Args:
+        parent: the scope around it.
+        binds: the variables that it binds.
+        prelude: definitions at its top.
+        body: its statements.
+        header: the loop's first line; None for a kernel.
+        known: the name and the line of each definition, by key.
+    """
 
     parent: Scope | None
     binds: frozenset[str]
@@ -72,7 +89,7 @@ class Scope:
             scope = scope.parent
 
     def lookup(self, key: Hashable) -> tuple[str, Draft] | None:
-        """What `key` was defined as, here or around."""
+        """The name and the line of the definition `key`, here or in a scope around."""
         return next((scope.known[key] for scope in self.chain() if key in scope.known), None)
 
     def widest(self, names: frozenset[str]) -> Scope:
@@ -83,11 +100,11 @@ class Scope:
         raise AssertionError("a scope chain ends at its root")
 
     def is_related(self, other: Scope) -> bool:
-        """Whether one of the two scopes holds the other."""
+        """Whether one of the two scopes contains the other."""
         return any(s is other for s in self.chain()) or any(s is self for s in other.chain())
 
     def drafts(self, indent: str) -> Iterator[tuple[str, Draft]]:
-        """Every statement in order with its indentation; definitions that nothing uses are left out."""
+        """Every statement in order with its indentation, without unused definitions."""
         for item in [*self.prelude, *self.body]:
             if isinstance(item, Scope):
                 assert item.header is not None

@@ -1,4 +1,4 @@
-"""What the emitter returns: the module's text and, line by line, where each line came from."""
+"""An emitted module: its text, and the origin of each line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class SourceLine:
 
     Args:
         kernel: name of the kernel function that the line belongs to, or that it launches or allocates for.
-        number: line number in `TritonSource.text`, from 1.
-        text: the line as it is there.
+        number: line number in `EmittedModule.text`, from 1.
+        text: the line.
         node_ids: the HTile nodes that the line belongs to; a shared index or base pointer names every user.
         origin: the loop-IR block of the first of these nodes.
     """
@@ -35,8 +35,8 @@ class KernelSource:
         text: the function's source, decorator included.
         grid: number of program instances along each axis.
         arguments: tensors in the order in which the launcher passes them.
-        descriptors: tensor descriptors that the launcher makes and passes behind them.
-        num_warps, num_stages: launch options, None for Triton's defaults.
+        descriptors: tensor descriptors that the launcher makes and passes after them.
+        num_warps, num_stages: launch options; None: Triton's defaults.
         language: "triton" or "gluon".
     """
 
@@ -51,16 +51,16 @@ class KernelSource:
 
 
 @dataclass(frozen=True, slots=True)
-class TritonSource:
-    """A module that needs torch and Triton only.
+class EmittedModule:
+    """An emitted module of Triton and Gluon kernels; it needs torch and Triton only.
 
     Args:
         name: name of the program.
         entry: the plain Python function in it that takes the inputs and returns the outputs.
         text: the whole module.
         kernels: its kernels in launch order.
-        lines: provenance of every line that computes, in the order of the text.
-        notes: what the emitter could not do as it was asked, a sentence each.
+        lines: origin of every line that computes, in the order of the text.
+        notes: deviations from the options, one sentence each.
     """
 
     name: str

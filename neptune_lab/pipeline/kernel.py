@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.files import write_text
 from neptune_lab.htile import outline, printer
 from neptune_lab.htile.nodes import Program as TileProgram
-from neptune_lab.htile_to_triton import TritonSource
+from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
@@ -44,7 +44,7 @@ class Kernel:
     schedule: Schedule
     translated: TileProgram
     passes: tuple[record.Applied, ...]
-    triton: TritonSource
+    triton: EmittedModule
     validated: Validated | None = None
 
     @property

@@ -11,7 +11,7 @@ from neptune_lab.htile.nodes import For
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.nodes import Stmt as TileStmt
 from neptune_lab.htile.printer import print_program
-from neptune_lab.htile_to_triton import TritonSource
+from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir import render, tree
 from neptune_lab.loop_ir.dataflow import Edge, Node, graph
 from neptune_lab.loop_ir.nodes import Program
@@ -203,7 +203,7 @@ def kernel_record(
     program: Program,
     translated: TileProgram,
     passes: tuple[Applied, ...],
-    source: TritonSource,
+    source: EmittedModule,
 ) -> record.KernelRecord:
     """HTile before and after each pass, and Triton with its links."""
     origins = {b.name: b.origin for b in tree.blocks(program)}

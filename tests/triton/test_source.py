@@ -26,7 +26,7 @@ from neptune_lab.htile.nodes import (
     Tensor,
 )
 from neptune_lab.htile_passes import run
-from neptune_lab.htile_to_triton import TritonSource, emit
+from neptune_lab.htile_to_triton import EmittedModule, emit
 
 
 def one_kernel(tensors: tuple[Tensor, ...], *body: Stmt, grid: tuple[GridAxis, ...] = (), name: str = "p") -> Program:
@@ -68,7 +68,7 @@ def test_every_computing_line_is_linked(name):
     assert not {n for n in computing_lines(source) if n not in linked}
 
 
-def computing_lines(source: TritonSource) -> set[int]:
+def computing_lines(source: EmittedModule) -> set[int]:
     """Lines of statements inside functions, by Python's own parser: docstrings and `return out` compute nothing."""
     lines: set[int] = set()
     for function in ast.parse(source.text).body:

@@ -14,7 +14,7 @@ import numpy as np
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.walk import evaluate, names_of_access, region, stores
-from neptune_lab.htile_to_triton import TritonSource
+from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.pipeline.bisect.observed import Observed, TileWrite
 from neptune_lab.pipeline.validate import triton_numpy
 
@@ -29,7 +29,7 @@ class _Assignment:
 
 
 def observe_triton(
-    source: TritonSource,
+    source: EmittedModule,
     tiles: ir.Program,
     inputs: Mapping[str, np.ndarray],
     dtypes: Mapping[str, str],
@@ -86,7 +86,7 @@ def observe_triton(
     return Observed.of(writes, shapes)
 
 
-def _assignments(source: TritonSource, tiles: ir.Program) -> dict[int, _Assignment]:
+def _assignments(source: EmittedModule, tiles: ir.Program) -> dict[int, _Assignment]:
     """Line -> the assignment that the line is part of, of those that are an HTile store into a tile on chip."""
     by_node = {s.node_id: s for kernel in tiles.kernels for s in stores(kernel.body)}
     nodes = {line.number: line.node_ids for line in source.lines}

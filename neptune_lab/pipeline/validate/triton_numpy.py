@@ -17,7 +17,7 @@ import numpy as np
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile.interpret import round_to_bfloat16
-from neptune_lab.htile_to_triton import TritonSource
+from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.scalar_ops import NUMPY, rows
 
 Arrays = dict[str, np.ndarray]
@@ -330,7 +330,7 @@ def _code(text: str, name: str) -> CodeType:
 
 
 def run(
-    source: TritonSource, inputs: Mapping[str, np.ndarray], dtypes: Mapping[str, str], order: tuple[str, ...]
+    source: EmittedModule, inputs: Mapping[str, np.ndarray], dtypes: Mapping[str, str], order: tuple[str, ...]
 ) -> tuple[np.ndarray, ...]:
     """The outputs of the module's entry, a tuple of arrays.
 
@@ -347,7 +347,7 @@ def run(
 
 
 def run_sets(
-    source: TritonSource, sets: Sequence[Mapping[str, np.ndarray]], dtypes: Mapping[str, str], order: tuple[str, ...]
+    source: EmittedModule, sets: Sequence[Mapping[str, np.ndarray]], dtypes: Mapping[str, str], order: tuple[str, ...]
 ) -> tuple[np.ndarray, ...]:
     """As `run`, for several sets of inputs at once; the first axis of every output is the set.
 
