@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import networkx as nx
 import numpy as np
 
 from neptune_lab.loop_ir import tree
@@ -131,7 +132,7 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
         case Op(name, args):
             return _rule(name, [of(a) for a in args])
         case Load(buffer, _) | Previous(buffer, _, _):
-            return _of_buffer(program, buffer, around)
+            return _of_buffer(program, buffer, around & _sources(program)[buffer])
     return _ANY
 
 
@@ -141,7 +142,19 @@ def _known(values: ValueRange) -> ValueRange:
     return ValueRange(-_INF if math.isnan(low) else low, _INF if math.isnan(high) else high)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
+def _sources(program: Program) -> dict[str, frozenset[str]]:
+    """For each buffer, those that its values depend on, itself among them.
+
+    Only these can be met again while its range is computed, so that a range is computed once however many paths of a
+    chain of stages lead to it.
+    """
+    reads = nx.DiGraph((b.writes, read.buffer) for b in tree.blocks(program) for read in loads(b.body.value))
+    reads.add_nodes_from(buffer.name for buffer in program.buffers)
+    return {name: frozenset(nx.descendants(reads, name)) | {name} for name in reads}
+
+
+@lru_cache(maxsize=4096)
 def _of_buffer(program: Program, buffer: str, around: frozenset[str]) -> ValueRange:
     reducer, term = _folded(program, buffer)
     if term is None or buffer in around:

@@ -10,6 +10,7 @@ import pytest
 import small_operators as small
 from tvm import te, tirx
 
+from neptune_lab.loop_ir import sign
 from neptune_lab.loop_ir.nodes import Const, Load, Op, Var, loads
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.roles import Role
@@ -157,3 +158,19 @@ def test_ends_that_are_no_number_are_none():
     nothing = Const(-INF, "float32")
     assert range_of(program, Op("sub", (nothing, nothing))) == ValueRange()
     assert may_be_infinite(program, Op("add", (nothing, Op("neg", (nothing,)))), -1)
+
+
+def test_the_range_of_a_stage_is_computed_once_in_a_chain():
+    """Each link reads the one before it three times: 3 ** 30 paths lead from the last to the first."""
+    links = 30
+
+    def link(n: int, x: Any) -> Any:
+        return te.compute((3, 5), lambda i, j: x[i, j] * te.tanh(x[i, j]) - x[i, j], name=f"x{n}")
+
+    stages = [te.placeholder((3, 5), "float32", name="x")]
+    for n in range(links):
+        stages.append(link(n, stages[-1]))
+    program = from_te("chain", stages[:1], stages[-1:])
+    sign._of_buffer.cache_clear()
+    assert range_of(program, Load(f"x{links - 1}", (Var("i"), Var("j")))) == ValueRange()
+    assert sign._of_buffer.cache_info().misses <= links + 1
