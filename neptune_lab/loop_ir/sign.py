@@ -28,6 +28,7 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Var,
     bound_loops,
+    loads,
     reads_buffer,
     substitute,
 )
