@@ -161,8 +161,8 @@ def test_ends_that_are_no_number_are_none():
 
 
 def test_the_range_of_a_stage_is_computed_once_in_a_chain():
-    """Each link has a stage that reads the one before it: 2 ** 20 paths lead from the last link to the first."""
-    links = 20
+    """Each link has a stage that reads the one before it: 2 ** 10 paths lead from the last link to the first."""
+    links = 10
 
     def stage(name: str, of: Callable[[Any, Any], Any]) -> Any:
         return te.compute((3, 5), of, name=name)
