@@ -34,6 +34,10 @@ class NotYet(Exception):
     """Why an answer is not right: what was found, what was expected, without giving the answer away."""
 
 
+class StillOpen(Exception):
+    """What to do, if the answer is not filled in yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What an exercise says to an answer. True where it is right.
@@ -86,6 +90,8 @@ class Exercise:
             return Verdict("open", self.title, "replace `None` by your answer and run this cell again", self.hints)
         try:
             return Verdict("right", self.title, self.judge(*answer))
+        except StillOpen as what:
+            return Verdict("open", self.title, str(what), self.hints)
         except NotYet as why:
             return Verdict("wrong", self.title, str(why), self.hints)
         except NeptuneError as error:
