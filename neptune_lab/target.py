@@ -69,6 +69,51 @@ _HELP = (
     "without a target, code is for the GPU here"
 )
 
+class MemoryLevel(NamedTuple):
+    """One level of a GPU's memory.
+
+    Args:
+        name: "registers", "shared memory", "L2 cache" or "global memory".
+        shared: whether the whole GPU shares it; False: each multiprocessor has its own.
+        bytes: its size; None if it is not published. Of shared memory, what one block can have.
+        gbps: its rate on the whole GPU, in 10**9 bytes a second; None if it is neither published nor measured.
+    """
+
+    name: str
+    shared: bool
+    bytes: int | None
+    gbps: float | None
+
+
+class _Memory(NamedTuple):
+    """Figures of memory beyond those of `_Sheet`: bytes, MHz, 10**9 bytes a second."""
+
+    registers: int
+    clock_mhz: int
+    l2: int | None
+    capacity: int
+    l2_gbps: float | None = None
+
+
+# Sources.  Registers of NVIDIA's: CUDA C++ Programming Guide, the same table, 64 Ki of 4 bytes per multiprocessor.  Clocks:
+# those to which the sheet's rate of products belongs.  L2 of the H200 and the B200: as the driver says.  The H200's rate of
+# L2 was measured: a kernel that reads 32 MB again and again, past the first-level cache.
+_MEMORIES: Mapping[str, _Memory] = MappingProxyType(
+    {
+        "a100": _Memory(256 * 1024, 1410, 40 << 20, 80 * 10**9),
+        "h100": _Memory(256 * 1024, 1830, 50 << 20, 80 * 10**9),
+        "h200": _Memory(256 * 1024, 1830, 60 << 20, 141 * 10**9, 8700.0),
+        "b200": _Memory(256 * 1024, 1856, 126 << 20, 180 * 10**9),
+        "l40s": _Memory(256 * 1024, 2520, None, 48 * 10**9),
+        "rtx 4090": _Memory(256 * 1024, 2520, 72 << 20, 24 * 10**9),
+        # "AMD CDNA 3 Architecture": 512 KiB of vector registers per compute unit, 4 MiB of L2 on each of 8 dies.
+        "mi300x": _Memory(512 * 1024, 2100, 32 << 20, 192 * 10**9),
+    }
+)
+# What shared memory delivers per multiprocessor and clock: 32 banks of 4 bytes (CUDA C++ Programming Guide; "AMD CDNA 3
+# Architecture" likewise).
+_SHARED_BYTES_PER_CLOCK = 128
+
 # What no known GPU has more of, in one block: tiles that need more fit nowhere.
 MOST_SHARED_MEMORY = max(gpu.shared_memory for gpu in _GPUS.values())
 # The whole chip of Hopper ("NVIDIA H100 Tensor Core GPU Architecture", table 3); no product has all of them enabled.
@@ -180,6 +225,24 @@ class Target:
         if self.tflops is None or self.gbps is None:
             return None
         return Ceiling(self.name.upper(), self.tflops, self.gbps, "the vendor's datasheet, dense fp16, no sparsity")
+
+    @property
+    def memory_levels(self) -> tuple[MemoryLevel, ...]:
+        """The GPU's memories, from the fastest to the largest; empty if only the kind of GPU is known.
+
+        >>> [level.name for level in Target("h200").memory_levels]
+        ['registers', 'shared memory', 'L2 cache', 'global memory']
+        """
+        memory = _MEMORIES.get(self.name)
+        if memory is None:
+            return ()
+        shared_gbps = _SHARED_BYTES_PER_CLOCK * self.sm_count * memory.clock_mhz / 1e3
+        return (
+            MemoryLevel("registers", False, memory.registers, None),
+            MemoryLevel("shared memory", False, self.shared_memory, shared_gbps),
+            MemoryLevel("L2 cache", True, memory.l2, memory.l2_gbps),
+            MemoryLevel("global memory", True, memory.capacity, self.gbps),
+        )
 
     @property
     def descriptors(self) -> bool:

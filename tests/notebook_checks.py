@@ -6,14 +6,16 @@ A test file a notebook, so that they run side by side:
         name = "00_tour"
 
 `pytest tests/notebooks --update-golden` runs the notebooks and writes their outputs, without times or machine names,
-and draws every plotly figure as SVG beside it, since GitHub shows no other form.
+and draws every plotly figure as SVG and PNG beside it, since GitHub shows no other forms.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import platform
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +29,7 @@ from neptune_lab.files import write_text
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 PLOTLY = "application/vnd.plotly.v1+json"
-SVG = "image/svg+xml"
+SVG, PNG = "image/svg+xml", "image/png"
 CODE_IN_ANSWER = re.compile(r"```python\n(.*?)```", re.DOTALL)
 VERDICTS = {"✓": "right", "✗": "wrong", "○": "open"}
 # Absolute times, which mean nothing without their device.
@@ -93,9 +95,26 @@ def texts(cell: Any) -> str:
         str(form)
         for out in cell.get("outputs", ())
         for mime, form in sorted(out.get("data", {}).items())
-        if mime not in (SVG, PLOTLY)  # another version of graphviz or plotly draws a little differently
+        if mime not in (SVG, PNG, PLOTLY)  # another version of graphviz or plotly draws a little differently
     ]
     return "\n".join([printed, *shown])
+
+
+# Words of prose that a reader takes in per minute, and minutes for a cell and for what it shows: with these, notebooks 00 to
+# 02 take as long as a reader of their first edition took (20, 32 and 44 minutes).
+WORDS_A_MINUTE, MINUTES_A_CELL = 130, 0.4
+
+
+def reading_minutes(cells: Iterable[Any]) -> float:
+    """How long cells take to read: prose by its words without code and addresses, and a moment for each cell of code."""
+    words, code = 0, 0
+    for cell in cells:
+        if cell.cell_type == "code":
+            code += 1
+        elif not tagged(cell, "answer"):
+            text = re.sub(r"```.*?```", "", cell.source, flags=re.DOTALL)
+            words += len(re.sub(r"\]\([^)]*\)|<[^>]*>", "]", text).split())
+    return words / WORDS_A_MINUTE + code * MINUTES_A_CELL
 
 
 # Between releases the version names the commit, so it is another one after every commit.
@@ -116,18 +135,19 @@ def shown_by(notebook: Any, source: str) -> str:
 
 
 def drawn(output: Any, before: Any | None) -> None:
-    """Puts an SVG beside a plotly figure: that of `before`, the committed output, where the figure is the same."""
+    """Puts drawings beside a plotly figure: those of `before`, the committed output, if the figure is the same."""
     import plotly.graph_objects as go
 
     data = output.get("data", {})
     if PLOTLY not in data:
         return
-    if before is not None and before.get("data", {}).get(PLOTLY) == data[PLOTLY] and SVG in before["data"]:
-        data[SVG] = before["data"][SVG]
+    if before is not None and before.get("data", {}).get(PLOTLY) == data[PLOTLY] and {SVG, PNG} <= set(before["data"]):
+        data.update({form: before["data"][form] for form in (SVG, PNG)})
         return
     figure = go.Figure(data[PLOTLY]).update_layout(template="none")  # as JupyterLab draws it
     width, height = figure.layout.width or 800, figure.layout.height or 420
     data[SVG] = figure.to_image("svg", width=width, height=height).decode()
+    data[PNG] = base64.b64encode(figure.to_image("png", width=width, height=height)).decode()
 
 
 def write_clean(path: Path, cells: list[Any]) -> None:
@@ -221,6 +241,7 @@ class EveryNotebook:
     def test_figures_need_no_kernel(self):
         for cell in read(self.path).cells:
             for out in cell.get("outputs", ()):
+                assert (SVG in out.get("data", {})) == (PNG in out.get("data", {})), f"SVG and PNG:\n{cell.source}"
                 if PLOTLY in out.get("data", {}):
                     assert SVG in out.data, f"no drawing beside the figure (make notebooks):\n{cell.source}"
                     assert out.data["text/plain"].strip(), f"no words beside the figure:\n{cell.source}"

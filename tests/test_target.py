@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import pickle
 import re
 import subprocess
@@ -47,6 +48,26 @@ def test_known_gpus_are_whole(name):
     assert target == Target(name) == pickle.loads(pickle.dumps(target)) == replace(target)
     assert hash(target) == hash(Target(name))
     assert str(target) == name
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_memory_is_larger_and_slower_from_level_to_level(name):
+    target = Target(name)
+    registers, shared, l2, memory = target.memory_levels
+    assert (shared.bytes, memory.gbps) == (target.shared_memory, target.gbps)
+    sizes = [level.bytes * (1 if level.shared else target.sm_count) for level in (shared, l2, memory) if level.bytes]
+    assert sizes[-1] == max(sizes)
+    assert registers.bytes > shared.bytes
+    rates = [level.gbps for level in (shared, l2, memory) if level.gbps]
+    assert rates == sorted(rates, reverse=True)
+    # Two operations for each of the products of float16 that a multiprocessor makes in a clock: a power of two.
+    for figure in (shared.gbps / target.sm_count / 128,):  # the clock, in GHz
+        per_clock = target.tflops * 1e3 / target.sm_count / figure
+        assert abs(per_clock / 2 ** round(math.log2(per_clock)) - 1) < 0.03
+
+
+def test_kinds_of_gpus_have_no_memory_sizes():
+    assert Target().memory_levels == Target("cuda", (9, 0)).memory_levels == ()
 
 
 def test_figures_of_the_h200():

@@ -42,12 +42,13 @@ def _anchor(title: str) -> str:
 
 
 def without_scripts(text: str) -> str:
-    """A notebook whose figures are drawings only: what needs plotly's script goes where an SVG is beside it."""
+    """A notebook whose figures are SVG only: without the forms for plotly's script and for GitHub."""
     found = json.loads(text)
     for cell in found["cells"]:
         for output in cell.get("outputs", ()):
             if "image/svg+xml" in output.get("data", {}):
-                output["data"].pop("application/vnd.plotly.v1+json", None)
+                for form in ("application/vnd.plotly.v1+json", "image/png"):
+                    output["data"].pop(form, None)
     return json.dumps(found, ensure_ascii=False, indent=1)
 
 

@@ -81,14 +81,15 @@ def work(definition: Program, scheduled: Program | None = None) -> Work:
     for block in blocks:
         runs = prod(i.extent for i in block.iters)
         flops += runs * _operations(block.body.value) * (share if masked and runs >= masked else 1.0)
-    traffic = sum(_bytes(definition, name) for name in definition.params)
+    traffic = sum(buffer_bytes(definition, name) for name in definition.params)
     if scheduled is not None:
         between = [b.name for b in scheduled.buffers if b.scope == "global" and b.name not in scheduled.params]
-        traffic += 2 * sum(_bytes(scheduled, name) for name in between)
+        traffic += 2 * sum(buffer_bytes(scheduled, name) for name in between)
     return Work(flops, float(traffic), share)
 
 
-def _bytes(program: Program, name: str) -> int:
+def buffer_bytes(program: Program, name: str) -> int:
+    """Bytes of a buffer of the program."""
     buffer = program.buffer(name)
     bits = "".join(c for c in buffer.dtype if c.isdigit()) or "8"
     return prod(buffer.shape) * int(bits) // 8

@@ -29,33 +29,27 @@ def test_unlucky_rows_are_told_why(row: object, why: str):
     assert why in verdict.text
 
 
-def test_right_masks():
-    assert exercises.sinks(lambda b, h, q, kv: (q >= kv) & ((q - kv < 8) | (kv < 2)))
-    # The same by other means: what is not seen is taken away.
-    assert exercises.sinks(lambda b, h, q, kv: ~((kv > q) | ((kv + 8 <= q) & (kv >= 2))))
+def test_right_growth():
+    assert exercises.growth([4, 2])
+    assert exercises.growth((3.97, 2.0))
 
 
 @pytest.mark.parametrize(
-    ("mask_mod", "why"),
+    ("answer", "why"),
     [
-        (lambda b, h, q, kv: (kv < 2) | ((q >= kv) & (q - kv < 8)), "query 0 sees key 1, which comes after it"),
-        (lambda b, h, q, kv: (q - kv < 8) | (kv < 2), "query 0 sees key 1, which comes after it"),
-        (lambda b, h, q, kv: (q >= kv) & (q - kv < 8), "query 8 does not see key 0, one of the first two"),
-        (lambda b, h, q, kv: (q >= kv) & ((q - kv <= 8) | (kv < 2)), "query 10 sees key 2, which is 8 positions"),
-        (lambda b, h, q, kv: (q >= kv) & ((q - kv < 7) | (kv < 2)), "query 9 does not see key 2, 7 positions before"),
-        (lambda b, h, q, kv: (q >= kv) & ((q - kv < 8) | (kv <= 2)), "query 10 sees key 2"),
-        (lambda b, h, q, kv: (q > kv) & ((q - kv < 8) | (kv < 2)), "query 0 does not see key 0, one of the first"),
-        (lambda b, h, q, kv: q >= kv and q - kv < 8, "write `&`"),
-        (lambda b, h, q, kv: q < kv - 999, "query 0 does not see key 0"),
-        (lambda q, kv: q >= kv, "expected a function of (b, h, q, kv)"),
-        (3, "expected a function"),
+        ([2, 2], "the definition's traffic does not grow by 2"),
+        ([4, 4], "the kernel's traffic does not grow by 4"),
+        ([2, 4], "exchanged"),
+        ([8, 2], "does not grow by 8"),
+        ([4], "expected 2 numbers"),
+        ("4, 2", "expected 2 numbers"),
     ],
 )
-def test_wrong_masks_are_told_which_pair(mask_mod: object, why: str):
-    verdict = exercises.sinks(mask_mod)
+def test_wrong_growth_is_told_why(answer: object, why: str):
+    verdict = exercises.growth(answer)
     assert verdict.state == "wrong"
     assert why in verdict.text
 
 
 def test_open():
-    assert exercises.lucky_row(None).state == exercises.sinks(None).state == "open"
+    assert exercises.lucky_row(None).state == exercises.growth(None).state == "open"

@@ -197,3 +197,38 @@ def test_wrong_definitions_are_told_why(define: Any, why: str):
 def test_open():
     asked = (exercises.fewer_tiles, exercises.late_row, exercises.minimum_repair, exercises.valley)
     assert {ask(None).state for ask in asked} == {"open"}
+
+
+# -- a window with sinks ---------------------------------------------------------------------------------------
+
+
+def test_right_sinks():
+    assert exercises.sinks(lambda b, h, q, kv: (q >= kv) & ((q - kv < 8) | (kv < 2)))
+    # The same by other means: what is not seen is taken away.
+    assert exercises.sinks(lambda b, h, q, kv: ~((kv > q) | ((kv + 8 <= q) & (kv >= 2))))
+
+
+@pytest.mark.parametrize(
+    ("mask_mod", "why"),
+    [
+        (lambda b, h, q, kv: (kv < 2) | ((q >= kv) & (q - kv < 8)), "query 0 sees key 1, which comes after it"),
+        (lambda b, h, q, kv: (q - kv < 8) | (kv < 2), "query 0 sees key 1, which comes after it"),
+        (lambda b, h, q, kv: (q >= kv) & (q - kv < 8), "query 8 does not see key 0, one of the first two"),
+        (lambda b, h, q, kv: (q >= kv) & ((q - kv <= 8) | (kv < 2)), "query 10 sees key 2, which is 8 positions"),
+        (lambda b, h, q, kv: (q >= kv) & ((q - kv < 7) | (kv < 2)), "query 9 does not see key 2, 7 positions before"),
+        (lambda b, h, q, kv: (q >= kv) & ((q - kv < 8) | (kv <= 2)), "query 10 sees key 2"),
+        (lambda b, h, q, kv: (q > kv) & ((q - kv < 8) | (kv < 2)), "query 0 does not see key 0, one of the first"),
+        (lambda b, h, q, kv: q >= kv and q - kv < 8, "write `&`"),
+        (lambda b, h, q, kv: q < kv - 999, "query 0 does not see key 0"),
+        (lambda q, kv: q >= kv, "expected a function of (b, h, q, kv)"),
+        (3, "expected a function"),
+    ],
+)
+def test_wrong_sinks_are_told_which_pair(mask_mod: object, why: str):
+    verdict = exercises.sinks(mask_mod)
+    assert verdict.state == "wrong"
+    assert why in verdict.text
+
+
+def test_sinks_are_open():
+    assert exercises.sinks(None).state == "open"

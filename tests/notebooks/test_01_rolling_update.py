@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from notebook_checks import PLOTLY, SVG, EveryNotebook
+from notebook_checks import NOTEBOOKS, PLOTLY, SVG, EveryNotebook, read, reading_minutes, tagged
 
 
 class TestRollingUpdate(EveryNotebook):
@@ -20,6 +20,32 @@ class TestRollingUpdate(EveryNotebook):
             assert f"{float(factor):.4g} ↻" in repaired
             assert f"{float(total):.4g} ↻" in repaired
         assert len(by_hand) == 4
+
+    def test_the_path_takes_45_minutes(self):
+        """The tour, the sections marked ▶, and the exercises marked ▶ with the minutes that they name."""
+        tour, cells = read(NOTEBOOKS / "00_tour.ipynb").cells, read(self.path).cells
+        (end,) = [n for n, cell in enumerate(tour) if "The tour ends here" in cell.source]
+        path, marked, writing = tour[: end + 1], True, 0
+        for cell in cells:
+            if found := re.match(r"## \d+\.( ▶)?", cell.source):
+                marked = bool(found[1])
+            exercise = re.match(r"\*\*▶ Exercise \d\*\* \(about (\d+) minutes\)", cell.source)
+            writing += int(exercise[1]) if exercise else 0
+            if (marked or exercise) and not tagged(cell, "exercise"):
+                path.append(cell)
+        assert 15 < writing < 25
+        assert reading_minutes(path) + writing <= 45
+
+    def test_one_loop_moves_a_quarter_of_the_bytes(self):
+        shown = self.shown_by("memory.traffic(large.program)")
+        assert "three loops move 4 times the bytes of one" in shown
+        assert re.search(r"s_max_start, s_max, s_sum.*\| inp \| xsum \|", shown)
+
+    def test_what_students_write_is_what_the_compiler_runs(self):
+        solved = [cell.source for cell in self.run.cells if "solution" in cell.metadata]
+        for name in ("writing.online(", "writing.join(", "writing.flash(", "writing.flash_schedule("):
+            assert sum(name in source for source in solved) == 1
+        assert "writing.flash_schedule(" in solved[-1]
 
     def test_ordinary_fusion_is_refused(self):
         assert "which 's_max' still folds along" in self.shown_by('reverse_compute_at("s_exp"')
@@ -68,7 +94,7 @@ class TestRollingUpdate(EveryNotebook):
         assert "1.646 ↻ ✓" in shown
 
     def test_three_rolling_updates_of_attention(self):
-        assert self.shown_by("for reduction in").strip().splitlines() == [
+        assert self.shown_by("repairs = [phase.derivation").strip().splitlines() == [
             "s_max: nothing to repair",
             "s_sum: h(t, r, r') = t*exp(s_max - s_max')",
             "acc: h(t, r, r') = t*exp(s_max - s_max')",

@@ -121,6 +121,17 @@ def four_numbers(row: Any, dtype: str = "float64") -> np.ndarray:
     return numbers
 
 
+def numbers_of(answer: Any, count: int) -> np.ndarray:
+    """An answer that is `count` numbers; NotYet if it is none."""
+    try:
+        numbers = np.asarray(answer, dtype="float64")
+    except (TypeError, ValueError):
+        raise NotYet(f"expected {count} numbers, found {answer!r}") from None
+    if numbers.shape != (count,):
+        raise NotYet(f"expected {count} numbers, found {answer!r}")
+    return numbers
+
+
 def _folded(hints: tuple[str, ...], number: int = 1) -> str:
     """The first hint, and within its fold the others: each is seen only by asking for it."""
     if number > len(hints):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neptune_widgets.course.exercise import NotYet, exercise
+from neptune_widgets.course.exercise import NotYet, exercise, numbers_of
 
 if TYPE_CHECKING:
     from neptune_lab import Schedule
@@ -28,7 +28,7 @@ ROWS, COLS, TILE = 3, 8, 4  # of the third
 )
 def factors(answer: Sequence[float]) -> str:
     """Right where the numbers are the tag table's at j = 1, 2, 3, to 1 %."""
-    given = _numbers(answer, 3)
+    given = numbers_of(answer, 3)
     right = _values(_rolled(ROW), "repair of xsum[0]")[1:]
     wrong = ~np.isclose(given, right, rtol=1e-2, atol=1e-4)
     if not wrong.any():
@@ -53,7 +53,7 @@ def factors(answer: Sequence[float]) -> str:
 )
 def accumulator(answer: Sequence[float]) -> str:
     """Right where the numbers are acc after key 0, acc after key 1 and out, of the repaired program, to 1 %."""
-    given = _numbers(answer, 3)
+    given = numbers_of(answer, 3)
     table = _attention(SCORES, VALUES)
     first, second = _values(table, "acc[0, 0, 0, 0]")[:2]
     out = _values(table, "out[0, 0, 0, 0]")[-1]
@@ -150,13 +150,3 @@ def _values(table: TagTable, label: str) -> np.ndarray:
     """A row's values, where it has any; "repair of x" is the row of the repair of x."""
     kind, name = ("repair", label.removeprefix("repair of ")) if label.startswith("repair of ") else ("value", label)
     return np.array([cell.value for cell in table.row(name, kind).cells if cell is not None], dtype="float64")
-
-
-def _numbers(answer: Any, count: int) -> np.ndarray:
-    try:
-        found = np.asarray(answer, dtype="float64")
-    except (TypeError, ValueError):
-        raise NotYet(f"expected {count} numbers, found {answer!r}") from None
-    if found.shape != (count,):
-        raise NotYet(f"expected {count} numbers, found {answer!r}")
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import json
 import re
@@ -77,8 +78,12 @@ def show_graph(graph: Graph, title: str = "") -> None:
     drawing = dot.pipe("svg").decode()
     if _scale(drawing) < _READABLE:
         dot.graph_attr["rankdir"] = "TB"
-        drawing = max(drawing, dot.pipe("svg").decode(), key=_scale)
-    display({"image/svg+xml": drawing, "text/plain": text}, raw=True)
+        if _scale(other := dot.pipe("svg").decode()) > _scale(drawing):
+            drawing = other
+        else:
+            dot.graph_attr["rankdir"] = "LR"
+    picture = base64.b64encode(dot.pipe("png")).decode()  # GitHub leaves out some outputs that are SVG only
+    display({"image/svg+xml": drawing, "image/png": picture, "text/plain": text}, raw=True)
 
 
 def _scale(svg: str) -> float:
@@ -88,7 +93,7 @@ def _scale(svg: str) -> float:
 
 
 def show_figure(figure: Any, alt: str) -> None:
-    """A plotly figure. The committed notebook holds it as SVG too (`make notebooks` draws that).
+    """A plotly figure. The committed notebook holds it as SVG and PNG too (`make notebooks` draws them).
 
     Args:
         figure: `plotly.graph_objects.Figure`, or its JSON form.

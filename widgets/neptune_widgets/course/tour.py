@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from neptune_widgets.course.exercise import NotYet, exercise, four_numbers
+from neptune_widgets.course.exercise import NotYet, exercise, four_numbers, numbers_of
 
-# Of the second exercise: positions, the window with the query itself in it, and the keys that all may see.
-SEQ, WINDOW, SINKS = 64, 8, 2
+# Positions of the second exercise, before and after they are doubled.
+LENGTHS = (4096, 8192)
 
 
 @exercise(
@@ -48,49 +47,33 @@ def lucky_row(row: Sequence[float]) -> str:
 
 
 @exercise(
-    "A window with two sinks, as a `mask_mod`",
+    "Twice as many positions",
     hints=(
-        "Take the window's mask and add the two keys with `|`, the operator for *or*.",
-        "Who may see key 1? Query 0 comes before it.",
-        "The causal condition applies to both parts: `(q >= kv) & (… | …)`.",
+        "Which tensors does the definition store in global memory, and what are their sizes in N?",
+        "A matrix of N × N numbers grows by 4 if N doubles. Which tensors does the single kernel read and write?",
     ),
 )
-def sinks(mask_mod: Callable[..., Any]) -> str:
-    """Right where the compiled kernel sees keys q - 7 to q and keys 0 and 1, none of them after q.
+def growth(answer: Sequence[float]) -> str:
+    """Right if the numbers are how the traffic of the definition and of one kernel grow, to 10 %.
 
-    All scores are 0 and the values are the identity matrix, so that the output is the mask with rows divided by
-    their sums.
+    Args:
+        answer: two factors.
     """
+    from neptune_lab.loop_schedule import Schedule
     from neptune_lab.operators import attention
-    from neptune_lab.pipeline import compile
-    from neptune_lab.runtime import call_on_arrays, load
+    from neptune_lab.pipeline.facts import buffer_bytes
+    from neptune_widgets.course.memory import total, traffic
 
-    if not callable(mask_mod):
-        raise NotYet(f"expected a function of (b, h, q, kv), found {mask_mod!r}")
-    # A query that sees nothing gives zeros.
-    options: dict[str, Any] = {"dtype": "float32", "v_head_dim": SEQ, "empty_rows": "zero"}
-    op = attention.general(1, 1, SEQ, SEQ, 16, mask_mod=mask_mod, **options)
-    zeros = np.zeros((1, 1, SEQ, 16), dtype="float32")
-    values = np.eye(SEQ, dtype="float32")[None, None]
-    (weights,) = call_on_arrays(load(compile(op).spec), (zeros, zeros, values))
-    seen = weights[0, 0] > 0
-    q, kv = np.indices((SEQ, SEQ))
-    wanted = (q >= kv) & ((q - kv < WINDOW) | (kv < SINKS))
-    if (seen == wanted).all():
-        return f"the compiled kernel lets each query see what it should, {int(seen.sum())} pairs in all"
-    raise NotYet(_wrong_pair(seen, wanted))
-
-
-def _wrong_pair(seen: np.ndarray, wanted: np.ndarray) -> str:
-    """What the mask does to a pair that tells most: of the future first, then the first query that goes wrong."""
-    q, kv = np.indices(seen.shape)
-    wrong = seen != wanted
-    if (future := wrong & (kv > q)).any():
-        wrong = future
-    i = int(np.argmax(wrong.any(axis=1)))
-    j = int(np.argmax(wrong[i]))
-    if seen[i, j]:
-        why = "which comes after it" if j > i else f"which is {i - j} positions before it"
-        return f"in the compiled kernel query {i} sees key {j}, {why}, and should not"
-    why = "one of the first two" if j < SINKS else "itself" if i == j else f"{i - j} positions before it"
-    return f"in the compiled kernel query {i} does not see key {j}, {why}, and should"
+    given = numbers_of(answer, 2)
+    programs = [Schedule(attention.causal(batch=1, heads=4, seq=n, head_dim=64)).definition for n in LENGTHS]
+    apart = [total(traffic(program)) for program in programs]
+    fused = [sum(buffer_bytes(program, name) for name in program.params) for program in programs]
+    right = np.array([apart[1] / apart[0], fused[1] / fused[0]])
+    near = np.isclose(given, right, rtol=0.1)
+    if near.all():
+        return f"from {LENGTHS[0]} to {LENGTHS[1]} positions: {right[0]:.2f} and {right[1]:.2f} times the bytes"
+    if np.isclose(given[::-1], right, rtol=0.1).all():
+        raise NotYet("these are the two factors, exchanged: first the definition, then the kernel")
+    if not near[0]:
+        raise NotYet(f"the definition's traffic does not grow by {given[0]:g}: most of it is matrices of N × N numbers")
+    raise NotYet(f"the kernel's traffic does not grow by {given[1]:g}: it reads and writes N × d numbers, no scores")

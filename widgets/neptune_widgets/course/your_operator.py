@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Of the first exercise: positions, the length of a chunk, the width of a tile, and the most tiles that may be visited.
 SEQ, CHUNK, TILE, MOST = 256, 64, 32, 21
+# Of the exercise with sinks: positions, the window with the query itself in it, and the keys that all may see.
+SINK_SEQ, SINK_WINDOW, SINKS = 64, 8, 2
 # Of the last: rows and columns, and how far from 0 the numbers of a row may lie.
 ROWS, COLS, OFFSETS = 32, 256, (0.0, 500.0, -500.0)
 # Of the second: the repair that is wrong, and the iteration at which it is to show.
@@ -250,3 +252,52 @@ def _valley_numbers(compute: Callable[[np.ndarray], np.ndarray], offset: float) 
     if np.allclose(got, right + 1, rtol=1e-3):
         raise NotYet("this is too large by one: columns are counted from 0")
     raise NotYet(f"{where} the first position is {got[0]:.4g}, right is {right[0]:.4g}")
+
+
+@exercise(
+    "A window with two sinks, as a `mask_mod`",
+    hints=(
+        "Take the window's mask and add the two keys with `|`, the operator for *or*.",
+        "Who may see key 1? Query 0 comes before it.",
+        "The causal condition applies to both parts: `(q >= kv) & (… | …)`.",
+    ),
+)
+def sinks(mask_mod: Callable[..., Any]) -> str:
+    """Right where the compiled kernel sees keys q - 7 to q and keys 0 and 1, none of them after q.
+
+    All scores are 0 and the values are the identity matrix, so that the output is the mask with rows divided by
+    their sums.
+    """
+    from neptune_lab.operators import attention
+    from neptune_lab.pipeline import compile
+    from neptune_lab.runtime import call_on_arrays, load
+
+    if not callable(mask_mod):
+        raise NotYet(f"expected a function of (b, h, q, kv), found {mask_mod!r}")
+    # A query that sees nothing gives zeros.
+    options: dict[str, Any] = {"dtype": "float32", "v_head_dim": SINK_SEQ, "empty_rows": "zero"}
+    op = attention.general(1, 1, SINK_SEQ, SINK_SEQ, 16, mask_mod=mask_mod, **options)
+    zeros = np.zeros((1, 1, SINK_SEQ, 16), dtype="float32")
+    values = np.eye(SINK_SEQ, dtype="float32")[None, None]
+    (weights,) = call_on_arrays(load(compile(op).spec), (zeros, zeros, values))
+    seen = weights[0, 0] > 0
+    q, kv = np.indices((SINK_SEQ, SINK_SEQ))
+    wanted = (q >= kv) & ((q - kv < SINK_WINDOW) | (kv < SINKS))
+    if (seen == wanted).all():
+        return f"the compiled kernel lets each query see what it should, {int(seen.sum())} pairs in all"
+    raise NotYet(_wrong_pair(seen, wanted))
+
+
+def _wrong_pair(seen: np.ndarray, wanted: np.ndarray) -> str:
+    """What the mask does to a pair that tells most: of the future first, then the first query that goes wrong."""
+    q, kv = np.indices(seen.shape)
+    wrong = seen != wanted
+    if (future := wrong & (kv > q)).any():
+        wrong = future
+    i = int(np.argmax(wrong.any(axis=1)))
+    j = int(np.argmax(wrong[i]))
+    if seen[i, j]:
+        why = "which comes after it" if j > i else f"which is {i - j} positions before it"
+        return f"in the compiled kernel query {i} sees key {j}, {why}, and should not"
+    why = "one of the first two" if j < SINKS else "itself" if i == j else f"{i - j} positions before it"
+    return f"in the compiled kernel query {i} does not see key {j}, {why}, and should"
