@@ -79,3 +79,8 @@ class TestLoopsToTiles(EveryNotebook):
         (row,) = [row for row in table(shown) if row[:2] == ["128 × 64", "3"]]
         assert f"{row[3]} bytes of shared memory" in shown
         assert table(shown)[-1][-1] == "✗"
+
+    def test_the_record_opens_without_the_compiler(self):
+        shown = self.shown_by("subprocess.run")
+        assert "loaded of tvm, sympy, triton, torch: []" in shown
+        assert "<- def:s_sum" in shown
