@@ -17,7 +17,7 @@ gc.disable()
 
 project = "neptune_lab"
 author = "the authors of neptune_lab"
-project_copyright = "Apache-2.0"
+project_copyright = "the authors of neptune_lab; Apache License 2.0"
 version = release = neptune_lab.__version__
 
 extensions = [

@@ -69,6 +69,7 @@ _HELP = (
     "without a target, code is for the GPU here"
 )
 
+
 class MemoryLevel(NamedTuple):
     """One level of a GPU's memory.
 
@@ -95,9 +96,9 @@ class _Memory(NamedTuple):
     l2_gbps: float | None = None
 
 
-# Sources.  Registers of NVIDIA's: CUDA C++ Programming Guide, the same table, 64 Ki of 4 bytes per multiprocessor.  Clocks:
-# those to which the sheet's rate of products belongs.  L2 of the H200 and the B200: as the driver says.  The H200's rate of
-# L2 was measured: a kernel that reads 32 MB again and again, past the first-level cache.
+# Sources.  Registers of NVIDIA's: CUDA C++ Programming Guide, the same table, 64 Ki of 4 bytes per multiprocessor.
+# Clocks: at these the multiprocessors reach the sheet's rate of products.  L2 of the H200 and the B200: as the driver
+# says.  The H200's rate of L2 was measured: a kernel that reads 32 MB again and again, past the first-level cache.
 _MEMORIES: Mapping[str, _Memory] = MappingProxyType(
     {
         "a100": _Memory(256 * 1024, 1410, 40 << 20, 80 * 10**9),

@@ -100,13 +100,13 @@ def texts(cell: Any) -> str:
     return "\n".join([printed, *shown])
 
 
-# Words of prose that a reader takes in per minute, and minutes for a cell and for what it shows: with these, notebooks 00 to
-# 02 take as long as a reader of their first edition took (20, 32 and 44 minutes).
+# Words of prose that a reader takes in per minute, and minutes for a cell and what it shows: with these, notebooks 00
+# to 02 take as long as a reader of their first edition took (20, 32 and 44 minutes).
 WORDS_A_MINUTE, MINUTES_A_CELL = 130, 0.4
 
 
 def reading_minutes(cells: Iterable[Any]) -> float:
-    """How long cells take to read: prose by its words without code and addresses, and a moment for each cell of code."""
+    """How long cells take to read: prose by its words, without code and addresses, and each code cell a moment."""
     words, code = 0, 0
     for cell in cells:
         if cell.cell_type == "code":

@@ -61,9 +61,9 @@ def test_memory_is_larger_and_slower_from_level_to_level(name):
     rates = [level.gbps for level in (shared, l2, memory) if level.gbps]
     assert rates == sorted(rates, reverse=True)
     # Two operations for each of the products of float16 that a multiprocessor makes in a clock: a power of two.
-    for figure in (shared.gbps / target.sm_count / 128,):  # the clock, in GHz
-        per_clock = target.tflops * 1e3 / target.sm_count / figure
-        assert abs(per_clock / 2 ** round(math.log2(per_clock)) - 1) < 0.03
+    gigahertz = shared.gbps / target.sm_count / 128
+    per_clock = target.tflops * 1e3 / target.sm_count / gigahertz
+    assert abs(per_clock / 2 ** round(math.log2(per_clock)) - 1) < 0.03
 
 
 def test_kinds_of_gpus_have_no_memory_sizes():

@@ -28,7 +28,9 @@ def test_a_nest_reads_and_writes_each_tensor_once():
 
 def test_lengths_grow_by_the_square_and_by_the_length():
     n, d, heads = 32, 8, 2
-    ((positions, pairs, numbers, apart, fused, ratio),) = length_table([attention.full(1, heads, q_len=n, kv_len=n, head_dim=d)])
+    ((positions, pairs, numbers, apart, fused, ratio),) = length_table(
+        [attention.full(1, heads, q_len=n, kv_len=n, head_dim=d)]
+    )
     assert (positions, pairs, numbers) == ("32", f"{heads * n * n:,}", f"{heads * n * d:,}")
     program = nl.Schedule(attention.full(1, heads, q_len=n, kv_len=n, head_dim=d)).definition
     assert float(apart) == pytest.approx(total(traffic(program)) / 1e6, abs=0.06)

@@ -13,6 +13,7 @@ from notebook_checks import (
     DEVICE,
     NOTEBOOKS,
     PLOTLY,
+    PNG,
     SVG,
     EveryNotebook,
     read,
@@ -34,7 +35,7 @@ def without_mark(text: str) -> str:
 
 def said(output: Any) -> str:
     """An output but for its drawing and its mark."""
-    data = {mime: form for mime, form in output.get("data", {}).items() if mime != SVG}
+    data = {mime: form for mime, form in output.get("data", {}).items() if mime not in (SVG, PNG)}
     return without_mark(json.dumps([output.output_type, output.get("text"), data], sort_keys=True, ensure_ascii=False))
 
 

@@ -36,7 +36,7 @@ def html(trace: Trace, note: str = "") -> str:
         f'<div class="neptune-static"><style>{_STYLE}</style>',
         f"<h3>{escape(operator.title)}</h3><p>{escape(tensors)} → {escape(outputs)}{_note(note)}</p>",
         _fold("Definition", _code(operator.definition)),
-        _fold(f"Schedule: {len(trace.steps) - 1} steps", _steps(trace), unfolded=True),
+        _fold(f"Schedule: {sum(not _remark(step) for step in trace.steps[1:])} steps", _steps(trace), unfolded=True),
         *_derivations(trace),
         *_proofs(trace),
         _fold("Loop program", _code(trace.program)),

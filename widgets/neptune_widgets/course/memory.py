@@ -1,10 +1,9 @@
-"""The memories of a GPU, and what a program moves between them: counted from programs and from `Target`, not measured."""
+"""The memories of a GPU, and what a program moves between them: counted from programs and `Target`, not measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _HOLDS = {
 
 
 def memory_table(target: Target) -> list[tuple[str, str, str, str]]:
-    """A row a level of the GPU's memory, from the fastest: name, what a fused kernel keeps there, size, rate."""
+    """One row per level of the GPU's memory, from the fastest: name, what a fused kernel keeps there, size, rate."""
     return [(level.name, _HOLDS[level.name], _size(level), _rate(level)) for level in target.memory_levels]
 
 
@@ -133,7 +132,8 @@ def total(nests: Iterable[NestTraffic]) -> int:
 
 
 def length_table(operators: Sequence[Operator]) -> list[tuple[str, str, str, str, str, str]]:
-    """A row a length of attention: the definition's traffic, and that of one kernel that stores inputs and outputs only.
+    """One row per length of attention: the traffic of the definition, and of a kernel that only reads inputs and writes
+    outputs.
 
     Args:
         operators: attention at several lengths, with equally many queries and keys.
@@ -167,7 +167,9 @@ def balance(op: Operator, target: Target) -> str:
     from neptune_lab.pipeline.facts import work
 
     if target.gbps is None or target.tflops is None:
-        raise EmitError(f"target={str(target)!r}: its rates are not known", help="take a known GPU, such as Target('h200')")
+        raise EmitError(
+            f"target={str(target)!r}: its rates are not known", help="take a known GPU, such as Target('h200')"
+        )
     program = Schedule(op).definition
     least = work(program)
     moved, flops = total(traffic(program)), least.flops

@@ -82,7 +82,9 @@ def show_graph(graph: Graph, title: str = "") -> None:
             drawing = other
         else:
             dot.graph_attr["rankdir"] = "LR"
-    picture = base64.b64encode(dot.pipe("png")).decode()  # GitHub leaves out some outputs that are SVG only
+    picture = base64.b64encode(
+        dot.pipe("png", renderer="cairo", formatter="gd")
+    ).decode()  # GitHub leaves out some outputs that are SVG only
     display({"image/svg+xml": drawing, "image/png": picture, "text/plain": text}, raw=True)
 
 

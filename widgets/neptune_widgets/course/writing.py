@@ -60,7 +60,7 @@ def online(function: Callable[..., Any]) -> str:
         for n in range(1, len(row) + 1):
             pair = _pair(_online(function, row[:n]), "the result")
             _compare_online(row[:n], pair, right[n - 1], naive[n - 1])
-    long = np.random.default_rng(0).normal(size=LONG)
+    long = np.random.default_rng(0).normal(size=LONG).tolist()
     held = peak_of(lambda: _online(function, long))
     if held > 8 * LONG:
         raise NotYet(
@@ -93,7 +93,9 @@ def _compare_online(seen: Sequence[float], pair: np.ndarray, right: np.ndarray, 
         why = "subtract the largest number in every exponential" if max(map(abs, seen)) > 99 else _INVERTED
         raise NotYet(f"{where} the sum is {total}: {why}")
     if np.isclose(total, naive[1], rtol=1e-5):
-        raise NotYet(f"{where} the sum is {total:.4g}, as naive fusion gives it: terms made with older maxima stay as is")
+        raise NotYet(
+            f"{where} the sum is {total:.4g}, as naive fusion gives it: terms made with older maxima stay as is"
+        )
     if np.isclose(total * np.exp(-largest), right[1], rtol=1e-5):
         raise NotYet(f"{where} the sum is {total:.4g}: it is the sum of exp(number), without the maximum subtracted")
     if len(seen) == 1 and total == 0:
@@ -172,7 +174,9 @@ def _compare_join(
     if np.isclose(s, naive, rtol=1e-5):
         raise NotYet(f"{told}: {s:.4g} adds the two sums as they are, but they were made with different maxima")
     if not np.isfinite(s) or s > naive:
-        raise NotYet(f"{told}: the sum is {s:.4g}, more than both sums together. A factor exp(own - whole) is at most 1")
+        raise NotYet(
+            f"{told}: the sum is {s:.4g}, more than both sums together. A factor exp(own - whole) is at most 1"
+        )
     raise NotYet(
         f"{told}: the sum is {s:.4g}, and the split program gives {whole[1]:.4g}. Each sum needs the factor from its "
         "own maximum to that of the whole"
@@ -180,9 +184,7 @@ def _compare_join(
 
 
 @cache
-def _parts(
-    row: tuple[float, ...], count: int
-) -> tuple[tuple[tuple[float, float], ...], tuple[float, float], float]:
+def _parts(row: tuple[float, ...], count: int) -> tuple[tuple[tuple[float, float], ...], tuple[float, float], float]:
     """The parts' pairs, the pair of the whole, and the sum that naive fusion gives: runs of the split program."""
     from neptune_lab.loop_ir.run import as_float64, run
     from neptune_lab.loop_schedule import Schedule
@@ -272,8 +274,11 @@ def _flash_programs() -> dict[str, Any]:
 def _random(keys: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Queries, keys and values whose values float32 holds exactly."""
     rng = np.random.default_rng(seed)
-    shapes = ((QUERIES, WIDTH), (keys, WIDTH), (keys, WIDTH))
-    return tuple(rng.normal(size=shape).astype("float32").astype("float64") for shape in shapes)  # pyright: ignore
+
+    def drawn(rows: int) -> np.ndarray:
+        return rng.normal(size=(rows, WIDTH)).astype("float32").astype("float64")
+
+    return drawn(QUERIES), drawn(keys), drawn(keys)
 
 
 @cache
@@ -323,7 +328,9 @@ def _named(case: _Case, out: np.ndarray, right: np.ndarray, function: Callable[.
         )
     if (ones < 1).any() and (ones <= 1 + 1e-9).all():
         return f"{found}. If all values are 1 the output is below 1: the sum is too large for the accumulator"
-    return f"{found}. If all values are 1 the output is {ones[0, 0]:.4g} and not 1: the sum does not fit the accumulator"
+    return (
+        f"{found}. If all values are 1 the output is {ones[0, 0]:.4g} and not 1: the sum does not fit the accumulator"
+    )
 
 
 # -- and the schedule that makes it -----------------------------------------------------------------------------
@@ -332,7 +339,7 @@ def _named(case: _Case, out: np.ndarray, right: np.ndarray, function: Callable[.
 @exercise(
     "The schedule that makes your loop",
     hints=(
-        "Four primitives: `tile`, `reverse_compute_at`, `rolling_update`, `retire_tags`. Section 10 has the last three.",
+        "Primitives: `tile`, `reverse_compute_at`, `rolling_update`, `retire_tags`. Section 10 has three of them.",
         "`sch.tile('qk', i=16, j=16)` makes tiles; then the loop over tiles of keys is called `qk.j0`.",
         "`score` moves under `qk.j0`. Which three reductions follow by `rolling_update`, and in which order?",
     ),

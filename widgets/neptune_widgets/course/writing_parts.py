@@ -34,7 +34,7 @@ _MANY = 60  # lines for each number
     hints=(
         "Take the mean of the numbers so far as `r`. Four numbers suffice: how many, the mean, and two sums.",
         "A new number changes the mean from `r` to `new`. First repair both sums by the matrix of section 9, then add.",
-        "With `d = r - new`, `t0` becomes `t0 + 2*d*t1 + d*d*n`, and `t1` becomes `t1 + d*n`; `n` is still the old count.",
+        "With `d = r - new`, `t0` becomes `t0 + 2*d*t1 + d*d*n`, and `t1` becomes `t1 + d*n`; `n` is the old count.",
         "Then add `(c - new)**2` to `t0` and `c - new` to `t1`, and set `r = new` and `n = n + 1`.",
     ),
 )
@@ -50,7 +50,7 @@ def variance(function: Callable[..., Any]) -> str:
         right = float(_moments(row)["variance"][0])
         if not np.isclose(found, right, rtol=1e-4, atol=1e-12):
             raise NotYet(_wrong_variance(row, found, right))
-    long = np.random.default_rng(0).normal(size=LONG)
+    long = np.random.default_rng(0).normal(size=LONG).tolist()
     held = peak_of(lambda: _variance(function, long))
     if held > 8 * LONG:
         raise NotYet(f"on {LONG:,} numbers it holds {held:,} bytes at once: it keeps the numbers. Four are enough")
@@ -85,7 +85,9 @@ def _wrong_variance(row: tuple[float, ...], found: float, right: float) -> str:
     if np.isclose(found, ((np.array(row) - means) ** 2).mean()):
         return f"{told}; {found:.6g} leaves the squares that were made with older means as they are: repair them"
     if min(row) > 1e6:
-        return f"{told}, and the result is {found:.6g}: it subtracts two large numbers. Sum squares of `c - r`, not of `c`"
+        return (
+            f"{told}, and the result is {found:.6g}: it subtracts two large numbers. Sum squares of `c - r`, not of `c`"
+        )
     return f"{told}, and the result is {found:.6g}"
 
 
@@ -135,7 +137,7 @@ def combine(function: Callable[..., Any]) -> str:
     out = array_of(_combine(function, empty), (WIDTH,), "the output")
     if not np.allclose(out, values["out"], rtol=1e-6):
         raise NotYet(f"with a fifth part that has no key (maximum -inf, sum 0, accumulator 0) it gives {_first(out)}")
-    return "the output is that of the split program, which comes from the compiler's native run; an empty part adds nothing"
+    return "the output is that of the compiler's native run of the split program; an empty part adds nothing"
 
 
 def _with_start(values: dict[str, np.ndarray]) -> tuple[tuple[str, np.ndarray, float], ...]:
@@ -177,7 +179,8 @@ def _split_run(seed: int, spread: float) -> tuple[dict[str, np.ndarray], np.ndar
     inputs = {"q": q * spread, "k": k, "v": v}
     held, wrong = run(repaired, inputs), run(naive, inputs)
     names = {"largest": "s_max_local", "sums": "s_sum_local", "accs": "acc_local", "acc": "acc", "out": "out"}
-    return {ours: held[theirs][0, 0, 0] for ours, theirs in names.items()}, wrong["acc"][0, 0, 0] / wrong["s_sum_local"].sum()
+    parts = {ours: held[theirs][0, 0, 0] for ours, theirs in names.items()}
+    return parts, wrong["acc"][0, 0, 0] / wrong["s_sum_local"].sum()
 
 
 @cache
