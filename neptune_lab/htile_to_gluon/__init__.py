@@ -1,7 +1,7 @@
-"""HTile IR to Gluon, for Hopper: warps that copy and warps that compute.
+"""HTile IR to warp-specialised Gluon, for Hopper.
 
-`emit(program)` returns a module that needs torch and Triton only.  A kernel becomes a producer, one warp that brings
-tiles into rings in shared memory, and consumers, four warps and 64 rows each, that multiply and compute.
+`emit(program)` returns a module that needs torch and Triton only.  A kernel becomes a producer, one warp that copies
+tiles to ring buffers in shared memory, and consumers of four warps and 64 rows each, which compute.
 """
 
 from __future__ import annotations

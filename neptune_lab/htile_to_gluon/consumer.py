@@ -1,17 +1,17 @@
 """A consumer: four warps that compute 64 rows of a tile.
 
-The first product of a tile is issued together with the second product of the tile before, and the row work of the
-tile runs while that one multiplies:
+The leading product of a tile is issued together with the trailing product of the previous tile, and the row work of the
+tile runs while the trailing product is computed:
 
     first tile     x = a @ b0;  row work 0
     next tiles     x = a @ bj  |  y = y + p @ cj-1;   wait for x, row work j, wait for y;  y = f(y), p = p of tile j
     at the end     y = y + p @ c last
 
-Two facts of the assembler decide how it is written (seen in machine code):
+Two habits of the assembler, seen in machine code, determine the order of statements:
 
-- it moves the wait for a product up over arithmetic, which would leave nothing to run beside the product, but never
-  over a loop: so the wait for the next tile's copy, a loop on a barrier, precedes it;
-- it moves the narrowing of `p` below that wait, unless `p` is an operand of the wait (`tie`).
+- it moves the wait for a product up over arithmetic, so that nothing would overlap the product, but never over a loop:
+  so the wait for the next tile's copy, a loop on a barrier, precedes it;
+- it moves the conversion of `p` to its narrow dtype below that wait, unless `p` is an operand of the wait (`tie`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neptune_lab.htile.nodes import Access, Arith, Elementwise, IndexExpr, Int, 
 from neptune_lab.htile.shapes import shape_of_access
 from neptune_lab.htile.walk import reads
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_gluon.expressions import emit, value
+from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
 from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.producer import for_tiles_of_program, next_tile
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
@@ -38,7 +38,7 @@ from neptune_lab.htile_to_triton.descriptors import descriptor
 from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.wrapping import Doc, Loose, call, seq
 
-# Barriers of the hardware, of which Triton uses the low numbers; `_sync` and `_arrive` of helpers.py.
+# Hardware barriers for `_sync` and `_arrive` (helpers.py); Triton uses those with low numbers.
 FIRST_BARRIER = 14
 
 
@@ -52,7 +52,7 @@ class Consumer:
         self.rows = ctx.structure.rows
         self.me = ctx.variables[CONSUMER][0]
         self.ping_pong = ctx.gluon.ping_pong and self.structure.consumers == 2
-        self.staged: dict[str, tuple[str, tuple[int, ...], str]] = {}  # buffers of outputs: tensor -> name, tile, dtype
+        self.staged: dict[str, tuple[str, tuple[int, ...], str]] = {}  # output -> its buffer, tile shape, dtype
         self.carried = _carried(self.structure.parts, self.structure.after)
         for stmt in self.structure.before:
             self.carried |= {stmt.target.tensor}
@@ -61,7 +61,7 @@ class Consumer:
                 ctx.tiles[tensor.name] = ctx.names.fresh(tensor.name)
         self.left: dict[str, str] = {}  # trailing product -> the variable of its left operand
         self.zeros: dict[int, str] = {}
-        # A persistent program starts the first products of its next tile before it writes the outputs of this one.
+        # A persistent program starts the first products of its next tile before it stores the outputs of this one.
         self.prefetched = (
             {p.target: ctx.names.fresh(f"{p.target}_first") for p in self.structure.first.leading}
             if ctx.gluon.ahead and shared.persistent
@@ -69,7 +69,7 @@ class Consumer:
         )
 
     def emit(self) -> None:
-        """The body of the function."""
+        """Emits the body of the function."""
         ctx = self.ctx
         for ring in self.shared.rings:
             ctx.line(f"{ring.slot} = 0")
@@ -108,13 +108,13 @@ class Consumer:
             self._finish_leading(structure.first, 0)
 
     def _prefetch_first_tile(self) -> None:
-        """The first products of a program's first tile."""
+        """Emits the first products of a program's first tile."""
         first = self.structure.first
         self._start_leading(first)
         self._finish_leading(first, 0)
 
     def _start_leading(self, this: LoopPart, more: str = "") -> None:
-        """Issues the first products of a tile, after their operands have arrived."""
+        """Waits for the operands of a tile's leading products and issues these; `more`: arguments of the waits."""
         self.ctx.tiles |= self.prefetched
         for resident in self.shared.resident:
             slot = self._slot()
@@ -125,14 +125,14 @@ class Consumer:
 
     @property
     def buffers(self) -> dict[str, tuple[str, tuple[int, ...], str]]:
-        """Shared memory for outputs alone: name -> tensor, tile, dtype."""
+        """Shared memory for outputs only: name -> tensor, tile shape, dtype."""
         resident = {h.buffer for h in self.shared.resident}
         return {n: (tensor, tile, dtype) for tensor, (n, tile, dtype) in self.staged.items() if n not in resident}
 
     # -- tiles ----------------------------------------------------------------------------------------------
 
     def _prologue(self, this: LoopPart, left: IndexExpr) -> None:
-        """The first tile: nothing runs beside it."""
+        """The first tile, whose products overlap nothing; `left`: how many tiles follow."""
         self._fresh(this, "_first")
         self.ctx.tiles |= self.prefetched
         if not self.prefetched:
@@ -177,7 +177,7 @@ class Consumer:
                 self.ctx.line(f"mbarrier.arrive({resident.spent}.index({self._slot()}), count=1)")
         self._issue_trailing(this)
         if self.prefetched:
-            # (behind the last tile on stale ones, for nothing: products under an `if` would wait for each other)
+            # (After the last tile, they run on stale operands, unused: products under an `if` would be serialised.)
             next_tile(self.ctx)
             self._start_leading(this, f", pred=tile < {tiles(self.ctx.kernel)}")
         self._finish_trailing(this, tie=False, running=len(self.prefetched))
@@ -225,7 +225,7 @@ class Consumer:
             self._release(ring)
 
     def _left(self, product: Product) -> None:
-        """The left operand of a trailing product, in the registers where the product takes it."""
+        """The left operand of a trailing product, in the register layout that the product requires."""
         ctx = self.ctx
         self._at(product.store)
         wide = ctx.shape(product.a)[1]
@@ -236,14 +236,16 @@ class Consumer:
         ctx.line(seq(f"{self.left[product.target]} = ", call("gl.convert_layout", emitted.doc, layout)))
 
     def _rescale(self, product: Product) -> None:
-        """`y = f(y)`: what a trailing product adds to."""
+        """`y = f(y)`: what a trailing product is added to."""
         ctx = self.ctx
         assert product.acc is not None
         if isinstance(product.acc, Access):
             return
         self._at(product.store)
         shape = (ROWS, ctx.shape(product.store.target)[1])
-        ctx.line(seq(f"{ctx.tiles[product.target]} = ", value(ctx, part(product.acc, self.rows), shape, "float32")))
+        ctx.line(
+            seq(f"{ctx.tiles[product.target]} = ", whole_tile(ctx, part(product.acc, self.rows), shape, "float32"))
+        )
 
     # -- barriers -------------------------------------------------------------------------------------------
 
@@ -251,13 +253,13 @@ class Consumer:
         self.ctx.line(f"mbarrier.wait({ring.full}.index({ring.slot}), {ring.phase}{more})")
 
     def _await_next(self, left: IndexExpr) -> None:
-        """Waits for what the next tile's leading products take, where there is one."""
+        """Waits for the operands of the next tile's leading products, if `left` tiles, at least one, follow."""
         ctx = self.ctx
         if left == Int(0):
             return
-        some = is_nonnegative(affine(left) + -1, ctx.env)
+        certain = is_nonnegative(affine(left) + -1, ctx.env)
         for ring in self.shared.leading:
-            self._wait_full(ring, "" if some else f", pred={ctx.index(left)} > 0")
+            self._wait_full(ring, "" if certain else f", pred={ctx.index(left)} > 0")
 
     def _release(self, ring: RingBuffer) -> None:
         ctx = self.ctx
@@ -267,7 +269,7 @@ class Consumer:
     # -- stores ---------------------------------------------------------------------------------------------
 
     def _fresh(self, this: LoopPart, suffix: str = "") -> None:
-        """New names for the tiles that live in one visit only: a name of an outer scope would be carried by a loop."""
+        """New names for the tiles that are used for one tile only: the loop would carry a name of an outer scope."""
         ctx = self.ctx
         for stmt in (*(p.store for p in this.leading), *this.middle, *this.after):
             name = stmt.target.tensor
@@ -278,7 +280,7 @@ class Consumer:
         self.ctx.node, self.ctx.origin = stmt.node_id, stmt.origin
 
     def _slot(self) -> str:
-        """The slot of this consumer's tiles that stay."""
+        """The slot of this consumer's resident tiles."""
         return self.shared.resident_slot(self.me)
 
     def _pending(self, product: Product) -> str:
@@ -291,11 +293,11 @@ class Consumer:
         tensor = ctx.program.tensor(stmt.target.tensor)
         shape = shape_of_access(stmt.target)
         if tensor.space == "chip":
-            ctx.line(seq(f"{ctx.tiles[tensor.name]} = ", Loose(value(ctx, stmt.value, shape, tensor.dtype))))
+            ctx.line(seq(f"{ctx.tiles[tensor.name]} = ", Loose(whole_tile(ctx, stmt.value, shape, tensor.dtype))))
             ctx.defined[tensor.name] = shape
             return
         columns = shape[1] if len(shape) == 2 else ctx.columns
-        result = value(ctx, stmt.value, shape, tensor.dtype)
+        result = whole_tile(ctx, stmt.value, shape, tensor.dtype)
         described = descriptor(ctx, stmt.target) if tensor.dtype in HALVES else None
         if described is None:
             ctx.line(store(ctx, stmt.target, result, columns))
@@ -305,7 +307,7 @@ class Consumer:
     def _copy_out(
         self, tensor: str, shape: tuple[int, ...], dtype: str, result: Doc, described: tuple[str, str]
     ) -> None:
-        """The output through shared memory and the copy engine: in a tile that is spent, or in a buffer of its own."""
+        """Stores an output through shared memory and the copy engine, from a resident tile's buffer or its own."""
         ctx = self.ctx
         reusable = [h.buffer for h in self.shared.resident if (h.shape, h.dtype) == (shape, dtype)]
         taken = {name for name, _, _ in self.staged.values()}
@@ -327,24 +329,24 @@ def _right(ring: RingBuffer, product: Product) -> str:
 
 
 def _carried(parts: tuple[LoopPart, ...], after: tuple[Store, ...]) -> frozenset[str]:
-    """Tiles that live from one visit to the next, or to the end."""
-    out = {access.tensor for stmt in after for access in reads(stmt)}
+    """On-chip tiles whose values one tile of the loop leaves to the next, or to the statements after the loop."""
+    carried = {access.tensor for stmt in after for access in reads(stmt)}
     for this in parts:
-        seen: set[str] = {product.target for product in this.leading}
-        out |= {product.target for product in this.trailing}
+        stored: set[str] = {product.target for product in this.leading}
+        carried |= {product.target for product in this.trailing}
         for stmt in this.middle:
-            out |= {access.tensor for access in reads(stmt)} - seen
-            seen.add(stmt.target.tensor)
+            carried |= {access.tensor for access in reads(stmt)} - stored
+            stored.add(stmt.target.tensor)
         for product in this.trailing:
-            out |= {access.tensor for access in reads(product.store)} - seen
+            carried |= {access.tensor for access in reads(product.store)} - stored
         for stmt in this.after:
-            out |= {access.tensor for access in reads(stmt)} - seen
-            seen.add(stmt.target.tensor)
-    return frozenset(out)
+            carried |= {access.tensor for access in reads(stmt)} - stored
+            stored.add(stmt.target.tensor)
+    return frozenset(carried)
 
 
 def _keeps_zero(acc: TileExpr | None, target: str) -> bool:
-    """Whether `acc` is 0 where `target` is: a product of it with finite factors."""
+    """Whether `acc` is 0 if `target` is: a product of it with finite factors."""
     match acc:
         case Access(tensor=name):
             return name == target

@@ -1,4 +1,4 @@
-"""One Gluon function while it is written: the Triton emitter's context, with layouts."""
+"""The state of one Gluon function's emission: the Triton emitter's context, with layouts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,13 @@ _HELPER = re.compile(rf"\b({'|'.join(name for name, (text, _) in HELPERS.items()
 class GluonContext(Context):
     """The state of one function's emission.
 
-    A tile of n columns has one layout, that of a warp group's product (`TILE_n`); a vector of rows is a slice of the
-    layout of the leading product (`ROWS_n`), a vector of columns one of its own tile's (`COLUMNS_n`).
+    A tile of n columns has the layout of a warp group's product (`TILE_n`).  A vector of rows has a slice of the
+    leading product's layout (`ROWS_n`), a vector of columns a slice of its own tile's (`COLUMNS_n`).
+
+    Args:
+        helpers: module-level helpers in use so far, with the nodes that use them; extended.
+        taken: names of the module's functions.
+        columns: columns of the leading product.
     """
 
     def __init__(
@@ -40,7 +45,7 @@ class GluonContext(Context):
         options: GluonOptions,
         columns: int,
     ) -> None:
-        # What a copy engine can bring, the Triton emitter's descriptors say: those of the launcher.
+        # The copy engine loads the tiles for which the Triton emitter makes host descriptors.
         emit = replace(options.emit, loads="host_descriptors")
         super().__init__(program, kernel, helpers, UniqueNames(taken | MODULE_NAMES), emit)
         self.padding = Padding(program, kernel, one_width=False)
@@ -55,11 +60,12 @@ class GluonContext(Context):
         self.variables[CONSUMER] = (name, Draft([name], kernel.name))
 
     def tile_layout(self, columns: int) -> str:
-        """The name of the layout of a tile of that many columns."""
+        """The name of the layout of a tile with that many columns."""
         return self._layout(f"TILE_{columns}")
 
     def rows_layout(self, columns: int | None = None) -> str:
-        """The name of the layout of a vector of rows beside tiles of that many columns (None: as variables have it)."""
+        """The name of the layout of a vector of rows that broadcasts with tiles of that many columns (None: of the
+        leading product's, which variables have)."""
         return self._layout(f"ROWS_{columns or self.columns}")
 
     def columns_layout(self, columns: int) -> str:
@@ -67,7 +73,7 @@ class GluonContext(Context):
         return self._layout(f"COLUMNS_{columns}")
 
     def operand_layout(self, columns: int) -> str:
-        """The name of the layout of a left operand of a product of that many columns."""
+        """The name of the layout of a left operand of a product with that many columns."""
         return self._layout(f"LEFT_{columns}")
 
     def _layout(self, name: str) -> str:
@@ -77,13 +83,9 @@ class GluonContext(Context):
     def function(self, row: ScalarOp) -> str:
         return row.triton if row.gluon else ""
 
-    def say(self, text: str) -> Draft:
-        """A statement, as a line of text."""
-        return self.line(text)
-
 
 def spelled(text: str) -> str:
-    """A line of Triton in Gluon: the same functions under another name."""
+    """A line of Triton in Gluon, with Gluon's names of the functions."""
     return _HELPER.sub(r"\1_gluon(", re.sub(r"\btl\.", "gl.", text))
 
 

@@ -1,4 +1,4 @@
-"""Tile expressions in Gluon: what the Triton emitter says, with the layout of every vector written down."""
+"""Tile expressions in Gluon: the Triton emitter's text, with an explicit layout for every vector."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import assert_never
 
 from neptune_lab.errors import EmitError
 from neptune_lab.htile import nodes as ir
+from neptune_lab.htile.walk import tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.memory import load, vector
 from neptune_lab.htile_to_triton.context import ATOM
@@ -17,12 +18,16 @@ from neptune_lab.htile_to_triton.expression_text import (
     literal_text,
     triton_dtype,
 )
-from neptune_lab.htile_to_triton.expressions import fold_function
+from neptune_lab.htile_to_triton.expressions import fold_function, reduced_in
 from neptune_lab.wrapping import Doc, call, seq
 
 
 def emit(ctx: GluonContext, expr: ir.TileExpr, columns: int) -> ExpressionText:
-    """`expr` in Gluon, as a part of a tile of that many columns (of the leading product's, for a vector of rows)."""
+    """`expr` in Gluon.
+
+    Args:
+        columns: columns of the tile that it is a part of; for a vector of rows, of the leading product.
+    """
     match expr:
         case ir.Access(tensor=name):
             if ctx.program.tensor(name).space == "chip":
@@ -60,18 +65,11 @@ def _chip(ctx: GluonContext, access: ir.Access, columns: int) -> ExpressionText:
             help='compile with code=nl.CodeOptions(code="triton")',
         )
     name = ctx.tiles[access.tensor]
-    kept = [isinstance(i, ir.Slice) for i in access.index if isinstance(i, ir.Slice | ir.NewAxis)]
-    if kept != [True, False]:
+    if [isinstance(dim, ir.Slice) for dim in tile_dims(access.index)] != [True, False]:
         return ExpressionText(name)
-    return ExpressionText(f"{rows_beside(ctx, name, columns)}[:, None]")
-
-
-def rows_beside(ctx: GluonContext, name: str, columns: int) -> str:
-    """A vector of rows in the layout that it has beside a tile of that many columns: every thread has its rows already,
-    so that nothing moves."""
-    if columns == ctx.columns:
-        return name
-    return f"gl.convert_layout({name}, {ctx.rows_layout(columns)}, assert_trivial=True)"
+    if columns != ctx.columns:  # every thread has its rows already, so no data moves
+        name = f"gl.convert_layout({name}, {ctx.rows_layout(columns)}, assert_trivial=True)"
+    return ExpressionText(f"{name}[:, None]")
 
 
 def _iota(ctx: GluonContext, index: tuple[ir.Slice | ir.NewAxis, ...], columns: int) -> ExpressionText:
@@ -86,7 +84,7 @@ def _iota(ctx: GluonContext, index: tuple[ir.Slice | ir.NewAxis, ...], columns: 
 def _reduce(ctx: GluonContext, op: str, arg: ir.TileExpr) -> ExpressionText:
     columns = ctx.shape(arg)[1]
     dtype = ctx.dtype(arg)
-    wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
+    wide = reduced_in(dtype)
     emitted = emit(ctx, arg, columns)
     emitted = emitted if wide == dtype else cast(emitted, wide)
     result: Doc = call(fold_function(ctx, op, wide), emitted.doc, "axis=1")
@@ -97,8 +95,8 @@ def _reduce(ctx: GluonContext, op: str, arg: ir.TileExpr) -> ExpressionText:
     return ExpressionText(result) if wide == dtype else cast(ExpressionText(result), dtype)
 
 
-def value(ctx: GluonContext, expr: ir.TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
-    """`expr` as a whole tile of `shape`, for a variable."""
+def whole_tile(ctx: GluonContext, expr: ir.TileExpr, shape: tuple[int, ...], dtype: str) -> Doc:
+    """`expr` as a whole tile of `shape`, for a variable that later statements read."""
     columns = shape[1] if len(shape) == 2 else ctx.columns
     emitted = emit(ctx, expr, columns)
     if emitted.literal is not None:
@@ -106,7 +104,7 @@ def value(ctx: GluonContext, expr: ir.TileExpr, shape: tuple[int, ...], dtype: s
     if emitted.python:
         emitted = cast(emitted, dtype)
     if ctx.shape(expr) != shape:
-        # Broadcasting to a tile of zeros keeps the layout written down.
+        # Adding a tile of zeros broadcasts and keeps the layout explicit.
         zeros = full(ctx, shape, literal_text(0, dtype), dtype)
         return seq(emitted.at(ATOM), " + ", zeros)
     return emitted.doc

@@ -1,4 +1,4 @@
-"""Functions that a module with Gluon kernels brings along, only where a kernel calls them."""
+"""Functions that are part of a module with Gluon kernels if a kernel calls them."""
 
 from __future__ import annotations
 
@@ -138,15 +138,15 @@ def _multiprocessors(device):
 
 
 def _respelled(name: str) -> str:
-    """A helper of the Triton emitter in Gluon, with the same functions under other names."""
+    """A helper of the Triton emitter in Gluon, with Gluon's names of the functions."""
     text = TRITON_HELPERS[name].replace("@triton.jit", "@gluon.jit").replace(f"def {name}(", f"def {name}_gluon(")
     return re.sub(r"\btl\.", "gl.", text)
 
 
-# These keep NaN, for which Triton has an enumeration.
+# These keep NaN, and need Triton's enumeration PropagateNan.
 EXTREMA = frozenset({"_max", "_maximum", "_min", "_minimum"})
 
-# In an order in which each stands behind those that it calls; the second entry: what it calls.
+# Each follows those that it calls; the second entry lists these.
 HELPERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         "_next": (_NEXT, ()),

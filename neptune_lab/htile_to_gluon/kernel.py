@@ -1,4 +1,4 @@
-"""One kernel in Gluon: consumers, producer, and the entry that shares the memory out among them."""
+"""One kernel in Gluon: consumer, producer, and the entry that allocates shared memory and starts the warps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from neptune_lab.htile.nodes import Kernel, Program
 from neptune_lab.htile.shapes import shape_of
-from neptune_lab.htile.walk import reads, stores
 from neptune_lab.htile_to_gluon.consumer import Consumer
 from neptune_lab.htile_to_gluon.context import GluonContext, layout_lines, spelled
 from neptune_lab.htile_to_gluon.match import match_structure
@@ -20,19 +19,19 @@ from neptune_lab.htile_to_triton.context import WIDTH, HostDescriptor
 from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.wrapping import Bracketed, lines
 
-BARRIERS = 1024  # bytes put by for them
-# By consumers: registers of a thread at the launch, and those of a consumer; then the producer's. All of a
-# multiprocessor's 65536 are dealt out (half of them for one consumer, so that two programs share a multiprocessor).
+BARRIERS = 1024  # bytes reserved for barriers
+# By number of consumers: registers per thread at the launch, and registers per thread of a consumer. Together with the
+# producer's, they use all 65536 of a multiprocessor (half for one consumer, so that two programs share it).
 REGISTERS = {1: (128, 232), 2: (168, 240), 3: (128, 160)}
 PRODUCER_REGISTERS = 24
-# The assembler asks for so many at the launch where a product has more than 128 columns.
+# Registers per thread at the launch that the assembler needs if a product has more than 128 columns.
 WIDE_PRODUCT, WIDE_REGISTERS = 128, 168
 WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLine:
-    """One line of a kernel's text, with the nodes that it belongs to (none: it computes nothing)."""
+    """One line of a kernel's text, with the HTile nodes that it belongs to; none if it does not compute."""
 
     text: str
     nodes: tuple[str, ...] = ()
@@ -46,9 +45,11 @@ class GluonKernel:
     Args:
         name: the entry's name.
         lines: its functions, the entry last.
-        constants: module-level layouts.
-        pointers: (tensor, parameter) that the entry takes, in order; descriptors behind them.
-        programs: tiles; with persistent programs, the most programs that make sense.
+        constants: definitions of module-level layouts.
+        pointers: tensors that the entry takes by pointer, in order.
+        descriptors: tensor descriptors that it takes after them.
+        programs: the number of tiles, which is the grid's size or, with persistent programs, its limit.
+        registers: registers per thread at the launch.
     """
 
     name: str
@@ -68,16 +69,73 @@ def emit_kernel(
     taken: set[str],
     options: GluonOptions,
 ) -> GluonKernel:
-    """Emit `kernel` as the function `name` and two others.
+    """Emits `kernel` as the function `name` and two others.
 
     Args:
-        helpers: module-level helpers asked for so far, with the nodes that use them; added to.
+        helpers: module-level helpers in use so far, with the nodes that use them; extended.
         taken: names of the module's functions.
 
     Raises:
-        UnsupportedKernel: the kernel has not the form that is written in Gluon.
+        UnsupportedKernel: the kernel has not the form that can be emitted in Gluon.
     """
     structure = match_structure(program, kernel)
+    registers = _launch_registers(program, structure)
+    warps = _fitting_warps(program, kernel, structure, taken, options)
+    functions = _functions(kernel, name, warps)
+    warps.helpers.setdefault("_barriers", {})[kernel.node_id] = None
+    for helper, nodes in warps.helpers.items():
+        helpers.setdefault(helper, {}).update(nodes)
+    return GluonKernel(
+        name,
+        tuple(functions),
+        tuple(layout_lines(set(warps.consumer.ctx.layouts))),
+        tuple(warps.pointers),
+        warps.inputs + warps.outputs,
+        tiles(kernel),
+        registers,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Warps:
+    """Producer and consumer of a kernel, emitted for one plan of the shared memory.
+
+    Args:
+        helpers: module-level helpers that they use, with the nodes that use them.
+    """
+
+    shared: SharedMemory
+    producer: GluonContext
+    consumer: Consumer
+    helpers: dict[str, dict[str, None]]
+
+    @property
+    def size(self) -> int:
+        """Bytes of shared memory."""
+        outputs = sum(tile_bytes(shape, dtype) for _, shape, dtype in self.consumer.buffers.values())
+        return self.shared.size + self.shared.consumers * outputs + BARRIERS
+
+    @property
+    def pointers(self) -> dict[str, str]:
+        """The tensors that the consumer accesses through pointers, with their parameters."""
+        words = {word for line in _lines(self.consumer.ctx) for word in WORD.findall(line.text)}
+        return {tensor: name for tensor, name in self.consumer.ctx.pointers.items() if name in words}
+
+    @property
+    def inputs(self) -> tuple[HostDescriptor, ...]:
+        """The descriptors that the producer loads through."""
+        return tuple(self.producer.host_descriptors.values())
+
+    @property
+    def outputs(self) -> tuple[HostDescriptor, ...]:
+        """The descriptors that the consumer stores through."""
+        return tuple(self.consumer.ctx.host_descriptors.values())
+
+
+def _fitting_warps(
+    program: Program, kernel: Kernel, structure: Structure, taken: set[str], options: GluonOptions
+) -> _Warps:
+    """Producer and consumer with as many resident tiles as shared memory has space for."""
     warps = _warps(program, kernel, structure, taken, options, depth=2 if options.persistent else 1)
     limit = options.emit.target.shared_memory
     if warps.size > limit and options.persistent:
@@ -87,12 +145,29 @@ def emit_kernel(
             f"its tiles take {warps.size} bytes of shared memory; a multiprocessor has {limit}",
             help="choose a smaller block_kv, or fewer stages",
         )
-    registers = _launch_registers(program, structure)
-    consumer, producer = _lines(warps.consumer.ctx), _lines(warps.producer)
-    words = {word for line in consumer for word in WORD.findall(line.text)}
-    pointers = {tensor: name for tensor, name in warps.consumer.ctx.pointers.items() if name in words}
-    inputs = tuple(warps.producer.host_descriptors.values())
-    outputs = tuple(warps.consumer.ctx.host_descriptors.values())
+    return warps
+
+
+def _warps(
+    program: Program, kernel: Kernel, structure: Structure, taken: set[str], options: GluonOptions, depth: int
+) -> _Warps:
+    helpers: dict[str, dict[str, None]] = {}
+    columns = shape_of(structure.first.leading[0].store.target, program)[1]
+    shared = plan_shared_memory(program, structure, UniqueNames(taken), options, depth)
+    taken = taken | shared.names | {"turn", "tile", "done"}
+    producer = GluonContext(program, kernel, structure, helpers, taken, options, columns)
+    emit_producer(producer, shared)
+    taken = taken | {d.parameter for d in producer.host_descriptors.values()}
+    ctx = GluonContext(program, kernel, structure, helpers, taken, options, columns)
+    ctx.name_pointers()
+    consumer = Consumer(ctx, shared)
+    consumer.emit()
+    return _Warps(shared, producer, consumer, helpers)
+
+
+def _functions(kernel: Kernel, name: str, warps: _Warps) -> list[KernelLine]:
+    """The producer's function, the consumer's and the entry."""
+    pointers, inputs, outputs = warps.pointers, warps.inputs, warps.outputs
     for_producer = [*(d.parameter for d in inputs), *warps.shared.parameters]
     for_consumer = [
         *pointers.values(),
@@ -101,76 +176,30 @@ def emit_kernel(
         *warps.consumer.buffers,
     ]
     entry = _entry(name, warps, for_producer, for_consumer, inputs + outputs)
-    warps.asked.setdefault("_barriers", {})[kernel.node_id] = None
-    for helper, nodes in warps.asked.items():
-        helpers.setdefault(helper, {}).update(nodes)
     blank = [KernelLine(""), KernelLine("")]
-    return GluonKernel(
-        name,
-        (
-            *_function(kernel, f"{name}_producer", for_producer, producer),
-            *blank,
-            *_function(kernel, f"{name}_consumer", [*for_consumer, f"{warps.consumer.me}: gl.constexpr"], consumer),
-            *blank,
-            *_function(
-                kernel,
-                name,
-                [*pointers.values(), *(d.parameter for d in inputs + outputs)],
-                [KernelLine(f"    {text}", (kernel.node_id,), kernel.name) for text in entry],
-            ),
-        ),
-        tuple(layout_lines(set(warps.consumer.ctx.layouts))),
-        tuple(pointers),
-        inputs + outputs,
-        tiles(kernel),
-        registers,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Warps:
-    """Both functions of a kernel, emitted for one layout of the shared memory; `asked`: helpers with their users."""
-
-    shared: SharedMemory
-    producer: GluonContext
-    consumer: Consumer
-    asked: dict[str, dict[str, None]]
-
-    @property
-    def size(self) -> int:
-        """Bytes of shared memory."""
-        outputs = sum(tile_bytes(shape, dtype) for _, shape, dtype in self.consumer.buffers.values())
-        return self.shared.size + self.shared.consumers * outputs + BARRIERS
-
-
-def _warps(
-    program: Program, kernel: Kernel, structure: Structure, taken: set[str], options: GluonOptions, depth: int
-) -> _Warps:
-    asked: dict[str, dict[str, None]] = {}
-    columns = shape_of(structure.first.leading[0].store.target, program)[1]
-    shared = plan_shared_memory(program, structure, UniqueNames(taken), options, depth)
-    taken = taken | shared.names | {"turn", "tile", "done"}
-    producer = GluonContext(program, kernel, structure, asked, taken, options, columns)
-    emit_producer(producer, shared)
-    taken = taken | {d.parameter for d in producer.host_descriptors.values()}
-    ctx = GluonContext(program, kernel, structure, asked, taken, options, columns)
-    used = {access.tensor for s in stores(kernel.body) for access in (s.target, *reads(s))}
-    for tensor in program.tensors:
-        if tensor.name in used and tensor.space != "chip":
-            ctx.pointers[tensor.name] = ctx.names.fresh(f"{tensor.name}_ptr")
-    consumer = Consumer(ctx, shared)
-    consumer.emit()
-    return _Warps(shared, producer, consumer, asked)
+    consumer_parameters = [*for_consumer, f"{warps.consumer.me}: gl.constexpr"]
+    entry_parameters = [*pointers.values(), *(d.parameter for d in inputs + outputs)]
+    entry_lines = [KernelLine(f"    {text}", (kernel.node_id,), kernel.name) for text in entry]
+    return [
+        *_function(kernel, f"{name}_producer", for_producer, _lines(warps.producer)),
+        *blank,
+        *_function(kernel, f"{name}_consumer", consumer_parameters, _lines(warps.consumer.ctx)),
+        *blank,
+        *_function(kernel, name, entry_parameters, entry_lines),
+    ]
 
 
 def _launch_registers(program: Program, structure: Structure) -> int:
-    """Registers of a thread at the launch."""
-    asked = REGISTERS[structure.consumers][0]
+    """Registers per thread at the launch."""
     products = (*structure.first.leading, *structure.first.trailing)
     if all(shape_of(p.store.target, program)[1] <= WIDE_PRODUCT for p in products):
-        return asked
+        return REGISTERS[structure.consumers][0]
     if structure.consumers > 2:
-        raise UnsupportedKernel("three consumers have too few registers for its products", help="choose block_q=128")
+        raise UnsupportedKernel(
+            f"with {structure.rows} rows per program, there are too few registers for products of more than "
+            f"{WIDE_PRODUCT} columns",
+            help="choose block_q=128",
+        )
     return WIDE_REGISTERS
 
 

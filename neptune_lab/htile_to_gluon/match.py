@@ -1,17 +1,17 @@
-"""Which kernels are written in Gluon: finds their structure, or the reason why they have none.
+"""Matches a kernel against the form that can be emitted in Gluon: finds its structure, or the reason why it has none.
 
-The form: one level of loops over one tiled reduction (in parts, and with tiles written out), whose body is
+The form: unnested loops over one tiled reduction (parts of a loop, and unrolled tiles), whose body is
 
-    leading products    x = dot(tile that stays, tile that the loop brings)
+    leading products    x = dot(loop-invariant tile, tile loaded by the loop)
     row work            pointwise operators, reductions of rows, small reads
-    trailing products   y = dot(value of the loop, tile that the loop brings, acc=f(y))
+    trailing products   y = dot(value of the loop, tile loaded by the loop, acc=f(y))
 
-with rows of all tiles side by side in the first dimension, so that consumers share them out without a word.
+The first dimension of every tile is the rows, and no operation combines rows, so each consumer takes a share of them.
 
-Tiles may be visited in any order.  A loop of HTile IR walks the tiles of a reduction; a rolling update makes each state
-the reduction over the tiles visited so far, and its repair relates that to the state before the step, whichever tile
-the step brings (paper, section 4: the rule is proven for every tag, not for one order of tags).  So a loop whose last
-tile is certain to exist, and often the only masked one, starts there and walks down.
+Tiles may be visited in any order.  In a rolling update, each state is the reduction over the tiles visited so far, and
+its repair relates it to the previous state, whichever tile comes next (paper, section 4: the rule is proven for every
+tag, not for one order of tags).  So if the last tile is certain to exist (it is often the only masked one), the loop
+starts there and runs downward.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from neptune_lab.htile.affine import affine, expression, is_nonnegative
 from neptune_lab.htile.bounds import Env, Interval, grid_env, interval
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.substitute import substitute
-from neptune_lab.htile.walk import accesses, names_of_access, names_of_index, reads, subexpressions
+from neptune_lab.htile.walk import accesses, names_of_access, names_of_index, reads, subexpressions, tile_dims
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.strict.dtypes import HALVES
 
 MOST_CONSUMERS = 3
-MOST_PROGRAMS = 4096  # loop bounds of at most so many programs are computed one by one
+MOST_PROGRAMS = 4096  # the loop bounds of at most so many programs are computed one by one
 WIDEST = 256  # columns of a warp group's product
 PLAIN_DTYPES = ("float16", "bfloat16", "float32", "int32", "bool")
 
@@ -40,19 +40,19 @@ def match_structure(program: ir.Program, kernel: ir.Kernel) -> Structure:
     """The structure of `kernel`.
 
     Raises:
-        UnsupportedKernel: it has none that the emitter writes; the message says what is in the way.
+        UnsupportedKernel: it has not that form; the message says in what it differs.
     """
     before, parts, after = _parts(program, kernel)
     rows = shape_of(parts[0].leading[0].a, program)[0]
     if rows % ROWS or not 1 <= rows // ROWS <= MOST_CONSUMERS:
-        raise UnsupportedKernel(f"it has {rows} rows a program; expected 64, 128 or 192", help="choose block_q=128")
+        raise UnsupportedKernel(f"it has {rows} rows per program; expected 64, 128 or 192", help="choose block_q=128")
     resident = {} if not before else _resident_tiles(program, kernel, before)
     for product in parts[0].leading:
         assert isinstance(product.a, ir.Access)
         if program.tensor(product.a.tensor).space == "chip" and product.a.tensor not in resident:
             raise UnsupportedKernel(
                 f"the left operand {product.a.tensor} of {product.target} is not a tile that is loaded before the loop "
-                "and read by products alone"
+                "and read only by products"
             )
     before = tuple(s for s in before if s.target.tensor not in resident)
     downward = parts[-1].certain
@@ -67,7 +67,7 @@ def match_structure(program: ir.Program, kernel: ir.Kernel) -> Structure:
 
 
 def _tile_of(program: ir.Program, part: LoopPart, *, downward: bool) -> LoopPart:
-    """The first tile of a part, or the last, written out."""
+    """The first tile of a part, or with `downward` the last, as a part without a loop."""
     if part.loop is None:
         return part
     at = ir.Arith("-", part.loop.stop, ir.Int(1)) if downward else part.loop.start
@@ -84,7 +84,7 @@ def _parts(
         raise UnsupportedKernel("it has no loop")
     for loop in loops:
         if any(isinstance(stmt, ir.For) for stmt in loop.body):
-            raise UnsupportedKernel(f"its loop over {loop.var} has a loop inside")
+            raise UnsupportedKernel(f"its loop over {loop.var} contains a loop")
     signature = [s.target.tensor for s in loops[0].body if isinstance(s, ir.Store)]
     before: list[ir.Store] = []
     after: list[ir.Store] = []
@@ -119,7 +119,11 @@ def _shape(program: ir.Program, product: Product) -> tuple[object, ...]:
 
 
 def _tile(rest: list[ir.Stmt], signature: list[str]) -> tuple[ir.For | None, tuple[ir.Store, ...]] | None:
-    """The loop that comes next, or the tile of it that was written out; None for any other statement."""
+    """The loop at the start of `rest`, or an unrolled tile of the loop (None and its body); None if there is neither.
+
+    Args:
+        signature: the tensors that the loop's body stores to, in order.
+    """
     head = rest[0]
     if isinstance(head, ir.For):
         return head, tuple(s for s in head.body if isinstance(s, ir.Store))
@@ -153,20 +157,21 @@ def _part(
             trailing.append(product)
         else:
             raise UnsupportedKernel(
-                f"the product {product.target} neither multiplies a tile that stays nor adds up over the loop"
+                f"the product {product.target} neither has a loop-invariant left operand nor accumulates over the loop"
             )
     if not leading or not trailing:
-        raise UnsupportedKernel(f"its loop has no {'trailing' if leading else 'leading'} product")
+        what = "that accumulates over the loop" if leading else "with a loop-invariant left operand"
+        raise UnsupportedKernel(f"its loop has no product {what}")
     targets = {p.target for p in trailing}
     for store in (*middle, *after):
-        if seen := targets & {a.tensor for a in reads(store)}:
-            raise UnsupportedKernel(f"{store.target.tensor} reads the sum {seen.pop()} inside the loop")
+        if read := targets & {a.tensor for a in reads(store)}:
+            raise UnsupportedKernel(f"{store.target.tensor} reads the accumulator {read.pop()} inside the loop")
     certain = loop is None or _always_runs(loop, env)
     return LoopPart(loop, tuple(leading), tuple(middle), tuple(trailing), tuple(after), certain)
 
 
 def _always_runs(loop: ir.For, env: Env) -> bool:
-    """Whether a loop has a tile in every program: proven, or seen where its bounds depend on few values."""
+    """Whether a loop has a tile in every program: by proof, or by trying all values that its bounds depend on."""
     if is_nonnegative(affine(loop.stop) - affine(loop.start) + -1, env):
         return True
     names = sorted(names_of_index(loop.start) | names_of_index(loop.stop))
@@ -187,7 +192,7 @@ def _product(program: ir.Program, store: ir.Store, dot: ir.Dot) -> Product:
     if dtype not in HALVES:
         raise UnsupportedKernel(f"{store.target.tensor} multiplies {dtype}; expected float16 or bfloat16")
     if any(isinstance(e, ir.Dot) for part in (dot.a, dot.acc) if part is not None for e in subexpressions(part)):
-        raise UnsupportedKernel(f"{store.target.tensor} has a product inside a product")
+        raise UnsupportedKernel(f"an operand of the product {store.target.tensor} contains a product")
     return Product(store, dot.a, b, transposed, dot.acc)
 
 
@@ -200,7 +205,7 @@ def _stays(program: ir.Program, a: ir.TileExpr, constant: set[str], loop: ir.For
 
 
 def _resident_tiles(program: ir.Program, kernel: ir.Kernel, before: tuple[ir.Store, ...]) -> dict[str, ir.Access]:
-    """On-chip tiles that are one load, read as left operands of products only."""
+    """On-chip tiles that are loaded unchanged and read only as left operands of products."""
     others: set[str] = set()
     for stmt in kernel.body:
         for store in stmt.body if isinstance(stmt, ir.For) else (stmt,):
@@ -221,7 +226,7 @@ def _resident_tiles(program: ir.Program, kernel: ir.Kernel, before: tuple[ir.Sto
 
 
 def _check_rows(program: ir.Program, structure: Structure) -> None:
-    """Every tile has the program's rows in its first dimension, and nothing folds them."""
+    """Checks that every tile has the program's rows in its first dimension, and that no operation combines rows."""
     for store in _row_work(structure):
         if store.mask is not None:
             raise UnsupportedKernel(f"the store to {store.target.tensor} has a mask")
@@ -254,7 +259,9 @@ def _operands(product: Product) -> Iterator[ir.TileExpr]:
 def _check_tile(program: ir.Program, rows: int, expr: ir.TileExpr, name: str) -> None:
     shape = shape_of(expr, program)
     if dtype_of(expr, program) not in PLAIN_DTYPES and not isinstance(expr, ir.Literal):
-        raise UnsupportedKernel(f"{name} computes in {dtype_of(expr, program)}")
+        raise UnsupportedKernel(
+            f"{name} computes in {dtype_of(expr, program)}; expected one of {', '.join(PLAIN_DTYPES)}"
+        )
     if len(shape) > 2:
         raise UnsupportedKernel(f"{name} has a tile of {len(shape)} dimensions; expected rows and columns")
     if any(extent & (extent - 1) for extent in shape[1:]):
@@ -263,18 +270,17 @@ def _check_tile(program: ir.Program, rows: int, expr: ir.TileExpr, name: str) ->
         raise UnsupportedKernel(f"{name} has a tile of shape {shape}; expected {rows} rows")
     match expr:
         case ir.Reduce(dim=0):
-            raise UnsupportedKernel(f"{name} folds rows, which several warp groups share")
+            raise UnsupportedKernel(f"{name} reduces rows, which are split among warp groups")
         case ir.Reduce(op="prod"):
-            raise UnsupportedKernel(f"{name} folds by a product")
+            raise UnsupportedKernel(f"{name} reduces with prod; expected sum, max or min")
         case ir.Gather():
-            raise UnsupportedKernel(f"{name} reads elements that are no tile")
+            raise UnsupportedKernel(f"{name} is gathered element by element; expected reads of tiles")
         case ir.Permute():
-            raise UnsupportedKernel(f"{name} permutes a tile that is no right operand")
+            raise UnsupportedKernel(f"{name} permutes a tile that is not the right operand of a product")
         case ir.Dot():
             raise UnsupportedKernel(f"{name} has a product outside the loop, or inside an expression")
         case ir.Access(index=index) if len(shape) == 2 and shape[1] == 1:
-            last = [i for i in index if isinstance(i, ir.Slice | ir.NewAxis)][-1]
-            if isinstance(last, ir.Slice):
+            if isinstance(tile_dims(index)[-1], ir.Slice):
                 raise UnsupportedKernel(f"{name} has a tile of one column")
         case ir.Access() | ir.Iota() | ir.Scalar() | ir.Literal() | ir.Elementwise() | ir.Cast() | ir.Reduce():
             pass

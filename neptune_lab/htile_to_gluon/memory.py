@@ -1,32 +1,36 @@
-"""Small reads and writes by pointers: captured vectors, values of rows, outputs that no copy engine takes."""
+"""Loads and stores through pointers: captured vectors, values of rows, outputs that the copy engine cannot store."""
 
 from __future__ import annotations
 
 import math
-import re
 
 from neptune_lab.htile.nodes import Access, Int, NewAxis, Slice
-from neptune_lab.htile.walk import names_of_access, names_of_index, region, simplify
+from neptune_lab.htile.walk import names_of_access, names_of_index, region, simplify, tile_dims
 from neptune_lab.htile_to_gluon.context import GluonContext
-from neptune_lab.htile_to_triton.addresses import INT32_MAX, base, sliced
+from neptune_lab.htile_to_triton.addresses import INT32_MAX, base, sliced, vector_name
 from neptune_lab.htile_to_triton.context import ADD
 from neptune_lab.strict.dtypes import FLOATS
 from neptune_lab.wrapping import Doc, call
 
 
 def vector(ctx: GluonContext, index: Slice, columns: int, *, is_columns: bool) -> str:
-    """The named index vector of a slice, as rows or as columns of a tile of that many columns."""
+    """The named index vector of a slice.
+
+    Args:
+        columns: columns of the tile that it is a part of.
+        is_columns: whether it runs along the tile's columns; otherwise along its rows.
+    """
     layout = ctx.columns_layout(index.extent) if is_columns else ctx.rows_layout(columns)
     start = simplify(index.start)
     lanes = f"tl.arange(0, {index.extent}, layout={layout})"
     text = lanes if start == Int(0) else f"{ctx.index(start, ADD)} + {lanes}"
-    wanted = re.sub(r"(?<=[^\W\d_])_?\d+$", "", index.axis) or index.axis
-    return ctx.define(("vector", start, index.extent, layout), wanted, names_of_index(start), text)
+    key = ("vector", start, index.extent, layout)
+    return ctx.define(key, vector_name(index.axis), names_of_index(start), text)
 
 
 def load(ctx: GluonContext, access: Access, columns: int) -> str:
-    """A tile that holds a global access: loaded by a line of its own at the widest scope where it can be."""
-    dims = [i for i in access.index if isinstance(i, Slice | NewAxis)]
+    """The name of a tile that holds a global access: a line of its own loads it, in the outermost possible scope."""
+    dims = tile_dims(access.index)
     at = "" if len(dims) < 2 or NewAxis() not in dims else "[None, :]" if dims[0] == NewAxis() else "[:, None]"
     bare = Access(access.tensor, region(access))
     addresses, mask = _addresses(ctx, bare, columns, is_columns=at == "[None, :]")

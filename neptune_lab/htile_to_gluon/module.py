@@ -1,4 +1,4 @@
-"""The whole module: layouts, helpers, kernels, and the plain function that launches them."""
+"""Emits a whole module: layouts, helpers, kernels, and the plain function that launches them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from neptune_lab.strict.emitted import check_emitted
 
 
 def why_unsupported(program: Program, kernel: Kernel, options: GluonOptions | None = None) -> str | None:
-    """Why `kernel` is not written in Gluon; None where it is."""
+    """The reason why `kernel` cannot be emitted in Gluon; None if it can."""
     try:
         emit_kernel(program, kernel, kernel.name, {}, set(), options or GluonOptions())
     except UnsupportedKernel as reason:
@@ -44,14 +44,15 @@ def why_unsupported(program: Program, kernel: Kernel, options: GluonOptions | No
 def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule:
     """`program` as a module of Gluon kernels, every computing line linked to its HTile nodes.
 
-    A kernel that has not the form (match.py) is written in Triton, in the same module.
+    A kernel that has not the form of match.py is emitted in Triton, in the same module, with a note.
 
     Args:
-        options: choices of spelling, for a Hopper GPU; None: the defaults.
+        program: HTile IR, verified here.
+        options: for a Hopper GPU; None: the defaults.
 
     Raises:
         TileError: the program is not valid HTile IR.
-        EmitError: no kernel of the program fits; the message has the reason for each.
+        EmitError: no kernel of the program can be emitted in Gluon; the message has the reason for each.
     """
     verify(program)
     check_spelling(program)
@@ -59,25 +60,26 @@ def emit(program: Program, options: GluonOptions | None = None) -> EmittedModule
     names = UniqueNames([*HELPERS, *TRITON_HELPERS])
     entry = names.fresh(program.name)
     functions = [names.fresh(f"{k.name}_kernel" if k.name == program.name else k.name) for k in program.kernels]
-    own = {f"{f}_{what}" for f in functions for what in ("producer", "consumer")}
-    taken = {entry, *functions, *own, *HELPERS, *TRITON_HELPERS, "_scratch", "_multiprocessors"}
+    of_warps = {f"{f}_{what}" for f in functions for what in ("producer", "consumer")}
+    taken = {entry, *functions, *of_warps, *HELPERS, *TRITON_HELPERS, "_scratch", "_multiprocessors"}
     helpers: dict[str, dict[str, None]] = {}
     triton_helpers: dict[str, dict[str, None]] = {}
     reasons: dict[str, str] = {}
-    made: list[GluonKernel | Context] = []
+    emitted: list[GluonKernel | Context] = []
     for kernel, function in zip(program.kernels, functions, strict=True):
         try:
-            made.append(emit_kernel(program, kernel, function, helpers, taken, options))
+            emitted.append(emit_kernel(program, kernel, function, helpers, taken, options))
         except UnsupportedKernel as reason:
             reasons[kernel.name] = reason.reason
-            made.append(emit_triton_kernel(program, kernel, triton_helpers, taken, options.emit))
+            emitted.append(emit_triton_kernel(program, kernel, triton_helpers, taken, options.emit))
     if len(reasons) == len(program.kernels):
-        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        by_kernel = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise EmitError(
-            f"code='gluon': no kernel of {program.name} can be written in Gluon ({told})", help="leave code out"
+            f"code='gluon': no kernel of {program.name} can be emitted in Gluon ({by_kernel})",
+            help='compile with code=nl.CodeOptions(code="triton")',
         )
-    notes = tuple(f"{name} is written in Triton: {reason}." for name, reason in reasons.items())
-    return replace(_module(program, options, entry, functions, made, helpers, triton_helpers), notes=notes)
+    notes = tuple(f"{name} is emitted in Triton: {reason}." for name, reason in reasons.items())
+    return replace(_module(program, options, entry, functions, emitted, helpers, triton_helpers), notes=notes)
 
 
 def _module(
@@ -85,14 +87,44 @@ def _module(
     options: GluonOptions,
     entry: str,
     functions: list[str],
-    made: list[GluonKernel | Context],
+    emitted: list[GluonKernel | Context],
     helpers: dict[str, dict[str, None]],
     triton_helpers: dict[str, dict[str, None]],
 ) -> EmittedModule:
     out = Writer()
-    gluons = [kernel for kernel in made if isinstance(kernel, GluonKernel)]
-    contexts = [kernel for kernel in made if isinstance(kernel, Context)]
+    gluons = [kernel for kernel in emitted if isinstance(kernel, GluonKernel)]
+    contexts = [kernel for kernel in emitted if isinstance(kernel, Context)]
     out.plain(*docstring(program, entry, "Gluon kernels for Hopper"))
+    _write_imports(out, options, contexts, helpers)
+    if ASK & triton_helpers.keys():
+        out.plain("", "", INTERPRETED)
+    out.plain("", "NEEDS_GPU = True  # Triton's interpreter does not know Gluon")
+    constants = dict.fromkeys(line for kernel in gluons for line in kernel.constants)
+    out.plain("# Layouts: of a warp group's product, of vectors beside it, of a left operand in registers.", *constants)
+    _write_helpers(out, program, functions, helpers)
+    for helper, users in sorted(triton_helpers.items()):
+        out.plain("", "")
+        in_triton = [f for f, kernel in zip(functions, emitted, strict=True) if isinstance(kernel, Context)]
+        write_helper(out, helper, users, in_triton, contexts)
+    sources: list[KernelSource] = []
+    for function, kernel, done in zip(functions, program.kernels, emitted, strict=True):
+        if isinstance(done, GluonKernel):
+            sources.append(_write_gluon(out, done))
+        else:
+            sources.append(write_kernel(out, function, kernel, done))
+    if options.persistent:
+        out.plain("", "", *MULTIPROCESSORS.rstrip("\n").split("\n"))
+    out.plain("", "")
+    _write_launcher(out, program, options, entry, sources, emitted)
+    text = "\n".join(out.text) + "\n"
+    check_emitted(text, EmitError)
+    return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
+
+
+def _write_imports(
+    out: Writer, options: GluonOptions, contexts: list[Context], helpers: dict[str, dict[str, None]]
+) -> None:
+    """Writes the imports; `contexts` are those of the kernels in Triton."""
     out.plain(*(["import functools", ""] if options.persistent else []), "import torch")
     if contexts:
         out.plain("import triton", "import triton.language as tl")
@@ -112,29 +144,6 @@ def _module(
         out.plain("from triton.language import PropagateNan")
     if any(ctx.host_descriptors for ctx in contexts):
         out.plain("from triton.tools.tensor_descriptor import TensorDescriptor as PlainDescriptor")
-    if ASK & triton_helpers.keys():
-        out.plain("", "", INTERPRETED)
-    out.plain("", "NEEDS_GPU = True  # Triton's interpreter does not know Gluon")
-    constants = dict.fromkeys(line for kernel in gluons for line in kernel.constants)
-    out.plain("# Layouts: of a warp group's product, of vectors beside it, of a left operand in registers.", *constants)
-    _write_helpers(out, program, functions, helpers)
-    for helper, users in sorted(triton_helpers.items()):
-        out.plain("", "")
-        written = [f for f, kernel in zip(functions, made, strict=True) if isinstance(kernel, Context)]
-        write_helper(out, helper, users, written, contexts)
-    sources: list[KernelSource] = []
-    for function, kernel, done in zip(functions, program.kernels, made, strict=True):
-        if isinstance(done, GluonKernel):
-            sources.append(_write_gluon(out, done))
-        else:
-            sources.append(write_kernel(out, function, kernel, done))
-    if options.persistent:
-        out.plain("", "", *MULTIPROCESSORS.rstrip("\n").split("\n"))
-    out.plain("", "")
-    _write_launcher(out, program, options, entry, sources, made)
-    text = "\n".join(out.text) + "\n"
-    check_emitted(text, EmitError)
-    return EmittedModule(program.name, entry, text, tuple(sources), tuple(out.lines))
 
 
 def _write_helpers(out: Writer, program: Program, functions: list[str], helpers: dict[str, dict[str, None]]) -> None:
@@ -174,13 +183,13 @@ def _write_launcher(
     options: GluonOptions,
     entry: str,
     sources: list[KernelSource],
-    made: list[GluonKernel | Context],
+    emitted: list[GluonKernel | Context],
 ) -> None:
     names = UniqueNames({entry, "PlainDescriptor", *MODULE_NAMES, *(source.name for source in sources)})
     arguments = {name: names.fresh(name) for name in program.inputs}
     blocks = dict.fromkeys(
         (d.block, program.tensor(d.tensor).dtype)
-        for kernel in made
+        for kernel in emitted
         if isinstance(kernel, GluonKernel)
         for d in kernel.descriptors
     )
@@ -189,12 +198,12 @@ def _write_launcher(
         out.plain(f"{name} = gl.NVMMASharedLayout.get_default_for([{block[0]}, {block[1]}], gl.{dtype})")
     out.plain("", "", f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     device = f"{arguments[program.inputs[0]]}.device"
-    for kernel, source, done in zip(program.kernels, sources, made, strict=True):
+    for kernel, source, done in zip(program.kernels, sources, emitted, strict=True):
         for name in (*source.arguments, *(d.tensor for d in source.descriptors)):
             if name not in arguments:
                 arguments[name] = names.fresh(name)
-                made_here = allocation(program.tensor(name), arguments[name], device)
-                out.linked(source.name, made_here, (kernel.node_id,), kernel.name)
+                line = allocation(program.tensor(name), arguments[name], device)
+                out.linked(source.name, line, (kernel.node_id,), kernel.name)
         args = [arguments[name] for name in source.arguments]
         grid = ", ".join(map(str, source.grid)) + ("," if len(source.grid) == 1 else "")
         if isinstance(done, GluonKernel):

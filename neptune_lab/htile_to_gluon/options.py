@@ -1,4 +1,4 @@
-"""Choices of the Gluon emitter: how the two kinds of warps work together."""
+"""Options of the Gluon emitter: how producer and consumers work together."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ MOST_HEADS = 65535
 
 @dataclass(frozen=True, slots=True)
 class GluonOptions:
-    """How a kernel is written in Gluon.
+    """Options of the Gluon emitter.
 
     Args:
-        stages: tiles that each ring in shared memory holds; 2 is enough unless tiles are small.
-        ping_pong: the two consumers issue their products in turn, so that one computes exponentials while the other
-            multiplies. It asks for two consumers; where there are others it changes nothing.
-        tie: the left operand of the second product is narrowed before the wait for the product before it, not after.
-        persistent: one program for each multiprocessor, which takes tile after tile: best where a program has little
-            to do. Otherwise one program per tile.
-        ahead: prefetch across tiles: a persistent program starts the first products of its next tile before it writes
-            the outputs of this one. Where row blocks have different numbers of tiles, the assembler (of Triton 3.6 and
-            3.7) lacks registers for it, and makes all products wait for each other.
-        heads_together: how many heads (whatever the grid has beside row blocks) run side by side and share the L2
-            cache; None: few, yet enough that long and short tiles even out.
-        emit: the options of the Triton emitter, for the target, tanh, and kernels that do not fit.
+        stages: slots of each ring buffer in shared memory, in tiles; 2 is enough unless tiles are small.
+        ping_pong: two consumers issue their products in turn, so that one computes exponentials while the other
+            multiplies. No effect unless there are two consumers.
+        tie: the left operand of the second product is converted to its narrow dtype before the wait for the previous
+            product, not after.
+        persistent: one program per multiprocessor, which takes tile after tile: best for short programs. Otherwise one
+            program per tile.
+        ahead: prefetch across tiles: a persistent program starts the first products of its next tile before it stores
+            the outputs of the current one. If row blocks have different numbers of tiles, the assembler of Triton 3.6
+            and 3.7 lacks registers for it, and serialises all products.
+        heads_together: how many heads (all grid axes other than row blocks) run at the same time and share the L2
+            cache; None: few, but enough to balance long and short tiles.
+        emit: the options of the Triton emitter: the target, tanh, and kernels that cannot be emitted in Gluon.
+
+    Raises:
+        EmitError: a value that an option does not take, or a target that is not Hopper.
     """
 
     stages: int = 2

@@ -1,4 +1,4 @@
-"""The producer: one warp that issues the copies of every tile, as far ahead as the rings have free slots."""
+"""The producer: one warp that issues the copies of all tiles, ahead of the consumers as far as ring slots are free."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from neptune_lab.wrapping import call, seq
 
 
 def emit_producer(ctx: GluonContext, shared: SharedMemory) -> None:
-    """The body of the producer's function.
+    """Emits the body of the producer's function.
 
-    Tiles of trailing products come one tile after those of leading products, as the consumers ask for them: the first
-    product of a tile runs beside the second of the tile before.
+    Tiles of trailing products are copied one iteration after those of leading products, since consumers run the
+    leading products of a tile together with the trailing products of the previous one.
     """
     ctx.root.binds = frozenset()
     for ring in shared.rings:
@@ -31,11 +31,12 @@ def emit_producer(ctx: GluonContext, shared: SharedMemory) -> None:
 def for_tiles_of_program(
     ctx: GluonContext, walk: Callable[[], None], prefetch: Callable[[], None] | None = None
 ) -> None:
-    """`walk` for the one tile of a program, or for each of its tiles if programs are persistent.
+    """Emits the work on the one tile of a program, or a loop over its tiles if programs are persistent.
 
     Args:
-        prefetch: emits what the first tile needs before the loop over tiles; `walk` emits it for each next tile, after
-            its call of `next_tile`.
+        walk: emits the work on one tile.
+        prefetch: emits the first products of a program's first tile, before the loop over tiles; `walk` then emits them
+            for each next tile, after it calls `next_tile`.
     """
     if not ctx.gluon.persistent:
         bind_program(ctx, "gl.program_id(0)")
@@ -48,17 +49,15 @@ def for_tiles_of_program(
     scope = Scope(ctx.scope, frozenset())
     scope.header = Draft([f"while tile < {tiles(ctx.kernel)}:"], ctx.kernel.name)
     scope.header.used_by(ctx.kernel.node_id)
-    ctx.scope.body.append(scope)
-    outer, ctx.scope = ctx.scope, scope
-    bind_program(ctx, "tile")
-    walk()
-    if prefetch is None:
-        next_tile(ctx)
-    ctx.scope = outer
+    with ctx.inside(scope):
+        bind_program(ctx, "tile")
+        walk()
+        if prefetch is None:
+            next_tile(ctx)
 
 
 def next_tile(ctx: GluonContext) -> None:
-    """Turns to the next tile of a persistent program."""
+    """Emits the step to the next tile of a persistent program."""
     ctx.line("done += 1")
     ctx.line(f"turn, tile = {ctx.helper('_turn')}(turn + 1, {tiles_side_by_side(ctx)})")
 
@@ -115,12 +114,10 @@ def _load_resident_tiles(ctx: GluonContext, shared: SharedMemory) -> None:
     name = ctx.variables[CONSUMER][0]
     scope.header = Draft([f"for {name} in gl.static_range({ctx.structure.consumers}):"], ctx.kernel.name)
     scope.header.used_by(ctx.kernel.node_id)
-    ctx.variables[CONSUMER] = (name, scope.header)
-    ctx.scope.body.append(scope)
-    outer, ctx.scope = ctx.scope, scope
-    for resident in shared.resident:
-        _load_resident_tile(ctx, shared, resident, name)
-    ctx.scope = outer
+    with ctx.inside(scope):
+        ctx.variables[CONSUMER] = (name, scope.header)
+        for resident in shared.resident:
+            _load_resident_tile(ctx, shared, resident, name)
 
 
 def _load_resident_tile(ctx: GluonContext, shared: SharedMemory, resident: ResidentTile, consumer: str) -> None:
@@ -136,17 +133,18 @@ def _load_resident_tile(ctx: GluonContext, shared: SharedMemory, resident: Resid
 
 def _place(ctx: GluonContext, access: Access) -> tuple[str, tuple[str, str]]:
     """A tile's descriptor, and its row and column there."""
-    found = descriptor(ctx, access)
-    if found is None:
+    described = descriptor(ctx, access)
+    if described is None:
         raise UnsupportedKernel(
-            f"the copy engine cannot bring tiles of {access.tensor}: it takes whole tiles of contiguous rows, which do "
-            "not leave their tensor"
+            f"the copy engine cannot load tiles of {access.tensor}: it loads tiles of contiguous rows that stay inside "
+            "their tensor"
         )
-    row, _, column = found[1].removeprefix("[").removesuffix("]").rpartition(", ")
-    return found[0], (row, column)
+    name, place = described
+    row, _, column = place.removeprefix("[").removesuffix("]").rpartition(", ")
+    return name, (row, column)
 
 
 def _described(ctx: GluonContext, access: Access) -> str:
-    """The descriptor of a tile that has been placed before."""
+    """The descriptor of a tile for which `_place` has made one."""
     block = ctx.shape(access)
     return next(d.parameter for d in ctx.host_descriptors.values() if d.tensor == access.tensor and d.block == block)

@@ -1,4 +1,4 @@
-"""The rows of a program shared out among its consumers: every row slice becomes one consumer's part of it."""
+"""Splits the rows of a program among its consumers: every slice of rows becomes one consumer's part of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import assert_never
 
 from neptune_lab.htile import nodes as ir
 
-# No HTile variable can be called so.
+# Not an identifier, so no HTile variable has this name.
 CONSUMER = "%consumer"
-ROWS = 64  # of a consumer: what one warp group's product has
+ROWS = 64  # rows of a consumer, and of a warp group's product
 
 
 def part_of_store(store: ir.Store, rows: int) -> ir.Store:
@@ -21,7 +21,7 @@ def part_of_store(store: ir.Store, rows: int) -> ir.Store:
         =>
         m[i0*128 + 64*c : i0*128 + 64*c + 64] = reduce(max, s[i0*128 + 64*c : i0*128 + 64*c + 64, ...], dim=1)
 
-    Rows are the first dimension of every tile but the right operands of products (match.py sees to it).
+    Rows are the first dimension of every tile except right operands of products (match.py checks this).
     """
     assert store.mask is None
     return replace(store, target=part_of_access(store.target, rows), value=part(store.value, rows))

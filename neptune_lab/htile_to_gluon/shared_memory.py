@@ -1,4 +1,4 @@
-"""What lives in shared memory: tiles that stay, rings of tiles that the loop brings, and their barriers."""
+"""The contents of shared memory: resident tiles, ring buffers of tiles that the loop loads, and their barriers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ BYTES = {"float16": 2, "bfloat16": 2}
 
 @dataclass(frozen=True, slots=True)
 class RingBuffer:
-    """Slots that the producer fills and every consumer reads: names of the buffer and its barriers."""
+    """Slots that the producer fills and every consumer reads.
+
+    Args:
+        tensor: the tensor whose tiles it holds.
+        shape, dtype: of a tile.
+        slots, full, empty: names of the buffer and its barriers.
+        slot, phase: names of the variables with the current slot and the parity of its barriers.
+    """
 
     tensor: str
     shape: tuple[int, ...]
@@ -31,8 +38,16 @@ class RingBuffer:
 
 @dataclass(frozen=True, slots=True)
 class ResidentTile:
-    """A tile that stays for the whole loop: a slot for each consumer, and with persistent programs as many again, so
-    that the next tile's copy runs beside this tile's work."""
+    """A tile that stays in shared memory for the whole loop.
+
+    It has a slot for each consumer; with persistent programs twice as many if memory allows, so that the next tile is
+    copied while the current one is in use.
+
+    Args:
+        access: the tile of all consumers.
+        shape, dtype: of one consumer's part.
+        buffer, ready, spent: names of the buffer and its barriers.
+    """
 
     access: Access
     shape: tuple[int, ...]
@@ -47,7 +62,7 @@ class SharedMemory:
     """The shared memory of a kernel; rings are in the order of the products of a part.
 
     Args:
-        depth: tiles of a persistent program, one after the other, for which there are tiles that stay.
+        depth: for how many consecutive tiles of a persistent program there are resident tiles.
     """
 
     resident: tuple[ResidentTile, ...]
@@ -65,7 +80,7 @@ class SharedMemory:
 
     @property
     def parameters(self) -> list[str]:
-        """What both kinds of warps get of it, in order."""
+        """The parameters of producer and consumers for it, in order."""
         out: list[str] = []
         for resident in self.resident:
             out += [resident.buffer, resident.ready, *([resident.spent] if self.persistent else [])]
@@ -75,12 +90,12 @@ class SharedMemory:
 
     @property
     def names(self) -> set[str]:
-        """Every name that it takes in a function."""
+        """Every name that a function uses for it."""
         return {*self.parameters, *(name for ring in self.rings for name in (ring.slot, ring.phase))}
 
     @property
     def resident_slots(self) -> int:
-        """Slots of a tile that stays."""
+        """Slots of a resident tile."""
         return self.consumers * self.depth
 
     @property
@@ -90,16 +105,16 @@ class SharedMemory:
         return resident + self.stages * sum(tile_bytes(r.shape, r.dtype) for r in self.rings)
 
     def resident_slot(self, consumer: str) -> str:
-        """The slot of a consumer's tiles that stay; `done` counts a program's tiles."""
+        """The slot of a consumer's resident tiles; `done` counts a program's tiles."""
         return consumer if self.depth == 1 else f"done % {self.depth} * {self.consumers} + {consumer}"
 
     @property
     def resident_parity(self) -> str:
-        """The parity of the barriers of such a slot."""
+        """The parity of the barriers of a consumer's resident tiles."""
         return "0" if not self.persistent else "done & 1" if self.depth == 1 else f"done // {self.depth} & 1"
 
     def resident_tile(self, access: Access) -> ResidentTile:
-        """The tile that stays and that `access` selects."""
+        """The resident tile that `access` selects."""
         return next(resident for resident in self.resident if resident.access == access)
 
 
@@ -117,7 +132,7 @@ def tile_bytes(shape: tuple[int, ...], dtype: str) -> int:
 def plan_shared_memory(
     program: Program, structure: Structure, names: UniqueNames, options: GluonOptions, depth: int
 ) -> SharedMemory:
-    """The shared memory that a kernel of that structure needs."""
+    """The shared memory of a kernel with that structure; `depth` as in `SharedMemory`."""
     resident: dict[Access, ResidentTile] = {}
     first = structure.parts[0]
     for product in first.leading:

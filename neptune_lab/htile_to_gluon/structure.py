@@ -1,4 +1,4 @@
-"""What a kernel is to the Gluon emitter: tiles that stay, loop parts, and in each part products around row work."""
+"""The structure of a kernel for the Gluon emitter: resident tiles and loop parts, with products around row work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neptune_lab.htile.nodes import Access, For, Store, TileExpr
 
 
 class UnsupportedKernel(EmitError):
-    """A kernel has not the form that is written in Gluon; the message says in what."""
+    """A kernel has not the form that can be emitted in Gluon; the message says in what it differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class Product:
 
     Args:
         store: the whole statement.
-        a: the left operand: for a leading product a tile that stays, for a trailing one a value of the loop.
-        b: the global tile that the loop brings for it.
+        a: the left operand: for a leading product a loop-invariant tile, for a trailing one a value of the loop.
+        b: the global tile that the loop loads for it.
         transposed: whether the product takes `b` transposed.
-        acc: what the product adds to: a function of its own target; None for a leading product.
+        acc: what the product is added to: a function of its own target; None for a leading product.
     """
 
     store: Store
@@ -32,21 +32,21 @@ class Product:
 
     @property
     def target(self) -> str:
-        """The tile it computes."""
+        """The tile that it computes."""
         return self.store.target.tensor
 
 
 @dataclass(frozen=True, slots=True)
 class LoopPart:
-    """One part of the loop, or one tile of it that was written out (`loop` is None).
+    """One part of the loop, or one unrolled tile of it (`loop` is None).
 
     Args:
-        leading: products of tiles that stay with tiles that the loop brings: they wait for nothing that the loop
-            computes, so they can run a tile ahead.
+        leading: products of loop-invariant tiles with tiles that the loop loads: they depend on nothing that the loop
+            computes, so they can run one tile ahead.
         middle: row work: the statements between the products.
-        trailing: products that add up over the loop.
-        after: what follows them in the body.
-        certain: whether the part has at least one tile, whatever the program's number.
+        trailing: products that accumulate over the loop.
+        after: the statements after them in the body.
+        certain: whether the part has at least one tile in every program.
     """
 
     loop: For | None
@@ -59,15 +59,15 @@ class LoopPart:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A kernel that fits.
+    """The structure of a kernel that can be emitted in Gluon.
 
     Args:
         rows: rows of a program, a multiple of 64.
-        resident: on-chip tiles that are loaded once and are left operands only, by name: they stay in shared memory.
+        resident: by name, on-chip tiles that are loaded once and are left operands only: they stay in shared memory.
         before, after: the other statements before and after the loop.
-        first: the first tile that is visited, which is certain to exist.
-        parts: in the order in which they are visited; the first part has the first tile too.
-        downward: whether that is from the last tile to the first.
+        first: the first tile that is visited; it is certain to exist.
+        parts: in the order in which they are visited; the first part contains the first tile.
+        downward: whether tiles are visited from the last to the first.
     """
 
     rows: int
@@ -80,5 +80,5 @@ class Structure:
 
     @property
     def consumers(self) -> int:
-        """Groups of four warps that each take 64 rows."""
+        """The number of consumers: groups of four warps that compute 64 rows each."""
         return self.rows // 64

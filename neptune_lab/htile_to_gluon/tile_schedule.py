@@ -15,25 +15,25 @@ from neptune_lab.htile_to_gluon.structure import LoopPart, Structure
 from neptune_lab.htile_to_triton.scope import Draft, Scope
 from neptune_lab.target import MOST_HOPPER_SMS
 
-CACHE = 32 * 2**20  # bytes of loop tensors that heads side by side may take of the L2 cache
-EVEN = 256  # tiles side by side, about two for each multiprocessor
+CACHE = 32 * 2**20  # bytes of the L2 cache for the loop tensors of heads that run at the same time
+EVEN = 256  # tiles that run at the same time, about two per multiprocessor
 
 
 def canonicalize(expr: IndexExpr) -> IndexExpr:
-    """`expr` with what cancels gone."""
+    """`expr` with equal terms cancelled, in the form that the emitter prints."""
     return simplify(expression(affine(expr)))
 
 
 def bind_program(ctx: GluonContext, tile: str) -> None:
-    """The grid variables of the kernel out of the number of a tile, at the top of the current scope."""
+    """Defines the kernel's grid variables at the top of the current scope, from the number `tile` of a tile."""
     rows, heads = row_axes(ctx.structure, ctx.kernel)
     extent = {axis.var: axis.extent for axis in ctx.kernel.grid}
     blocks, number = _extents(ctx)
     row, head = ctx.names.fresh("row_block"), ctx.names.fresh("head")
     group = heads_side_by_side(ctx, blocks, number)
-    found = Draft([f"{row}, {head} = {ctx.helper('_locate')}({tile}, {blocks}, {group})"], ctx.kernel.name)
-    found.used_by(ctx.kernel.node_id)
-    ctx.scope.prelude.append(found)
+    located = Draft([f"{row}, {head} = {ctx.helper('_locate')}({tile}, {blocks}, {group})"], ctx.kernel.name)
+    located.used_by(ctx.kernel.node_id)
+    ctx.scope.prelude.append(located)
     for source, axes in ((row, rows), (head, heads)):
         below = 1
         for var in axes:
@@ -48,7 +48,7 @@ def bind_program(ctx: GluonContext, tile: str) -> None:
 
 
 def row_axes(structure: Structure, kernel: Kernel) -> tuple[list[str], list[str]]:
-    """The grid variables that choose rows, and the others."""
+    """The grid variables that the rows of a program depend on, and the others."""
     access = left_access(structure, structure.parts[0].leading[0])
     first = next(index for index in access.index if isinstance(index, Slice))
     rows = [axis.var for axis in kernel.grid if axis.var in names_of_index(first.start)]
@@ -56,11 +56,15 @@ def row_axes(structure: Structure, kernel: Kernel) -> tuple[list[str], list[str]
 
 
 def heads_side_by_side(ctx: GluonContext, blocks: int, heads: int) -> int:
-    """How many heads run side by side, a divisor of `heads`.
+    """How many heads run at the same time, a divisor of `heads`.
 
-    What was asked for; else one head after the other where all tiles are alike, and where some are longer, so many
-    that their tiles, longest first, even out, as long as the L2 cache has their loop tensors.  Persistent programs
-    need a tile for each of them.
+    The option `heads_together` if it is set.  Otherwise one if all row blocks have the same number of tiles; if some
+    have more, enough heads to balance them, longest first, as long as their loop tensors fit the L2 cache.  Persistent
+    programs need at least one tile each.
+
+    Args:
+        blocks: number of row blocks.
+        heads: number of heads.
     """
     divisors = [n for n in range(1, heads + 1) if heads % n == 0]
     part = ctx.structure.parts[0]
@@ -84,30 +88,30 @@ def _lengths_differ(ctx: GluonContext) -> bool:
 
 
 def tiles_side_by_side(ctx: GluonContext) -> int:
-    """How many tiles the heads side by side have."""
+    """The number of tiles of the heads that run at the same time."""
     blocks, heads = _extents(ctx)
     return blocks * heads_side_by_side(ctx, blocks, heads)
 
 
 def _extents(ctx: GluonContext) -> tuple[int, int]:
-    """Numbers of row blocks and of heads."""
+    """The numbers of row blocks and of heads."""
     rows, heads = row_axes(ctx.structure, ctx.kernel)
     extent = {axis.var: axis.extent for axis in ctx.kernel.grid}
     return math.prod(extent[v] for v in rows), math.prod(extent[v] for v in heads)
 
 
 def tiles(kernel: Kernel) -> int:
-    """How many tiles a kernel has: program instances of its grid."""
+    """The number of tiles of a kernel: program instances of its grid."""
     return math.prod(axis.extent for axis in kernel.grid)
 
 
 def count(part: LoopPart) -> IndexExpr:
-    """How many tiles a part has (below 0: none)."""
+    """The number of tiles of a part; negative for none."""
     return Int(1) if part.loop is None else canonicalize(Arith("-", part.loop.stop, part.loop.start))
 
 
 def tiles_of_parts(ctx: GluonContext, parts: tuple[LoopPart, ...]) -> IndexExpr:
-    """How many tiles these parts have together."""
+    """The number of tiles of all these parts."""
     total: IndexExpr = Int(0)
     for part in parts:
         number = count(part)
@@ -118,13 +122,18 @@ def tiles_of_parts(ctx: GluonContext, parts: tuple[LoopPart, ...]) -> IndexExpr:
 
 
 def tiles_left_after_first(ctx: GluonContext) -> IndexExpr:
-    """How many tiles are left after the first."""
+    """The number of tiles after the first."""
     first, rest = ctx.structure.parts[0], ctx.structure.parts[1:]
     return canonicalize(Arith("+", Arith("-", count(first), Int(1)), tiles_of_parts(ctx, rest)))
 
 
 def for_each_tile(ctx: GluonContext, part: LoopPart, *, opened: bool, body: Callable[[IndexExpr], None]) -> None:
-    """`body(tiles of the part that are left)` for every tile of a part but, where it was opened, the first."""
+    """Emits a loop over the tiles of a part.
+
+    Args:
+        opened: whether the first tile is emitted elsewhere, before the loop.
+        body: emits the work on a tile; its argument is the number of tiles of the part that follow.
+    """
     loop = part.loop
     if loop is None:
         if not opened:
@@ -133,9 +142,7 @@ def for_each_tile(ctx: GluonContext, part: LoopPart, *, opened: bool, body: Call
     if opened and count(part) == Int(1):
         return
     skipped = 1 if opened else 0
-    outer, outer_env, outer_variables = ctx.scope, dict(ctx.env), dict(ctx.variables)
-    outer_defined = dict(ctx.defined)
-    scope = Scope(outer, frozenset((loop.var,)))
+    scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
     comment = f"  # {loop.part}" if loop.part else ""
     if ctx.structure.downward:
@@ -152,9 +159,7 @@ def for_each_tile(ctx: GluonContext, part: LoopPart, *, opened: bool, body: Call
         scope.header = bind = Draft([f"for {name} in range({bounds}):{comment}"], loop.origin)
         left = Arith("-", Arith("-", loop.stop, Int(1)), Name(loop.var))
     scope.header.used_by(loop.node_id)
-    outer.body.append(scope)
-    ctx.env[loop.var] = loop_interval(loop, ctx.env)
-    ctx.variables[loop.var] = (name, bind)
-    ctx.scope = scope
-    body(canonicalize(left))
-    ctx.scope, ctx.env, ctx.variables, ctx.defined = outer, outer_env, outer_variables, outer_defined
+    with ctx.inside(scope):
+        ctx.env[loop.var] = loop_interval(loop, ctx.env)
+        ctx.variables[loop.var] = (name, bind)
+        body(canonicalize(left))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -98,6 +99,15 @@ class Context:
     def function(self, row: ScalarOp) -> str:
         """The name or symbol of an operation in the emitted module; "" if it has none."""
         return row.triton
+
+    @contextmanager
+    def inside(self, scope: Scope) -> Iterator[None]:
+        """Appends `scope` to the current scope and makes it the current one; bindings made in it end with it."""
+        outer = self.scope, dict(self.env), dict(self.variables), dict(self.defined)
+        self.scope.body.append(scope)
+        self.scope = scope
+        yield
+        self.scope, self.env, self.variables, self.defined = outer
 
     # -- lines ----------------------------------------------------------------------------------------------
 

@@ -102,23 +102,15 @@ def _located(emitter, ctx: Context, stmt: Stmt) -> None:
 
 def _loop(ctx: Context, loop: For) -> None:
     start, stop = ctx.index(loop.start), ctx.index(loop.stop)
-    shadowed = ctx.variables.get(loop.var)
-    outer_env, outer_defined = dict(ctx.env), dict(ctx.defined)
     scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
     part = f"  # {loop.part}" if loop.part else ""
     scope.header = Draft([f"for {name} in {_range(ctx, loop, start, stop)}:{part}"], loop.origin)
     scope.header.used_by(loop.node_id)
-    ctx.env[loop.var] = loop_interval(loop, ctx.env)
-    ctx.variables[loop.var] = (name, scope.header)
-    ctx.scope.body.append(scope)
-    outer, ctx.scope = ctx.scope, scope
-    _body(ctx, loop.body)
-    ctx.scope, ctx.env, ctx.defined = outer, outer_env, outer_defined
-    if shadowed is None:
-        del ctx.variables[loop.var]
-    else:
-        ctx.variables[loop.var] = shadowed
+    with ctx.inside(scope):
+        ctx.env[loop.var] = loop_interval(loop, ctx.env)
+        ctx.variables[loop.var] = (name, scope.header)
+        _body(ctx, loop.body)
 
 
 def _range(ctx: Context, loop: For, start: str, stop: str) -> str:

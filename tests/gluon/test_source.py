@@ -81,7 +81,7 @@ def test_a_kernel_that_does_not_fit_is_written_in_triton():
         code=nl.CodeOptions(code="gluon"),
     )
     assert [made.language for made in kernel.triton.kernels] == ["gluon", "triton"]
-    assert kernel.triton.notes == ("attention_full_combine is written in Triton: it has no loop.",)
+    assert kernel.triton.notes == ("attention_full_combine is emitted in Triton: it has no loop.",)
     assert "@triton.jit\ndef attention_full_combine(" in kernel.source
 
 
@@ -93,9 +93,9 @@ def test_a_kernel_that_does_not_fit_is_written_in_triton():
             {},
             r"tile of shape \(128, 80\); expected powers of two",
         ),
-        (lambda: attention.causal(**{**SMALL, "seq": 250}), {}, "the copy engine cannot bring tiles of k"),
-        (lambda: attention.causal(**SMALL), {"block_q": 32}, "it has 32 rows a program; expected 64, 128 or 192"),
-        (lambda: attention.causal(**SMALL), {"block_q": 256}, "it has 256 rows a program"),
+        (lambda: attention.causal(**{**SMALL, "seq": 250}), {}, "the copy engine cannot load tiles of k"),
+        (lambda: attention.causal(**SMALL), {"block_q": 32}, "it has 32 rows per program; expected 64, 128 or 192"),
+        (lambda: attention.causal(**SMALL), {"block_q": 256}, "it has 256 rows per program"),
         (lambda: attention.causal(**SMALL, dtype="float32"), {}, "multiplies float32; expected float16 or bfloat16"),
         (lambda: attention.full(**{**SMALL, "seq": 64}), {"block_q": 64}, "it has no loop"),
         (
@@ -113,7 +113,8 @@ def test_reasons(make, options, why):
 
 
 def test_reason_of_decoding():
-    assert reason(attention.full(heads=2, q_len=1, kv_len=256, head_dim=64)) == "its loop has no leading product"
+    why = reason(attention.full(heads=2, q_len=1, kv_len=256, head_dim=64))
+    assert why == "its loop has no product with a loop-invariant left operand"
 
 
 def test_fits():
