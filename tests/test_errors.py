@@ -20,7 +20,7 @@ from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
 from neptune_lab.operators import softmax
 from neptune_lab.repair import solve
-from neptune_lab.repair.given import solve_given
+from neptune_lab.repair.supplied import prove_supplied
 
 
 def every_class() -> list[type[NeptuneError]]:
@@ -111,7 +111,7 @@ def refuse(g: str) -> None:
 
 def test_what_real_refusals_hold_is_pickled():
     with pytest.raises(RepairError) as wrong:
-        solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_now - r_before)")
+        prove_supplied("sum", "exp(c - r)", ["r"], "t*exp(r_now - r_before)")
     schedule = Schedule(softmax.figure1(rows=4, cols=8))
     with pytest.raises(RepairRefused) as refused:
         schedule.rolling_update("s_sum", "s_max.j", repair="t * exp(xmax_now - xmax_before)")

@@ -103,7 +103,7 @@ class _Run:
     def guarded(self, buffer: str, value: Array) -> Array:
         for point in self.loop.points.get(buffer, ()):
             if not point.absorbing:
-                value = np.where(value == point.value, np.asarray(point.stand_in, value.dtype), value)
+                value = np.where(value == point.value, np.asarray(point.replacement, value.dtype), value)
         return value
 
     def tile(self, tag: int, r: Mapping[str, Array], dtype: str) -> list[Array]:

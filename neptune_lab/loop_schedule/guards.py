@@ -28,12 +28,12 @@ def guarded(value: Expr, points: tuple[Point, ...], dtype: str, is_last: Expr | 
     for point in points:
         if point.absorbing:
             continue
-        stand_in: Expr = Const(point.stand_in, dtype)
+        replacement: Expr = Const(point.replacement, dtype)
         if point.shows and is_last is not None:
             if is_last == Const(True, "bool"):
                 continue
-            stand_in = Op("select", (is_last, Const(point.value, dtype), stand_in))
-        value = Op("guard", (value, Const(point.value, dtype), stand_in))
+            replacement = Op("select", (is_last, Const(point.value, dtype), replacement))
+        value = Op("guard", (value, Const(point.value, dtype), replacement))
     return value
 
 
@@ -97,7 +97,7 @@ def producer_values(
             reducer = None if source is None else reducer_of(source)
             assert reducer is not None
             first = float(IDENTITIES[reducer])
-            if first not in empty and term.initial_stand_in(producer, reducer) is not None:
+            if first not in empty and term.initial_value(producer, reducer) is not None:
                 empty[first] = True
         for point, identity in empty.items():
             # Nothing needs a repair: with the current value for the previous one, h does nothing, nor overflows.
@@ -105,9 +105,9 @@ def producer_values(
                 before = Op("guard", (before, Const(point, dtype), now))
         for point in points:
             if point.absorbing:
-                there, stand_in = Const(point.value, dtype), Const(point.stand_in, dtype)
-                now = Op("select", (Op("eq", (before, there)), stand_in, now))
-                before = Op("guard", (before, there, stand_in))
+                there, replacement = Const(point.value, dtype), Const(point.replacement, dtype)
+                now = Op("select", (Op("eq", (before, there)), replacement, now))
+                before = Op("guard", (before, there, replacement))
         values[term.previous[producer]] = before
         values[term.current[producer]] = now
     return values
@@ -116,5 +116,5 @@ def producer_values(
 def _departs_clean(term: RepairTerm | VectorRepair, producer: str, point: float) -> bool:
     """Whether h keeps the identity by itself when it departs from this singular point: exp(-inf - r') * 0 = 0."""
     return any(
-        IDENTITIES[reducer] == point and term.initial_stand_in(producer, reducer) is None for reducer in ("max", "min")
+        IDENTITIES[reducer] == point and term.initial_value(producer, reducer) is None for reducer in ("max", "min")
     )

@@ -46,7 +46,7 @@ def identity_at_point(
     term: Expr,
     producer: str,
     point: float,
-    stand_ins: Mapping[Expr, float],
+    replacements: Mapping[Expr, float],
 ) -> ConstantTerm | None:
     """Whether nothing that `consumer` has folded needs a repair, as long as `producer` is at `point`; None: not proved.
 
@@ -57,7 +57,7 @@ def identity_at_point(
 
     Args:
         consumer: the (local) block whose term it is. reducer: its own. term: with the maps between written out.
-        stand_ins: a regular value for each read of a producer in `term`.
+        replacements: a regular value for each read of a producer in `term`.
     """
     folded = folded_element(program, producer)
     if folded is None:
@@ -77,7 +77,7 @@ def identity_at_point(
                 continue  # the facts rule it out
             given = {**cause, **facts}
             known: dict[Expr, float | bool] = {node: given[at] for node, at in placed.items() if at in given}
-            by_case.append(constant_term(program, reducer, term, known, stand_ins, point))
+            by_case.append(constant_term(program, reducer, term, known, replacements, point))
         return by_case
 
     by_case = cases({})

@@ -29,8 +29,8 @@ from neptune_lab.repair import (
     WrongRepair,
     at_most_one,
     in_names,
+    prove_supplied,
     solve,
-    solve_given,
 )
 
 
@@ -186,11 +186,11 @@ def check_user_repair(
     """As `find_repair`, with an h that is given; where it is not proved and need not be, `term.unproved` says why.
 
     Raises:
-        RepairError, WrongRepair: as `solve_given`.
+        RepairError, WrongRepair: as `prove_supplied`.
     """
     asked = match_reduce_pattern(program, consumer, producers, kept)
     try:
-        term = solve_given(
+        term = prove_supplied(
             asked.reducer,
             asked.reading.term,
             asked.producers,

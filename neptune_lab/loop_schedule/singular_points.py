@@ -47,7 +47,7 @@ class Point:
     """A singular value that a producer can reach.
 
     Args:
-        value: the point. stand_in: a regular value.
+        value: the point. replacement: a regular value.
         identity: all that was accumulated at the point is the identity, which h keeps if it departs cleanly.
         shows: a producer that ends at the point must not be guarded at the end.
         absorbing: an infinity at which the producer stays (a sum that has overflowed); g is regular, and only h must do
@@ -55,7 +55,7 @@ class Point:
     """
 
     value: float
-    stand_in: float
+    replacement: float
     identity: bool = True
     shows: bool = False
     absorbing: bool = False
@@ -98,11 +98,11 @@ def find_points(
         assert own is not None
         points = []
         for guard in solved.reachable_guards(producer, own):
-            point, stand_in = float(guard.point), float(guard.stand_in)
+            point, replacement = float(guard.point), float(guard.replacement)
             if np.isinf(point) and not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
                 continue
-            stand_ins = {read: stand_in for read, buffer in named.items() if buffer == producer}
-            nothing = identity_at_point(program, consumer, reducer, term, producer, point, stand_ins)
+            replacements = {read: replacement for read, buffer in named.items() if buffer == producer}
+            nothing = identity_at_point(program, consumer, reducer, term, producer, point, replacements)
             if nothing is None and not (isinstance(solved, RepairTerm) and solved.unproved):
                 raise _refusal(producer, guard.point, consumer, solved)
             # Behind a guard the end is the identity: of another number `_shows_anyway` knows nothing.
@@ -110,7 +110,7 @@ def find_points(
             shows = nothing is not None and nothing.differs_at_point and not alike
             if shows and nothing is not None and not nothing.differs_unguarded:
                 raise _unclear_end(producer, guard.point, consumer, solved)
-            points.append(Point(point, stand_in, nothing is None or nothing.is_identity, shows))
+            points.append(Point(point, replacement, nothing is None or nothing.is_identity, shows))
         found[producer] = (*points, *_absorbing(program, consumer, term, named, producer, own, solved))
     return found
 
@@ -142,7 +142,7 @@ def _absorbing(
         if not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
             continue
         if reducer == "sum" or not makes_nan(program, consumer, term, producer, point, reads):
-            found.append(Point(point, float(guard.stand_in), absorbing=True))
+            found.append(Point(point, float(guard.replacement), absorbing=True))
     return tuple(found)
 
 

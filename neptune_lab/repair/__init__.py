@@ -8,7 +8,6 @@
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.change_of_variables import Separation
 from neptune_lab.repair.derive import Derivation
-from neptune_lab.repair.given import Counterexample, WrongRepair, in_names, solve_given
 from neptune_lab.repair.guard import Guard
 from neptune_lab.repair.invert import Inverse
 from neptune_lab.repair.limit import time_limit
@@ -16,6 +15,7 @@ from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.ranges import at_most_one
 from neptune_lab.repair.render import Line, Step, latex, mathml, text
 from neptune_lab.repair.solve import solve
+from neptune_lab.repair.supplied import Counterexample, WrongRepair, in_names, prove_supplied
 from neptune_lab.repair.term import RepairTerm, Unproved
 from neptune_lab.repair.vector import solve_vector
 from neptune_lab.repair.vector_term import VectorRepair
@@ -38,8 +38,8 @@ __all__ = [
     "in_names",
     "latex",
     "mathml",
+    "prove_supplied",
     "solve",
-    "solve_given",
     "solve_vector",
     "text",
     "time_limit",

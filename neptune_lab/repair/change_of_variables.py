@@ -1,14 +1,14 @@
 """Change of variables: find C = g_c(c) with g(r, c) = g0(r, C)  (section 4.2, "Support for Non-Invertible Functions").
 
-Two splits do most of the work: A(c) + B(r), and A(c) * B(r).  Around them, operations that only meet r-free
-companions are peeled off, so that exp(r - relu(c)**2) gives C = relu(c)**2 and g0 = exp(r - C).  Producers and inputs
-are sets, so nothing changes for vectors r and c (Eq. 8).  Each rule is an identity on the stated domain, so what they
-build is equal to g; `check.py` compares the two by numbers all the same.
+Two splits do most of the work: A(c) + B(r), and A(c) * B(r).  Operations around them whose other operands are free of
+r are peeled off, so that exp(r - relu(c)**2) gives C = relu(c)**2 and g0 = exp(r - C).  Producers and inputs are sets,
+so the same rules hold for vectors r and c (Eq. 8).  Each rule is an identity on the stated domain, so g0(r, g_c(c)) is
+equal to g; `check.py` also compares the two numerically.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import cast
@@ -27,14 +27,14 @@ class Separation:
     """g(r, c) = g0(r, C) with C = g_c(c).
 
     Attributes:
-        g: the term as given.
-        g0: it over r and C.
+        g: the caller's term.
+        g0: the term over r and C.
         variable: C.
         g_c: C in terms of the inputs.
-        inputs: symbols that C holds.
-        constants: symbols that g0 holds beside r and C; they must have one value for the whole reduction, because h
-            will read them.
-        note: how it was found.
+        inputs: the symbols in C.
+        producers: r, the results of other reductions.
+        constants: the other symbols of g0; each must have one value for the whole reduction, because h reads them.
+        note: by which rule C was chosen.
     """
 
     g: Expr
@@ -74,7 +74,12 @@ class Separation:
         )
 
     def with_calls(self, calls: Mapping[Symbol, Expr], symbols: Sequence[Symbol]) -> Separation:
-        """With calls such as f(c) put back for the symbols that stood for them; the inputs are those of `symbols`."""
+        """The separation with calls such as f(c) in place of the symbols for them.
+
+        Args:
+            calls: symbol -> call.
+            symbols: the inputs and constants of g.
+        """
         shown = self.replace(calls)
         return replace(shown, inputs=tuple(symbol for symbol in symbols if symbol not in self.constants))
 
@@ -116,9 +121,8 @@ def _split_sum(expr: Expr, roles: _Roles) -> Split | None:
     if not roles.has_c(expr):
         return S.Zero, expr
     if isinstance(expr, Add):
-        parts = [_split_sum(arg, roles) for arg in _args(expr)]
-        splits = [part for part in parts if part is not None]
-        if len(splits) < len(parts):
+        splits = _all_split(_split_sum, _args(expr), roles)
+        if splits is None:
             return None
         return cast(Expr, Add(*(a for a, _ in splits))), cast(Expr, Add(*(b for _, b in splits)))
     if isinstance(expr, Mul):
@@ -131,9 +135,8 @@ def _split_sum(expr: Expr, roles: _Roles) -> Split | None:
         if part and part[0].is_positive and part[1].is_positive:
             return sp.log(part[0]), sp.log(part[1])
     if isinstance(expr, (Max, Min)):
-        parts = [_split_sum(arg, roles) for arg in _args(expr)]
-        splits = [part for part in parts if part is not None]
-        if len(splits) == len(parts) and len({b for _, b in splits}) == 1:
+        splits = _all_split(_split_sum, _args(expr), roles)
+        if splits is not None and len({b for _, b in splits}) == 1:
             return cast(Expr, expr.func(*(a for a, _ in splits))), splits[0][1]
     return None
 
@@ -161,7 +164,10 @@ def _split_product(expr: Expr, roles: _Roles) -> Split | None:
     if not roles.has_c(expr):
         return S.One, expr
     if isinstance(expr, Mul):
-        return _product_of([_split_product(arg, roles) for arg in _args(expr)])
+        splits = _all_split(_split_product, _args(expr), roles)
+        if splits is None:
+            return None
+        return cast(Expr, Mul(*(a for a, _ in splits))), cast(Expr, Mul(*(b for _, b in splits)))
     if isinstance(expr, sp.exp):
         part = _split_sum(_args(expr)[0], roles)
         return None if part is None else (sp.exp(part[0]), sp.exp(part[1]))
@@ -177,11 +183,12 @@ def _split_product(expr: Expr, roles: _Roles) -> Split | None:
     return None
 
 
-def _product_of(parts: list[Split | None]) -> Split | None:
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
-        return None
-    return cast(Expr, Mul(*(a for a, _ in found))), cast(Expr, Mul(*(b for _, b in found)))
+def _all_split(
+    split: Callable[[Expr, _Roles], Split | None], operands: Sequence[Expr], roles: _Roles
+) -> list[Split] | None:
+    """The splits of all operands; None if one of them has none."""
+    splits = [part for operand in operands if (part := split(operand, roles)) is not None]
+    return splits if len(splits) == len(operands) else None
 
 
 def _split_power(base: Expr, exponent: Expr, roles: _Roles) -> Split | None:
@@ -199,12 +206,12 @@ def _split_power(base: Expr, exponent: Expr, roles: _Roles) -> Split | None:
 
 def _split_extremum(expr: Expr, roles: _Roles) -> Split | None:
     """max(A1*B, A2*B, 0) = max(A1, A2, 0) * B for B >= 0; for B <= 0 a max becomes a min."""
-    parts = [_split_product(arg, roles) for arg in _args(expr) if arg != 0]
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts) or len({b for _, b in found}) != 1:
+    operands = [arg for arg in _args(expr) if arg != 0]
+    splits = _all_split(_split_product, operands, roles)
+    if splits is None or len({b for _, b in splits}) != 1:
         return None
-    common = found[0][1]
-    heads = [a for a, _ in found] + ([S.Zero] if len(parts) < len(expr.args) else [])
+    common = splits[0][1]
+    heads = [a for a, _ in splits] + ([S.Zero] if len(operands) < len(expr.args) else [])
     if common.is_nonnegative:
         return cast(Expr, expr.func(*heads)), common
     if common.is_nonpositive:
@@ -214,10 +221,9 @@ def _split_extremum(expr: Expr, roles: _Roles) -> Split | None:
 
 
 def _split_common_factor(expr: Add, roles: _Roles) -> Split | None:
-    """A1*B + A2*B = (A1 + A2)*B and A*B1 + A*B2 = A*(B1 + B2), else what `factor` finds."""
-    parts = [_split_product(arg, roles) for arg in _args(expr)]
-    splits = [part for part in parts if part is not None]
-    if len(splits) == len(parts):
+    """A1*B + A2*B = (A1 + A2)*B and A*B1 + A*B2 = A*(B1 + B2), else a split of SymPy's factored form."""
+    splits = _all_split(_split_product, _args(expr), roles)
+    if splits is not None:
         if len({b for _, b in splits}) == 1:
             return cast(Expr, Add(*(a for a, _ in splits))), splits[0][1]
         if len({a for a, _ in splits}) == 1:
@@ -227,7 +233,7 @@ def _split_common_factor(expr: Add, roles: _Roles) -> Split | None:
 
 
 def _peel(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | None:
-    """(g0, g_c), going inwards through operations that have all inputs on one side."""
+    """(g0, g_c), going inwards through operations that have all inputs in one operand."""
     if not roles.has_r(expr):
         return variable, expr
     if isinstance(expr, (Add, Max, Min)):
@@ -251,7 +257,7 @@ def _peel(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | No
 
 
 def _as_sum(part: Split, variable: Symbol) -> tuple[Expr, Expr]:
-    """C + B(r), or B(r) - C where that leaves C without a minus sign: r - relu(c)**2 has C = relu(c)**2."""
+    """C + B(r), or B(r) - C if C has no minus sign then: r - relu(c)**2 has C = relu(c)**2."""
     a, b = part
     if not isinstance(a, Add) and a.could_extract_minus_sign():
         return cast(Expr, b - variable), cast(Expr, -a)
@@ -259,7 +265,7 @@ def _as_sum(part: Split, variable: Symbol) -> tuple[Expr, Expr]:
 
 
 def _by_atoms(expr: Expr, variable: Symbol, roles: _Roles) -> tuple[Expr, Expr] | None:
-    """C = the only maximal r-free part that g has (perhaps many times), or the only input."""
+    """C = the only maximal r-free part of g (it may occur several times), or the only input."""
     parts: set[Expr] = set()
 
     def collect(node: Expr) -> None:
@@ -316,10 +322,10 @@ def change_variables(
         return _without_inputs(g, producers, fixed, reducer, variable)
     for chosen in _choices(free, fixed, constants is None):
         roles = _Roles(frozenset(producers), frozenset(free) - frozenset(chosen))
-        found = _peel(g, variable, roles) or _by_atoms(g, variable, roles)
-        if found is None:
+        separated = _peel(g, variable, roles) or _by_atoms(g, variable, roles)
+        if separated is None:
             continue
-        g0, g_c = found
+        g0, g_c = separated
         named = _with_known_sign(variable, g_c)
         g0 = cast(Expr, g0.xreplace({variable: named}))
         held = tuple(symbol for symbol in symbols if symbol in g0.free_symbols)
@@ -342,17 +348,17 @@ def _choices(free: list[Symbol], fixed: tuple[Symbol, ...], infer: bool) -> list
     """Sets of inputs to take as constants: none first, then few, among those that the caller assumed something of."""
     if not infer or fixed:
         return [()]
-    told = [s for s in free if s.is_nonzero or s.is_nonnegative or s.is_nonpositive or s.is_integer]
+    assumed = [s for s in free if s.is_nonzero or s.is_nonnegative or s.is_nonpositive or s.is_integer]
     return [
         chosen
-        for size in range(min(len(told), 3) + 1)
-        for chosen in combinations(told, size)
+        for size in range(min(len(assumed), 3) + 1)
+        for chosen in combinations(assumed, size)
         if len(chosen) < len(free)
     ]
 
 
 def _with_known_sign(variable: Symbol, g_c: Expr) -> Symbol:
-    """C again, with the sign that g_c is known to have: C = c**2 is not negative, so its square root is unique."""
+    """C with the sign that g_c is known to have: C = c**2 is not negative, so its square root is unique."""
     words = ("positive", "nonnegative", "negative", "nonpositive", "nonzero")
     known = {word: True for word in words if getattr(g_c, f"is_{word}")}
     if not known or g_c.is_number:
@@ -364,7 +370,7 @@ def _with_known_sign(variable: Symbol, g_c: Expr) -> Symbol:
 def _without_inputs(
     g: Expr, producers: Sequence[Symbol], fixed: tuple[Symbol, ...], reducer: str, variable: Symbol
 ) -> Separation:
-    """g(r) alone: every term is the same, and the reduction only counts them.
+    """The separation of g(r), which has no input: all terms are equal.
 
     For a sum t = n*g(r), so g0 = C*g(r) with C = 1 gives h = t*g(r')/g(r).  For max and min t = g(r), so
     g0 = g(r) + C with C = 0 gives h = t + g(r') - g(r), which is monotone whatever the sign of g.

@@ -1,6 +1,6 @@
-"""Check a derived h by numbers, independently of SymPy's simplifier: Eq. 3, Eq. 4 and the tag-updating property.
+"""Checks a derived h numerically, independently of SymPy's simplifier: Eq. 3, Eq. 4 and the tag-updating property.
 
-Seeded, so an answer never changes from run to run.
+The points are seeded, so an answer never changes from run to run.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _FEWEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the numbers need: f, g, g0 with its variable C = g_c(c), and h.
+    """The functions of a repair term that are evaluated: f, g, g0 with its variable C = g_c(c), and h.
 
-    `proved` is false of a given h that was let through without a proof.
+    `proved` is false for a user-supplied h that was accepted without a proof.
     """
 
     reducer: Reducer
@@ -53,44 +53,47 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class SamplePoints:
-    """Random points: TRIALS columns, and TAGS rows of all but the constants; `given` are the inputs."""
+    """Random points: at most TRIALS columns, and TAGS rows of all but the constants (`fixed`)."""
 
     fixed: dict[Symbol, Array]
-    given: dict[Symbol, Array]
+    inputs: dict[Symbol, Array]
     c: Array
     r: tuple[dict[Symbol, Array], ...]
 
 
 def draw(model: Model) -> SamplePoints:
-    """Seeded random points of a model's domain, at which C is finite."""
+    """Seeded random points of a model's domain, at which C is finite; RepairError if there are too few."""
     rng = generator()
     wide = 4 * TRIALS
     fixed = {symbol: sample(symbol, (wide,), rng) for symbol in model.constants}
-    given = {symbol: sample(symbol, (TAGS, wide), rng) for symbol in model.inputs}
-    c = np.broadcast_to(compute(model.g_c, {**given, **fixed}), (TAGS, wide))
+    inputs = {symbol: sample(symbol, (TAGS, wide), rng) for symbol in model.inputs}
+    c = np.broadcast_to(compute(model.g_c, {**inputs, **fixed}), (TAGS, wide))
     good = np.flatnonzero(np.isfinite(c).all(axis=0))[:TRIALS]
     if len(good) < _FEWEST:
         _refuse("prove Eq. 3", model, f"C = {text(model.g_c)} is not a finite number at the points that were tried")
     r = tuple({symbol: sample(symbol, (len(good),), rng) for symbol in model.previous} for _ in range(TAGS))
     return SamplePoints(
         {symbol: values[good] for symbol, values in fixed.items()},
-        {symbol: values[:, good] for symbol, values in given.items()},
+        {symbol: values[:, good] for symbol, values in inputs.items()},
         c[:, good],
         r,
     )
 
 
 def check(model: Model) -> tuple[str, ...]:
-    """Refuse a model whose numbers disagree; else say what was compared.
+    """Checks a model at random points; the sentences say what was compared.
 
     Formal statement, at random points: g = g0(r, g_c(c)); h(g(r, c), r, r') = g(r', c); h(f(x, y)) = f(h(x), h(y));
     h(identity) = identity; and after a sequence of tags, t := f(h(t, r_prev, r), g(r, c)) equals the plain reduction
     with the last r (Def. 4.2).
+
+    Raises:
+        RepairError: two sides differ, or too few points have finite terms.
     """
     points = draw(model)
     old, new = points.r[0], points.r[1]
     term_old, term_new = (model.term(r, points.c, points.fixed) for r in (old, new))
-    direct = compute(model.g, {**old, **points.given, **points.fixed})
+    direct = compute(model.g, {**old, **points.inputs, **points.fixed})
     size = np.maximum(np.abs(term_old), np.abs(term_new))
     _compare(model, "separate", "g and g0", term_old, np.broadcast_to(direct, term_old.shape), size)
     _compare(model, "prove Eq. 3", "Eq. 3", model.repair(term_old, old, new, points.fixed), term_new, size)
@@ -107,17 +110,17 @@ def check(model: Model) -> tuple[str, ...]:
 
 
 def _check_identity(model: Model, points: SamplePoints) -> None:
-    """The loop starts from f's identity, which h must keep."""
+    """h(identity of f) = identity, since the loop starts from it."""
     identity = float(model.reducer.identity)
     kept = model.repair(np.full(points.c.shape[1], identity), points.r[0], points.r[1], points.fixed)
     # A NaN compares unequal, so it is refused too.
     if not np.all(kept == identity):
-        found = kept[kept != identity][0]
+        other = kept[kept != identity][0]
         _refuse(
             "prove Eq. 4",
             model,
             f"h does not keep the identity {text(model.reducer.identity)} that {model.reducer.name} starts from: it "
-            f"becomes {found}",
+            f"becomes {other}",
             "a g whose terms take all real values keeps it",
         )
 
@@ -140,7 +143,7 @@ def check_tag_updating(model: Model, points: SamplePoints) -> None:
 
 
 def _compare(model: Model, step: str, what: str, found: Array, expected: Array, scale: Array) -> None:
-    # Points outside the real domain of the original term (a root of a negative input) say nothing about h.
+    # Points outside the domain of the term (a root of a negative input) say nothing about h.
     inside = np.isfinite(expected) & np.isfinite(scale)
     if inside.sum() < _FEWEST:
         _refuse(step, model, f"{what} could not be checked: the term is finite at too few of the points tried")

@@ -1,8 +1,8 @@
-"""Conditions that read a producer, and choices between terms that do: take r out of them, or say why it cannot be done.
+"""Removes producers from conditions and from the branches of a select, or refuses.
 
-A truth value forgets how far the two sides of a comparison were apart, so a condition that moves with r has no inverse.
-What can be done is to see that it does not move: both sides scaled by the same B(r) > 0, or shifted by the same B(r).
-A choice whose condition is free of r keeps r only in its branches, where it comes out as a common factor or summand.
+A truth value does not contain the difference of the two sides of a comparison, so a condition that changes with r has
+no inverse.  But a condition may read r without changing with it: both sides scaled by the same B(r) > 0, or shifted by
+the same B(r).  If the condition is free of r, r is taken out of the branches as a common factor or summand.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from neptune_lab.repair.render import text
 
 
 class nonneg(sp.Function):
-    """Its argument, on the condition that this is never negative.
+    """Its argument, which must never be negative.
 
-    Put around what a root or a logarithm is taken of: SymPy turns exp(c - log(r)) into exp(c)/r as it is built, and
-    that log(r) has no value where a producer is negative on the way would be forgotten.
+    It marks the argument of a root or logarithm: SymPy turns exp(c - log(r)) into exp(c)/r as it builds it, which would
+    lose the fact that log(r) is undefined for a negative intermediate value of r.
     """
 
 
 def check_nonnegative(g: Expr, producers: Sequence[Symbol]) -> Expr:
-    """g without its `nonneg` marks, each of which has been shown to hold.
+    """g without its `nonneg` marks, each of which is proved.
+
+    Raises:
+        RepairError: step "prove Eq. 3", for a mark around a producer that may be negative.
 
     >>> p, r = Symbol("p", nonnegative=True), Symbol("r", real=True)
     >>> check_nonnegative(sp.sqrt(nonneg(p + 1)), [p])
@@ -55,10 +58,10 @@ def check_nonnegative(g: Expr, producers: Sequence[Symbol]) -> Expr:
 
 
 def free_conditions(g: Expr, producers: Sequence[Symbol]) -> Expr:
-    """g with every choice (a `Piecewise`) that holds a producer rewritten, so that none does; equal to g.
+    """An expression equal to g in which no `Piecewise` contains a producer.
 
     Raises:
-        RepairError: step "separate", where a condition truly moves with r, or the branches do not share their r.
+        RepairError: step "separate": a condition changes with r, or the branches have no common factor or summand of r.
 
     >>> c, d = sp.symbols("c d", real=True)
     >>> p, r = Symbol("p", positive=True), Symbol("r", real=True)
@@ -92,7 +95,7 @@ def _free_choice(node: Piecewise, producers: Sequence[Symbol]) -> Expr:
     if not any(set(producers) & value.free_symbols for value in values):
         return choose(values)
     inputs = [symbol for symbol in cast("set[Symbol]", node.free_symbols) if symbol not in producers]
-    # 0 is any factor's multiple; an infinity is any finite summand's sum.
+    # A branch of 0 has any factor, and an infinite one any finite summand.
     for split, absorbing, join in (
         (split_product, (sp.S.Zero,), lambda a, b: a * b),
         (split_sum, (sp.oo, -sp.oo), lambda a, b: a + b),

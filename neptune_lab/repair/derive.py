@@ -14,19 +14,19 @@ from neptune_lab.repair.render import Line, equation, text
 from neptune_lab.repair.simplify import is_zero, nicest, seems_zero
 
 _DERIVED = "Derive: h(t, r, r') = g0(r', C) with the C just found (Eq. 5)"
-_GIVEN = "Given: h(t, r, r') as the schedule has it"
+_SUPPLIED = "Given: h(t, r, r') as the schedule has it"
 _LARGE = 120  # operations, beyond which sp.simplify takes seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The repair function of one branch of the inverse.
+    """The repair function for one branch of the inverse.
 
     Attributes:
         h: over t, each r and each r'.
         factor: a(r, r') where h = a*t, else None.
         raw: h before simplification.
-        inverse: C in terms of r and t; None where h was given, and nothing inverted.
+        inverse: C in terms of r and t; None for a user-supplied h.
     """
 
     h: Expr
@@ -39,8 +39,8 @@ class Derivation:
 
     @property
     def title(self) -> str:
-        """What the step does, in a line."""
-        return _GIVEN if self.inverse is None else _DERIVED
+        """The title of the step."""
+        return _SUPPLIED if self.inverse is None else _DERIVED
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -82,7 +82,17 @@ class Derivation:
 
 
 def derive(g0: Expr, variable: Symbol, inverse: Expr, t: Symbol, current: Mapping[Symbol, Symbol]) -> Derivation:
-    """Put the inverse at r into g0 at r'.
+    """Substitutes the inverse at r into g0 at r'.
+
+    Args:
+        g0: the term over r and C.
+        variable: C.
+        inverse: C over r and t.
+        t: a value of the consuming reduction.
+        current: each r -> its r'.
+
+    Raises:
+        RepairError: step "derive": g0 is not real at the inverse.
 
     >>> r, q, C, t, eps = sp.symbols("r r' C t eps", positive=True)
     >>> derive(sp.exp(C - r), C, r + sp.log(t), t, {r: q}).h
@@ -105,11 +115,11 @@ def derive(g0: Expr, variable: Symbol, inverse: Expr, t: Symbol, current: Mappin
     return _with_factor(h, raw, inverse, t, current)
 
 
-def given(h: Expr, t: Symbol, current: Mapping[Symbol, Symbol]) -> Derivation:
-    """An h that was not derived, in the form that a derived one has.
+def as_derivation(h: Expr, t: Symbol, current: Mapping[Symbol, Symbol]) -> Derivation:
+    """A user-supplied h in the form of a derived one; the arguments are those of `derive`.
 
     >>> r, q, t = sp.symbols("r r' t", real=True)
-    >>> given(t * sp.exp(r) / sp.exp(q), t, {r: q}).factor
+    >>> as_derivation(t * sp.exp(r) / sp.exp(q), t, {r: q}).factor
     exp(r - r')
     """
     return _with_factor(nicest(h), h, None, t, current)
@@ -118,7 +128,7 @@ def given(h: Expr, t: Symbol, current: Mapping[Symbol, Symbol]) -> Derivation:
 def _with_factor(h: Expr, raw: Expr, inverse: Expr | None, t: Symbol, current: Mapping[Symbol, Symbol]) -> Derivation:
     factor = linear_factor(h, t)
     if factor is None and h.count_ops() <= _LARGE and _seems_linear(h, t):
-        # Only here is the slow simplifier worth its time: h behaves as if it were linear.
+        # h behaves as if it were linear, so the slow simplifier is likely to succeed.
         slow = cast(Expr, sp.simplify(h))
         factor = linear_factor(slow, t)
         h = min(h, slow, key=lambda form: int(sp.count_ops(form)))

@@ -1,14 +1,14 @@
-"""Find where g or h is singular in a producer's value, and a regular value to stand in for it.
+"""Finds the singular points of g and h in a producer's value, and a regular value to replace it there.
 
-Eq. 3 holds for every pair (r, r') of regular values, whether or not a producer ever takes them.  So over the reals a
-term may be made with any fixed regular s where the producer sits at a singular point p, and h(t, s, r') moves it from
-there to any r' (Def. 4.2).
+Eq. 3 holds for every pair (r, r') of regular values, whether or not a producer ever takes them.  So over the reals, if
+the producer is at a singular point p, a term may be computed with any fixed regular value s instead, and h(t, s, r')
+repairs it to any r' (Def. 4.2).
 
-In floats that is not enough: h(t, s, r') can overflow, and where g(p, c) is infinite or NaN and the producer ends at p,
-the result must be so too.  So a program uses the stand-in only where nothing needs a repair at p, and leaves it out
-where the producer ends there (`loop_schedule.singular_points`).  Where g(p, c) is finite and only h cannot start from p
-(c*r at r = 0: all terms are 0, and t = 0 tells nothing about the inputs), a loop that ends at p would need one last
-h(t, s, p); `Guard.final_repair` says so.
+In floats that is not enough: h(t, s, r') can overflow; and if the producer ends at p and g(p, c) is infinite or NaN,
+the result must be so too.  So a program uses the replacement only if nothing needs a repair at p, and not in the last
+iteration (`loop_schedule.singular_points`).  If g(p, c) is finite and only h cannot start from p (c*r at r = 0: all
+terms are 0, and t = 0 contains no information about the inputs), a loop that ends at p needs one more h(t, s, p);
+`Guard.final_repair` is true then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from neptune_lab.repair.numeric import close, compute
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
 
-_STAND_INS = (S.Zero, S.One, S.NegativeOne, Integer(2), Integer(-2), Rational(1, 2), Rational(-1, 2))
+_REPLACEMENTS = (S.Zero, S.One, S.NegativeOne, Integer(2), Integer(-2), Rational(1, 2), Rational(-1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Guard:
     Attributes:
         producer: its name.
         point: the singular value of r, such as -oo or 0.
-        stand_in: a regular value to use instead, in g and in h.
+        replacement: a regular value to use instead, in g and in h.
         reason: why, in words.
-        final_repair: g is finite at the point, so a loop that ends there needs one more h(t, stand_in, point).
+        final_repair: g is finite at the point, so a loop that ends there needs one more h(t, replacement, point).
     """
 
     producer: str
     point: Expr
-    stand_in: Expr
+    replacement: Expr
     reason: str
     final_repair: bool
 
@@ -56,15 +56,15 @@ class Guard:
         return {
             "producer": self.producer,
             "point": text(self.point),
-            "stand_in": text(self.stand_in),
+            "stand_in": text(self.replacement),
             "reason": self.reason,
             "final_repair": self.final_repair,
         }
 
 
 def reachable(guards: Iterable[Guard], producer_reducer: str) -> tuple[Guard, ...]:
-    """Those at points that a producer reaches with finite inputs, or inputs masked by its identity: finite points, and
-    its reducer's identity."""
+    """The guards at points that a producer reaches with finite inputs, or with inputs masked by its identity: finite
+    points, and its reducer's identity."""
     identity = REDUCERS[producer_reducer].identity
     return tuple(guard for guard in guards if guard.point == identity or guard.point.is_finite is not False)
 
@@ -72,7 +72,10 @@ def reachable(guards: Iterable[Guard], producer_reducer: str) -> tuple[Guard, ..
 def zeros(expr: Expr, producers: Sequence[Symbol], ignore: Sequence[Symbol] = ()) -> dict[Symbol, tuple[Expr, ...]]:
     """Finite values of each producer at which a denominator or a logarithm's argument in `expr` is 0.
 
-    Denominators that hold a symbol of `ignore` (C or t) are the inverse's business, not the producers'.
+    Denominators with a symbol of `ignore` (C or t) are left to the inverse.
+
+    Raises:
+        RepairError: step "guard": the zeros depend on several producers, or were not found.
 
     >>> r, s, eps = sp.symbols("r s", real=True) + (Symbol("eps", positive=True),)
     >>> zeros(1 / (r * (2*s - 1)), [r, s])
@@ -85,7 +88,7 @@ def zeros(expr: Expr, producers: Sequence[Symbol], ignore: Sequence[Symbol] = ()
     neptune_lab.errors.RepairError: r - s can be 0 for many pairs of r and s, so no single value can be guarded
       help: ...
     """
-    found: dict[Symbol, list[Expr]] = {symbol: [] for symbol in producers}
+    points: dict[Symbol, list[Expr]] = {symbol: [] for symbol in producers}
     for node in sp.preorder_traversal(expr):
         if isinstance(node, Pow) and node.exp.is_nonnegative is not True:
             bases = sp.Mul.make_args(node.base)
@@ -99,8 +102,8 @@ def zeros(expr: Expr, producers: Sequence[Symbol], ignore: Sequence[Symbol] = ()
             symbols = cast("set[Symbol]", base.free_symbols)
             mine = [symbol for symbol in producers if symbol in symbols]
             if mine and base.is_zero is not False and not symbols & set(ignore):
-                found[mine[0]] += [p for p in _roots(cast(Expr, base), mine) if p not in found[mine[0]]]
-    return {symbol: tuple(points) for symbol, points in found.items()}
+                points[mine[0]] += [p for p in _roots(cast(Expr, base), mine) if p not in points[mine[0]]]
+    return {symbol: tuple(values) for symbol, values in points.items()}
 
 
 def _roots(base: Expr, producers: list[Symbol]) -> list[Expr]:
@@ -126,7 +129,7 @@ def _roots(base: Expr, producers: list[Symbol]) -> list[Expr]:
 
 
 def _outside(point: Expr, symbol: Symbol) -> bool:
-    """Whether the symbol's assumptions rule this value out."""
+    """Whether the symbol's assumptions exclude this value."""
     gap = {
         "nonnegative": point.is_negative,
         "positive": point.is_nonpositive,
@@ -159,7 +162,7 @@ class _Behaviour:
 
 
 def _behaviour(model: Model, symbol: Symbol, point: Expr, points: SamplePoints) -> _Behaviour:
-    """What IEEE arithmetic makes of g and h with this producer at the point, at random values of all else."""
+    """Whether g and h are finite in IEEE arithmetic with a producer at the point, at random values of all else."""
     value = compute(point, points.fixed) if point.free_symbols else float(point)
     columns = points.c.shape[1]
     here = {**points.r[0], symbol: np.broadcast_to(value, (columns,))}
@@ -172,7 +175,7 @@ def _behaviour(model: Model, symbol: Symbol, point: Expr, points: SamplePoints) 
     g_finite = bool(np.isfinite(at_point)[defined].all())
     leaves = bool(np.isfinite(left)[defined].all())
     arrives = bool(np.isfinite(reached)[defined].all())
-    # An h that is not right is not right anywhere: all that can be asked of it is to stay finite.
+    # A wrong h is wrong everywhere, so it is only required to stay finite.
     if g_finite and model.proved:
         carried = model.repair(at_point, here, away, points.fixed)
         leaves = leaves and bool(close(carried, at_away, np.abs(at_away))[defined].all())
@@ -183,7 +186,7 @@ def _behaviour(model: Model, symbol: Symbol, point: Expr, points: SamplePoints) 
 def regular_value(model: Model, symbol: Symbol, taken: Sequence[Expr], points: SamplePoints | None = None) -> Expr:
     """The simplest value of a producer at which g and h are finite for every regular input."""
     points = draw(model) if points is None else points
-    for value in _STAND_INS:
+    for value in _REPLACEMENTS:
         if value in taken or _outside(value, symbol):
             continue
         if _behaviour(model, symbol, value, points).regular:
@@ -215,30 +218,33 @@ def find_guards(
             for behaviour in (_behaviour(model, symbol, point, points),)
             if not behaviour.regular
         }
-        stand_in = regular_value(model, symbol, tuple(singular), points)
-        regular.append(stand_in)
-        guards += [_guard(symbol, point, stand_in, found) for point, found in singular.items()]
+        replacement = regular_value(model, symbol, tuple(singular), points)
+        regular.append(replacement)
+        guards += [_guard(symbol, point, replacement, behaviour) for point, behaviour in singular.items()]
     return tuple(guards), tuple(regular)
 
 
-def _guard(symbol: Symbol, point: Expr, stand_in: Expr, found: _Behaviour) -> Guard:
+def _guard(symbol: Symbol, point: Expr, replacement: Expr, behaviour: _Behaviour) -> Guard:
     where = f"{text(symbol)} = {text(point)}"
-    last = found.g_finite and found.arrives
-    if not found.g_finite:
+    last = behaviour.g_finite and behaviour.arrives
+    if not behaviour.g_finite:
         reason = f"g is not finite at {where}"
     else:
         reason = f"g is finite at {where}, but h cannot start from it: what was accumulated there is lost"
         if last:
-            reason += f"; if the loop ends there, apply h(t, {text(stand_in)}, {text(point)}) once more"
-    return Guard(symbol.name, point, stand_in, reason, last)
+            reason += f"; if the loop ends there, apply h(t, {text(replacement)}, {text(point)}) once more"
+    return Guard(symbol.name, point, replacement, reason, last)
 
 
 def initial_values(model: Model, regular: Sequence[Expr]) -> tuple[tuple[str, str, Expr | None], ...]:
-    """For each producer and each reducer that it may have: None if h is clean when the previous r is that reducer's
-    identity and t is f's own (exp(-oo - r')*0 = 0), else a regular value to start the previous r with.
+    """The value of each producer before the first tag, for each reducer that it may have.
 
-    The other producers may start from identities too, which can spoil together what is clean alone (-oo + oo); then
-    each of the two gets a regular value.
+    None if h keeps f's identity when the previous r is that reducer's identity (exp(-oo - r')*0 = 0), else a regular
+    value.  Two producers may both start from identities; if h keeps f's identity for each alone but not for both
+    (-oo + oo), both get regular values.
+
+    Returns:
+        (producer, reducer, value) for each pair.
     """
     points = draw(model)
     starts = [(symbol, name) for symbol in model.previous for name in REDUCERS]
@@ -248,10 +254,11 @@ def initial_values(model: Model, regular: Sequence[Expr]) -> tuple[tuple[str, st
         for pair in combinations(sorted(clean, key=starts.index), 2)
         if pair[0][0] != pair[1][0]
     }
-    spoilt = {start for pair, good in together.items() if not good for start in pair}
+    conflicting = {start for pair, good in together.items() if not good for start in pair}
     instead = dict(zip(model.previous, regular, strict=True))
     return tuple(
-        (symbol.name, name, None if (symbol, name) in clean - spoilt else instead[symbol]) for symbol, name in starts
+        (symbol.name, name, None if (symbol, name) in clean - conflicting else instead[symbol])
+        for symbol, name in starts
     )
 
 

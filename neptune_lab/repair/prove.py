@@ -1,13 +1,13 @@
-"""Prove Eq. 3 (h moves a term from r to r') and Eq. 4 (h distributes over f); Eqs. 8 and 9 for several producers.
+"""Proves Eq. 3 (h takes a term from r to r') and Eq. 4 (h distributes over f); Eqs. 8 and 9 for several producers.
 
-What is not proven is refused: an h that merely might be right never reaches a program.
+An h that is not proved is refused, even if it may be right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import sympy as sp
 from sympy import Add, Dummy, Expr, Function, Max, Min, Mul, Pow, Symbol
@@ -21,7 +21,7 @@ from neptune_lab.repair.render import Line, Step, equation, text
 from neptune_lab.repair.simplify import is_zero, nicest
 
 _SHOWN = 16  # operations, beyond which a difference tells the reader nothing
-_INVERSES = (sp.sinh, sp.asinh, sp.atan)  # which rise as well
+_INVERSES = (sp.sinh, sp.asinh, sp.atan)  # also increasing
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Proof:
 
     Attributes:
         equation: "Eq. 3" or "Eq. 4".
-        statement: it in words.
+        statement: the equation.
         lines: the steps.
-        caveats: where it holds, if not everywhere (the guards stand in for the rest).
+        caveats: conditions under which it holds, if not everywhere (guards cover the other points).
     """
 
     equation: str
@@ -46,12 +46,22 @@ class Proof:
 
     @property
     def shown(self) -> Step:
-        """The proof and where it holds, ready to show."""
+        """The proof and its conditions, ready to show."""
         return Step(self.title, (*self.lines, *(Line(f"wherever {caveat}") for caveat in self.caveats)))
 
     def replace(self, mapping: Mapping[Symbol, Symbol]) -> Proof:
         """The same proof over other symbols."""
         return replace(self, lines=tuple(line.replace(mapping) for line in self.lines))
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON form, expressions as text."""
+        return {
+            "equation": self.equation,
+            "statement": self.statement,
+            "ok": True,
+            "lines": [line.text for line in self.lines],
+            "caveats": list(self.caveats),
+        }
 
 
 def sign_words(expr: Expr) -> dict[str, bool]:
@@ -66,7 +76,10 @@ def sign_words(expr: Expr) -> dict[str, bool]:
 def check_real(expr: Expr, producers: tuple[Symbol, ...], ignore: tuple[Symbol, ...] = ()) -> None:
     """Formal statement: for every r of the domain, each root and logarithm of r in `expr` is real.
 
-    Those that hold a symbol of `ignore` (C or t) are defined wherever the term itself is.
+    Those with a symbol of `ignore` (C or t) are defined wherever the term itself is.
+
+    Raises:
+        RepairError: step "prove Eq. 3".
 
     >>> check_real(sp.sqrt(Symbol("r", nonnegative=True)), (Symbol("r", nonnegative=True),))
     >>> check_real(sp.sqrt(Symbol("r", real=True)), (Symbol("r", real=True),))
@@ -101,30 +114,39 @@ def check_real(expr: Expr, producers: tuple[Symbol, ...], ignore: tuple[Symbol, 
 def prove_replaces(g0: Expr, variable: Symbol, derived: Derivation, caveats: tuple[str, ...] = ()) -> Proof:
     """Eq. 3: h(g0(r, C), r, r') = g0(r', C) for all r, r' and C.
 
-    With g(r, c) = g0(r, g_c(c)), which `separate` has proven, this is h(g(r, c), r, r') = g(r', c).  The identity is
-    proven for t = g0(r, C) with C over all reals (or all of its known sign), so no property of the inverse is assumed:
-    a wrong branch would fail here.
+    With g(r, c) = g0(r, g_c(c)), which holds by the change of variables, this is h(g(r, c), r, r') = g(r', c).  The
+    identity is proved for t = g0(r, C) with C over all reals (or all of its known sign), so no property of the inverse
+    is assumed: a wrong branch fails here.
+
+    Args:
+        g0: the term over r and C.
+        variable: C.
+        derived: h.
+        caveats: conditions on r under which g0 and h are regular.
+
+    Raises:
+        RepairError: step "prove Eq. 3".
 
     >>> from neptune_lab.repair.derive import derive
     >>> r, q, C, t = sp.symbols("r r' C t", real=True)
     >>> prove_replaces(sp.exp(C - r), C, derive(sp.exp(C - r), C, r + sp.log(t), t, {r: q})).equation
     'Eq. 3'
     """
-    moved = dict(zip(derived.previous, derived.current, strict=True))
-    found = cast(Expr, derived.h.subs(derived.t, g0))
-    wanted = cast(Expr, g0.xreplace(moved))
+    current = dict(zip(derived.previous, derived.current, strict=True))
+    moved = cast(Expr, derived.h.subs(derived.t, g0))
+    wanted = cast(Expr, g0.xreplace(current))
     call = Function("h")(g0, *derived.previous, *derived.current)
-    if not is_zero(cast(Expr, found - wanted)):
+    if not is_zero(cast(Expr, moved - wanted)):
         raise RepairError(
-            f"h = {text(derived.h)} does not carry g0 = {text(g0)} to r': found {text(found)}, wanted {text(wanted)}",
+            f"h = {text(derived.h)} does not carry g0 = {text(g0)} to r': found {text(moved)}, wanted {text(wanted)}",
             step="prove Eq. 3",
             expression=text(derived.h),
             help=f"{text(variable)} may have several values for one t; say what sign the inputs and producers have",
         )
-    same = Line("the difference of the two simplifies to 0, so it is g0 at r'", equation(found, wanted))
+    same = Line("the difference of the two simplifies to 0, so it is g0 at r'", equation(moved, wanted))
     lines = (
-        Line("put t = g0(r, C) into h", equation(call, found)),
-        Line("which is g0 at r'") if found == wanted else same,
+        Line("put t = g0(r, C) into h", equation(call, moved)),
+        Line("which is g0 at r'") if moved == wanted else same,
     )
     return Proof("Eq. 3", "h(g(r, c), r, r') = g(r', c)", lines, caveats)
 
@@ -132,8 +154,16 @@ def prove_replaces(g0: Expr, variable: Symbol, derived: Derivation, caveats: tup
 def prove_distributes(reducer: str, derived: Derivation, sign: Mapping[str, bool]) -> Proof:
     """Eq. 4: h(f(x, y), r, r') = f(h(x, r, r'), h(y, r, r')) for all x and y that the reduction can hold.
 
-    For sum and prod this is shown by algebra (h is linear in t, or a power of t), for max and min by h being
-    non-decreasing in t.  `sign` is what is known of the sign of terms; f keeps it.
+    For sum and prod this is proved by algebra (h is linear in t, or a power of t), for max and min by h being
+    non-decreasing in t.
+
+    Args:
+        reducer: f.
+        derived: h.
+        sign: what is known of the sign of terms, which f keeps, such as {"positive": True}.
+
+    Raises:
+        RepairError: step "prove Eq. 4".
 
     >>> from neptune_lab.repair.derive import derive
     >>> r, q, C, t = sp.symbols("r r' C t", real=True)
@@ -178,7 +208,7 @@ def prove_distributes(reducer: str, derived: Derivation, sign: Mapping[str, bool
 
 
 def _kept_sign(reducer: str, sign: Mapping[str, bool]) -> dict[str, bool]:
-    """What is known of a reduction's sign when this is known of its terms'."""
+    """What is known of a reduction's sign if `sign` is known of its terms."""
     lost = {"sum": () if len(sign) > 1 else ("nonzero",), "prod": ("negative", "nonpositive")}
     return {word: value for word, value in sign.items() if word not in lost.get(reducer, ())}
 
@@ -236,13 +266,14 @@ def _what_would_make_it_monotone(reducer: str, h: Expr, value: Symbol, derived: 
     names = list(dict.fromkeys(symbol.name for symbol in derived.previous))
     better = {s: Dummy(s.name, positive=True) for s in (*derived.previous, *derived.current)}
     if direction(cast(Expr, h.xreplace(better)), value) in (0, 1):
-        told = ", ".join(f"'{name}': ['nonnegative']" for name in names)
-        return f"if the producers cannot be negative, say so: assumptions={{{told}}}"
+        signs = ", ".join(f"'{name}': ['nonnegative']" for name in names)
+        return f"if the producers cannot be negative, say so: assumptions={{{signs}}}"
     return f"under {reducer} h may only grow with t; a factor that can change sign turns {reducer} around"
 
 
 def direction(expr: Expr, t: Symbol) -> int | None:
-    """How `expr` moves with t over all of t's domain: 1 never falls, -1 never rises, 0 does not move, None not known.
+    """Whether `expr` is monotone in t over all of t's domain: 1 non-decreasing, -1 non-increasing, 0 constant, None
+    unknown.
 
     Only operations that are monotone and continuous on that domain count, so a pole (1/t over both signs) gives None.
 
@@ -270,7 +301,7 @@ def direction(expr: Expr, t: Symbol) -> int | None:
 
 
 def _rises(kind: type, operand: Expr) -> bool:
-    """Whether a function is continuous and never falls around an operand inside its domain."""
+    """Whether a function is continuous and non-decreasing at an operand inside its domain."""
     row = operation_of(kind)
     if row is None or row.arity > 1 or row.exact or not row.rising:
         return False

@@ -1,8 +1,8 @@
-"""Read what the caller gave: reducer, g, producers and assumptions, as a hashable `RepairProblem`.
+"""Reads the caller's reducer, g, producers and assumptions into a hashable `RepairProblem`.
 
-Text is parsed by Python's `ast` and a whitelist, never evaluated.  Symbols of the question are the caller's own
-(text makes plain `Symbol`s); `SymbolNames` then replaces each by a unique internal symbol with the right assumptions,
-so that an input called `t`, `C` or `r'` cannot be mistaken for one of ours.
+Text is parsed by Python's `ast` and a whitelist, never evaluated.  The symbols of a problem are the caller's own (text
+makes plain `Symbol`s); `SymbolNames` replaces each by a unique internal symbol with its assumptions, so that an input
+called `t`, `C` or `r'` cannot be confused with an internal one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MOST_BITS = 4096
 
 @dataclass(frozen=True, slots=True)
 class RepairProblem:
-    """All that an answer depends on, in the caller's symbols; the key of the cache in `solve`."""
+    """Everything that a repair term depends on, in the caller's symbols; the key of the cache in `solve`."""
 
     reducer: str
     g: Expr
@@ -68,11 +68,12 @@ class SymbolNames:
         producers: previous value r of each producer, in the caller's order (also the r of g).
         current: current value r' of each producer.
         inputs: every other symbol of g, sorted by name.
-        t: a value of the consuming reduction; C: the separated input; x, y: two values of the reduction.
+        t: a value of the consuming reduction.
+        C: the separated input.
+        x, y: two values of the reduction.
         g: the term, over these symbols.
         pairs: caller's symbol -> internal symbol.
-        opaque: a real symbol for each r-free call that is not looked into, such as f(c) or a Piecewise; it counts as
-            one more input.
+        opaque: a real symbol for each opaque call without r, such as f(c) or a Piecewise; each is one more input.
     """
 
     g: Expr
@@ -144,8 +145,8 @@ def _build(node: ast.expr, source: str, what: str, depth: int) -> Expr:
                 _refuse(f"{name} takes {arity or 'one or more'} argument(s), found {len(args)}", source)
             return make(*(build(arg) for arg in args))
         case _:
-            found = ast.get_source_segment(source.strip(), node) or type(node).__name__
-            _refuse(f"{what} holds {found!r}, which is neither arithmetic nor a known function", source)
+            part = ast.get_source_segment(source.strip(), node) or type(node).__name__
+            _refuse(f"{what} holds {part!r}, which is neither arithmetic nor a known function", source)
 
 
 def _binary(left: Expr, op: ast.operator, right: Expr, source: str, what: str) -> Expr:
@@ -187,7 +188,10 @@ def read(
     assumptions: Mapping[Any, Any] | None,
     constants: Iterable[str | Symbol] | str | Symbol | None,
 ) -> RepairProblem:
-    """Check the caller's arguments and put them in a normal form.
+    """Checks the caller's arguments and puts them in a normal form; the arguments are those of `solve`.
+
+    Raises:
+        RepairError: step "read": an argument is not of its kind, or they contradict each other.
 
     >>> q = read("sum", "exp(c - r)", ["r"], {"r": "nonnegative"}, None)
     >>> q.g, q.producers, q.assumptions
@@ -196,7 +200,7 @@ def read(
     if reducer not in REDUCERS:
         _refuse(f"reducer is {reducer!r}", str(reducer), f"one of {', '.join(REDUCERS)}")
     expr = parse(g) if isinstance(g, str) else _checked(g)
-    written = names_in(g) if isinstance(g, str) else frozenset()
+    in_text = names_in(g) if isinstance(g, str) else frozenset()
 
     def symbol(name: object, role: str) -> Symbol:
         return _lookup(name, role, expr)
@@ -206,7 +210,7 @@ def read(
         _refuse("there is no producer", str(g), "name the symbols that are results of other reductions")
     if len(set(chosen)) != len(chosen):
         _refuse(f"a producer is named twice in {[str(p) for p in chosen]}", str(g))
-    known = _symbols(expr) | set(chosen) | {Symbol(name) for name in written}
+    known = _symbols(expr) | set(chosen) | {Symbol(name) for name in in_text}
     facts = []
     for name, words in (assumptions or {}).items():
         about = symbol(name, "assumption")
@@ -231,7 +235,7 @@ def _listed(names: Iterable[str | Symbol] | str | Symbol) -> list[str | Symbol]:
 
 
 def names_in(source: str) -> frozenset[str]:
-    """Names that the text has, also those that cancel out of the expression."""
+    """All names in a text, also those that cancel out of the expression."""
     return frozenset(node.id for node in ast.walk(ast.parse(source.strip(), mode="eval")) if isinstance(node, ast.Name))
 
 
@@ -244,12 +248,12 @@ def _lookup(name: object, role: str, expr: Expr) -> Symbol:
         return name
     if not isinstance(name, str):
         _refuse(f"a {role} is {name!r}", str(expr), "give a name or a SymPy symbol")
-    found = [symbol for symbol in _symbols(expr) if symbol.name == name]
-    if len(found) > 1:
+    named = [symbol for symbol in _symbols(expr) if symbol.name == name]
+    if len(named) > 1:
         _refuse(
-            f"g has {len(found)} different symbols called {name}", str(expr), f"give the {role} as the symbol itself"
+            f"g has {len(named)} different symbols called {name}", str(expr), f"give the {role} as the symbol itself"
         )
-    return found[0] if found else Symbol(name)
+    return named[0] if named else Symbol(name)
 
 
 def _checked(g: object) -> Expr:
@@ -271,30 +275,30 @@ def _checked(g: object) -> Expr:
 
 
 def _outside_branches(g: Expr) -> Expr:
-    """g without the infinities that are branches of a choice: a masked score is -oo, and an input as such."""
+    """g without the infinities in branches of a `Piecewise`: a masked score of -oo is allowed."""
     masked = {node: node.replace(lambda e: e in (sp.oo, -sp.oo), lambda _: sp.S.Zero) for node in g.atoms(sp.Piecewise)}
     return cast(Expr, g.xreplace(masked))
 
 
 def _facts(symbol: Symbol, words: object) -> tuple[tuple[str, bool], ...]:
     if isinstance(words, str):
-        given: dict[Any, Any] = {words: True}
+        facts: dict[Any, Any] = {words: True}
     elif isinstance(words, Mapping):
-        given = dict(words)
+        facts = dict(words)
     elif isinstance(words, Iterable):
-        given = dict.fromkeys(words, True)
+        facts = dict.fromkeys(words, True)
     else:
         _refuse(f"the assumption about {symbol} is {words!r}", str(symbol), f"words among {', '.join(WORDS)}")
-    for word, value in given.items():
+    for word, value in facts.items():
         if word not in WORDS:
             _refuse(f"{word!r} is not an assumption ({symbol})", str(symbol), f"one of {', '.join(WORDS)}")
         if not isinstance(value, bool):
             _refuse(f"{word} of {symbol} is {value!r}", str(symbol), "True or False")
-    return tuple(sorted(given.items()))
+    return tuple(sorted(facts.items()))
 
 
 def name_symbols(question: RepairProblem) -> SymbolNames:
-    """Give every symbol of the question a unique internal symbol; real unless more is known.
+    """Gives every symbol of a problem a unique internal symbol, which is real and has the assumptions.
 
     >>> names = name_symbols(read("sum", "exp(t - r)", ["r"], None, None))
     >>> [s.name for s in (*names.inputs, names.t, *names.producers, *names.current)]
@@ -314,7 +318,7 @@ def name_symbols(question: RepairProblem) -> SymbolNames:
         g = cast(Expr, question.g.xreplace(pairs))
     except ValueError as error:  # max and min refuse to compare what is not real
         _refuse(f"g = {text(question.g)} is not real: {error}", text(question.g), "say less, or more, of its symbols")
-    # The symbols' signs are known only now, and roots and conditions need those.
+    # Roots and conditions need the symbols' signs, which are known only now.
     g = check_nonnegative(g, [pairs[symbol] for symbol in question.producers])
     g = free_conditions(g, [pairs[symbol] for symbol in question.producers])
     opaque = _opaque(g, frozenset(pairs[symbol] for symbol in question.producers))
@@ -332,7 +336,7 @@ def name_symbols(question: RepairProblem) -> SymbolNames:
     )
 
 
-# Beside the operations of programs: what derivatives and inverses are made of.
+# Functions of derivatives and inverses, in addition to the operations of programs.
 _UNDERSTOOD = (
     *(sp.sign, sp.tan, sp.asin, sp.acos, sp.atan),
     *(sp.sinh, sp.cosh, sp.asinh, sp.acosh, sp.atanh),
@@ -342,7 +346,7 @@ _ARITHMETIC = (Function, Max, sp.Min, sp.Add, sp.Mul, sp.Pow, sp.Number, sp.Numb
 
 def _opaque(g: Expr, producers: frozenset[Dummy]) -> tuple[tuple[Dummy, Expr], ...]:
     """Outermost calls of functions that the algebra does not understand."""
-    found: dict[Expr, Dummy] = {}
+    calls: dict[Expr, Dummy] = {}
 
     def look(node: sp.Basic) -> None:
         if isinstance(node, Function) and not isinstance(node, _UNDERSTOOD) and operation_of(type(node)) is None:
@@ -352,7 +356,7 @@ def _opaque(g: Expr, producers: frozenset[Dummy]) -> tuple[tuple[Dummy, Expr], .
                     text(node),
                     "functions of inputs alone may be anything; a producer needs exp, log, sqrt and the like",
                 )
-            found.setdefault(node, Dummy(text(node), real=True))
+            calls.setdefault(node, Dummy(text(node), real=True))
             return
         if not isinstance(node, _ARITHMETIC):
             _refuse(f"g holds a {type(node).__name__}", text(node), "give arithmetic and known functions of scalars")
@@ -360,7 +364,23 @@ def _opaque(g: Expr, producers: frozenset[Dummy]) -> tuple[tuple[Dummy, Expr], .
             look(arg)
 
     look(g)
-    return tuple((symbol, call) for call, symbol in found.items())
+    return tuple((symbol, call) for call, symbol in calls.items())
+
+
+def assumed(question: RepairProblem, internal: Mapping[Symbol, Symbol]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The assumptions of a problem as words, by the names of its internal symbols."""
+    return tuple(
+        (internal[symbol].name, tuple(word if value else f"not {word}" for word, value in words))
+        for symbol, words in question.assumptions
+        if symbol in internal
+    )
+
+
+def declared_finite(question: RepairProblem, internal: Mapping[Symbol, Symbol]) -> list[Symbol]:
+    """The internal symbols that the caller declared to be finite."""
+    return [
+        internal[symbol] for symbol, words in question.assumptions if ("finite", True) in words and symbol in internal
+    ]
 
 
 def _fresh(name: str, taken: set[str]) -> str:

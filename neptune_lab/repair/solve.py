@@ -18,7 +18,7 @@ from neptune_lab.repair.guard import find_guards, initial_values, zeros
 from neptune_lab.repair.invert import Inverse, invert
 from neptune_lab.repair.limit import limited
 from neptune_lab.repair.prove import Proof, check_real, prove_distributes, prove_replaces, sign_words
-from neptune_lab.repair.read import RepairProblem, SymbolNames, name_symbols, read
+from neptune_lab.repair.read import RepairProblem, SymbolNames, assumed, declared_finite, name_symbols, read
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Step, text
 from neptune_lab.repair.term import RepairTerm, Unproved, read_step
@@ -64,39 +64,39 @@ def solve(
 
 
 @dataclass(frozen=True, slots=True)
-class Posed:
-    """A question on its way to an answer: its symbols, g0 over the `domain` so far, and t with the sign of a term."""
+class SeparatedProblem:
+    """A separated problem: its symbols, g0 over the `domain` so far, and t with the sign of a term."""
 
     question: RepairProblem
     names: SymbolNames
     domain: Domain
-    parted: Separation
+    separation: Separation
     t: Symbol
 
     @property
     def g0(self) -> Expr:
-        return self.domain.narrow(self.parted.g0)
+        return self.domain.narrow(self.separation.g0)
 
     @property
     def wide(self) -> dict[Symbol, Symbol]:
-        """The symbols of the proofs -> those of the question."""
+        """The symbols of the proofs -> those of the problem."""
         return self.domain.wide | {self.t: self.names.t}
 
     def model(self, derivation: Derivation, *, proved: bool = True) -> Model:
-        """What the numbers need, over the question's own symbols."""
-        parted = self.parted.replace(self.wide)
+        """The functions to evaluate, over the problem's own symbols."""
+        separation = self.separation.replace(self.wide)
         return Model(
             reducer=REDUCERS[self.question.reducer],
             g=self.names.g,
-            g0=parted.g0,
-            g_c=parted.g_c,
-            variable=parted.variable,
+            g0=separation.g0,
+            g_c=separation.g_c,
+            variable=separation.variable,
             h=derivation.replace(self.wide).h,
             t=self.names.t,
             previous=self.names.producers,
             current=self.names.current,
-            inputs=parted.inputs,
-            constants=parted.constants,
+            inputs=separation.inputs,
+            constants=separation.constants,
             proved=proved,
         )
 
@@ -112,33 +112,36 @@ def _solve(question: RepairProblem) -> RepairTerm:
 
 
 def _solved(question: RepairProblem, done: list[Step]) -> RepairTerm:
-    """The answer; `done` takes each step over the question's own symbols, so that a refusal shows how far it came."""
+    """The repair term; each step is appended to `done`, so that a refusal shows the steps before it."""
     names = name_symbols(question)
-    done.append(read_step(question.reducer, _assumed(question, dict(names.pairs))))
-    posed = pose(question)
-    separation = _shown_separation(posed)
+    done.append(read_step(question.reducer, assumed(question, dict(names.pairs))))
+    problem = separate(question)
+    separation = _shown_separation(problem)
     done.append(Step(separation.title, separation.lines))
     # Invert, derive: one h for each real branch of the inverse.
-    inverse = invert(posed.g0, posed.parted.variable, posed.t)
-    done.append(Step(inverse.title, inverse.replace(posed.wide).lines))
-    branches = [derive(posed.g0, posed.parted.variable, root, posed.t, posed.domain.moves) for root in inverse.branches]
+    inverse = invert(problem.g0, problem.separation.variable, problem.t)
+    done.append(Step(inverse.title, inverse.replace(problem.wide).lines))
+    branches = [
+        derive(problem.g0, problem.separation.variable, root, problem.t, problem.domain.moves)
+        for root in inverse.branches
+    ]
     for n, branch in enumerate(branches):
         title = branch.title.replace(":", " on the other branch:", 1) if n else branch.title
-        done.append(Step(title, branch.replace(posed.wide).lines))
-    # Prove both equations on the narrowed domain; the points left out get guards.
-    derivation, proofs = prove(posed, branches)
-    done += [proof.replace(posed.wide).shown for proof in proofs]
-    # Back to the question's own symbols, then numbers and guards, which owe nothing to the narrowing.
-    return answer(posed, derivation, proofs, check(posed.model(derivation)), inverse=inverse)
+        done.append(Step(title, branch.replace(problem.wide).lines))
+    # Prove both equations on the narrowed domain; the excluded points get guards.
+    derivation, proofs = prove(problem, branches)
+    done += [proof.replace(problem.wide).shown for proof in proofs]
+    # Back to the problem's own symbols; the numerical checks and guards do not depend on the narrowing.
+    return answer(problem, derivation, proofs, check(problem.model(derivation)), inverse=inverse)
 
 
-def _shown_separation(posed: Posed) -> Separation:
-    """Over the question's own symbols, with the calls that were not looked into."""
-    return posed.parted.replace(posed.wide).with_calls(dict(posed.names.opaque), posed.names.inputs)
+def _shown_separation(problem: SeparatedProblem) -> Separation:
+    """The separation over the problem's own symbols, with opaque calls put back."""
+    return problem.separation.replace(problem.wide).with_calls(dict(problem.names.opaque), problem.names.inputs)
 
 
-def pose(question: RepairProblem) -> Posed:
-    """The question in symbols of its own, and its term separated.
+def separate(question: RepairProblem) -> SeparatedProblem:
+    """Separates the term of a problem, over internal symbols.
 
     Raises:
         RepairError: step "read", "separate" or "prove Eq. 3".
@@ -149,17 +152,17 @@ def pose(question: RepairProblem) -> Posed:
     domain = Domain(names.producers, names.current)
     domain.exclude(zeros(names.g, names.producers, (*names.inputs, *(symbol for symbol, _ in names.opaque))))
     check_real(domain.narrow(names.g), domain.previous, (*names.inputs, *(symbol for symbol, _ in names.opaque)))
-    parted = change_variables(
+    separation = change_variables(
         domain.narrow(names.g), domain.previous, reducer=question.reducer, constants=constants, variable=names.C
     )
-    domain.exclude(zeros(parted.g0, domain.previous, [parted.variable]))
-    g0 = domain.narrow(parted.g0)
-    check_real(g0, domain.previous, (parted.variable,))
-    return Posed(question, names, domain, parted, Dummy(names.t.name, real=True, **sign_words(g0)))
+    domain.exclude(zeros(separation.g0, domain.previous, [separation.variable]))
+    g0 = domain.narrow(separation.g0)
+    check_real(g0, domain.previous, (separation.variable,))
+    return SeparatedProblem(question, names, domain, separation, Dummy(names.t.name, real=True, **sign_words(g0)))
 
 
 def answer(
-    posed: Posed,
+    problem: SeparatedProblem,
     derivation: Derivation,
     proofs: tuple[Proof, ...],
     checks: tuple[str, ...],
@@ -167,75 +170,68 @@ def answer(
     inverse: Inverse | None = None,
     unproved: Unproved | None = None,
 ) -> RepairTerm:
-    """The repair term of an h with its guards.
+    """The repair term of an h, with its guards.
 
     Args:
-        inverse: what h was derived from; None where it was given.
-        unproved: why a given h is not proved.
+        problem: separated.
+        derivation: h, over the symbols of the proofs.
+        proofs: of Eqs. 3 and 4.
+        checks: what was compared numerically.
+        inverse: from which h was derived; None for a user-supplied h.
+        unproved: why a user-supplied h is not proved.
     """
-    question, names, domain = posed.question, posed.names, posed.domain
-    internal, model = dict(names.pairs), posed.model(derivation, proved=unproved is None)
-    guards, regular = find_guards(model, domain.points, _declared_finite(question, internal))
+    question, names, domain = problem.question, problem.names, problem.domain
+    internal, model = dict(names.pairs), problem.model(derivation, proved=unproved is None)
+    guards, regular = find_guards(model, domain.points, declared_finite(question, internal))
     return RepairTerm(
         reducer=question.reducer,
         t=names.t,
-        separation=_shown_separation(posed),
-        inverse=None if inverse is None else inverse.replace(posed.wide),
-        derivation=derivation.replace(posed.wide),
-        proofs=tuple(proof.replace(posed.wide) for proof in proofs),
+        separation=_shown_separation(problem),
+        inverse=None if inverse is None else inverse.replace(problem.wide),
+        derivation=derivation.replace(problem.wide),
+        proofs=tuple(proof.replace(problem.wide) for proof in proofs),
         guards=guards,
         checks=checks,
         pairs=names.pairs,
-        assumptions=_assumed(question, internal),
+        assumptions=assumed(question, internal),
         regular=regular,
         starts=initial_values(model, regular),
         unproved=unproved,
     )
 
 
-def prove(posed: Posed, branches: list[Derivation]) -> tuple[Derivation, tuple[Proof, ...]]:
-    """Both proofs, for the first branch of the inverse that has them.
+def prove(problem: SeparatedProblem, branches: list[Derivation]) -> tuple[Derivation, tuple[Proof, ...]]:
+    """Both proofs, for the first branch of the inverse for which they succeed.
 
-    Eq. 4 goes first: it is quick to fail, and where the inverse has a wrong branch, which fails Eq. 3 whatever h is,
-    it says more.
+    Eq. 4 is proved first: it fails quickly, and its error is more helpful than that of Eq. 3, which fails on every
+    wrong branch of the inverse.
+
+    Raises:
+        RepairError: no branch is proved.
     """
-    domain, parted = posed.domain, posed.parted
+    domain, separation = problem.domain, problem.separation
     failures: list[RepairError] = []
     for branch in branches:
         domain.exclude(zeros(branch.h, (*branch.previous, *branch.current), [branch.t]))
         narrow = branch.replace(domain.narrowing)
-        g0 = posed.g0
+        g0 = problem.g0
         try:
-            check_real(narrow.h, (*domain.previous, *domain.current), (parted.variable, narrow.t))
-            fourth = prove_distributes(posed.question.reducer, narrow, sign_words(g0))
-            third = prove_replaces(g0, parted.variable, narrow, domain.caveats)
+            check_real(narrow.h, (*domain.previous, *domain.current), (separation.variable, narrow.t))
+            fourth = prove_distributes(problem.question.reducer, narrow, sign_words(g0))
+            third = prove_replaces(g0, separation.variable, narrow, domain.caveats)
         except RepairError as error:
             failures.append(error)
             continue
         return narrow, (third, fourth)
-    raise _neither(parted, failures) if len(failures) > 1 else failures[0]
+    raise _neither(separation, failures) if len(failures) > 1 else failures[0]
 
 
-def _neither(parted: Separation, failures: list[RepairError]) -> RepairError:
-    told = next((error for error in failures if error.step == "prove Eq. 4"), failures[0])
+def _neither(separation: Separation, failures: list[RepairError]) -> RepairError:
+    shown = next((error for error in failures if error.step == "prove Eq. 4"), failures[0])
     return RepairError(
-        f"t = {text(parted.g0)} has two solutions for {text(parted.variable)}, and neither gives a repair term; "
-        f"on one of them {told.reason}",
-        step=told.step,
-        expression=told.expression,
-        help=told.help,
-    )
-
-
-def _declared_finite(question: RepairProblem, internal: Mapping[Symbol, Symbol]) -> list[Symbol]:
-    return [
-        internal[symbol] for symbol, words in question.assumptions if ("finite", True) in words and symbol in internal
-    ]
-
-
-def _assumed(question: RepairProblem, internal: Mapping[Symbol, Symbol]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return tuple(
-        (internal[symbol].name, tuple(word if value else f"not {word}" for word, value in words))
-        for symbol, words in question.assumptions
-        if symbol in internal
+        f"t = {text(separation.g0)} has two solutions for {text(separation.variable)}, and neither gives a repair "
+        f"term; on one of them {shown.reason}",
+        step=shown.step,
+        expression=shown.expression,
+        help=shown.help,
     )

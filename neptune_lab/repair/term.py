@@ -1,4 +1,4 @@
-"""The answer: a repair term with its whole derivation, frozen, printable and computable."""
+"""A repair term with its derivation: frozen, printable and computable."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ def read_step(reducer: str, assumptions: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def range_steps(reasons: tuple[str, ...]) -> tuple[Step, ...]:
-    """The last step, where there is one: why a repair is right in floats."""
+    """The last step, if there are reasons why a repair is right in floats."""
     return (Step("Range: in float32", tuple(Line(reason) for reason in reasons)),) if reasons else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unproved:
-    """Why a given h is not proved.
+    """Why a user-supplied h is not proved.
 
     Attributes:
-        step, reason: of the refusal. wrong: numbers show that it is wrong; else only no proof was found.
+        step: of the derivation that failed.
+        reason: why, in words.
+        wrong: a counterexample was found; else there is only no proof.
     """
 
     step: str
@@ -54,21 +56,23 @@ class Unproved:
 
 @dataclass(frozen=True, slots=True)
 class RepairTerm(Derived):
-    """h(t, r, r') for a reducer f and a term g, with how it was found.
+    """h(t, r, r') for a reducer f and a term g, with its derivation.
 
-    All expressions are over internal symbols that are unique objects; `symbols` says which of the caller's symbols
-    each stands for, and `previous` and `current` give r and r' by the producer's name.
+    All expressions are over internal symbols that are unique objects; `symbols` maps the caller's symbols to them, and
+    `previous` and `current` give r and r' by the producer's name.
 
     Attributes:
         reducer: name of f.
         assumptions: what was assumed, by name.
         separation, inverse, derivation, proofs: the record of each step.
-        guards: singular points of the producers, with stand-ins (see `guard.py`).
-        checks: what was compared by numbers.
-        inverse: None where h was given, and nothing inverted.
-        unproved: why a given h is not proved.
-        ranges: why it is right in float32 too, sentences that whoever knows the program adds.
-        pairs: (caller's symbol, internal symbol); `starts` and `regular` hold what `initial_stand_in` answers.
+        guards: singular points of the producers, with replacements (see `guard.py`).
+        checks: what was compared numerically.
+        inverse: None for a user-supplied h.
+        unproved: why a user-supplied h is not proved; None if it is.
+        ranges: why the repair is right in float32 too; sentences added after the derivation, from the program's ranges.
+        pairs: (caller's symbol, internal symbol).
+        regular: a regular value of each producer.
+        starts: (producer, its reducer, what `initial_value` returns).
     """
 
     reducer: str
@@ -88,7 +92,7 @@ class RepairTerm(Derived):
 
     @property
     def g(self) -> Expr:
-        """The term as given."""
+        """The caller's term."""
         return self.separation.g
 
     @property
@@ -118,13 +122,12 @@ class RepairTerm(Derived):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs, which C gathers."""
+        """Names of the inputs, which are in C."""
         return tuple(symbol.name for symbol in self.separation.inputs)
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """Names of the symbols beside r that g0 and h read; the caller must make sure that each has one value for the
-        whole reduction."""
+        """Names of the symbols other than r that g0 and h read; each must have one value for the whole reduction."""
         return tuple(symbol.name for symbol in self.separation.constants)
 
     @property
@@ -152,7 +155,7 @@ class RepairTerm(Derived):
         """h in float64, elementwise, with IEEE infinities and NaNs; guards are not applied.
 
         Args:
-            t: what was folded so far: a number, or an array of any shape.
+            t: the value folded so far: a number, or an array of any shape.
             previous: r by the producer's name, of t's shape or one that broadcasts with it.
             current: r' likewise.
             constants: the value of each constant that h reads, by name.
@@ -179,8 +182,8 @@ class RepairTerm(Derived):
         out = compute(self.h, at)
         return out if np.ndim(out) else float(out)
 
-    def initial_stand_in(self, producer: str | Symbol, producer_reducer: str) -> Expr | None:
-        """What the previous r must start as, before the first tag.
+    def initial_value(self, producer: str | Symbol, producer_reducer: str) -> Expr | None:
+        """The value of the previous r before the first tag.
 
         Args:
             producer: its name, or the caller's symbol.
@@ -188,29 +191,30 @@ class RepairTerm(Derived):
 
         Returns:
             None if the identity of the producer's own reducer can be used, since h(identity of f, that, r') is regular.
-            Otherwise a regular value to start from; as t is f's identity then, any regular value is right.
+            Otherwise a regular value; any one is right, since t is f's identity then.
 
         Raises:
             ValueError: there is no such producer or reducer.
 
         >>> from neptune_lab.repair import solve
-        >>> solve("sum", "exp(c - r)", ["r"]).initial_stand_in("r", "max") is None
+        >>> solve("sum", "exp(c - r)", ["r"]).initial_value("r", "max") is None
         True
-        >>> solve("sum", "(c/r)**2", ["r"], assumptions={"r": "nonnegative"}).initial_stand_in("r", "max")
+        >>> solve("sum", "(c/r)**2", ["r"], assumptions={"r": "nonnegative"}).initial_value("r", "max")
         1
         """
         name = self.symbols[producer].name if isinstance(producer, Symbol) else producer
-        for known, reducer, stand_in in self.starts:
+        for known, reducer, replacement in self.starts:
             if known == name and reducer == producer_reducer:
-                return stand_in
+                return replacement
         raise ValueError(
             f"no producer {name!r} with reducer {producer_reducer!r}; producers are {', '.join(self.producers)} "
             f"and reducers {', '.join(REDUCERS)}"
         )
 
     def reachable_guards(self, producer: str | Symbol, producer_reducer: str) -> tuple[Guard, ...]:
-        """Guards of a producer at points that it reaches with finite inputs (or inputs masked by its identity): finite
-        points, and its reducer's identity.
+        """Guards of a producer at points that it reaches with finite inputs, or with inputs masked by its identity.
+
+        These are the finite points and its reducer's identity.
 
         >>> from neptune_lab.repair import solve
         >>> [g.point for g in solve("sum", "exp(c - r)", ["r"]).reachable_guards("r", "max")]
@@ -228,7 +232,7 @@ class RepairTerm(Derived):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The derivation, a step each, ready to show."""
+        """The steps of the derivation, ready to show."""
         records = (self.separation, *(() if self.inverse is None else (self.inverse,)), self.derivation)
         proofs = [proof.shown for proof in self.proofs]
         if self.unproved is not None:
@@ -271,16 +275,7 @@ class RepairTerm(Derived):
             "h_call": text(self.signature),
             "h_latex": latex(self.h),
             "factor": None if self.factor is None else text(self.factor),
-            "proofs": [
-                {
-                    "equation": proof.equation,
-                    "statement": proof.statement,
-                    "ok": True,
-                    "lines": [line.text for line in proof.lines],
-                    "caveats": list(proof.caveats),
-                }
-                for proof in self.proofs
-            ],
+            "proofs": [proof.as_record() for proof in self.proofs],
             "checks": list(self.checks),
             "guards": [guard.as_record() for guard in self.guards],
             "steps": [step.as_record() for step in self.steps],
@@ -288,4 +283,4 @@ class RepairTerm(Derived):
 
 
 def _guard_text(guard: Guard) -> str:
-    return f"where {guard.producer} = {text(guard.point)}, use {text(guard.stand_in)} instead: {guard.reason}"
+    return f"where {guard.producer} = {text(guard.point)}, use {text(guard.replacement)} instead: {guard.reason}"

@@ -1,4 +1,4 @@
-"""Vector repair: where g cannot be repaired alone, carry the finite family of sums that it belongs to.
+"""Vector repair: if g cannot be repaired alone, carry the finite family of sums that contains it.
 
 The paper's repair (section 4.2, Eqs. 3 to 5) needs g to be invertible in c and h to be additive, so it refuses c - r
 and (c - r)**2 under a sum, and with them a mean and a variance in one pass.  But the sum of c - r moves with r if the
@@ -16,10 +16,10 @@ The class that is covered: the reducer is sum, there is one producer, and g is a
 any real functions of c as coefficients.  u is r itself, or the only way in which g reads r (such as sqrt(r + eps)), or
 log(r) for r >= 0, which takes in sums of powers of r (Euler's equations).  At most six sums are carried.
 
->>> found = solve_vector("sum", "(c - r)**2", "r")
->>> [text(component) for component in found.components]
+>>> repair = solve_vector("sum", "(c - r)**2", "r")
+>>> [text(component) for component in repair.components]
 ['(c - r)**2', 'c - r', '1']
->>> text(found.h)
+>>> text(repair.h)
 "t_0 + t_1*(2*r - 2*r') + t_2*(r' - r)**2"
 """
 
@@ -38,7 +38,7 @@ from neptune_lab.repair.family import Family, find_family, verify
 from neptune_lab.repair.guard import zeros
 from neptune_lab.repair.limit import limited
 from neptune_lab.repair.prove import Proof, check_real
-from neptune_lab.repair.read import RepairProblem, SymbolNames, name_symbols, read
+from neptune_lab.repair.read import RepairProblem, SymbolNames, assumed, declared_finite, name_symbols, read
 from neptune_lab.repair.render import Line, equation, text
 from neptune_lab.repair.simplify import is_zero, nicest
 from neptune_lab.repair.vector_check import VectorModel, check_vector, find_vector_guards
@@ -112,7 +112,8 @@ def _solve(question: RepairProblem) -> VectorRepair:
         constants=constants,
     )
     checks = check_vector(model)
-    ends = [] if _declared_finite(question, names, place) else [S.NegativeInfinity, S.Infinity]
+    finite = names.producers[place] in declared_finite(question, internal)
+    ends = [] if finite else [S.NegativeInfinity, S.Infinity]
     guards, starts = find_vector_guards(model, [*ends, *domain.points[model.previous]])
     calls = dict(names.opaque)
     taken = {symbol.name for symbol in (*names.producers, *names.inputs, *names.current)}
@@ -134,17 +135,13 @@ def _solve(question: RepairProblem) -> VectorRepair:
         guards=guards,
         checks=checks,
         pairs=names.pairs,
-        assumptions=tuple(
-            (internal[symbol].name, tuple(word if value else f"not {word}" for word, value in words))
-            for symbol, words in question.assumptions
-            if symbol in internal
-        ),
+        assumptions=assumed(question, internal),
         starts=starts,
     )
 
 
 def _only_producer(names: SymbolNames) -> int:
-    """The one producer that g depends on (the first one, where it depends on none)."""
+    """Position of the one producer that g depends on (0 if it depends on none)."""
     read_by_g = [n for n, symbol in enumerate(names.producers) if symbol in names.g.free_symbols]
     if len(read_by_g) > 1:
         both = ", ".join(names.producers[n].name for n in read_by_g)
@@ -158,9 +155,9 @@ def _only_producer(names: SymbolNames) -> int:
 
 
 def _close(g: Expr, domain: Domain, inputs: tuple[Symbol, ...]) -> tuple[Family, Expr]:
-    """The smallest family of g, and the reference u(r) in which it is closed; `domain` leaves out where u is singular.
+    """The smallest family of g, and the reference u(r) in which it is closed; `domain` excludes singular points of u.
 
-    Candidates: what g reads r through, if it is one expression; r; and if neither will do, log(r) for r >= 0.
+    Candidates for u: the only expression through which g reads r; r; and if neither closes, log(r) for r >= 0.
     """
     domain.exclude(zeros(g, domain.previous, inputs))
     check_real(domain.narrow(g), domain.previous, inputs)
@@ -169,14 +166,14 @@ def _close(g: Expr, domain: Domain, inputs: tuple[Symbol, ...]) -> tuple[Family,
     logarithm = (cast(Expr, sp.log(r)),) if r.is_nonnegative else ()
     refusals: dict[Expr, RepairError] = {}
     for references in ((r,) if through is None else (through, r), logarithm):
-        found = []
+        families = []
         for reference in references:
             try:
-                found.append(_closed_in(g, reference, domain, inputs))
+                families.append(_closed_in(g, reference, domain, inputs))
             except RepairError as error:
                 refusals[reference] = error
-        if found:
-            return min(found, key=lambda one: len(one[0].components))
+        if families:
+            return min(families, key=lambda one: len(one[0].components))
     also = " or ".join(text(reference) for reference in refusals if reference != r)
     first = refusals[r]
     reason = f"{first.reason}; nor is it as a function of {also}" if also else first.reason
@@ -207,19 +204,19 @@ def _closed_in(g: Expr, reference: Expr, domain: Domain, inputs: tuple[Symbol, .
 
 
 def _read_through(g: Expr, r: Symbol, inputs: tuple[Symbol, ...]) -> Expr | None:
-    """The one expression of r alone, up to its sign, through which g reads r; None where it is r or there are several.
+    """The only expression of r alone, up to its sign, through which g reads r; None if it is r or there are several.
 
     >>> c, r = sp.symbols("c r", real=True)
     >>> _read_through((c - r/8)**2, r, (c,)), _read_through((c - r)*r**2, r, (c,))
     (r/8, None)
     """
-    found: set[Expr] = set()
+    parts: set[Expr] = set()
 
     def look(expr: Expr) -> None:
         if r not in expr.free_symbols:
             return
         if not expr.free_symbols & set(inputs):
-            found.add(cast(Expr, -expr if expr.could_extract_minus_sign() else expr))
+            parts.add(cast(Expr, -expr if expr.could_extract_minus_sign() else expr))
             return
         args = [cast(Expr, arg) for arg in expr.args]
         alone = [arg for arg in args if r in arg.free_symbols and not arg.free_symbols & set(inputs)]
@@ -232,7 +229,7 @@ def _read_through(g: Expr, r: Symbol, inputs: tuple[Symbol, ...]) -> Expr | None
             look(arg)
 
     look(g)
-    return found.pop() if len(found) == 1 and r not in found else None
+    return parts.pop() if len(parts) == 1 and r not in parts else None
 
 
 def _prove(
@@ -275,14 +272,6 @@ def _unproven(components: tuple[Expr, ...], what: str) -> NoReturn:
         step="prove Eq. 3",
         expression=text(components[0]),
         help="say what sign the inputs and producers have",
-    )
-
-
-def _declared_finite(question: RepairProblem, names: SymbolNames, place: int) -> bool:
-    internal = dict(names.pairs)
-    return any(
-        internal.get(symbol) is names.producers[place] and ("finite", True) in words
-        for symbol, words in question.assumptions
     )
 
 

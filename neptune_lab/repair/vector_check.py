@@ -1,4 +1,4 @@
-"""Check a vector repair by numbers, and find where its producer is singular; NumPy only, no simplifier.
+"""Checks a vector repair numerically, and finds the singular points of its producer; in NumPy, without a simplifier.
 
 The counterpart of `check.py` and `guard.py` for several sums that are carried together.
 """
@@ -21,12 +21,12 @@ from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
 
 _FEWEST = 8
-_STAND_INS = (S.Zero, S.One, S.NegativeOne, Integer(2), Rational(1, 2))
+_REPLACEMENTS = (S.Zero, S.One, S.NegativeOne, Integer(2), Rational(1, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class VectorModel:
-    """What the numbers need: the components over r and the inputs, and the matrix A over r and r'."""
+    """The functions of a vector repair that are evaluated: the components over r and the inputs, A over r and r'."""
 
     components: tuple[Expr, ...]
     matrix: sp.ImmutableMatrix
@@ -47,7 +47,7 @@ class VectorModel:
 
 
 def applied(matrix: Array, vector: Array) -> Array:
-    """A times T at every point; a zero of A leaves what it multiplies out, finite or not."""
+    """A times T at every point; an entry 0 of A also removes values that are not finite."""
     with np.errstate(all="ignore"):
         products = np.where(matrix == 0, 0.0, matrix * vector[None])
         return products.sum(axis=1)
@@ -71,7 +71,7 @@ class Points:
 
 
 def check_vector(model: VectorModel) -> tuple[str, ...]:
-    """Refuse a model whose numbers disagree; else say what was compared.
+    """Checks a model at random points; the sentences say what was compared.
 
     Formal statement, at random points: A(r, r') G(r, c) = G(r', c); A(r', r'') A(r, r') = A(r, r''); and after a
     sequence of tags, T := A(r_prev, r) T + G(r, c) equals the plain sums of G at the last r.
@@ -120,24 +120,29 @@ def _refuse(model: VectorModel, message: str, help: str | None = None) -> NoRetu
 def find_vector_guards(
     model: VectorModel, candidates: Sequence[Expr]
 ) -> tuple[tuple[Guard, ...], tuple[tuple[str, Expr | None], ...]]:
-    """Guards at the candidate points where the components or A are not finite; and for each reducer that the producer
-    may have, what its previous value must start as: None where its identity will do.
+    """Guards at those candidate points at which the components or A are not finite; and for each reducer that the
+    producer may have, its previous value before the first tag, or None if the reducer's identity can be used.
 
-    A stand-in is right for the reason given in `guard.py`: the sums may be taken at any reference value, and A moves
-    them to any other.
+    Any regular value is a correct replacement: the sums may be taken at any reference value, and A moves them to any
+    other (see `guard.py`).
+
+    Raises:
+        RepairError: no regular value was found.
     """
     points = Points.of(model)
-    stand_in = next((value for value in _STAND_INS if _allowed(value, model) and _regular(model, value, points)), None)
-    if stand_in is None:
+    replacement = next(
+        (value for value in _REPLACEMENTS if _allowed(value, model) and _regular(model, value, points)), None
+    )
+    if replacement is None:
         name = text(model.previous)
         _refuse(model, f"no value of {name} was found at which the family is finite", f"say what is known of {name}")
     guards = tuple(
-        _guard(model, point, stand_in, points)
+        _guard(model, point, replacement, points)
         for point in candidates
         if _allowed(point, model) and not _regular(model, point, points)
     )
     starts = tuple(
-        (name, None if _regular_start(model, reducer.identity, points) else stand_in)
+        (name, None if _regular_start(model, reducer.identity, points) else replacement)
         for name, reducer in REDUCERS.items()
     )
     return guards, starts
@@ -153,7 +158,7 @@ def _allowed(value: Expr, model: VectorModel) -> bool:
 
 
 def _regular(model: VectorModel, value: Expr, points: Points) -> bool:
-    """Whether the components are finite at the value, and A moves them from it and to it."""
+    """Whether the components are finite at the value, and A moves them correctly from it and to it."""
     here, away = np.full(TRIALS, float(value)), points.r[0]
     at, there = (model.terms(r, points.c[0], points.fixed) for r in (here, away))
     leaves, arrives = model.transport(here, away, points.fixed), model.transport(away, here, points.fixed)
@@ -168,16 +173,18 @@ def _regular(model: VectorModel, value: Expr, points: Points) -> bool:
 
 
 def _regular_start(model: VectorModel, identity: Expr, points: Points) -> bool:
-    """Whether sums of 0 stay 0 when they are moved from the identity of the producer's own reducer."""
+    """Whether A is finite from the identity of the producer's own reducer, so that sums of 0 stay 0."""
     entries = model.transport(np.full(TRIALS, float(identity)), points.r[0], points.fixed)
     return bool(np.isfinite(entries).all())
 
 
-def _guard(model: VectorModel, point: Expr, stand_in: Expr, points: Points) -> Guard:
+def _guard(model: VectorModel, point: Expr, replacement: Expr, points: Points) -> Guard:
     at = model.terms(np.full(TRIALS, float(point)), points.c[0], points.fixed)[0]
     finite = bool(np.isfinite(at).all())
     where = f"{text(model.previous)} = {text(point)}"
     reason = f"the family is not finite at {where}"
     if finite:
-        reason += f", though the term is: a loop that ends there would need one more A({text(stand_in)}, {text(point)})"
-    return Guard(model.previous.name, point, stand_in, reason, finite)
+        reason += (
+            f", though the term is: a loop that ends there would need one more A({text(replacement)}, {text(point)})"
+        )
+    return Guard(model.previous.name, point, replacement, reason, finite)

@@ -1,4 +1,4 @@
-"""The answer of a vector repair: the family, the matrix that moves its sums, and how they were found; frozen."""
+"""A vector repair with its derivation: the family of sums, and the matrix that repairs them; frozen."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from neptune_lab.repair.vector_check import applied
 
 @dataclass(frozen=True, slots=True)
 class VectorRepair(Derived):
-    """A(r, r') for a sum of g(r, c) and the sums carried with it, with how it was found.
+    """A(r, r') for a sum of g(r, c) and the sums that are carried with it, with its derivation.
 
-    All expressions are over internal symbols that are unique objects; `symbols` says which of the caller's symbols
-    each stands for.
+    All expressions are over internal symbols that are unique objects; `symbols` maps the caller's symbols to them.
 
     Attributes:
         components: g_0 = g to g_n, over r (`r`) and the inputs.
         matrix: A, over r (`r`) and r' (`r_now`), and `constants`.
-        by_step: A over `step`, which stands for u(r') - u(r).
+        by_step: A over `step`, the symbol of u(r') - u(r).
         generator: M of dG/du = M G, over constants alone.
         reference: u(r), over r.
         over_u: the components over `u` in place of r.
         t: the symbols of the carried sums, in the order of the components.
         proofs, checks, guards: as in `RepairTerm`.
         pairs: (caller's symbol, internal symbol).
-        starts: for each reducer of the producer, what its previous value must start as, or None.
+        starts: for each reducer of the producer, what `initial_value` returns.
         ranges: as in `RepairTerm`.
     """
 
@@ -64,12 +63,13 @@ class VectorRepair(Derived):
 
     @property
     def g(self) -> Expr:
-        """The term as given."""
+        """The caller's term."""
         return self.components[0]
 
     @property
     def growth(self) -> tuple[Expr, ...]:
-        """How fast the parts of the family grow with u: the distinct real parts of the generator's eigenvalues.
+        """The rates at which the parts of the family grow with u: the distinct real parts of the generator's
+        eigenvalues.
 
         With more than one (exp(c - r) + 1: -1 and 0), the sum of g is carried as one number although its parts move at
         different rates; where one part shrinks a lot, the digits of the other are lost.
@@ -98,16 +98,16 @@ class VectorRepair(Derived):
 
     @property
     def by_difference(self) -> bool:
-        """Whether A is best computed from u(r') - u(r) (`entries`); a power of r'/r is best as it stands."""
+        """Whether A is computed from u(r') - u(r) (`entries`), for accuracy; a power of r'/r is computed directly."""
         return not isinstance(self.reference, log)
 
     def entries(self, row: int) -> tuple[Expr, ...]:
-        """A row of A to compute with: over `step` where `by_difference`, else over r and r'."""
+        """A row of A in the form that is computed: over `step` if `by_difference`, else over r and r'."""
         table = self.by_step if self.by_difference else self.matrix
         return tuple(cast("list[Expr]", table.row(row).flat()))
 
     def companion(self, k: int) -> Expr:
-        """g_k to compute with: over `u` where `by_difference`, else over r."""
+        """g_k in the form that is computed: over `u` if `by_difference`, else over r."""
         return self.over_u[k] if self.by_difference else self.components[k]
 
     def reference_at(self, symbol: Symbol) -> Expr:
@@ -121,17 +121,17 @@ class VectorRepair(Derived):
 
     @property
     def triangular(self) -> bool:
-        """Whether each sum is repaired by itself and those after it alone."""
+        """Whether the repair of each sum reads only that sum and those after it."""
         return bool(self.matrix.is_upper)
 
     @property
     def producers(self) -> tuple[str, ...]:
-        """The producer's name, alone in a tuple as in `RepairTerm`."""
+        """The producer's name, in a tuple as in `RepairTerm`."""
         return (self.r.name,)
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """Names of the symbols beside r that A reads; each must have one value for the whole reduction."""
+        """Names of the symbols other than r that A reads; each must have one value for the whole reduction."""
         return tuple(symbol.name for symbol in self.constant_symbols)
 
     @property
@@ -149,12 +149,12 @@ class VectorRepair(Derived):
         """The caller's symbol -> the internal one."""
         return dict(self.pairs)
 
-    def initial_stand_in(self, producer: str | Symbol, producer_reducer: str) -> Expr | None:
-        """What the previous r must start as before the first tag; None: the identity of its own reducer will do.
+    def initial_value(self, producer: str | Symbol, producer_reducer: str) -> Expr | None:
+        """The value of the previous r before the first tag; None if the identity of its own reducer can be used.
 
         >>> from neptune_lab.repair import solve_vector
-        >>> found = solve_vector("sum", "(c - r)*exp(c - r)", "r")
-        >>> found.initial_stand_in("r", "max"), found.initial_stand_in("r", "sum") is None
+        >>> repair = solve_vector("sum", "(c - r)*exp(c - r)", "r")
+        >>> repair.initial_value("r", "max"), repair.initial_value("r", "sum") is None
         (0, True)
         """
         self._check_producer(producer, producer_reducer)
@@ -180,10 +180,10 @@ class VectorRepair(Derived):
         >>> solve_vector("sum", "c - r", "r").transport(1.0, 3.0).tolist()
         [[1.0, -2.0], [0.0, 1.0]]
         """
-        given, known = constants or {}, {symbol.name: symbol for symbol in self.constant_symbols}
-        if set(given) != set(known):
-            raise ValueError(f"constants has values for {sorted(given)}, expected {sorted(known)}")
-        at = {self.r: previous, self.r_now: current, **{known[name]: value for name, value in given.items()}}
+        values, known = constants or {}, {symbol.name: symbol for symbol in self.constant_symbols}
+        if set(values) != set(known):
+            raise ValueError(f"constants has values for {sorted(values)}, expected {sorted(known)}")
+        at = {self.r: previous, self.r_now: current, **{known[name]: value for name, value in values.items()}}
         entries = compute_all(self.matrix.flat(), at)
         return np.stack(entries).reshape(self.size, self.size, *entries[0].shape)
 
@@ -207,7 +207,7 @@ class VectorRepair(Derived):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The derivation, a step each, ready to show."""
+        """The steps of the derivation, ready to show."""
         g, r = Function("g"), self.r
         names = [Dummy(f"g_{k}") for k in range(self.size)]
         members = [Line("", equation(name, member)) for name, member in zip(names, self.components, strict=True)]
@@ -224,7 +224,7 @@ class VectorRepair(Derived):
         calls = [Line("", equation(Function(f"h_{k}")(*self.t, r, self.r_now), row)) for k, row in enumerate(self.rows)]
         shape = "each sum reads itself and those after it" if self.triangular else "every sum reads all the others"
         guards = [
-            Line(f"where {x.producer} = {text(x.point)}, use {text(x.stand_in)}: {x.reason}") for x in self.guards
+            Line(f"where {x.producer} = {text(x.point)}, use {text(x.replacement)}: {x.reason}") for x in self.guards
         ]
         known = [Line(f"{name} is {', '.join(words)}") for name, words in self.assumptions]
         return (
@@ -241,7 +241,7 @@ class VectorRepair(Derived):
         )
 
     def _slopes(self, names: list[Dummy]) -> Iterator[Expr]:
-        """M times the components, by their names."""
+        """M times the components, over the components' names."""
         for row in self.generator.tolist():
             yield cast(Expr, Add(*(entry * name for entry, name in zip(row, names, strict=True))))
 
@@ -251,7 +251,7 @@ class VectorRepair(Derived):
         return cast(Expr, Function("h_0")(*self.t, self.r, self.r_now))
 
     def as_record(self) -> dict[str, Any]:
-        """The answer as plain strings, lists and booleans, for JSON."""
+        """The repair as plain strings, lists and booleans, for JSON."""
         return {
             "reducer": self.reducer,
             "g": text(self.g),
@@ -268,15 +268,7 @@ class VectorRepair(Derived):
             "h": text(self.h),
             "h_call": text(self.signature),
             "h_latex": latex(self.h),
-            "proofs": [
-                {
-                    "equation": proof.equation,
-                    "statement": proof.statement,
-                    "ok": True,
-                    "lines": [line.text for line in proof.lines],
-                }
-                for proof in self.proofs
-            ],
+            "proofs": [proof.as_record() for proof in self.proofs],
             "checks": list(self.checks),
             "guards": [guard.as_record() for guard in self.guards],
             "steps": [step.as_record() for step in self.steps],

@@ -14,7 +14,7 @@ OO = sp.oo
 
 
 def found(term, reducer):
-    return {guard.point: (guard.stand_in, guard.final_repair) for guard in term.reachable_guards("r", reducer)}
+    return {guard.point: (guard.replacement, guard.final_repair) for guard in term.reachable_guards("r", reducer)}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def found(term, reducer):
 def test_guards_and_starts(f, g, assumptions, producer_reducer, guards, start):
     term = solve(f, g, "r", assumptions=assumptions)
     assert found(term, producer_reducer) == guards
-    assert term.initial_stand_in("r", producer_reducer) == start
+    assert term.initial_value("r", producer_reducer) == start
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,17 @@ def test_the_identity_of_every_reducer_stays_through_singular_tags(f, g, produce
     nonnegative = {"r": ["nonnegative"]} if min(values) >= 0 and f != "min" else {}
     term = solve(f, g, "r", assumptions=nonnegative)
     start, identity = REDUCERS[producer_reducer].identity, float(REDUCERS[f].identity)
-    first = term.initial_stand_in("r", producer_reducer)
+    first = term.initial_value("r", producer_reducer)
     previous = float(start if first is None else first)
-    stand_in = {float(guard.point): float(guard.stand_in) for guard in term.reachable_guards("r", producer_reducer)}
+    replacement = {
+        float(guard.point): float(guard.replacement) for guard in term.reachable_guards("r", producer_reducer)
+    }
     for value in values:
-        current = stand_in.get(value, value)
+        current = replacement.get(value, value)
         assert term.evaluate(identity, {"r": previous}, {"r": current}) == identity
         previous = current
     shown = term.as_record()["guards"]
-    assert {float(sp.sympify(str(guard["point"]).replace("∞", "oo"))) for guard in shown} >= set(stand_in)
+    assert {float(sp.sympify(str(guard["point"]).replace("∞", "oo"))) for guard in shown} >= set(replacement)
 
 
 def test_finite_leaves_the_ends_out():
@@ -77,11 +79,11 @@ def test_a_guard_may_stand_at_a_constant():
 def test_starts_that_only_spoil_each_other_get_stand_ins():
     """0/(-oo) and 0/oo are each clean, and 0/(-oo + oo) is NaN."""
     term = solve("sum", "c*(r + s)", ["r", "s"], assumptions={"r": ["negative"], "s": ["negative"]})
-    assert solve("sum", "c*r", ["r"], assumptions={"r": ["negative"]}).initial_stand_in("r", "max") is None
-    assert term.initial_stand_in("r", "max") == -1
-    assert term.initial_stand_in("s", "min") == -1
+    assert solve("sum", "c*r", ["r"], assumptions={"r": ["negative"]}).initial_value("r", "max") is None
+    assert term.initial_value("r", "max") == -1
+    assert term.initial_value("s", "min") == -1
 
 
 def test_an_unknown_producer_is_told():
     with pytest.raises(ValueError, match="no producer 'q'"):
-        solve("sum", "c/r", "r").initial_stand_in("q", "max")
+        solve("sum", "c/r", "r").initial_value("q", "max")

@@ -18,7 +18,7 @@ from neptune_lab.errors import RepairError
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
 from neptune_lab.operators import softmax
-from neptune_lab.repair import limit, solve, solve_given, solve_vector, text, time_limit
+from neptune_lab.repair import limit, prove_supplied, solve, solve_vector, text, time_limit
 from neptune_lab.repair.limit import limited, thread_clock
 
 LONG = 120.0
@@ -213,7 +213,7 @@ def test_a_large_power_ends_and_is_not_remembered():
         solve("sum", "exp(c - 3*r)", "r")
     assert text(solve("sum", "exp(c - 3*r)", "r").h) == "t*exp(3*r - 3*r')"
     with time_limit(0), pytest.raises(RepairError, match="no answer within 0 s"):
-        solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_before)/exp(r_now)")
+        prove_supplied("sum", "exp(c - r)", ["r"], "t*exp(r_before)/exp(r_now)")
 
 
 def test_a_schedule_says_which_step_took_too_long():

@@ -38,14 +38,14 @@ def rolled(
     term: RepairTerm, tags: Sequence[Values], inputs: Sequence[Values], reducers: Mapping[str, str]
 ) -> tuple[float, float]:
     """Roll over the tags with guards, from each producer's identity; also the largest number on the way."""
-    stand_in = {(guard.producer, float(guard.point)): float(guard.stand_in) for guard in term.guards}
+    replacement = {(guard.producer, float(guard.point)): float(guard.replacement) for guard in term.guards}
     previous = {}
     for name in term.producers:
-        start = term.initial_stand_in(name, reducers[name])
+        start = term.initial_value(name, reducers[name])
         previous[name] = IDENTITY[reducers[name]] if start is None else float(start)
     t, size = IDENTITY[term.reducer], 0.0
     for r, c in zip(tags, inputs, strict=True):
-        current = {name: stand_in.get((name, value), value) for name, value in r.items()}
+        current = {name: replacement.get((name, value), value) for name, value in r.items()}
         with np.errstate(all="ignore"):
             moved = term.evaluate(t, previous, current)
             t = float(UFUNC[term.reducer](moved, term_value(term, current, c)))

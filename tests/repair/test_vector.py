@@ -144,13 +144,13 @@ def test_what_g_is_a_function_of(g: str, reference: str):
 
 def test_singular_points_have_stand_ins():
     term = solve_vector("sum", "(c/r - 1)**2", "r", assumptions=NONNEGATIVE)
-    assert [(g.point, g.stand_in, g.final_repair) for g in term.reachable_guards("r", "sum")] == [(0, 1, False)]
-    assert term.initial_stand_in("r", "sum") == 1
+    assert [(g.point, g.replacement, g.final_repair) for g in term.reachable_guards("r", "sum")] == [(0, 1, False)]
+    assert term.initial_value("r", "sum") == 1
     shift = solve_vector("sum", "(c - r)**2", "r")
-    assert shift.initial_stand_in("r", "max") == 0
-    assert shift.initial_stand_in("r", "sum") is None
+    assert shift.initial_value("r", "max") == 0
+    assert shift.initial_value("r", "sum") is None
     with pytest.raises(ValueError, match="no producer 's'"):
-        shift.initial_stand_in("s", "max")
+        shift.initial_value("s", "max")
 
 
 REFUSED = {

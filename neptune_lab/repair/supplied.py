@@ -1,7 +1,8 @@
-"""An h that somebody gives: read, held against Eqs. 3 and 4 by the prover of derived ones, and by numbers.
+"""A user-supplied repair function h: parsed, then proved and checked numerically like a derived one.
 
-h is written with `t`, what is carried, and two names a producer r: `r_before`, the value that t was made with, and
-`r_now`, the value that it is to be moved to.  A wrong h is refused with a counterexample, or let through marked.
+h is text over `t`, the value folded so far, and two names per producer r: `r_before`, the value with which t was
+computed, and `r_now`, the value to which t is repaired.  A wrong h is refused with a counterexample, or accepted and
+marked as unproved.
 """
 
 from __future__ import annotations
@@ -16,31 +17,33 @@ from sympy import Expr, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.check import Model, check
-from neptune_lab.repair.derive import Derivation, given
+from neptune_lab.repair.derive import Derivation, as_derivation
 from neptune_lab.repair.limit import limited
 from neptune_lab.repair.numeric import Array, close, compute, generator
 from neptune_lab.repair.read import RepairProblem, functions, names_in, parse, read
 from neptune_lab.repair.render import text
-from neptune_lab.repair.solve import Posed, answer, pose, prove, solve
+from neptune_lab.repair.solve import SeparatedProblem, answer, prove, separate, solve
 from neptune_lab.repair.term import RepairTerm, Unproved
 
-# Numbers that a reader can compute with; what a symbol's sign does not allow is left out.
-_TIDY = (1.0, 2.0, 0.0, 0.5, 3.0, -1.0, -2.0, -0.5)
+# Values that are easy to compute with; those that a symbol's assumptions exclude are left out.
+_SIMPLE = (1.0, 2.0, 0.0, 0.5, 3.0, -1.0, -2.0, -0.5)
 _POINTS = 512
-# A difference that shows in four digits.
+# Relative difference that is visible in four digits.
 _VISIBLE = 0.05
 _UNUSUAL = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """Where h fails: t was carried from terms made with `previous`, and is moved to `current`.
+    """A point at which h fails: t was folded from terms computed with `previous`, and is repaired to `current`.
 
     Attributes:
-        reducer: f, by which t was made of the terms.
-        inputs: of each term, (name, value) pairs; no terms where nothing was carried yet.
+        reducer: f.
+        inputs: (name, value) pairs of each term; empty if t is the identity of f.
         previous, current: (producer, value) before and now.
-        t: the terms before, reduced. found: h(t, before, now). expected: the terms now, reduced.
+        t: the reduction of the terms before.
+        found: h(t, before, now).
+        expected: the reduction of the terms now.
     """
 
     reducer: str
@@ -53,7 +56,7 @@ class Counterexample:
 
     @property
     def text(self) -> str:
-        """A sentence."""
+        """The counterexample as a sentence."""
         at = [f"{name}_before = {value:g}" for name, value in self.previous]
         at += [f"{name}_now = {value:g}" for name, value in self.current]
         terms = " and ".join(", ".join(f"{name} = {value:g}" for name, value in term) for term in self.inputs)
@@ -64,7 +67,7 @@ class Counterexample:
 
 
 class WrongRepair(RepairError):
-    """A given h that is not right; `counterexample` where numbers show it."""
+    """A user-supplied h that is wrong or not proved; `counterexample` is None if no wrong number was found."""
 
     def __init__(
         self, message: str, *, step: str, expression: str, help: str | None, counterexample: Counterexample | None
@@ -73,7 +76,7 @@ class WrongRepair(RepairError):
         self.counterexample = counterexample
 
 
-def solve_given(
+def prove_supplied(
     reducer: str,
     g: Expr | str,
     producers: Iterable[str | Symbol] | str | Symbol,
@@ -84,13 +87,13 @@ def solve_given(
     falling: Iterable[str] = (),
     unproved: bool = False,
 ) -> RepairTerm:
-    """Proves a given h like a derived one.
+    """Proves a user-supplied h like a derived one.
 
     Args:
         reducer, g, producers, assumptions: as in `solve`; there are no constants.
         h: text over t, and `<name>_before` and `<name>_now` of each producer.
         shown: producer -> its name in h, if it differs.
-        falling: producers that fall as a loop runs (minima); a counterexample moves them down, and others up.
+        falling: producers that decrease as a loop runs (minima); a counterexample decreases them and increases others.
         unproved: accept an h that is not proved; its `unproved` says why.
 
     Returns:
@@ -100,12 +103,12 @@ def solve_given(
         RepairError: h cannot be read (step "read"), or g has no form in which an h can be proved.
         WrongRepair: h is not proved.
 
-    >>> text(solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_before)/exp(r_now)").h)
+    >>> text(prove_supplied("sum", "exp(c - r)", ["r"], "t*exp(r_before)/exp(r_now)").h)
     "t*exp(r - r')"
-    >>> solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_now - r_before)")
+    >>> prove_supplied("sum", "exp(c - r)", ["r"], "t*exp(r_now - r_before)")
     Traceback (most recent call last):
     ...
-    neptune_lab.repair.given.WrongRepair: h = t*exp(r_now - r_before) is wrong: at r_before = 0, r_now = 0.5 and ...
+    neptune_lab.repair.supplied.WrongRepair: h = t*exp(r_now - r_before) is wrong: at r_before = 0, r_now = 0.5 and ...
       help: before and now are exchanged; ...
     """
     falls = set(falling)
@@ -119,22 +122,22 @@ def _solved(
 ) -> RepairTerm:
     names = _names(question, shown)
     expr = read_h(h, names)
-    posed = pose(question)
-    derivation = _as_derivation(expr, names, posed)
+    problem = separate(question)
+    derivation = _as_derivation(expr, names, problem)
     try:
-        narrow, proofs = prove(posed, [derivation])
-        return answer(posed, narrow, proofs, check(posed.model(narrow)))
+        narrow, proofs = prove(problem, [derivation])
+        return answer(problem, narrow, proofs, check(problem.model(narrow)))
     except RepairError as error:
         failed = error
     falls = [producer.name in falling for producer in question.producers]
-    example = counterexample(posed.model(derivation), names, falls)
+    example = counterexample(problem.model(derivation), names, falls)
     step = _failed_step(failed, example)
     if unproved:
         reason = failed.reason if example is None else example.text
-        return answer(posed, derivation, (), (), unproved=Unproved(step, reason, example is not None))
-    told = f"is wrong: {example.text}" if example else f"is not proved: {failed.reason}"
+        return answer(problem, derivation, (), (), unproved=Unproved(step, reason, example is not None))
+    verdict = f"is wrong: {example.text}" if example else f"is not proved: {failed.reason}"
     raise WrongRepair(
-        f"h = {h.strip()} {told}",
+        f"h = {h.strip()} {verdict}",
         step=step,
         expression=h.strip(),
         help="; ".join([*_suspicions(expr, names, question), _derived(question, names)]),
@@ -143,13 +146,13 @@ def _solved(
 
 
 def _failed_step(failed: RepairError, example: Counterexample | None) -> str:
-    """The step to blame: Eq. 4 is looked at first, but an h that moves a single term wrongly fails Eq. 3 as well."""
+    """The equation that fails: Eq. 4 is proved first, but an h that repairs a single term wrongly fails Eq. 3."""
     return "prove Eq. 3" if example is not None and len(example.inputs) == 1 else failed.step
 
 
 @dataclass(frozen=True, slots=True)
-class GivenNames:
-    """The symbols that h is written with: t, and (before, now) of each producer, in order; `of` are their names."""
+class SuppliedNames:
+    """The symbols of h: t, and (before, now) of each producer, in order; `of` are the producers' names."""
 
     t: Symbol
     pairs: tuple[tuple[Symbol, Symbol], ...]
@@ -164,13 +167,13 @@ class GivenNames:
         return {a: b for before, now in self.pairs for a, b in ((before, now), (now, before))}
 
 
-def _names(question: RepairProblem, shown: Mapping[str, str]) -> GivenNames:
+def _names(question: RepairProblem, shown: Mapping[str, str]) -> SuppliedNames:
     of = tuple(re.sub(r"\W", "_", shown.get(p.name, p.name)) for p in question.producers)
-    return GivenNames(Symbol("t"), tuple((Symbol(f"{n}_before"), Symbol(f"{n}_now")) for n in of), of)
+    return SuppliedNames(Symbol("t"), tuple((Symbol(f"{n}_before"), Symbol(f"{n}_now")) for n in of), of)
 
 
-def read_h(source: str, names: GivenNames) -> Expr:
-    """h as an expression over the symbols of `names`; RepairError, step "read", with the names that there are."""
+def read_h(source: str, names: SuppliedNames) -> Expr:
+    """h as an expression over the symbols of `names`; RepairError, step "read", if it has other names."""
     advice = f"h is written with {', '.join(names.known[:-1])} and {names.known[-1]}, as in Python"
     try:
         expr = parse(source, "h")
@@ -185,14 +188,14 @@ def read_h(source: str, names: GivenNames) -> Expr:
     return expr
 
 
-def _as_derivation(expr: Expr, names: GivenNames, posed: Posed) -> Derivation:
+def _as_derivation(expr: Expr, names: SuppliedNames, problem: SeparatedProblem) -> Derivation:
     """h over the symbols of the proof."""
-    moves = posed.domain.moves
-    symbols = {names.t: posed.t}
+    moves = problem.domain.moves
+    symbols = {names.t: problem.t}
     for (before, now), (r, r_now) in zip(names.pairs, moves.items(), strict=True):
         symbols |= {before: r, now: r_now}
     try:
-        return given(cast(Expr, expr.xreplace(symbols)), posed.t, moves)
+        return as_derivation(cast(Expr, expr.xreplace(symbols)), problem.t, moves)
     except (ValueError, TypeError) as error:  # max and min refuse to compare what is not real
         raise RepairError(
             f"h = {text(expr)} is not real: {error}",
@@ -202,17 +205,17 @@ def _as_derivation(expr: Expr, names: GivenNames, posed: Posed) -> Derivation:
         ) from error
 
 
-def _holds(expr: Expr, names: GivenNames, question: RepairProblem) -> bool:
+def _holds(expr: Expr, names: SuppliedNames, question: RepairProblem) -> bool:
     try:
-        posed = pose(question)
-        prove(posed, [_as_derivation(expr, names, posed)])
+        problem = separate(question)
+        prove(problem, [_as_derivation(expr, names, problem)])
     except RepairError:
         return False
     return True
 
 
-def _suspicions(expr: Expr, names: GivenNames, question: RepairProblem) -> list[str]:
-    """What may have been meant, where that is proved to be right."""
+def _suspicions(expr: Expr, names: SuppliedNames, question: RepairProblem) -> list[str]:
+    """A likely mistake: a change to h that makes it provably right, in words."""
     if expr == names.t:
         return ["h = t changes nothing, which is naive fusion"]
     meant = (
@@ -239,7 +242,7 @@ def in_names(term: RepairTerm, names: Iterable[str]) -> str:
     return text(term.h.xreplace(symbols))
 
 
-def _derived(question: RepairProblem, names: GivenNames) -> str:
+def _derived(question: RepairProblem, names: SuppliedNames) -> str:
     try:
         term = solve(
             question.reducer,
@@ -253,22 +256,26 @@ def _derived(question: RepairProblem, names: GivenNames) -> str:
     return f"the derived h is {in_names(term, names.of)}"
 
 
-def counterexample(model: Model, names: GivenNames, falls: Sequence[bool]) -> Counterexample | None:
-    """Numbers at which h does not move what is carried: one term (Eq. 3), two (Eq. 4), or none; None where it does.
+def counterexample(model: Model, names: SuppliedNames, falls: Sequence[bool]) -> Counterexample | None:
+    """A point at which h is wrong: for one term (Eq. 3), two (Eq. 4), or none; None if no point was found.
 
-    `falls`: for each producer, whether it moves down as a loop runs.
     Formal statement, over the tried points: h(f of g(r, c_k), r, r') = f of g(r', c_k).
+
+    Args:
+        model: with h, f and g.
+        names: of the producers in the result.
+        falls: for each producer, whether it decreases as a loop runs.
     """
     rng = generator()
 
     def drawn(symbol: Symbol) -> Array:
-        allowed = [x for x in _TIDY if _allows(symbol, x)] or [1.0]
+        allowed = [x for x in _SIMPLE if _allows(symbol, x)] or [1.0]
         return np.asarray(allowed)[rng.integers(0, len(allowed), _POINTS)]
 
     before = {symbol: drawn(symbol) for symbol in model.previous}
     now = {symbol: drawn(symbol) for symbol in model.previous}
     terms = [{symbol: drawn(symbol) for symbol in model.inputs} for _ in range(2)]
-    # Most producers grow as a loop runs, a minimum falls, and all of them move.
+    # Most producers increase as a loop runs, a minimum decreases: other steps are unusual.
     moved = [
         (before[s] - now[s]) if down else (now[s] - before[s]) for s, down in zip(model.previous, falls, strict=True)
     ]
@@ -299,12 +306,12 @@ def counterexample(model: Model, names: GivenNames, falls: Sequence[bool]) -> Co
 
 
 def _clearest(t: Array, found: Array, expected: Array, unusual: Array, *, exact: bool) -> int | None:
-    """The point with the smallest numbers at which two values differ for everybody to see; None where none differ."""
+    """The point with the simplest numbers at which two values differ visibly, else at all; None if none differ."""
     with np.errstate(all="ignore"):
         size = np.maximum(np.maximum(np.abs(t), np.abs(expected)), np.abs(found))
         inside = np.isfinite(expected) & (np.isfinite(t) | exact)
         differ = (~close(found, expected, np.maximum(np.abs(t), 1.0)) | ~np.isfinite(found)) & inside
-        if exact:  # the identity, which may be infinite, is kept or it is not
+        if exact:  # t is the identity, which may be infinite and must be kept exactly
             differ = found != expected
         visible = differ & (np.abs(found - expected) > _VISIBLE * np.maximum(size, 1.0))
     for chosen in (visible, differ):
@@ -316,7 +323,7 @@ def _clearest(t: Array, found: Array, expected: Array, unusual: Array, *, exact:
 
 
 def _effort(x: Array) -> Array:
-    """Numbers of about 1 are the easiest to follow."""
+    """How hard numbers are to follow; those near 1 are the easiest."""
     return np.abs(np.log(np.clip(np.nan_to_num(np.abs(x)), 1e-3, 1e6)))
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from neptune_lab.repair import RepairError, WrongRepair, solve, solve_given, text
+from neptune_lab.repair import RepairError, WrongRepair, prove_supplied, solve, text
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from neptune_lab.repair import RepairError, WrongRepair, solve, solve_given, tex
     ],
 )
 def test_a_right_one_is_proved_and_is_the_derived_one(reducer, g, producers, h):
-    given, derived = solve_given(reducer, g, producers, h), solve(reducer, g, producers, constants=())
+    given, derived = prove_supplied(reducer, g, producers, h), solve(reducer, g, producers, constants=())
     assert text(given.h) == text(derived.h)
     assert [p.equation for p in given.proofs] == ["Eq. 3", "Eq. 4"]
     assert given.unproved is None
@@ -30,7 +30,7 @@ def test_a_right_one_is_proved_and_is_the_derived_one(reducer, g, producers, h):
 
 def refused(reducer: str, g: str, h: str) -> WrongRepair:
     with pytest.raises(WrongRepair) as found:
-        solve_given(reducer, g, ["r"], h)
+        prove_supplied(reducer, g, ["r"], h)
     return found.value
 
 
@@ -74,7 +74,7 @@ def test_where_one_term_is_carried_rightly_two_show_it():
 def test_a_counterexample_moves_a_minimum_down(falling):
     """Numbers that a loop can meet are followed more easily than those that it cannot."""
     with pytest.raises(WrongRepair) as found:
-        solve_given("sum", "exp(r - c)", ["r"], "t*exp(r_before - r_now)", falling=falling)
+        prove_supplied("sum", "exp(r - c)", ["r"], "t*exp(r_before - r_now)", falling=falling)
     example = found.value.counterexample
     assert example is not None
     ((_, before),), ((_, now),) = example.previous, example.current
@@ -82,7 +82,7 @@ def test_a_counterexample_moves_a_minimum_down(falling):
 
 
 def test_a_truth_value_may_not_change():
-    assert solve_given("any", "c", ["r"], "t").unproved is None
+    assert prove_supplied("any", "c", ["r"], "t").unproved is None
     assert refused("any", "c", "1 - t").step == "prove Eq. 3"
 
 
@@ -99,17 +99,17 @@ def test_a_truth_value_may_not_change():
 )
 def test_what_cannot_be_read_is_refused_with_the_names_that_there_are(h, message):
     with pytest.raises(RepairError, match=message) as found:
-        solve_given("sum", "exp(c - r)", ["r"], h)
+        prove_supplied("sum", "exp(c - r)", ["r"], h)
     assert found.value.step == "read"
     assert "t, r_before and r_now" in (found.value.help or "")
 
 
 def test_one_that_is_not_proved_goes_through_on_request_and_says_why():
-    term = solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_now - r_before)", unproved=True)
+    term = prove_supplied("sum", "exp(c - r)", ["r"], "t*exp(r_now - r_before)", unproved=True)
     assert term.unproved is not None
     assert (term.unproved.step, term.unproved.wrong) == ("prove Eq. 3", True)
     assert [s.title for s in term.steps if not s.ok] == ["Prove Eq. 3: not proved"]
     assert term.evaluate(1.0, {"r": 0.0}, {"r": 1.0}) == pytest.approx(math.e)
     assert [g.as_record()["point"] for g in term.reachable_guards("r", "max")] == ["-∞"]
-    right = solve_given("sum", "exp(c - r)", ["r"], "t*exp(r_before - r_now)", unproved=True)
+    right = prove_supplied("sum", "exp(c - r)", ["r"], "t*exp(r_before - r_now)", unproved=True)
     assert right.unproved is None
