@@ -74,7 +74,7 @@ def test_heads_are_no_rows_where_queries_are_or_where_each_has_its_own_keys():
 
 
 def test_performer_is_two_nests():
-    op = performer.performer(1, 2, 70, 16, 32)
+    op = performer.performer(1, 2, 40, 16, 20)
     keys, queries = plan(op.program)
     assert keys.first == "k_dot"
     assert keys.reductions == ("k_max", "k_exp_sum", "kv_exp", "v_sum")
