@@ -2,7 +2,7 @@
 
 from neptune_lab.runtime.device import ask_for_interpreter
 
-ask_for_interpreter()  # before torch.compile's parts, which import Triton
+ask_for_interpreter()  # before the imports below, since torch.compile's modules import Triton
 
 from neptune_lab.pytorch.flex_attention import attention  # noqa: E402
 

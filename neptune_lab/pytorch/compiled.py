@@ -1,4 +1,4 @@
-"""From a call's shapes and mods to a kernel: found in memory, on disk, or compiled."""
+"""The kernel for a call's shapes and mods: from memory, from disk, or compiled."""
 
 from __future__ import annotations
 
@@ -30,25 +30,28 @@ class Compiled:
 
     Args:
         kernel: takes q, k, v and the captured tensors.
-        captured: for each of these, the place of its tensor among those that the mods reach, and its dtype.
+        captured: for each captured tensor, its index in `Reading.tensors`, and the dtype that the kernel takes.
     """
 
     kernel: LoadedKernel
     captured: tuple[tuple[int, torch.dtype], ...]
 
 
-# Kernels by what they compute, where a mod's key alone does not tell; the oldest go first.
+# Kernels by what they compute; the oldest are dropped first.
 _by_definition: OrderedDict[str, tuple[stored.StoredKernel, Compiled]] = OrderedDict()
 _MOST = 256
 _lock = RLock()
 
 
 def compiled_for(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading, device: torch.device) -> Compiled:
-    """The kernel for `problem` with these mods on `device`; `reading` is what they are made of.
+    """The kernel for `problem` with these mods on `device`.
+
+    Args:
+        reading: the values that the mods reach.
 
     Raises:
-        DefinitionError: a mod that cannot be compiled, or that captures what no input can be.
-        ScheduleError, TileError, EmitError: the stage that refused.
+        DefinitionError: a mod cannot be compiled, or captures a value that cannot be an input.
+        ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
     on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     with _lock, on_device:  # TVM and the caches serve one call at a time
@@ -72,9 +75,8 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
     op = make(empty_rows="zero", live=True)
     alike = _as_tuned(make, op)
     captures = captured_by(sizes_of(op.params), score_mod, mask_mod, live=True)
-    names = captures.names
-    places = {id(tensor): place for place, tensor in enumerate(reading.tensors)}
-    by_name = {name: places[owner] for owner, name in names.items() if owner in places}
+    index_of = {id(tensor): index for index, tensor in enumerate(reading.tensors)}
+    by_name = {name: index_of[owner] for owner, name in captures.names.items() if owner in index_of}
     captured = tuple(by_name[tensor.name] for tensor in op.inputs[3:])
 
     workloads = workload_key(op), workload_key(alike)
@@ -92,14 +94,14 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
         _by_definition[definition] = entry, _loaded(entry)
         if len(_by_definition) > _MOST:
             _by_definition.popitem(last=False)
-    entry, found = _by_definition[definition]
+    entry, compiled = _by_definition[definition]
     if key is not None:
         stored.put(key, entry)
-    return found
+    return compiled
 
 
 def _explained(error: TileError, lookups: list[str]) -> NeptuneError:
-    """The refusal of a kernel, in terms of the mod if a read of a captured tensor may have caused it."""
+    """The error, in terms of the mod if `lookups`, its reads of captured tensors, may have caused it."""
     if not lookups:
         return error
     return DefinitionError(
@@ -111,15 +113,15 @@ def _explained(error: TileError, lookups: list[str]) -> NeptuneError:
 
 
 def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
-    """The operator as people tune it, presets for example: what is best for it serves `op`."""
+    """The operator in the form in which presets are tuned, whose records also apply to `op`."""
     try:
         return make()
-    except DefinitionError:  # its captures have to fit into 32 bits
+    except DefinitionError:  # in that form, captured values must fit into 32 bits
         return op
 
 
 def _spec(op: Operator, alike: Operator) -> KernelSpec:
-    """Compiles, as tuned where there are records; one that can be used no more is passed over, and that is said."""
+    """Compiles, with the choice of a tuning record if there is one; warns if that cannot be compiled."""
     from neptune_lab.pipeline import Choice, compile, compile_choice
     from neptune_lab.records import best
 
@@ -128,7 +130,7 @@ def _spec(op: Operator, alike: Operator) -> KernelSpec:
         try:
             return compile_choice(op, Choice.of(record.template, record.options, "the tuning record")).spec
         except NeptuneError as error:
-            message = f"attention: the tuned kernel cannot be compiled, the usual one is used: {error}"
+            message = f"attention: the tuned kernel cannot be compiled, the default one is used: {error}"
             warnings.warn(message, stacklevel=2)
     return compile(op, tuned=True).spec
 
@@ -139,10 +141,10 @@ def _loaded(entry: stored.StoredKernel) -> Compiled:
 
 
 def known_records(workloads: tuple[str, ...]) -> str:
-    """Digest of the tuning records known for the workloads on this device: where it changes, tuning went on."""
+    """Digest of the tuning records for the workloads on this device; it changes if a record is added."""
     from neptune_lab.records import Store, shipped
 
     device, store = device_facts().name, Store()
-    found = [record for workload in workloads for record in store.look_up(workload=workload, device=device)]
-    found += [r for r in shipped() if r.workload in workloads and r.device == device]
-    return hashlib.sha256(repr([(r.source, r.us, r.when) for r in found]).encode()).hexdigest()[:16]
+    records = [record for workload in workloads for record in store.look_up(workload=workload, device=device)]
+    records += [r for r in shipped() if r.workload in workloads and r.device == device]
+    return hashlib.sha256(repr([(r.source, r.us, r.when) for r in records]).encode()).hexdigest()[:16]

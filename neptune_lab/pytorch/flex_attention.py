@@ -1,4 +1,4 @@
-"""`attention`: FlexAttention's call, by kernels of this compiler."""
+"""`attention`: FlexAttention's interface for kernels of this compiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from neptune_lab.pytorch.arguments import (
     refuse_options,
     refuse_others,
     refuse_transforms,
-    tell_of_copies,
+    warn_of_copies,
 )
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import Reading, read
@@ -26,10 +26,10 @@ from neptune_lab.pytorch.traced import traced
 from neptune_lab.runtime import to_tensor
 from neptune_lab.runtime.torch_op import torch_op
 
-# By everything that a kernel depends on; the oldest go first.
+# Kernels by everything that they depend on; the oldest are dropped first.
 _kernels: OrderedDict[Any, Compiled] = OrderedDict()
 _MOST = 1024
-_MISSING: Any = None  # a tensor that was left out, perhaps given under another name
+_MISSING: Any = None  # a tensor that was left out, or passed under another name
 
 
 def attention(
@@ -46,42 +46,42 @@ def attention(
     """Attention with FlexAttention's arguments, in one kernel compiled for these shapes and mods.
 
         score[b, h, i, j] = score_mod(scale * sum over d of q[b, h, i, d] * k[b, h // group, j, d], b, h, i, j)
-        weight[b, h, i, :] = softmax over j of score[b, h, i, j], where mask_mod(b, h, i, j)
+        weight[b, h, i, :] = softmax over those j of score[b, h, i, j] for which mask_mod(b, h, i, j)
         out[b, h, i, :] = sum over j of weight[b, h, i, j] * v[b, h // group, j, :]
 
     The first call for new shapes or new mods compiles; later calls, also in later processes, reuse the kernel.  If
-    the tuner has a record for the problem on this GPU, its choice is compiled.  Works inside torch.compile without a
-    graph break (a mod over a tensor that the compiled function takes or makes leaves the graph: define such mods
-    outside of it) and under CUDA-graph capture (after one call outside of it).
+    there is a tuning record for the problem on this GPU, its choice is compiled.  Works inside torch.compile without a
+    graph break (except for a mod over a tensor that the compiled function takes or makes: define such mods outside
+    the function) and under CUDA-graph capture (after one call outside the capture).
 
-    Tensors that a mod captures are read by the kernel at each call: their values may change, a new shape or dtype
-    recompiles.  They must be on q's device; a tensor without axes may be on the CPU, which costs a copy at each call.
+    The kernel reads the tensors that a mod captures at each call: their values may change, and a new shape or dtype
+    recompiles.  They must be on q's device; a tensor without axes may be on the CPU, which costs a copy per call.
     A mod computes with int64 and float64 as PyTorch does; smaller integers become int32.
     Any other value that a mod reads (variables, attributes of functions and modules, items of containers) is compared
-    at each call, and recompiles if it changes.  A mod that reads attributes of an object, or uses getattr or an
-    import, is traced at every call, which takes milliseconds, since what it reads may have changed.
+    at each call, and a change recompiles.  A mod that reads attributes of an object, or uses getattr or an import, is
+    traced at every call, since what it reads may have changed; that takes milliseconds.
 
     Args:
         q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32.
         k: keys (batch, kv_heads, kv_len, head_dim), of q's dtype.
         v: values (batch, kv_heads, kv_len, v_head_dim), of q's dtype.
-        score_mod: `score_mod(score, b, h, q, kv)`, from a float32 score to a new one; None: unchanged.
-        mask_mod: `mask_mod(b, h, q, kv)`, true if the query sees the key; None: no mask.  The row of a query
-            that sees no key is 0.
+        score_mod: `score_mod(score, b, h, q, kv)` returns the new score for a float32 score; None: unchanged.
+        mask_mod: `mask_mod(b, h, q, kv)` is true if the query attends to the key; None: no mask.  The output row of a
+            query that attends to no key is 0.
         enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
         scale: factor of the scores; 1/sqrt(head_dim) if None.
         more, others: arguments of FlexAttention and SDPA that this function refuses, with an alternative.
 
     Returns:
         (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  If only q has a batch above 1, k and v are
-        repeated.  Inputs that are not contiguous, such as
-        x.view(batch, length, heads, head_dim).transpose(1, 2), are copied at each call: kernels read a head's rows one
-        after the other.  A warning says so, once for each of q, k and v.
+        repeated.  Inputs that are not contiguous, such as x.view(batch, length, heads, head_dim).transpose(1, 2), are
+        copied at each call, with a warning once for each of q, k and v.
 
     Raises:
-        LaunchError: a tensor's shape, dtype or device, or it records gradients (there is no backward).
-        DefinitionError: a mod that cannot be compiled; `scale` is not a finite number.
-        ScheduleError, TileError, EmitError: the stage of the compiler that refused.
+        LaunchError: a tensor has a shape, dtype or device that is not supported, or records gradients (there is no
+            backward); an option is not of its type.
+        DefinitionError: a mod cannot be compiled; `scale` is not a finite number.
+        ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
     if more or others:
         refuse_others(more, others)
@@ -103,33 +103,33 @@ def attention(
     if compiled is None:
         compiled = _compiled(problem, score_mod, mask_mod, reading)
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        tell_of_copies(q, k, v)
+        warn_of_copies(q, k, v)
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     extra = _captured(compiled, reading, device) if compiled.captured else ()
     if type(q) is type(k) is type(v) is torch.Tensor and not torch._C._len_torch_dispatch_stack():
         return compiled.kernel.launch(q, k, v, *extra)
-    return torch_op(compiled.kernel)(q, k, v, *extra)  # fake tensors, and modes that see operators only
+    return torch_op(compiled.kernel)(q, k, v, *extra)  # for fake tensors, and for modes that only see operators
 
 
 def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Reading) -> Compiled:
-    """Compiles, or finds on disk, and remembers."""
+    """The kernel from `compiled_for`, kept for later calls if `reading` is exact."""
     *_, device, _, _ = problem
-    found = compiled_for(problem_of(*problem), score_mod, mask_mod, reading, device)
+    compiled = compiled_for(problem_of(*problem), score_mod, mask_mod, reading, device)
     if reading.exact:
-        _kernels[problem, reading.key] = found
+        _kernels[problem, reading.key] = compiled
         if len(_kernels) > _MOST:
             _kernels.popitem(last=False)
-    return found
+    return compiled
 
 
-def _captured(found: Compiled, reading: Reading, device: torch.device) -> list[torch.Tensor]:
+def _captured(compiled: Compiled, reading: Reading, device: torch.device) -> list[torch.Tensor]:
     """The captured tensors as the kernel takes them."""
     recording = torch.is_grad_enabled()
     tensors = []
-    for place, dtype in found.captured:
-        tensor = reading.tensors[place]
+    for index, dtype in compiled.captured:
+        tensor = reading.tensors[index]
         if isinstance(tensor, np.ndarray):
-            tensor = to_tensor(tensor).reshape(tensor.shape)  # without axes it gets one
+            tensor = to_tensor(tensor).reshape(tensor.shape)  # to_tensor adds an axis if there is none
         if tensor.device != device and not (tensor.ndim == 0 and tensor.device.type == "cpu"):
             raise LaunchError(
                 f"a mod captures a tensor of shape {tuple(tensor.shape)} on {tensor.device}; expected {device}, where "

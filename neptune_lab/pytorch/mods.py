@@ -1,17 +1,17 @@
-"""What a mod is made of: enough to know, at every call, whether a kernel that was compiled for it still fits.
+"""Reads the code and values of a mod, to decide at every call whether a compiled kernel still fits it.
 
-A mod is its code and the values that it sees (its closure, its defaults, its attributes, the module's names that it
-reads, and so on through the functions that it calls).  Equal codes over equal values define the same thing, so they
-share a kernel.  Tensors count by shape and dtype: their values are inputs of the kernel, read at each call.
+A mod is defined by its code and the values that it reads (its closure, its defaults, its attributes, the module's names
+that it reads, and so on through the functions that it calls).  Mods with equal code over equal values share a kernel.
+Of a tensor, shape and dtype count: its values are inputs of the kernel, read at each call.
 
     >>> def make(width):
     ...     return lambda b, h, q, kv: q - kv < width
     >>> read(make(3)).key == read(make(3)).key, read(make(3)).key == read(make(4)).key
     (True, False)
 
-What Python code can change without a trace (an instance of a class, say), and code that may read what is not seen here
-(getattr, an import, a random number), leave `exact` false: then only the definition, traced at every call, tells
-whether two calls mean the same.
+`exact` is false if a mod reads values whose changes are not detected (an instance of a class, for example), or if its
+code may read other values than those seen here (by getattr, an import, a random number).  Then the mod is traced at
+every call, and the kernel is chosen by the traced definition.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ARRAYS = torch.Tensor, np.ndarray
 _TORCH_NAMES = torch.dtype, torch.device
 _NAMED = BuiltinFunctionType, np.ufunc, type(np.where), type
 
-# Code that names one of these may read anything, or another value at each call.
+# Code with one of these names may read any value, or another one at each call.
 _UNSEEN = frozenset(
     {
         *("getattr", "vars", "globals", "locals", "eval", "exec", "compile", "dir", "open", "input", "id", "hash"),
@@ -42,22 +42,22 @@ _UNSEEN = frozenset(
     }
 )
 
-# How to come from a mod to a value in it, a step at a time: ("cell", 0), ("global", "slopes"), ("item", 2), ...
+# The steps from a mod to a value in it: ("cell", 0), ("global", "slopes"), ("item", 2), ...
 Path: TypeAlias = tuple[tuple[str, Any], ...]
-# The same from its end, which is quicker to make: the link before (None at the start) and the step.
+# The same as a linked list from its end, which is quicker to build: the previous link (None at the start) and the step.
 _Link: TypeAlias = tuple[Any, str, Any]
 
 
 class Reading(NamedTuple):
-    """A mod, or several, as they are at this moment.
+    """The state of one or several mods at one call.
 
     Args:
-        key: nested tuples of texts, numbers, shapes and dtypes; equal keys define the same thing where `exact`.
-        tensors: the tensors and arrays that the mods reach, each once, in a fixed order.
-        tensor_links: where each of them was found.
-        number_links: where each number or text was found, and its value.
-        numpy_numbers: whether there are numbers of NumPy's.
-        exact: whether `key` tells all.
+        key: nested tuples of texts, numbers, shapes and dtypes; if `exact`, mods with equal keys define the same.
+        tensors: the tensors and arrays that the mods read, each once, in a fixed order.
+        tensor_links: the way to each of them.
+        number_links: the way to each number or text, and its value.
+        numpy_numbers: whether there are NumPy numbers.
+        exact: whether `key` covers everything that the mods read.
     """
 
     key: Any
@@ -69,19 +69,19 @@ class Reading(NamedTuple):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """How to come to each of `tensors`."""
+        """The path to each of `tensors`."""
         return tuple(map(_path, self.tensor_links))
 
     @property
     def numbers(self) -> tuple[tuple[Path, Any], ...]:
-        """(path, value) for each number or text that the mods reach."""
+        """(path, value) for each number or text that the mods read."""
         return tuple((_path(link), value) for link, value in self.number_links)
 
 
 def read(*mods: Any) -> Reading:
-    """What `mods` are made of, functions, partials or None; a path begins with the mod's place among them.
+    """Reads `mods`: functions, partials or None; a path begins with the mod's index among them.
 
-    This runs at every call of `attention`, before the kernel: what only torch.compile asks for is left to properties.
+    This runs at every call of `attention`, before the kernel, so what only torch.compile needs is left to properties.
     """
     walk = _Walk()
     key = tuple(
@@ -96,15 +96,15 @@ def read(*mods: Any) -> Reading:
 
 
 def _closed(mod: Any) -> str | None:
-    """The key of a function that sees nothing but its arguments, which is most of them."""
+    """The key of a function that reads only its arguments, which is the most frequent case; None for any other mod."""
     if type(mod) is FunctionType and not (mod.__defaults__ or mod.__kwdefaults__ or mod.__dict__):
-        found = _codes.get(id(mod.__code__))
-        return found[1].digest if found is not None and found[1].closed else None
+        examined = _codes.get(id(mod.__code__))
+        return examined[1].digest if examined is not None and examined[1].closed else None
     return None
 
 
 def follow(value: Any, path: Path) -> Any:
-    """The value at the end of `path`.  torch.compile traces this, so that it sees which variables are read."""
+    """The value at the end of `path`.  torch.compile traces this, so it guards the variables that are read."""
     for kind, which in path:
         if kind == "cell":
             value = value.__closure__[which].cell_contents
@@ -130,10 +130,10 @@ def _path(link: _Link | None) -> Path:
 
 
 class _Walk:
-    """Goes through a mod's values once."""
+    """Visits every value that mods read, once."""
 
     __slots__ = (
-        *("_given", "_modules", "_names", "_seen"),
+        *("_modules", "_names", "_seen", "_tensor_attributes"),
         *("exact", "number_links", "numpy_numbers", "tensor_links", "tensors"),
     )
 
@@ -144,34 +144,34 @@ class _Walk:
         self.numpy_numbers = False
         self.exact = True
         self._seen: dict[int, int] = {}
-        self._names: set[str] = set()  # attributes that some code names
-        self._given: set[str] = set()  # attributes that someone gave a tensor
-        self._modules: list[tuple[ModuleType, _Link, set[str]]] = []  # with the names that were looked up
+        self._names: set[str] = set()  # attribute names in the mods' code
+        self._tensor_attributes: set[str] = set()  # attributes that were set on tensors
+        self._modules: list[tuple[ModuleType, _Link, set[str]]] = []  # with the names that have been looked up
 
     def modules(self) -> Any:
-        """The key of what the code reads of modules, which may lead to further code and modules."""
+        """The key of what the code reads from modules, which may lead to further code and modules."""
         parts: list[Any] = []
         waiting = True
         while waiting:
             waiting = False
-            for place, (module, link, done) in enumerate(self._modules):
+            for index, (module, link, done) in enumerate(self._modules):
                 for name in sorted(self._names - done):
                     waiting = True
                     done.add(name)
-                    found = getattr(module, name, _MISSING)
-                    if found is not _MISSING and not _belongs(module, found):
-                        parts.append((place, name, self.value(found, (link, "attribute", name))))
-        self.exact = self.exact and self._names.isdisjoint(self._given)
+                    value = getattr(module, name, _MISSING)
+                    if value is not _MISSING and not _belongs(module, value):
+                        parts.append((index, name, self.value(value, (link, "attribute", name))))
+        self.exact = self.exact and self._names.isdisjoint(self._tensor_attributes)
         return tuple(parts)
 
     def value(self, value: Any, link: _Link) -> Any:
-        """The key of one value, and of all that it reaches."""
+        """The key of one value and of everything that can be reached from it."""
         kind = type(value)
         if kind is FunctionType:
             return self._function(value, link)
         if kind in _PLAIN:
             self.number_links.append((link, value))
-            return kind.__name__, repr(value)  # 0.0 equals -0.0, and is another number
+            return kind.__name__, repr(value)  # 0.0 and -0.0 are equal, but not the same number
         if isinstance(value, _ARRAYS):
             return self._tensor(value, link)
         if isinstance(value, np.generic):
@@ -181,7 +181,7 @@ class _Walk:
             return kind.__name__, str(value)
         if kind in (tuple, partial):
             return kind.__name__, self._held(value, link)
-        if kind in (list, dict):  # which may hold itself
+        if kind in (list, dict):  # which may contain itself
             if id(value) in self._seen:
                 return "again", self._seen[id(value)]
             self._seen[id(value)] = len(self._seen)
@@ -190,11 +190,11 @@ class _Walk:
                 return "dict", tuple(map(repr, value)), self._held(value, link)
             return "list", self._held(value, link)
         if kind is ModuleType:
-            place = self._seen.get(id(value))
-            if place is None:
-                place = self._seen[id(value)] = len(self._seen)
+            index = self._seen.get(id(value))
+            if index is None:
+                index = self._seen[id(value)] = len(self._seen)
                 self._modules.append((value, link, set()))
-            return "module", value.__name__, place
+            return "module", value.__name__, index
         if kind is MethodType:
             self.exact = False
             return "method", self._held(value, link)
@@ -203,27 +203,27 @@ class _Walk:
         self.exact = False
         if id(value) not in self._seen:
             self._seen[id(value)] = len(self._seen)
-            self._held(value, link)  # its tensors; what else it holds, the traced definition tells
+            self._held(value, link)  # for its tensors; its other values are in the traced definition
         return "object", kind.__module__, kind.__qualname__
 
     def _held(self, value: Any, link: _Link, reads: Iterable[str] | None = None) -> Any:
-        """The key of all that a value holds directly; `reads` as for `parts`."""
+        """The key of all values that a value holds directly; `reads` as for `parts`."""
         held = parts(value, "", reads)
         return tuple([(kind, which, self.value(v, (link, kind, which))) for kind, which, _, v in held])
 
     def _tensor(self, value: Any, link: _Link) -> Any:
-        place = self._seen.get(id(value))
-        if place is None:
-            place = self._seen[id(value)] = len(self._seen)
+        index = self._seen.get(id(value))
+        if index is None:
+            index = self._seen[id(value)] = len(self._seen)
             self.tensors.append(value)
             self.tensor_links.append(link)
-            self._given.update(getattr(value, "__dict__", ()))
-        return "tensor", place, value.shape, value.dtype
+            self._tensor_attributes.update(getattr(value, "__dict__", ()))
+        return "tensor", index, value.shape, value.dtype
 
     def _function(self, function: FunctionType, link: _Link) -> Any:
         code = _code(function.__code__)
         if not is_library(function.__module__):
-            self._names.update(code.attribute_names)  # of whatever is given to it
+            self._names.update(code.attribute_names)  # attributes of any value, modules among them
             self.exact = self.exact and code.seen
         if code.closed and not (function.__defaults__ or function.__kwdefaults__ or function.__dict__):
             return code.digest
@@ -237,7 +237,7 @@ _MISSING = object()
 
 
 def _belongs(module: ModuleType, value: Any) -> bool:
-    """Whether a library has `value` of its own: a function, a class or a dtype, which stay as they are."""
+    """Whether `value` is a library's own function, class or dtype, which do not change."""
     if not is_library(module.__name__):
         return False
     known = isinstance(value, FunctionType) and is_library(value.__module__)
@@ -245,7 +245,7 @@ def _belongs(module: ModuleType, value: Any) -> bool:
 
 
 def _home(value: Any) -> str:
-    """The module of a class, a ufunc or a built-in function; "" for a method of some object, such as a dict's get."""
+    """The module of a class, a ufunc or a built-in function; "" for a method of an object, such as a dict's get."""
     owner = getattr(value, "__self__", None)
     return getattr(value, "__module__", None) or (owner.__module__ if isinstance(owner, type) else "")
 
@@ -258,12 +258,12 @@ class _Code:
     """Facts about a code object.
 
     Args:
-        digest: of its instructions, constants and names, and of the codes inside it; the same in every process of one
-            version of Python.
+        digest: of its instructions, constants and names, and of the code objects inside it; the same in every process
+            of one version of Python.
         global_names: globals that it reads, sorted.
-        attribute_names: every name in it, which may be an attribute's.
-        closed: whether a function of this code sees nothing but its arguments (its defaults and attributes aside).
-        seen: whether all that it may read is seen here.
+        attribute_names: every name in it that may be an attribute's.
+        closed: whether a function of this code reads only its arguments, apart from its defaults and attributes.
+        seen: whether everything that it may read is seen here.
     """
 
     digest: str
@@ -273,18 +273,18 @@ class _Code:
     seen: bool
 
 
-# By the code's id, since its own hash goes through all of its constants; the code is kept, so that the id stays its.
+# By the code's id, since its hash visits all its constants; the code object is kept, so that its id is not reused.
 _codes: dict[int, tuple[CodeType, _Code]] = {}
 _MOST_CODES = 4096
 
 
 def _code(code: CodeType) -> _Code:
-    found = _codes.get(id(code))
-    if found is None:
+    examined = _codes.get(id(code))
+    if examined is None:
         if len(_codes) >= _MOST_CODES:
             _codes.clear()
-        found = _codes[id(code)] = code, _examined(code)
-    return found[1]
+        examined = _codes[id(code)] = code, _examined(code)
+    return examined[1]
 
 
 def _examined(code: CodeType) -> _Code:
@@ -304,7 +304,7 @@ def _examined(code: CodeType) -> _Code:
 
 
 def _described(code: CodeType) -> Any:
-    """The code without its location."""
+    """What defines a code object; not its location in the source."""
     constants = tuple(_described(c) if isinstance(c, CodeType) else _constant(c) for c in code.co_consts)
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk, so that a later process has them without the compiler (and without loading TVM)."""
+"""Compiled kernels on disk, so that later processes load them without the compiler (and without TVM)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from neptune_lab.strict.typed import Count, Line, unpack
 
 # Raised whenever the meaning of an entry changes; entries of another schema are compiled again.
 SCHEMA = 2
-# Bytes of an entry: the largest module has 60 KiB.
+# Bytes of an entry; the largest module has 60 KiB.
 MOST_BYTES = 4 * MIB
 
 
@@ -34,9 +34,9 @@ class StoredKernel:
 
     Args:
         spec: the emitted module and its arguments.
-        captured: for each input after q, k and v, the place of its tensor among those that the mods reach.
-        workloads: `records.workload_key` of the definitions whose tuning records serve it.
-        records: digest of the records that were known for them.
+        captured: for each input after q, k and v, its tensor's index in `Reading.tensors`.
+        workloads: `records.workload_key` of the definitions whose tuning records apply to it.
+        records: digest of the tuning records for these when it was compiled.
     """
 
     spec: KernelSpec
@@ -45,16 +45,16 @@ class StoredKernel:
     records: Line
 
     def to_json(self, key: str) -> dict[str, Any]:
-        """The entry that is kept under `key` as plain JSON data, with its digest."""
+        """The entry for `key` as plain JSON data, with its digest."""
         content = asdict(self)
         return {"schema": SCHEMA, "digest": _digest(key, content), "entry": content}
 
     @classmethod
     def from_json(cls, data: Any, key: str) -> StoredKernel:
-        """What `to_json` wrote for `key`.
+        """The entry that `to_json` wrote for `key`.
 
         Raises:
-            MeasureError: it is of another schema, another key's, or not as it was written.
+            MeasureError: the data has another schema, was written for another key, or was changed.
         """
         check_schema(data, SCHEMA, "entry", "a kernel", MeasureError)
         if not isinstance(data.get("entry"), dict) or data.get("digest") != _digest(key, data["entry"]):
@@ -69,8 +69,8 @@ class StoredKernel:
 def find(key: str) -> StoredKernel | None:
     """The entry that `put` wrote for `key`; None if there is none.
 
-    An entry that is damaged (a flipped bit, a write that was cut off) counts as none and is removed, so that the caller
-    compiles again and `put` writes a new one.
+    A damaged entry (a flipped bit, a truncated file) is removed and counts as none, so that the caller compiles again
+    and `put` writes a new one.
     """
     path = _path(key)
     try:
@@ -86,19 +86,19 @@ def find(key: str) -> StoredKernel | None:
 
 
 def put(key: str, entry: StoredKernel) -> None:
-    """Keeps `entry` under `key`; where the cache directory cannot be written, nothing happens."""
+    """Writes `entry` for `key`; does nothing if the cache directory cannot be written."""
     with suppress(FileError):
         write_text(_path(key), json.dumps(entry.to_json(key)), parents=True)
 
 
 def _digest(key: str, content: Any) -> str:
-    """SHA-256 over an entry's key and content, so that neither a changed entry nor one under another key is taken."""
+    """SHA-256 of an entry's key and content, by which `find` detects changed entries and entries of other keys."""
     text = json.dumps([SCHEMA, key, content], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def key_of(description: Any) -> str:
-    """What an entry is kept under: `description` (texts, numbers and tuples of them), the target and all versions."""
+    """A digest of `description` (texts, numbers and tuples of them), the target and all versions."""
     facts = device_facts()
     target = facts.name, facts.capability, facts.sm_count, facts.interpreter
     text = repr((description, target, sorted(_versions().items()), _compiler()))
@@ -111,18 +111,18 @@ def _path(key: str) -> Path:
 
 @cache
 def _versions() -> Mapping[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in ("torch", "triton", "apache-tvm", "apache-tvm-ffi", "sympy"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "none"
-    return found
+            versions[package] = "none"
+    return versions
 
 
 @cache
 def _compiler() -> str:
-    """Digest of this package's files: a kernel that another state of the compiler emitted is not taken."""
+    """Digest of this package's files, so that kernels of another state of the compiler are not reused."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

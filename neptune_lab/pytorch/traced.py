@@ -1,8 +1,8 @@
 """`attention` inside torch.compile: the kernel is compiled as the graph is traced, and the graph calls it as an op.
 
-Dynamo runs this module's `traced` symbolically.  What it cannot run so (the compiler, the mods) happens in `_prepared`,
-whose result it takes for a constant.  So everything that this constant depends on is read once more in code that
-Dynamo sees, which makes it guard them: the mods' numbers are compared, and the tensors become inputs of the graph.
+Dynamo runs this module's `traced` symbolically.  What it cannot trace (the compiler, the mods) runs in `_prepared`,
+whose result Dynamo takes as a constant.  So `traced` reads everything that this constant depends on once more, which
+makes Dynamo guard it: the mods' numbers are compared, and the tensors become inputs of the graph.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from neptune_lab.pytorch.compiled import compiled_for
 from neptune_lab.pytorch.mods import Path, follow, read
 from neptune_lab.runtime.torch_op import NAMESPACE, torch_op
 
-# The op's name; for each captured input the path to its tensor and its dtype; the numbers with their paths.
+# The op's name; for each captured input, the path to its tensor and its dtype; the numbers with their paths.
 _Prepared = tuple[str, tuple[tuple[Path, torch.dtype], ...], tuple[tuple[Path, Any], ...]]
 
 
 def traced(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Any, mask_mod: Any, enable_gqa: bool, scale: Any
 ) -> torch.Tensor:
-    """What `attention` is inside torch.compile; arguments and result are its."""
+    """`attention` inside torch.compile, with the same arguments, result and errors."""
     recording = ""
     if torch.is_grad_enabled():
         recording = "q" if q.requires_grad else "k" if k.requires_grad else "v" if v.requires_grad else ""
@@ -46,15 +46,18 @@ def traced(
 
 
 def _break_at_captures(context: Any) -> None:
-    """Leaves the graph where a mod holds a tensor of the function that is compiled: Dynamo has no values of these yet.
+    """Breaks the graph if a mod captures a tensor of the compiled function, of which Dynamo has no value yet.
 
-    Outside of the graph the call runs as always.  Where a break is not allowed, it is an error.
+    Outside the graph the call runs as usual.
+
+    Raises:
+        DefinitionError: a graph break is not allowed.
     """
     for name in ("score_mod", "mask_mod"):
         mod = context.get_local(name)._i_will_not_complain_if_bc_breaks_VariableTracker()
         try:
             mod.as_python_constant()
-        except Exception as error:  # noqa: BLE001  # Dynamo's own kinds, which differ between versions
+        except Exception as error:  # noqa: BLE001  # Dynamo's exceptions, which differ between versions
             if type(error).__name__ != "ClosureConversionError":
                 return
             refusal = DefinitionError(
@@ -69,7 +72,7 @@ def _break_at_captures(context: Any) -> None:
 
 
 def _fixed(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape in plain numbers: `range` makes Dynamo settle a size that it holds as a symbol."""
+    """The shape as plain integers: `range` makes Dynamo specialise symbolic sizes."""
     return tuple(len(range(n)) for n in tensor.shape)
 
 
@@ -84,7 +87,7 @@ def _prepared(
     mask_mod: Any,
     recording: str,
 ) -> _Prepared:
-    """Compiles the kernel, registers it as an op, and says what the graph has to read."""
+    """Compiles the kernel and registers it as an op; the result lists what the graph has to read."""
     if recording:
         raise LaunchError(
             f"argument {recording} records gradients, and attention has no backward",
@@ -101,7 +104,7 @@ def _prepared(
                 f"inside torch.compile a mod captures a NumPy array of shape {tensor.shape}",
                 help="make it a torch tensor on q's device",
             )
-    found = compiled_for(problem, score_mod, mask_mod, reading, device)
-    op = torch_op(found.kernel)
-    paths = tuple((reading.paths[place], dtype) for place, dtype in found.captured)
+    compiled = compiled_for(problem, score_mod, mask_mod, reading, device)
+    op = torch_op(compiled.kernel)
+    paths = tuple((reading.paths[index], dtype) for index, dtype in compiled.captured)
     return op.__name__.partition(".")[0], paths, tuple((p, v) for p, v in reading.numbers if v == v)

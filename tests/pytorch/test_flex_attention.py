@@ -175,7 +175,7 @@ def test_an_object_whose_changes_cannot_be_seen(compilations):
 
 
 def test_strided_inputs_are_copied_and_that_is_said_once(monkeypatch):
-    monkeypatch.setattr(arguments, "_told", set())
+    monkeypatch.setattr(arguments, "_warned", set())
     q, k, v = (t.transpose(1, 2) for t in tensors((1, 32, 2, 16)))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -117,7 +117,7 @@ def test_arguments_of_others_that_are_left_out():
     q, k, v = tensors((1, 1, 16, 16))
     found = nl.attention(q, k, v, block_mask=None, return_lse=False, kernel_options=None, dropout_p=0.0)
     assert torch.equal(found, nl.attention(q, k, v))
-    with pytest.raises(LaunchError, match=r"by position, and 1 more came\n.*score_mod=\.\.\."):
+    with pytest.raises(LaunchError, match=r"by position, and got 1 more\n.*score_mod=\.\.\."):
         nl.attention(q, k, v, lambda s, *_: s)
 
 
