@@ -22,7 +22,7 @@ from neptune_lab.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("neptune_lab", "widgets/neptune_widgets", "tests")
-NIGHTLY_CASES = 20_000
+NIGHTLY_CASES = 10_000
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def nightly_steps(root: Path, seed: str, state: Path) -> list[Step]:
     if listed.returncode:
         raise SystemExit(f"pytest could not collect the nightly tests:\n{listed.stdout[-3000:]}{listed.stderr[-1000:]}")
     files = sorted(set(re.findall(r"^([\w./-]+\.py)(?=:)", listed.stdout, re.MULTILINE)))
-    tests = [Step(f"pytest {file}", (*pytest, "-n", "logical", "--maxprocesses", "8", file)) for file in files]
+    workers = ("-n", "logical", "--maxprocesses", "8", "--dist", "loadgroup")
+    tests = [Step(f"pytest {file}", (*pytest, *workers, file)) for file in files]
     return [*tests, fuzz_step(NIGHTLY_CASES, seed, state)]
 
 

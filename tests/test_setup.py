@@ -223,7 +223,7 @@ def test_the_nightly_run_has_every_nightly_test_and_the_fuzzer(long_run, tmp_pat
         (tmp_path / "tests" / f"test_{name}.py").write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = nightly\naddopts = -m 'not nightly'\n")
     steps = long_run.nightly_steps(tmp_path, "7", tmp_path)
-    assert [step.name for step in steps] == ["pytest tests/test_slow.py", "fuzz 20000 --seed 7"]
+    assert [step.name for step in steps] == ["pytest tests/test_slow.py", "fuzz 10000 --seed 7"]
 
 
 def test_what_runs_at_night_is_named_with_what_the_day_keeps():

@@ -19,7 +19,8 @@ from test_package import ROOT, build, metadata
 
 from neptune_lab.trace import SCHEMA
 
-pytestmark = pytest.mark.nightly
+# One worker makes the environment with torch, Triton and TVM, which all tests share.
+pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("wheel")]
 
 SCRIPTS = ROOT / "tests" / "wheel"
 PINS = dict(x.split("==") for x in (ROOT / "constraints.txt").read_text().split() if "==" in x)

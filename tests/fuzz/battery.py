@@ -159,14 +159,14 @@ def validation() -> str:
 
 def fuzzed(cases: int, seconds: float, first: int = 0) -> str:
     """The first failing case of a fixed seed, from case `first` on, in so many CPU seconds; "" where none fails."""
+    from fuzz.one_case import run_one
     from fuzz.report import FAILURES
-    from fuzz.workers import run_one
 
     end = time.process_time() + seconds
     for n in range(first, cases):
         if time.process_time() > end:
             break
-        record = run_one(n, "mutants")
+        record = run_one((n, "mutants"))
         if record["verdict"] in FAILURES:
             return f"mutants:{n} ({record['verdict']})"
     return ""

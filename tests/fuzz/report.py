@@ -9,8 +9,8 @@ from typing import Any
 
 FAILURES = ("wrong", "foreign", "crashed", "late", "unclear")
 
-# A run of 20,000 cases meets every primitive and every pass so often.
-OFTEN = 50
+# A run of 10,000 cases meets every primitive and every pass so often.
+OFTEN = 25
 
 
 @dataclass(frozen=True)

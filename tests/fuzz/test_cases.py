@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fuzz.one_case import run_one
 from fuzz.report import FAILURES
-from fuzz.workers import run_one
 
 SEED = "0"
 CASES = 150
@@ -15,7 +15,7 @@ CHUNK = 30
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))
 def test_no_random_program_is_wrong(first: int):
     """Each case is accepted and right, or refused by one of our errors with a help."""
-    records = [run_one(n, SEED) for n in range(first, first + CHUNK)]
+    records = [run_one((n, SEED)) for n in range(first, first + CHUNK)]
     failed = [
         f"python -m fuzz 0 --seed {SEED} --only {record['n']}: {record['verdict']}: {record['detail']}"
         for record in records

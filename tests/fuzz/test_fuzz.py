@@ -89,15 +89,14 @@ def test_a_failing_case_is_shrunk(monkeypatch: pytest.MonkeyPatch):
     assert len(small["data"]) == 1
 
 
-def test_a_worker_that_dies_is_one_recorded_crash_and_a_run_goes_on_from_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "_serve", dying_worker.serve)
+def test_a_worker_that_dies_is_one_recorded_crash_and_a_run_goes_on_from_its_file(tmp_path):
     state = tmp_path / "state.jsonl"
     report = Report("0")
-    workers.run_cases(4, "0", 2, state, 60.0, report)
+    workers.run_cases(4, "0", 2, state, 60.0, report, dying_worker.dies)
     assert report.verdicts == {"accepted": 3, "crashed": 1}
     state.write_text(state.read_text() + '{"n": 4, "verd')  # the line that a killed run was writing
     again = Report("0")
-    workers.run_cases(5, "0", 1, state, 60.0, again)
+    workers.run_cases(5, "0", 1, state, 60.0, again, dying_worker.dies)
     assert again.verdicts == {"accepted": 4, "crashed": 1}
 
 

@@ -1,124 +1,57 @@
-"""Cases on all cores: each worker is a process, and one that dies or takes too long is a recorded failure."""
+"""Cases on all cores, in processes: one that dies or takes too long is a recorded failure, and the run goes on."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import time
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fuzz.report import Report
+from neptune_lab.bench.workers import Lost, run_apart
 
-# A worker is replaced after so many cases, so that memory that a library keeps does not add up.
-_CASES_A_WORKER = 2000
+# The processes are replaced after so many cases, so that memory that a library keeps does not add up.
+_BATCH = 1000
 
-
-def run_one(n: int, seed: str) -> dict[str, Any]:
-    """Case `n` as the record that is kept of it."""
-    from fuzz.run_case import make, run
-
-    start = time.process_time()
-    case = make(f"{seed}:{n}")
-    outcome = run(case)
-    return {
-        "n": n,
-        "kind": case["kind"],
-        "verdict": outcome.verdict,
-        "fused": outcome.fused,
-        "detail": outcome.detail[:2000],
-        "met": dict(outcome.met),
-        "seconds": round(time.process_time() - start, 4),
-    }
+Case = Callable[[tuple[int, str]], dict[str, Any]]
 
 
-def _serve(connection: Connection, seed: str) -> None:
-    """A worker: numbers of cases come, records go back; None ends it."""
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries warn of what a random program does
-    while (n := connection.recv()) is not None:
-        connection.send(run_one(n, seed))
-
-
-class _Worker:
-    def __init__(self, seed: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, child = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child, seed), daemon=True)
-        self.process.start()
-        child.close()
-        self.case: int | None = None
-        self.started = 0.0
-        self.served = 0
-
-    def give(self, n: int) -> None:
-        self.case, self.started = n, time.monotonic()
-        self.served += 1
-        self.connection.send(n)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
-
-
-def run_cases(count: int, seed: str, jobs: int, state: Path | None, limit: float, report: Report) -> None:
+def run_cases(
+    count: int, seed: str, jobs: int, state: Path | None, limit: float, report: Report, case: Case | None = None
+) -> None:
     """Runs the cases that the state file has no record of, and adds all records to `report`.
 
     Args:
-        limit: seconds for one case; the first case of a worker has 60 more, for imports.
+        limit: seconds for one case.
+        case: the record of a case's number and the seed; default: `run_one`.
     """
+    if case is None:
+        from fuzz.one_case import run_one as case
     done = _read_state(state, seed)
     for entry in done.values():
         if entry["n"] < count:
             report.add(entry)
-    waiting = [n for n in range(count) if n not in done][::-1]
+    left = [(n, seed) for n in range(count) if n not in done]
     file = _open_state(state, seed)
-    workers = [_Worker(seed) for _ in range(max(1, min(jobs, len(waiting))))] if waiting else []
-    for worker in workers:
-        worker.give(waiting.pop())
-
-    def record(entry: dict[str, Any]) -> None:
-        report.add(entry)
-        if file is not None:
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-
+    environment = {name: os.environ.get(name, "1") for name in ("TRITON_INTERPRET", "OMP_NUM_THREADS")}
     try:
-        while any(w.case is not None for w in workers):
-            wait([w.connection for w in workers if w.case is not None], timeout=1.0)
-            for index, worker in enumerate(workers):
-                if worker.case is None:
-                    continue
-                failure = ""
-                try:
-                    if worker.connection.poll():
-                        record(worker.connection.recv())
-                        worker.case = None
-                    elif time.monotonic() - worker.started > limit + 60.0 * (worker.served == 1):
-                        failure = "late"
-                except (EOFError, OSError):
-                    failure = "crashed"
-                if failure:
-                    assert worker.case is not None
-                    worker.process.join(1.0)
-                    detail = f"{failure}: exit status {worker.process.exitcode}, limit {limit:g} s"
-                    record({"n": worker.case, "verdict": failure, "detail": detail})
-                    worker.case = None
-                if worker.case is None:
-                    if failure or worker.served >= _CASES_A_WORKER:
-                        worker.end()
-                        worker = workers[index] = _Worker(seed)
-                    if waiting:
-                        worker.give(waiting.pop())
+        for first in range(0, len(left), _BATCH):
+            tasks = left[first : first + _BATCH]
+            for (n, _), found in run_apart(case, tasks, workers=jobs, timeout_s=limit, environment=environment):
+                entry = _lost(n, found) if isinstance(found, Lost) else found
+                report.add(entry)
+                if file is not None:
+                    file.write(json.dumps(entry) + "\n")
+                    file.flush()
     finally:
-        for worker in workers:
-            worker.end()
         if file is not None:
             file.close()
+
+
+def _lost(n: int, lost: Lost) -> dict[str, Any]:
+    """The record of a case that gave none."""
+    return {"n": n, "verdict": "late" if lost.reason.startswith("took longer") else "crashed", "detail": lost.reason}
 
 
 def _read_state(state: Path | None, seed: str) -> dict[int, dict[str, Any]]:

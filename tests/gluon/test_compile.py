@@ -14,6 +14,9 @@ import pytest
 from neptune_lab.operators import attention, math
 from neptune_lab.scalar_ops import rows
 
+# One worker compiles all kernels, at once.
+pytestmark = pytest.mark.xdist_group("gluon")
+
 SCRIPT = Path(__file__).parent.parent / "gluon_offline.py"
 BIG = {"heads": 2, "seq": 512, "head_dim": 128}
 KERNELS = {

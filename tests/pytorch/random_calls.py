@@ -13,97 +13,34 @@ longer than LIMIT_S for one case, is counted as a crash of that case and replace
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures import TimeoutError as OutOfTime
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 
+from call_attempt import BAD, Judged, attempt
 from call_cases import draw
-from call_judge import Verdict, judge, shrunk
+from call_judge import Verdict
 
-BAD = ("wrong", "unclear", "crashed")
+from neptune_lab.bench.workers import run_apart
+
 LIMIT_S = 300.0
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A seed's verdict, and the case in few lines if it is bad."""
-
-    seed: int
-    verdict: Verdict
-    text: str = ""
-
-
-def attempt(seed: int, shrink: bool = True) -> Judged:
-    """Draws the case, judges it, and shrinks it if it is bad."""
-    case = draw(seed)
-    verdict = judge(case)
-    if verdict.word not in BAD:
-        return Judged(seed, verdict)
-    if shrink:
-        case = shrunk(case)
-        verdict = judge(case)
-    return Judged(seed, verdict, str(case))
-
-
-def in_process(seeds: Sequence[int], shrink: bool) -> Iterator[Judged]:
-    """`attempt` of each seed in a process of its own, which is replaced where it dies, hangs or crashed."""
-    context = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
-    pool = ProcessPoolExecutor(1, context)
-    try:
-        for seed in seeds:
-            try:
-                found = pool.submit(attempt, seed, shrink).result(LIMIT_S)
-            except (BrokenProcessPool, OutOfTime) as error:
-                told = "the process died" if isinstance(error, BrokenProcessPool) else f"no end within {LIMIT_S:g} s"
-                found = Judged(seed, Verdict("crashed", told), str(draw(seed)))
-            yield found
-            if found.verdict.word == "crashed":  # an error on a GPU stays with its process
-                _end(pool)
-                pool = ProcessPoolExecutor(1, context)
-    finally:
-        _end(pool)
-
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    for process in list((pool._processes or {}).values()):
-        process.kill()
-    pool.shutdown(wait=False, cancel_futures=True)
+# The processes are replaced after so many cases.
+BATCH = 1000
 
 
 def judged_by(seeds: Sequence[int], jobs: int, shrink: bool) -> Iterator[Judged]:
-    """Every seed's verdict, as they come; `jobs` processes take neighbouring seeds."""
+    """Every seed's verdict, as they come, from so many processes."""
+    tasks = [(seed, shrink) for seed in seeds]
     if jobs <= 1:
-        yield from (attempt(seed, shrink) for seed in seeds)
+        yield from map(attempt, tasks)
         return
-    share = -(-len(seeds) // jobs)
-    parts = [seeds[n : n + share] for n in range(0, len(seeds), share)]
-    queue: SimpleQueue[Judged | None] = SimpleQueue()
-
-    def work(part: Sequence[int]) -> None:
-        try:
-            for one in in_process(part, shrink):
-                queue.put(one)
-        finally:
-            queue.put(None)
-
-    with ThreadPoolExecutor(len(parts)) as threads:
-        futures: list[Future[None]] = [threads.submit(work, part) for part in parts]
-        running = len(parts)
-        while running:
-            one = queue.get()
-            if one is None:
-                running -= 1
-            else:
-                yield one
-        for future in as_completed(futures):
-            future.result()
+    for first in range(0, len(tasks), BATCH):
+        some = tasks[first : first + BATCH]
+        for (seed, _), found in run_apart(attempt, some, workers=jobs, timeout_s=LIMIT_S):
+            yield (
+                found if isinstance(found, Judged) else Judged(seed, Verdict("crashed", found.reason), str(draw(seed)))
+            )
 
 
 def run(cases: int, seed: int = 0, state: Path | None = None, jobs: int = 1, shrink: bool = True) -> Counter[str]:
