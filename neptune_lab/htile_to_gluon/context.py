@@ -81,6 +81,7 @@ class GluonContext(Context):
         return name
 
     def function(self, row: ScalarOp) -> str:
+        """The name or symbol of an operation in Gluon, before `spelled`; "" if it has none."""
         return row.triton if row.gluon else ""
 
 

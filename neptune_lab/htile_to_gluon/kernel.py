@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from neptune_lab.htile.nodes import Kernel, Program
@@ -26,7 +25,6 @@ REGISTERS = {1: (128, 232), 2: (168, 240), 3: (128, 160)}
 PRODUCER_REGISTERS = 24
 # Registers per thread at the launch that the assembler needs if a product has more than 128 columns.
 WIDE_PRODUCT, WIDE_REGISTERS = 128, 168
-WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,7 @@ class _Warps:
     @property
     def pointers(self) -> dict[str, str]:
         """The tensors that the consumer accesses through pointers, with their parameters."""
-        words = {word for line in _lines(self.consumer.ctx) for word in WORD.findall(line.text)}
-        return {tensor: name for tensor, name in self.consumer.ctx.pointers.items() if name in words}
+        return self.consumer.ctx.pointers_in(line.text for line in _lines(self.consumer.ctx))
 
     @property
     def inputs(self) -> tuple[HostDescriptor, ...]:

@@ -20,10 +20,12 @@ from neptune_lab.htile_to_triton.helpers import HELPERS as TRITON_HELPERS
 from neptune_lab.htile_to_triton.kernel import emit_kernel as emit_triton_kernel
 from neptune_lab.htile_to_triton.module import (
     Writer,
-    allocation,
     descriptor_text,
     docstring,
+    grid_text,
+    launch_hints,
     signature,
+    write_allocations,
     write_helper,
     write_kernel,
 )
@@ -199,13 +201,9 @@ def _write_launcher(
     out.plain("", "", f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     device = f"{arguments[program.inputs[0]]}.device"
     for kernel, source, done in zip(program.kernels, sources, emitted, strict=True):
-        for name in (*source.arguments, *(d.tensor for d in source.descriptors)):
-            if name not in arguments:
-                arguments[name] = names.fresh(name)
-                line = allocation(program.tensor(name), arguments[name], device)
-                out.linked(source.name, line, (kernel.node_id,), kernel.name)
+        write_allocations(out, program, kernel, source, arguments, names)
         args = [arguments[name] for name in source.arguments]
-        grid = ", ".join(map(str, source.grid)) + ("," if len(source.grid) == 1 else "")
+        grid = grid_text(source.grid)
         if isinstance(done, GluonKernel):
             args += [
                 _descriptor(d, arguments[d.tensor], layouts[(d.block, program.tensor(d.tensor).dtype)])
@@ -216,8 +214,7 @@ def _write_launcher(
                 grid = f"min({done.programs}, _multiprocessors({device})),"
         else:
             args += [descriptor_text(d, arguments[d.tensor], "PlainDescriptor") for d in source.descriptors]
-            hints = {"num_warps": source.num_warps, "num_stages": source.num_stages}
-            args += [f"{key}={value}" for key, value in hints.items() if value is not None]
+            args += launch_hints(source)
         out.linked(source.name, f"    {source.name}[({grid})](", (kernel.node_id,), kernel.name)
         for arg in args:
             out.linked(source.name, f"        {arg},", (kernel.node_id,), kernel.name)

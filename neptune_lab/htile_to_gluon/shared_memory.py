@@ -10,9 +10,8 @@ from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile_to_gluon.options import GluonOptions
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import Product, Structure
+from neptune_lab.htile_to_triton.descriptors import BYTES
 from neptune_lab.htile_to_triton.scope import UniqueNames
-
-BYTES = {"float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)

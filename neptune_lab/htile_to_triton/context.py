@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import re
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import assert_never
@@ -21,6 +22,7 @@ WIDTH = 116
 
 # Precedence of Python's operators, loosest first; an atom needs no brackets anywhere.
 COMPARE, OR, AND, ADD, MUL, NEGATE, ATOM = 4, 5, 6, 8, 9, 10, 12
+_WORD = re.compile(r"\w+")
 LEVELS = {"+": ADD, "-": ADD, "*": MUL, "/": MUL, "//": MUL, "%": MUL, "&": AND, "|": OR}
 
 
@@ -81,6 +83,11 @@ class Context:
             if tensor.name in used and tensor.space != "chip":
                 self.pointers[tensor.name] = self.names.fresh(f"{tensor.name}_ptr")
         return frozenset(used)
+
+    def pointers_in(self, texts: Iterable[str]) -> dict[str, str]:
+        """The pointers in the kernel's text, by tensor; a tensor that only descriptors access needs no parameter."""
+        words = {word for text in texts for word in _WORD.findall(text)}
+        return {tensor: name for tensor, name in self.pointers.items() if name in words}
 
     # -- facts ----------------------------------------------------------------------------------------------
 

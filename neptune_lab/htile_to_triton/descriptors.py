@@ -10,7 +10,8 @@ from neptune_lab.htile.walk import names_of_index, simplify
 from neptune_lab.htile_to_triton.addresses import base, numbered, strides
 from neptune_lab.htile_to_triton.context import Context, HostDescriptor
 
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
+# Bytes of an element, for the dtypes that the copy engine moves.
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
 # The copy engine needs addresses and rows in multiples of 16 bytes, and at most 256 rows or columns per tile.
 ALIGNMENT = 16
 LARGEST = 256
@@ -48,7 +49,7 @@ def _rows(ctx: Context, access: Access) -> _Rows | None:
     if len(slices) != 2 or [dim for dim, _, _ in slices.values()] != [0, 1]:
         return None
     (row, (_, stride, rows)), (last, (_, _, columns)) = slices.items()
-    size = _BYTES.get(tensor.dtype)
+    size = BYTES.get(tensor.dtype)
     if size is None or last != len(tensor.shape) - 1 or 1 in (rows.extent, columns.extent):
         return None
     if any(ctx.padding.is_padded(s.extent) for s in (rows, columns)) or columns.extent * size < ALIGNMENT:

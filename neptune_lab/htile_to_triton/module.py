@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from neptune_lab.errors import EmitError
-from neptune_lab.htile.nodes import Kernel, Program, Tensor
+from neptune_lab.htile.nodes import Kernel, Program
 from neptune_lab.htile.spelling import check_spelling
 from neptune_lab.htile.verify import verify
 from neptune_lab.htile.walk import stores
@@ -17,8 +15,6 @@ from neptune_lab.htile_to_triton.scope import UniqueNames
 from neptune_lab.htile_to_triton.source import EmittedModule, KernelSource, SourceLine
 from neptune_lab.strict.emitted import check_emitted
 
-WORD = re.compile(r"\w+")
-
 
 class Writer:
     """The lines of a module; lines that compute are linked to their HTile nodes."""
@@ -28,9 +24,11 @@ class Writer:
         self.lines: list[SourceLine] = []
 
     def plain(self, *texts: str) -> None:
+        """Appends lines that do not compute; a text may have several."""
         self.text += [line for text in texts for line in text.split("\n")]
 
     def linked(self, kernel: str, text: str, nodes: tuple[str, ...], origin: str) -> None:
+        """Appends a line that computes; the arguments are fields of `SourceLine`."""
         self.text.append(text)
         self.lines.append(SourceLine(kernel, len(self.text), text, nodes, origin))
 
@@ -96,6 +94,12 @@ def docstring(program: Program, entry: str, kernels: str = "Triton kernels") -> 
 
 
 def write_helper(out: Writer, helper: str, users: dict[str, None], functions: list[str], ctxs: list[Context]) -> None:
+    """Writes a helper function, linked to its users.
+
+    Args:
+        users: ids of the HTile nodes that use it.
+        functions, ctxs: the names and contexts of the module's Triton kernels.
+    """
     user = next(iter(users))
     kernel, origin = functions[0], ""
     for function, ctx in zip(functions, ctxs, strict=True):
@@ -110,13 +114,12 @@ def write_helper(out: Writer, helper: str, users: dict[str, None], functions: li
 
 
 def write_kernel(out: Writer, function: str, kernel: Kernel, ctx: Context) -> KernelSource:
+    """Writes the kernel that `ctx` holds as the function `function`."""
     out.plain("", "")
     first = len(out.text)
     out.plain("@triton.jit")
     drafts = list(ctx.root.drafts("    "))
-    words = {word for _, draft in drafts for line in draft.lines for word in WORD.findall(line)}
-    # A tensor that only descriptors access needs no pointer.
-    pointers = {tensor: name for tensor, name in ctx.pointers.items() if name in words}
+    pointers = ctx.pointers_in(line for _, draft in drafts for line in draft.lines)
     descriptors = tuple(ctx.host_descriptors.values())
     parameters = [*pointers.values(), *(d.parameter for d in descriptors)]
     out.linked(function, f"def {function}({', '.join(parameters)}):", (kernel.node_id,), kernel.name)
@@ -141,24 +144,13 @@ def _write_launcher(
     out.plain(f"def {entry}({', '.join(arguments.values())}):", *signature(program))
     if scratch:
         out.plain("    triton.set_allocator(_scratch)")
-    device = f"{arguments[program.inputs[0]]}.device"
     for kernel, source in zip(program.kernels, sources, strict=True):
-        for name in (*source.arguments, *(d.tensor for d in source.descriptors)):
-            if name not in arguments:
-                arguments[name] = names.fresh(name)
-                out.linked(
-                    source.name,
-                    allocation(program.tensor(name), arguments[name], device),
-                    (kernel.node_id,),
-                    kernel.name,
-                )
+        write_allocations(out, program, kernel, source, arguments, names)
         args = [arguments[name] for name in source.arguments]
         args += [descriptor_text(d, arguments[d.tensor]) for d in source.descriptors]
-        hints = {"num_warps": source.num_warps, "num_stages": source.num_stages}
-        args += [f"{key}={value}" for key, value in hints.items() if value is not None]
+        args += launch_hints(source)
         args += ["launch_pdl=True"] if dependent and source is not sources[0] else []
-        grid = ", ".join(map(str, source.grid)) + ("," if len(source.grid) == 1 else "")
-        launch = f"    {source.name}[({grid})]({', '.join(args)})"
+        launch = f"    {source.name}[({grid_text(source.grid)})]({', '.join(args)})"
         out.linked(source.name, launch, (kernel.node_id,), kernel.name)
     out.plain(f"    return {', '.join(arguments[name] for name in program.outputs)}")
 
@@ -169,9 +161,34 @@ def descriptor_text(made: HostDescriptor, tensor: str, maker: str = "TensorDescr
     return f"{maker}({tensor}, [{rows}, {columns}], [{columns}, 1], [{made.block[0]}, {made.block[1]}])"
 
 
-def allocation(tensor: Tensor, name: str, device: str) -> str:
-    shape = f"({', '.join(map(str, tensor.shape))}{',' if len(tensor.shape) == 1 else ''})"
-    return f"    {name} = torch.empty({shape}, dtype=torch.{tensor.dtype}, device={device})"
+def write_allocations(
+    out: Writer, program: Program, kernel: Kernel, source: KernelSource, arguments: dict[str, str], names: UniqueNames
+) -> None:
+    """Writes the launcher's lines that allocate what a kernel takes and no variable of the launcher holds yet.
+
+    Args:
+        arguments: the launcher's variables, by tensor; extended.
+        names: its names; extended.
+    """
+    device = f"{arguments[program.inputs[0]]}.device"
+    for name in (*source.arguments, *(d.tensor for d in source.descriptors)):
+        if name not in arguments:
+            tensor = program.tensor(name)
+            arguments[name] = names.fresh(name)
+            shape = f"({', '.join(map(str, tensor.shape))}{',' if len(tensor.shape) == 1 else ''})"
+            line = f"    {arguments[name]} = torch.empty({shape}, dtype=torch.{tensor.dtype}, device={device})"
+            out.linked(source.name, line, (kernel.node_id,), kernel.name)
+
+
+def launch_hints(source: KernelSource) -> list[str]:
+    """The arguments of a launch for the kernel's hints."""
+    hints = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    return [f"{key}={value}" for key, value in hints.items() if value is not None]
+
+
+def grid_text(grid: tuple[int, ...]) -> str:
+    """The items of a grid, as in a tuple."""
+    return ", ".join(map(str, grid)) + ("," if len(grid) == 1 else "")
 
 
 def signature(program: Program) -> list[str]:
