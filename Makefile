@@ -56,8 +56,9 @@ notebooks: setup  ## run every notebook and keep its output
 student: setup  ## write the notebooks without their answers to build/student
 	$(BIN)/python -m neptune_widgets.course.student notebooks build/student
 
-docs: setup  ## build the documentation to build/docs/index.html (offline; warnings are errors)
+docs: setup  ## build the documentation to build/docs/index.html, and the gallery (offline; warnings are errors)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs $(ARGS)
+	$(BIN)/python -m neptune_widgets.gallery build/docs/gallery
 	@echo "build/docs/index.html"
 
 # Type checking takes one core for a minute, which the first tests leave idle while they wait for a browser.

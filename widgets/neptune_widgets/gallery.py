@@ -1,0 +1,135 @@
+"""A gallery: an explorer page for every operator and preset, and an index, which open from disk without a network.
+
+`python -m neptune_widgets.gallery build/docs/gallery` writes it (`make docs`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from neptune_lab.files import write_text
+from neptune_lab.operators import OPERATORS, PRESETS, find, gemm_chain
+from neptune_lab.pipeline import Kernel, compile
+from neptune_widgets.explorer import explore
+
+# Sizes, where an operator's own are those of an example; Figure 1 stays as it is in the paper.
+_ATTENTION = {"heads": 16, "seq": 2048}
+_PREFILL, _DECODE = {"seq": 2048}, {"seq": 8192}
+_ROWS = {"rows": 256, "cols": 1024}
+
+_STYLE = """
+:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 18%, transparent); }
+body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line); }
+td.n { text-align: right; font-variant-numeric: tabular-nums; }
+code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .93em; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the index.
+
+    Args:
+        name: of the operator or preset.
+        kernel: it, compiled at `sizes(name)`.
+    """
+
+    name: str
+    kernel: Kernel
+
+    @property
+    def file(self) -> str:
+        """Name of the page."""
+        return f"{self.name}.html"
+
+
+def names() -> tuple[str, ...]:
+    """Every operator and preset; `attention.general`, which needs a mod, is the base of the others."""
+    return tuple(n for n in (*OPERATORS, *PRESETS, *gemm_chain.PRESETS) if n != "attention.general")
+
+
+def sizes(name: str) -> dict[str, int]:
+    """The sizes that an operator of the gallery has, where they are not its own.
+
+    Args:
+        name: of an operator or preset.
+
+    Returns:
+        Arguments by name.
+    """
+    if name.startswith("attention."):
+        return _ATTENTION | ({"kv_heads": 4} if name == "attention.gqa" else {})
+    if name in PRESETS:
+        taken = inspect.signature(find(name)).parameters
+        return {} if "seq" not in taken else _DECODE if name.endswith("_dc") else _PREFILL
+    return _ROWS if name.startswith(("norms.", "rows.")) else {}
+
+
+def write(folder: Path, chosen: Iterable[str] | None = None) -> list[Entry]:
+    """Compiles operators and writes a page each, and index.html.
+
+    Args:
+        folder: where to; it is made if it is not there.
+        chosen: names of operators; default: all of `names()`.
+
+    Returns:
+        The entries of the index, in order.
+
+    Raises:
+        DefinitionError: there is no operator of that name.
+        FileError: a file cannot be written.
+    """
+    entries = []
+    for name in names() if chosen is None else chosen:
+        entry = Entry(name, compile(find(name)(**sizes(name))))
+        write_text(folder / entry.file, explore(entry.kernel).export_html(), parents=True)
+        entries.append(entry)
+    write_text(folder / "index.html", index(entries), parents=True)
+    return entries
+
+
+def index(entries: Iterable[Entry]) -> str:
+    """The index as a page."""
+    rows = "\n".join(_row(entry) for entry in entries)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Gallery - neptune_lab</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>Gallery</h1>
+<p>Every operator and preset, compiled: each page is an explorer with the whole record, from the definition to the
+kernel. A page needs no network and no Python; what it cannot do is compile an edited schedule.</p>
+<table>
+<thead><tr><th>operator</th><th>what it is</th><th>inputs</th><th>kernels</th></tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table>
+</body>
+</html>
+"""
+
+
+def _row(entry: Entry) -> str:
+    op = entry.kernel.operator
+    inputs = ", ".join(f"{t.name}[{', '.join(map(str, t.shape))}]" for t in op.inputs)
+    return (
+        f'<tr><td><a href="{escape(entry.file)}"><code>{escape(entry.name)}</code></a></td><td>{escape(op.title)}</td>'
+        f'<td><code>{escape(inputs)}</code></td><td class="n">{len(entry.kernel.htile.kernels)}</td></tr>'
+    )
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    print(f"{len(write(target))} pages; {target / 'index.html'}")
