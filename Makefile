@@ -65,7 +65,7 @@ docs: setup  ## build the documentation to build/docs/index.html, and the galler
 test: setup system  ## everything CI runs: check and, beside it, pytest (ARGS="-k name" picks tests)
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going check suite
 
-suite: setup
+suite: setup  ## pytest alone (ARGS as for test)
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: setup  ## N random programs through every stage (N=2000 SEED=0); resumes a run that was interrupted
