@@ -124,17 +124,7 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
                 help="write a bound such as j0 * 2 + j1 < 5",
             )
     domain = iteration_domain(block.iters, block.predicates, loops)
-    if domain.unknown:
-        raise _not_provable(block, f"which values {', '.join(domain.unknown)} takes")
-    for it in block.iters:
-        limits = domain.range(it.name)
-        assert limits is not None
-        if limits[0] < 0 or limits[1] >= it.extent:
-            raise ScheduleError(
-                f"block {block.name!r} would run {it.name!r} from {limits[0]} to {limits[1]}, of {it.extent} values",
-                node=block.name,
-                help="a bound is missing: undo the step, and split loops by sizes that divide before they are fused",
-            )
+    _check_iters(block, domain)
     for store in (block.body, block.init):
         if store is None:
             continue
@@ -148,6 +138,21 @@ def _check_block_bounds(block: Block, loops: Extents, buffers: tuple[Buffer, ...
         _check_access(block, Load(store.buffer, store.indices), (), by_name, domain, loops)
         for read, conditions in dict.fromkeys(guarded_reads(store.value)):
             _check_access(block, read, conditions, by_name, domain, loops)
+
+
+def _check_iters(block: Block, domain: IterationDomain) -> None:
+    """Formal statement: every iteration variable takes values in range(its extent) only."""
+    if domain.unknown:
+        raise _not_provable(block, f"which values {', '.join(domain.unknown)} takes")
+    for it in block.iters:
+        limits = domain.range(it.name)
+        assert limits is not None
+        if limits[0] < 0 or limits[1] >= it.extent:
+            raise ScheduleError(
+                f"block {block.name!r} would run {it.name!r} from {limits[0]} to {limits[1]}, of {it.extent} values",
+                node=block.name,
+                help="a bound is missing: undo the step, and split loops by sizes that divide before they are fused",
+            )
 
 
 def guarded_reads(expr: Expr, conditions: tuple[Expr, ...] = ()) -> list[Guarded]:

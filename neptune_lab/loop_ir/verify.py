@@ -124,7 +124,12 @@ def _check_writers(places: _Places, buffer: str, writers: list[Block]) -> None:
                 help="undo the step, and try another order of steps",
             )
         return
-    start = starts[0]
+    _check_start(places, buffer, starts[0], block)
+
+
+def _check_start(places: _Places, buffer: str, start: Block, block: Block) -> None:
+    """Formal statement: `start` comes before `block`, inside the same repetitions of it, and writes the start value of
+    every element that `block` folds into."""
     if places.order[start.name] > places.order[block.name]:
         raise ScheduleError(
             f"block {start.name!r} would write the start value of {buffer!r} after {block.name!r}, which folds into it",

@@ -1,7 +1,7 @@
-"""The producers' values without singular points, as narrower symbols.
+"""The domain of the producers' values without singular points, as symbols with stronger assumptions.
 
-Signs decide proofs: 1/r has one for r > 0, and none that SymPy will state for r >= 0.  As a guard keeps a producer off
-a singular point, the algebra may leave that point out.
+Proofs need signs: 1/r is positive for r > 0, but SymPy knows no sign for r >= 0.  Since a guard replaces a singular
+value of a producer, the algebra may exclude that point.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def without_zero(symbol: Symbol) -> Dummy:
     True
     """
     own = {word: getattr(symbol, f"is_{word}") for word in (*SIGNS, "integer")}
-    # What is only not known to be positive may still turn out so: copy what is true, and the plain "is not".
+    # Copy only what is true: what is not known to be positive may follow from the new assumption.
     known = {word: True for word, value in own.items() if value}
     return Dummy(symbol.name, **(known | {"real": True, "nonzero": True}))
 
 
 class Domain:
-    """Which points have been left out so far; the only state of a derivation that grows.
+    """The points that are excluded so far; the only mutable state of a derivation.
 
     >>> r, q = Dummy("r", nonnegative=True), Dummy("r'", nonnegative=True)
     >>> domain = Domain((r,), (q,))
@@ -47,12 +47,12 @@ class Domain:
 
     @property
     def previous(self) -> tuple[Symbol, ...]:
-        """r of each producer, narrow."""
+        """r of each producer, with the strongest assumptions."""
         return tuple(self._narrow[: self._count])
 
     @property
     def current(self) -> tuple[Symbol, ...]:
-        """r' of each producer, narrow."""
+        """r' of each producer, with the strongest assumptions."""
         return tuple(self._narrow[self._count :])
 
     @property
@@ -62,26 +62,26 @@ class Domain:
 
     @property
     def narrowing(self) -> dict[Symbol, Symbol]:
-        """Any symbol that has stood for a producer -> the narrowest."""
+        """Every symbol that has represented a producer -> the one with the strongest assumptions."""
         latest = dict(zip(self._wide, self._narrow, strict=True))
         return {symbol: latest[original] for symbol, original in self._original.items()}
 
     @property
     def wide(self) -> dict[Symbol, Symbol]:
-        """Any symbol that has stood for a producer -> the first."""
+        """Every symbol that has represented a producer -> the original one."""
         return dict(self._original)
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What was left out, in words."""
+        """The excluded points, in words."""
         return tuple(f"{symbol.name} != {text(p)}" for symbol, points in self.points.items() for p in points)
 
     def narrow(self, expr: Expr) -> Expr:
-        """The same expression over the narrowest symbols."""
+        """The same expression over the symbols with the strongest assumptions."""
         return cast(Expr, expr.xreplace(self.narrowing))
 
     def exclude(self, points: Mapping[Symbol, Sequence[Expr]]) -> None:
-        """Leave these values of a producer out, of r and r' alike."""
+        """Excludes these values of producers, for r and r'."""
         for symbol, values in points.items():
             place = self._wide.index(self._original[symbol]) % self._count
             producer = self._wide[place]

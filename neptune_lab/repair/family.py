@@ -1,4 +1,4 @@
-"""Find the finite family that a term spans as its producer's value changes: the algebra of the vector repair.
+"""Finds the finite family that a term spans as its producer's value changes: the algebra of the vector repair.
 
 Write the term as g(u, c), with u a function of the producer's value r (most often r itself).  If g and its derivatives
 in u span a space of finite dimension over constants, then g_0 = g and some more components g_1, ..., g_n satisfy
@@ -31,7 +31,7 @@ from neptune_lab.repair.render import text
 from neptune_lab.repair.simplify import is_zero
 
 LARGEST = 6
-"""Most components of a family: each is one more sum in the loop."""
+"""The most components of a family; each is one more sum in the loop."""
 
 _MOST_TERMS = 200
 _MOST_OPERATIONS = 1000
@@ -66,14 +66,19 @@ class Family:
         [0,    1,   -s],
         [0,    0,    1]])
         """
-        found = sp.Matrix(cast(sp.Matrix, step * self.generator)).exp().applyfunc(_real_form)
-        if found.has(sp.I):
+        matrix = sp.Matrix(cast(sp.Matrix, step * self.generator)).exp().applyfunc(_real_form)
+        if matrix.has(sp.I):
             _refuse(self.components[0], "the exponential of its matrix was not brought to a real form")
-        return ImmutableMatrix(found)
+        return ImmutableMatrix(matrix)
 
 
 def find_family(g: Expr, variable: Symbol, inputs: Sequence[Symbol]) -> Family:
-    """The family of `g` under a change of `variable`; symbols that are neither that nor inputs are constants.
+    """The family of `g` under a change of `variable`.
+
+    Args:
+        g: the term.
+        variable: u.
+        inputs: the symbols c; all others are constants.
 
     Raises:
         RepairError: step "close": no closure was found.
@@ -103,7 +108,7 @@ def find_family(g: Expr, variable: Symbol, inputs: Sequence[Symbol]) -> Family:
         return Family((g,), ImmutableMatrix([[S.Zero]]), variable)
     rows: list[dict[Expr, Expr]] = []
     relation: tuple[Expr, ...] | None = None
-    # Numbers may take nearly dependent functions for dependent ones, so the algebra may go on from there.
+    # The numerical rank may be too small for nearly dependent functions, so the algebra may need more derivatives.
     while relation is None:
         if size > LARGEST:
             _refuse(g, f"none of its first {LARGEST} derivatives in {text(variable)} is a combination of those before")
@@ -119,7 +124,7 @@ def find_family(g: Expr, variable: Symbol, inputs: Sequence[Symbol]) -> Family:
 def _rank(derivatives: Sequence[Expr], moving: Sequence[Symbol]) -> int:
     """How many of these functions are linearly independent, by their values at random points.
 
-    What is not closed by numbers is never multiplied out.
+    This is fast, so a term that is in no finite family is refused without multiplying it out.
     """
     symbols = sorted({s for e in derivatives for s in cast("set[Symbol]", e.free_symbols)}, key=sp.default_sort_key)
     rng = generator()
@@ -137,20 +142,20 @@ def _refuse(g: Expr, why: str) -> NoReturn:
 
 
 def _coordinates(expr: Expr, moving: Sequence[Symbol]) -> dict[Expr, Expr]:
-    """`expr` as products of what moves, each with its constant coefficient."""
+    """`expr` as a sum of products of the moving symbols: product -> constant coefficient."""
     exponential = cast(Expr, expr.rewrite((sp.sinh, sp.cosh, sp.tanh), sp.exp))
     terms = Add.make_args(sp.expand(sp.powsimp(sp.expand(exponential, trig=True)), trig=True))
     if len(terms) > _MOST_TERMS:
         _refuse(expr, f"it has more than {_MOST_TERMS} terms when multiplied out")
-    found: dict[Expr, Expr] = {}
+    coefficients: dict[Expr, Expr] = {}
     for term in terms:
         coefficient, product = term.as_independent(*moving, as_Add=False)
-        found[product] = cast(Expr, found.get(product, S.Zero) + coefficient)
-    return {product: coefficient for product, coefficient in found.items() if coefficient != 0}
+        coefficients[product] = cast(Expr, coefficients.get(product, S.Zero) + coefficient)
+    return {product: coefficient for product, coefficient in coefficients.items() if coefficient != 0}
 
 
 def _combination(target: dict[Expr, Expr], rows: Sequence[dict[Expr, Expr]]) -> tuple[Expr, ...] | None:
-    """Constants a_k with target = sum of a_k * rows[k]; None where there are none."""
+    """Constants a_k with target = sum of a_k * rows[k]; None if there are none."""
     if not rows:
         return () if not target else None
     products = list(dict.fromkeys(product for row in (*rows, target) for product in row))
@@ -164,19 +169,19 @@ def _combination(target: dict[Expr, Expr], rows: Sequence[dict[Expr, Expr]]) -> 
 
 
 def _rates(relation: Sequence[Expr]) -> list[Expr] | None:
-    """The real eigenvalues, with multiplicity, of the n-th derivative as a combination of those before it; None where
-    they are not all real, or not all found."""
+    """The eigenvalues, with multiplicity, of the relation that expresses the n-th derivative by those before it; None
+    if they are not all real, or not all found."""
     rate = Dummy("rate")
     degree = len(relation)
     polynomial = cast(Expr, rate**degree - Add(*(a * rate**k for k, a in enumerate(relation))))
-    found = cast("dict[Expr, int]", sp.roots(sp.Poly(polynomial, rate)))
-    if sum(found.values()) < degree or not all(root.is_real for root in found):
+    roots = cast("dict[Expr, int]", sp.roots(sp.Poly(polynomial, rate)))
+    if sum(roots.values()) < degree or not all(root.is_real for root in roots):
         return None
-    return [root for root, times in found.items() for _ in range(times)]
+    return [root for root, times in roots.items() for _ in range(times)]
 
 
 def _by_rates(g: Expr, variable: Symbol, moving: Sequence[Symbol], rates: list[Expr]) -> Family:
-    """g_{k+1} = (d/du - l_k) g_k up to a constant factor, the eigenvalues in the order that keeps components short."""
+    """g_{k+1} = (d/du - l_k) g_k up to a constant factor, with the eigenvalue l_k that gives the shortest component."""
     components = [g]
     size = len(rates)
     generator = sp.zeros(size, size)
@@ -196,7 +201,7 @@ def _by_rates(g: Expr, variable: Symbol, moving: Sequence[Symbol], rates: list[E
 
 
 def _by_derivatives(derivatives: Sequence[Expr], relation: Sequence[Expr], variable: Symbol) -> Family:
-    """The derivatives themselves: M shifts, and its last row is the relation."""
+    """The derivatives as components: M shifts, and its last row is the relation."""
     size = len(derivatives)
     generator = sp.zeros(size, size)
     for place in range(size - 1):
@@ -207,9 +212,9 @@ def _by_derivatives(derivatives: Sequence[Expr], relation: Sequence[Expr], varia
 
 
 def _primitive(expr: Expr, moving: Sequence[Symbol], g: Expr) -> tuple[Expr, Expr]:
-    """expr = factor * component, the constant factor taken out and sums written the way `g` has them."""
+    """(factor, component) with expr = factor * component, a constant factor, and sums in the form that `g` has."""
     sums = g.atoms(Add)
-    found = []
+    candidates = []
     for form in _forms(expr):
         factor, rest = cast("tuple[Expr, Expr]", form.as_independent(*moving, as_Add=False))
         parts = []
@@ -222,8 +227,8 @@ def _primitive(expr: Expr, moving: Sequence[Symbol], g: Expr) -> tuple[Expr, Exp
                     break
             parts.append(base**power)
         component = cast(Expr, Mul(*parts))
-        found.append((int(sp.count_ops(component)), len(text(component)), factor, component))
-    _, _, factor, component = min(found, key=lambda one: one[:2])
+        candidates.append((int(sp.count_ops(component)), len(text(component)), factor, component))
+    _, _, factor, component = min(candidates, key=lambda one: one[:2])
     return factor, component
 
 
@@ -240,7 +245,7 @@ def _real_form(entry: Expr) -> Expr:
 
 
 def verify(family: Family) -> bool:
-    """Whether dG/du = M G, proven component by component.
+    """Whether dG/du = M G, proved component by component.
 
     >>> c, u = sp.symbols("c u", real=True)
     >>> verify(find_family(sp.sin(c - u), u, [c]))

@@ -1,4 +1,4 @@
-"""The scalar operations as SymPy has them, and what the algebra takes from their rows."""
+"""The scalar operations in SymPy, and the facts about them that the algebra uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYMPY = Functions(_of_sympy, constant=lambda value: Rational(str(value)))
 
 
 def is_arithmetic(row: ScalarOp) -> bool:
-    """Whether the algebra knows the operation: under a name of SymPy's, or by arithmetic alone.
+    """Whether SymPy has the operation, or it is composed of arithmetic operations that SymPy has.
 
     >>> is_arithmetic(OPERATIONS["rsqrt"]), is_arithmetic(OPERATIONS["guard"])
     (True, False)
@@ -34,7 +34,7 @@ def is_arithmetic(row: ScalarOp) -> bool:
 
 
 def operation_of(kind: type) -> ScalarOp | None:
-    """The operation that a class of SymPy's stands for.
+    """The operation that a SymPy class represents; None if there is none.
 
     >>> operation_of(sp.tanh).name, operation_of(sp.gamma)
     ('tanh', None)
@@ -43,7 +43,7 @@ def operation_of(kind: type) -> ScalarOp | None:
 
 
 def start_of(row: ScalarOp) -> Expr | None:
-    """Where the domain begins; None if every real number is in it.
+    """The start of the operation's domain; None if it contains every real number.
 
     >>> start_of(operation_of(sp.log)), start_of(operation_of(sp.tanh))
     (0, None)
@@ -52,7 +52,7 @@ def start_of(row: ScalarOp) -> Expr | None:
 
 
 def pole(row: ScalarOp) -> Expr | None:
-    """Where the function is infinite: at the start of its domain, unless its least value there is finite; or None.
+    """The point at which the function is infinite: the start of its domain, unless its least value is finite; or None.
 
     >>> pole(operation_of(sp.log)), pole(operation_of(sp.tanh))
     (0, None)

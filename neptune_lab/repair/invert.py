@@ -1,6 +1,6 @@
-"""Invert t = g0(r, C) in C, one operation at a time (the inverse of Eq. 5; for vectors r, of Eq. 8).
+"""Inverts t = g0(r, C) in C, one operation at a time (the inverse of Eq. 5; for vectors r, of Eq. 8).
 
-Taking operations off the outside is fast and says which real branch it is on, which a general equation solver does not.
+Undoing operations from the outside is fast and tells the real branches apart; a general equation solver does neither.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _LOSES: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """C in terms of t and r; more than one branch where g0 takes a value twice.
+    """C in terms of t and r; several branches if g0 takes a value more than once.
 
     Attributes:
-        g0: what was inverted.
+        g0: the inverted expression.
         variable: C.
-        t: the value.
-        branches: the possible C.
+        t: the symbol of its value.
+        branches: the solutions for C.
         lines: the equation after each operation that was undone (first branch).
     """
 
@@ -67,7 +67,10 @@ class Inverse:
 
 
 def invert(g0: Expr, variable: Symbol, t: Expr) -> Inverse:
-    """Solve t = g0 for `variable`.
+    """Solves t = g0 for `variable`.
+
+    Raises:
+        RepairError: step "invert": an operation of g0 has no known inverse.
 
     >>> r, C, t, eps = sp.symbols("r C t eps", real=True)
     >>> invert(sp.exp(C - r), C, t).branches
@@ -104,7 +107,7 @@ def _refuse(g0: Expr, variable: Symbol, why: str) -> NoReturn:
 
 
 def _undo(expr: Expr, values: list[Expr], variable: Symbol, g0: Expr) -> tuple[Expr, list[Expr], str]:
-    """One operation less: expr = value becomes inner = undone value."""
+    """Undoes the outermost operation: expr = value becomes inner = new value; the text names the operation."""
     holders = [cast(Expr, arg) for arg in expr.args if variable in arg.free_symbols]
     if len(holders) > 1:
         return _solve_ratio(expr, values, variable, g0)

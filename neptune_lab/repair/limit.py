@@ -1,9 +1,8 @@
 """A time limit for the algebra, since some terms take too long: (c + r)**100 has 101 terms to separate.
 
 A second thread watches the one that solves, and ends it by an exception that Python raises there between two bytecodes
-(`PyThreadState_SetAsyncExc`). So SymPy's long calls end too, in any thread, without slowing it down. An interrupted
-expression belongs to this question only: its symbols are new, no other question uses them, and an interrupted answer
-is not kept.
+(`PyThreadState_SetAsyncExc`). So SymPy's long calls end too, in any thread, without slowing it down. The expressions of
+a problem have symbols of their own, so an interruption affects no other problem, and its result is not cached.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ SECONDS = 10.0
 
 # Characters of a term.
 _SHOWN = 200
-# Between two looks at the clock, and before the exception is sent again where it was swallowed.
+# Between two reads of the clock, and before the exception is sent again if it was swallowed.
 _LOOK_SECONDS = 0.25
-# Until the next look at a thread that is in a callback of Python's.
+# Until the next check of a thread that is in one of Python's callbacks.
 _CALLBACK_SECONDS = 0.005
-# What runs in these files may be a callback of a weak reference, or an import.
+# Code in these files may be a callback of a weak reference, or an import.
 _CALLBACK_FILES = (
     weakref.WeakValueDictionary.__init__.__code__.co_filename,
     weakref.WeakSet.__init__.__code__.co_filename,
@@ -44,11 +43,11 @@ _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def time_limit(seconds: float, stop: threading.Event | None = None) -> Iterator[None]:
-    """Sets the processor time for each repair that is solved in the `with` block, instead of 10 s.
+    """Limits the processor time of each repair that is solved in the `with` block; without it, the limit is 10 s.
 
     Args:
-        seconds: of processor time, so that a busy machine refuses nothing that an idle one solves; math.inf: no limit.
-        stop: ends a question at once when it is set, from any thread.
+        seconds: of processor time, so that the load of the machine has no effect; math.inf: no limit.
+        stop: when it is set, from any thread, the derivation ends at once.
 
     Returns:
         A context manager.
@@ -77,14 +76,18 @@ def time_limit(seconds: float, stop: threading.Event | None = None) -> Iterator[
 
 
 def limited(call: Callable[[], T], expression: object, clock: Callable[[], float] | None = None) -> T:
-    """What `call` returns or raises, within the time limit.
+    """Calls `call` within the time limit.
 
     Args:
-        expression: what it is about, such as g, for the error.
-        clock: seconds that count; None: the processor time of the calling thread.
+        call: the derivation.
+        expression: the term, for the error.
+        clock: returns seconds; None: the processor time of the calling thread.
+
+    Returns:
+        The result of `call`.
 
     Raises:
-        RepairError: step "time", where it took longer, or was stopped.
+        RepairError: step "time": the call took longer, or was stopped.
     """
     watch = _Watch(_seconds.get(), _stop.get(), clock or thread_clock())
     if watch.over:
@@ -106,13 +109,13 @@ def limited(call: Callable[[], T], expression: object, clock: Callable[[], float
 
 
 def shown(g: object) -> str:
-    """A term as an error has it: its beginning."""
+    """A term as text for an error, shortened to its beginning."""
     text = str(g)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def thread_clock() -> Callable[[], float]:
-    """The processor time of the calling thread, to be read from any; the time itself where a system has none."""
+    """A clock of the calling thread's processor time that any thread can read; wall time if the system has none."""
     try:
         name = time.pthread_getcpuclockid(threading.get_ident())
         time.clock_gettime(name)
@@ -125,7 +128,7 @@ class _Watch:
     """Watches one call of one thread."""
 
     def __init__(self, seconds: float, stop: threading.Event | None, clock: Callable[[], float]) -> None:
-        # A class of its own, so that a limit around another one ends its own call. No `except Exception` takes it.
+        # A new class for each watch, so that nested limits end their own calls. `except Exception` does not catch it.
         self.expired: type[BaseException] = type("Expired", (BaseException,), {})
         self.done = False
         self._seconds, self._stop, self._clock = seconds, stop, clock
@@ -134,7 +137,7 @@ class _Watch:
 
     @property
     def over(self) -> bool:
-        """The time is over, or the call was stopped."""
+        """Whether the time is over, or the call was stopped."""
         return self._seconds <= 0 or self._stopped or self._clock() - self._began >= self._seconds
 
     @property
@@ -145,11 +148,12 @@ class _Watch:
         threading.Thread(target=self._run, name="neptune_lab time limit", daemon=True).start()
 
     def receive(self) -> None:
-        """In the thread that is watched, when nothing more is sent: takes what was sent and has not come.
+        """Called in the watched thread when no exception will be sent any more: catches one that was sent but not
+        raised.
 
-        Python raises it at the next call or turn of a loop. To take it back by PyThreadState_SetAsyncExc(thread, NULL)
-        would not do: Python 3.11 and 3.12 then go on looking for it for ever, and in 3.11 a profiler or debugger that
-        is started later never gets past that.
+        Python raises it at the next call or iteration of a loop. PyThreadState_SetAsyncExc(thread, NULL) cannot take it
+        back: Python 3.11 and 3.12 then check for it for ever, and in 3.11 a profiler or debugger that is started later
+        hangs.
         """
         try:
             self._ended.set()
@@ -181,7 +185,7 @@ class _Watch:
             if not _may_be_ended(self._thread):
                 pause = _CALLBACK_SECONDS
                 continue
-            # Python changes threads at the end of a call or a turn of a loop, so not between these two.
+            # Python switches threads at the end of a call or an iteration, so not between these two statements.
             if not self.done:
                 send(thread, expired)
 
@@ -191,10 +195,10 @@ class _Watch:
 
 
 def _may_be_ended(thread: int) -> bool:
-    """Whether an exception in a thread reaches the call that is limited, and leaves nothing of Python's half done.
+    """Whether an exception raised in a thread now reaches the limited call, without leaving Python in a broken state.
 
-    Python prints an exception in a finalizer or in a callback of the garbage collector or of a weak reference, and
-    drops it. An import that is interrupted leaves parts of modules. All of these end soon.
+    Python prints and drops an exception in a finalizer or in a callback of the garbage collector or of a weak
+    reference. An interrupted import leaves incomplete modules. All of these end soon.
     """
     collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     frame = sys._current_frames().get(thread)

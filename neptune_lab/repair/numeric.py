@@ -1,6 +1,6 @@
-"""Compute expressions in float64 at seeded random points, with IEEE infinities and NaNs as on a GPU.
+"""Evaluates expressions in float64 at seeded random points, with IEEE infinities and NaNs as on a GPU.
 
-This is the side of the package that does not trust SymPy's simplifier.
+The numerical checks of this package use it, and not SymPy's simplifier.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SEED = 20240607
 
 @lru_cache(maxsize=1024)
 def _lambdified(exprs: tuple[Expr, ...], args: tuple[Symbol, ...]) -> Callable[..., Any]:
-    # SciPy is not a dependency: what NumPy lacks is computed by the table.
+    # SciPy is not a dependency: functions that NumPy lacks come from the table of scalar operations.
     own = {row.sympy: NUMPY[row.name] for row in rows("loop") if row.numpy.startswith("math.")}
     modules = [own, "numpy"]
     return cast("Callable[..., Any]", sp.lambdify(args, exprs, modules=modules, docstring_limit=0))
 
 
 def compute(expr: Expr, at: Mapping[Symbol, Any]) -> Array:
-    """Value of `expr` at the given points, broadcast to their shape.
+    """The value of `expr` at points, float64 in their broadcast shape.
 
     >>> from sympy.abc import x, y
     >>> compute(x / y, {x: 1.0, y: [0.0, 4.0]}).tolist()
@@ -41,13 +41,13 @@ def compute(expr: Expr, at: Mapping[Symbol, Any]) -> Array:
 def compute_all(exprs: Sequence[Expr], at: Mapping[Symbol, Any]) -> list[Array]:
     """Values of several expressions, compiled together."""
     args = tuple(sorted(at, key=sp.default_sort_key))
-    values = [np.asarray(at[arg], dtype=np.float64) for arg in args]
-    shape = np.broadcast_shapes(*(value.shape for value in values))
-    # At least one dimension: NumPy scalars would not divide by 0 as arrays do.
-    arrays = [np.atleast_1d(np.broadcast_to(value, shape)).copy() for value in values]
+    inputs = [np.asarray(at[arg], dtype=np.float64) for arg in args]
+    shape = np.broadcast_shapes(*(value.shape for value in inputs))
+    # At least one dimension: unlike arrays, NumPy scalars do not divide by 0.
+    arrays = [np.atleast_1d(np.broadcast_to(value, shape)).copy() for value in inputs]
     with np.errstate(all="ignore"):
-        found = [np.asarray(value) for value in _lambdified(tuple(exprs), args)(*arrays)]
-    real = [np.where(np.imag(out) == 0, np.real(out), np.nan) if np.iscomplexobj(out) else out for out in found]
+        values = [np.asarray(value) for value in _lambdified(tuple(exprs), args)(*arrays)]
+    real = [np.where(np.imag(out) == 0, np.real(out), np.nan) if np.iscomplexobj(out) else out for out in values]
     full = arrays[0].shape if arrays else ()
     return [np.broadcast_to(out.astype(np.float64), full).reshape(shape) for out in real]
 
@@ -58,7 +58,7 @@ def generator() -> np.random.Generator:
 
 
 def sample(symbol: Symbol, shape: Sequence[int], rng: np.random.Generator) -> Array:
-    """Random values of a symbol that keep to its assumptions and away from 0.
+    """Random values of a symbol that satisfy its assumptions and are away from 0.
 
     >>> r = Symbol("r", negative=True)
     >>> bool((sample(r, (3,), generator()) < 0).all())
@@ -74,6 +74,6 @@ def sample(symbol: Symbol, shape: Sequence[int], rng: np.random.Generator) -> Ar
 
 
 def close(found: Array, expected: Array, scale: Array) -> npt.NDArray[np.bool_]:
-    """Whether two values agree to float64 rounding, relative to the largest number that went into them."""
+    """Whether two values agree to float64 rounding, relative to `scale`, the largest number they were computed from."""
     with np.errstate(all="ignore"):
         return np.abs(found - expected) <= 1e-7 * np.maximum(scale, np.maximum(np.abs(found), np.abs(expected)))

@@ -1,4 +1,4 @@
-"""Why a repair's factor is at most 1: how each producer moves, and how the factor moves with it."""
+"""Proves that a repair's factor is at most 1, from the direction in which each producer changes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from neptune_lab.repair.term import RepairTerm
 def at_most_one(term: RepairTerm, ways: Mapping[str, int]) -> str | None:
     """A proof that the factor a(r, r') of h = a*t never exceeds 1 while a loop runs.
 
-    a(r, r) = 1, as h(t, r, r) = t; so it is enough that a does not grow as r' moves away from r.
+    a(r, r) = 1, because h(t, r, r) = t; so it is enough that a does not increase as r' moves away from r.
 
     Args:
-        ways: producer -> 1 if it only rises as a loop runs (a maximum, a sum of what is not negative), -1 if it only
-            falls (a minimum); others are left out.
         term: the repair term.
+        ways: producer -> 1 if it only increases as a loop runs (a maximum, a sum of nonnegative terms), -1 if it only
+            decreases (a minimum); others are left out.
 
     Returns:
         The reason, as a sentence; None if it is not proved.
@@ -33,7 +33,7 @@ def at_most_one(term: RepairTerm, ways: Mapping[str, int]) -> str | None:
     """
     if term.factor is None or set(ways) != set(term.producers):
         return None
-    # A guard keeps the points at which a sign is lost.
+    # A guard covers 0, so nonnegative values are positive here.
     kept = {
         symbol: Dummy(symbol.name, positive=True)
         for symbol in (*term.previous.values(), *term.current.values())

@@ -1,4 +1,4 @@
-"""The reducers f of Eq. 6: their identity, how they combine, and what Eq. 4 asks of h for each."""
+"""The reducers f of Eq. 6: their identity, how they combine, and what Eq. 4 requires of h for each."""
 
 from __future__ import annotations
 

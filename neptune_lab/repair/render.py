@@ -1,8 +1,8 @@
-"""Print the algebra as text, LaTeX and presentation MathML.
+"""Prints expressions and derivations as text, LaTeX and presentation MathML.
 
-The symbols inside are `Dummy` objects, unique whatever they are called; these printers show them by name, and a
-producer's current value as r' (r is its previous value).  Names are made printable in `read.py`, so nothing that a
-user calls a symbol can break the markup.
+The internal symbols are `Dummy` objects, which are unique even if they have the same name; these printers show their
+names, and a producer's current value as r' (r is its previous value).  `read.py` makes names printable, so that no name
+of a user's symbol can break the markup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sympy.printing.str import StrPrinter
 
 
 class _Text(StrPrinter):
-    """`str`, but reading from the left: t first, then what is added before what is subtracted."""
+    """`str` with another order: t first, and terms that are added before those that are subtracted."""
 
     def __init__(self) -> None:
         super().__init__({"order": "none"})
@@ -61,19 +61,19 @@ class _Text(StrPrinter):
 
 
 def _is_value(expr: Any) -> bool:
-    """Whether this is a value of the consuming reduction, by the names that such symbols are given."""
+    """Whether this is a value of the consuming reduction, by its name."""
     return expr.is_Symbol and expr.name.split("_")[0] in ("t", "x", "y")
 
 
 def _with_decimal(product: Any) -> Any:
-    """A product whose unwieldy fraction is a decimal, as a symbol that is printed as it stands."""
+    """A product with a long fraction replaced by a symbol that is printed as a decimal."""
     number, rest = product.as_coeff_Mul()
     short = _decimal(abs(number)) if number.is_Rational else None
     return product if short is None else Mul(-1 if number < 0 else 1, Symbol(short), rest)
 
 
 def _decimal(number: Any) -> str | None:
-    """A decimal that reads back as the same number, where the fraction is unwieldy (a scale such as 0.0883...)."""
+    """A decimal that is exactly the same number, if its fraction is long (a scale such as 0.0883...); else None."""
     short = repr(float(number))
     return short if number.q > 1000 and "e" not in short and Rational(short) == number else None
 
@@ -190,7 +190,7 @@ def _as_number(entity: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a derivation: a few words, and the equation or expression that they are about (or None)."""
+    """One line of a derivation: a few words, and the equation or expression that they describe, if any."""
 
     note: str
     expr: Basic | None = None
@@ -202,7 +202,7 @@ class Line:
         return f"{self.note}: {text(self.expr)}" if self.note else text(self.expr)
 
     def replace(self, mapping: Mapping[Symbol, Symbol]) -> Line:
-        """The same line over other symbols; an equation stays one, even where SymPy could decide it."""
+        """The same line over other symbols; an equation is not evaluated to true or false."""
         if isinstance(self.expr, Eq):
             sides = (side.xreplace(dict(mapping)) for side in self.expr.args)
             return Line(self.note, Eq(*sides, evaluate=False))
@@ -210,7 +210,7 @@ class Line:
 
 
 def equation(left: object, right: object) -> Basic:
-    """left = right, kept as written."""
+    """left = right, not evaluated."""
     return cast(Basic, Eq(left, right, evaluate=False))
 
 
@@ -221,7 +221,7 @@ class Step:
     Attributes:
         title: name of the step, such as "Invert g0 in C".
         lines: what was done, line by line.
-        ok: whether the step is proven (a guard step that has something to say is still ok).
+        ok: whether the step succeeded.
     """
 
     title: str
@@ -254,7 +254,7 @@ class Step:
 
     @property
     def mathml(self) -> str:
-        """One `<math>` element with a row a line; the title is left to the caller's heading."""
+        """One `<math>` element with one row per line; it does not contain the title."""
         rows = []
         for line in self.lines:
             body = "" if line.expr is None else mathml(line.expr)
@@ -266,13 +266,13 @@ class Step:
 
 
 class Derived:
-    """What is shown as a derivation: a subclass has `steps`."""
+    """Base of classes that can be shown as a derivation: a subclass has `steps`."""
 
     __slots__ = ()
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The derivation, a step each, ready to show."""
+        """The steps of the derivation, ready to show."""
         raise NotImplementedError
 
     def to_text(self) -> str:

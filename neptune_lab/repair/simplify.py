@@ -1,7 +1,7 @@
-"""Decide whether an expression is 0, and pick its shortest equal form.
+"""Decides whether an expression is 0, and finds its shortest equal form.
 
-`sympy.simplify` is slow, so the cheap rewrites come first, and what is not about 0 at random points is never sent to
-it.
+`sympy.simplify` is slow, so cheaper rewrites are tried first, and an expression that is not about 0 at random points is
+not simplified at all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REWRITES: tuple[Callable[[Expr], Expr], ...] = (
 
 
 def is_zero(expr: Expr) -> bool:
-    """Whether `expr` is proven to be 0 for all values of its symbols that their assumptions allow.
+    """Whether `expr` is proved to be 0 for all values of its symbols that their assumptions allow.
 
     >>> x = Symbol("x", real=True)
     >>> is_zero((x + 1)**2 - x**2 - 2*x - 1), is_zero(sp.sqrt(x**2) - x)
@@ -58,7 +58,7 @@ def is_zero(expr: Expr) -> bool:
 
 
 def seems_zero(expr: Expr) -> bool | None:
-    """Whether `expr` is about 0 at random points; None where it is finite at too few of them to tell.
+    """Whether `expr` is about 0 at random points; None if it is finite at too few of them.
 
     >>> x = Symbol("x")
     >>> seems_zero(x + 1), seems_zero(sp.sin(x)**2 + sp.cos(x)**2 - 1), seems_zero(sp.log(-x**2))

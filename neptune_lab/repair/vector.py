@@ -101,7 +101,7 @@ def _solve(question: RepairProblem) -> VectorRepair:
     taken_step = {step: cast(Expr, reference.xreplace({r: r_now}) - reference)}
     matrix = ImmutableMatrix(by_step.applyfunc(lambda entry: nicest(sp.factor_terms(entry.xreplace(taken_step)))))
     proofs = _prove(family, components, matrix, r, r_now)
-    # Back to the question's own symbols, and to the calls that were not looked into.
+    # Back to the problem's own symbols and opaque calls.
     wide = domain.wide
     model = VectorModel(
         components=tuple(cast(Expr, g.xreplace(wide)) for g in components),
