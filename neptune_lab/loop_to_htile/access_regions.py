@@ -18,7 +18,7 @@ from neptune_lab.scalar_ops import OPERATIONS
 
 
 def is_index_operation(name: str) -> bool:
-    """Whether `Arith` has the operation: two whole numbers, and a third as the result."""
+    """Whether `Arith` has the operation: two integer operands and an integer result."""
     row = OPERATIONS[name]
     return row.arity == 2 and row.kind in ("number", "integer")
 
@@ -27,7 +27,10 @@ def is_index_operation(name: str) -> bool:
 class TileableNest:
     """A tileable nest: the inner loops of one store, and the extents of all loops around it (inner ones too).
 
-    `block` names the block, for errors.
+    Args:
+        block: name of the block, for errors.
+        inner: extents of the loops inside the tile, by name.
+        extents: extents of all loops around the store, by name.
     """
 
     block: str
@@ -36,7 +39,11 @@ class TileableNest:
 
 
 def index_expr(expr: Expr) -> IndexExpr:
-    """A loop-IR index without inner loops as an HTile index expression."""
+    """A loop-IR index without inner loops as an HTile index expression.
+
+    Raises:
+        TileError: the index is not integer arithmetic of loops.
+    """
     match expr:
         case Const(value):
             return Int(int(value))
@@ -51,7 +58,7 @@ def index_expr(expr: Expr) -> IndexExpr:
 
 
 def split_inner(expr: Expr, nest: TileableNest) -> tuple[Expr, tuple[str, ...]] | None:
-    """(rest over outer loops, inner loops with coefficient 1); None where an inner loop occurs in another way."""
+    """(rest over outer loops, inner loops with coefficient 1); None if an inner loop occurs in another form."""
     match expr:
         case Var(name) if name in nest.inner:
             return Const(0), (name,)
@@ -67,10 +74,15 @@ def split_inner(expr: Expr, nest: TileableNest) -> tuple[Expr, tuple[str, ...]] 
 
 
 def access_region(indices: tuple[Expr, ...], text: str, nest: TileableNest) -> tuple[IndexExpr | Slice, ...]:
-    """Each index as a slice over its inner loop, or as a scalar.
+    """Converts each index to a slice over its inner loop, or to a scalar.
+
+    Args:
+        indices: of the access, over loops.
+        text: the access as text, for errors.
+        nest: the tileable nest around it.
 
     Raises:
-        TileError: an inner loop is used twice in the access, two in one index, or not linearly with step 1.
+        TileError: an inner loop is in two indices, an index has two of them, or one does not have step 1.
     """
     result: list[IndexExpr | Slice] = []
     seen: set[str] = set()

@@ -8,11 +8,16 @@ from neptune_lab.htile.nodes import Access, IndexExpr, Iota, NewAxis, Permute, S
 def reconcile_dimension_order(tensor: str, region: tuple[IndexExpr | Slice, ...], axes: tuple[str, ...]) -> TileExpr:
     """The tile access with its dimensions in the order of `axes`.
 
-    Squeezed already: indices without an inner loop are scalars in `region`.  What is left is sorted into the order
-    of `axes`, and a missing axis becomes a `NewAxis`:
+    Indices without an inner loop are scalars in `region`, so they are squeezed already.  The other dimensions are
+    permuted into the order of `axes`, and a missing axis becomes a `NewAxis`:
 
-        x[i0, 0:N] under (i1, j1) with 0:N walked by i1   =>  x[i0, 0:N, NewAxis]
-        y[bj:ej, bi:ei] walked by (j1, i1)                =>  permute(y[bj:ej, bi:ei], (1, 0))
+        x[i0, 0:N] under (i1, j1), with 0:N over i1   =>  x[i0, 0:N, NewAxis]
+        y[bj:ej, bi:ei] over (j1, i1)                 =>  permute(y[bj:ej, bi:ei], (1, 0))
+
+    Args:
+        tensor: its name.
+        region: one index or slice per dimension.
+        axes: the inner loops, in the order of the result's dimensions.
     """
     order = [s.axis for s in region if isinstance(s, Slice)]
     wanted = [a for a in axes if a in order]

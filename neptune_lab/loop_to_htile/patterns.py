@@ -1,4 +1,4 @@
-"""Matching a tile store to what HTile can compute: elementwise, reduce, dot (paper, Algorithm 3, line 8)."""
+"""Matches a tile store to the operations of HTile: elementwise, reduce, dot (paper, Algorithm 3, line 8)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from neptune_lab.scalar_ops import OPERATIONS
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Scalar expressions (over loop variables) to tile expressions over `nest`."""
+    """Converts scalar expressions over loops to tile expressions over `nest`."""
 
     program: Program
     nest: TileableNest
@@ -81,7 +81,7 @@ class Converter:
                 )
             case Cast(dtype, arg):
                 return TileCast(self.tile(arg, axes), dtype)
-            case Op("guard", (value, point, stand_in)):
+            case Op("guard", (value, point, replacement)):
                 x, dtype = self.tile(value, axes), dtype_of(value, self.program)
                 if not dtype.startswith(("float", "bfloat")):
                     raise TileError(
@@ -91,7 +91,7 @@ class Converter:
                         help="leave the stages apart: whole numbers are repaired over the reals only",
                     )
                 hit = Elementwise("eq", (x, self.tile(point, axes)), "bool")
-                return Elementwise("where", (hit, self.tile(stand_in, axes), x), dtype)
+                return Elementwise("where", (hit, self.tile(replacement, axes), x), dtype)
         if self._is_index(expr):
             return self._index(expr, axes)
         assert isinstance(expr, Op), expr
@@ -132,12 +132,18 @@ def match_compute_pattern(
     reduced: tuple[str, ...],
     outer_fold: bool,
 ) -> TileExpr:
-    """The right-hand side of the tile store of `block`.
+    """The value of the tile store of `block`.
 
     Args:
+        program: with the dtypes of the tensors.
+        block: one block of the program.
+        nest: its tileable nest.
         spatial: inner loops in the order of the target's dimensions.
         reduced: inner loops that the block folds over.
-        outer_fold: the block also folds over loops outside the tile (it carries a value).
+        outer_fold: the block also folds over loops outside the tile, so it carries a value.
+
+    Raises:
+        TileError: the block has no such form.
     """
     convert = Converter(program, nest)
     env = {it.name: it.binding for it in block.iters}
@@ -172,7 +178,7 @@ def match_compute_pattern(
 
 
 def _masks(block: Block, nest: TileableNest, reduced: tuple[str, ...]) -> tuple[Expr, ...]:
-    """Bounds that do not hold everywhere, on folded loops or whole tiles: elements past them must not be folded in."""
+    """Bounds on folded loops or whole tiles that do not always hold: elements past them must not be folded."""
     return tuple(
         p
         for p in block.predicates
@@ -184,8 +190,8 @@ def always(predicate: Expr, nest: TileableNest) -> bool:
     """Whether a bound holds for all values of the loops."""
     match predicate:
         case Op("lt", (a, Const(limit))):
-            found = bounds(a, nest.extents)
-            return found is not None and found[1] < limit
+            values = bounds(a, nest.extents)
+            return values is not None and values[1] < limit
     return False
 
 
@@ -198,9 +204,9 @@ def fold(
     reduced: tuple[str, ...],
     dtype: str,
 ) -> TileExpr:
-    """`term` folded over `reduced`: a dot where it is one, a reduce otherwise, the term where nothing is folded.
+    """`term` folded over `reduced`: a dot if it matches, else a reduce; the term itself if nothing is folded.
 
-    A tile of one element is masked too: past the end it holds the identity, whether or not a loop folds along it.
+    A tile of one element is masked too: past the end it is the identity, even if no loop folds along it.
     """
     dot = match_dot(convert, term, masks, spatial, reduced) if reducer == "sum" else None
     if dot is not None:
@@ -210,7 +216,7 @@ def fold(
     start = identity(reducer, dtype)
     for mask in masks:
         tile = Elementwise("where", (convert.tile(mask, axes), tile, Literal(start.value, dtype)), dtype)
-    # Among truth values, max is `or` and min is `and`: HTile needs no reducers of their own.
+    # On truth values, max is `or` and min is `and`, so HTile needs no reducers for these.
     reducer = {"any": "max", "all": "min"}.get(reducer, reducer)
     for dim in range(len(axes) - 1, -1, -1):
         if axes[dim] in reduced:
@@ -219,8 +225,8 @@ def fold(
 
 
 def _order_of_reads(term: Expr, spatial: tuple[str, ...], reduced: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes that a folded term is computed over: in the order of its largest read, so that this tile is loaded as it
-    is stored in memory; dimensions that are not folded keep the order of the target."""
+    """The axes over which a folded term is computed: in the order of its largest read, so that this tile is loaded in
+    the order of memory; dimensions that are not folded keep the order of the target."""
     axes = (*spatial, *reduced)
     orders = [
         tuple(dict.fromkeys(v for index in read.indices for v in axes if v in variables(index)))
@@ -236,7 +242,8 @@ def _order_of_reads(term: Expr, spatial: tuple[str, ...], reduced: tuple[str, ..
 def match_dot(
     convert: Converter, term: Expr, masks: tuple[Expr, ...], spatial: tuple[str, ...], reduced: tuple[str, ...]
 ) -> TileExpr | None:
-    """A product of one factor over (m, k) and one over (k, n), folded over k; None where it is not that."""
+    """A sum over k of a product of one factor over (m, k) and one over (k, n), as a dot; None if it has another
+    form."""
     if len(spatial) != 2 or len(reduced) != 1:
         return None
     match term:
@@ -260,7 +267,7 @@ def match_dot(
 
 
 def _operand(convert: Converter, expr: Expr, axes: tuple[str, str], masks: tuple[Expr, ...]) -> TileExpr:
-    """A dot's operand; positions past the fold's end count as 0, which a global read gives past its tensor's end."""
+    """A dot's operand, masked with 0 past the end of the fold, unless it is a global read that is 0 there anyway."""
     tile = convert.tile(expr, axes)
     dtype = dtype_of(expr, convert.program)
     read = expr.arg if isinstance(expr, Cast) else expr
@@ -278,11 +285,11 @@ def _is_read(tile: TileExpr) -> bool:
 
 
 def _ends_with(convert: Converter, read: Load, mask: Expr) -> bool:
-    """Whether `read` is past the end of a global tensor, where it gives 0, for every position that `mask` excludes.
+    """Whether, at every position that `mask` excludes, `read` is past the end of a global tensor, where it is 0.
 
     Formal statement: the mask is i < n, an axis of the tensor is read at i, and has at most n elements; or the mask is
-    t < n for tiles t of c elements, the axis is read at c * t + (0 .. c - 1), and has at most c * n elements.  What
-    is between the end of a fold over a prefix and the end of its tensor may be NaN, and 0 * NaN is NaN.
+    t < n for tiles t of c elements, the axis is read at c * t + (0 .. c - 1), and has at most c * n elements.  If a
+    fold covers only a prefix of a longer tensor, the elements after the prefix may be NaN, and 0 * NaN is NaN.
     """
     buffer, nest = convert.program.buffer(read.buffer), convert.nest
     match mask:
@@ -304,5 +311,5 @@ def _ends_with(convert: Converter, read: Load, mask: Expr) -> bool:
 
 
 def _variables(expr: Expr, nest: TileableNest) -> set[str]:
-    """Loops that the value depends on: `(h0 * 8 + h1) // 8` is h0."""
+    """Loops that the value depends on after simplification: `(h0 * 8 + h1) // 8` depends on h0 only."""
     return variables(transform(expr, lambda e: simplify(e, nest.extents)))

@@ -1,7 +1,7 @@
-"""Iterations that a bound skips as a whole: the tiles on chip that they would store stay as they were.
+"""Iterations that a bound skips entirely: they must not change tiles on chip.
 
-A loop of 3 iterations that is split into 1 x 4 has a fourth one, in which no block runs.  A tile whose region does not
-move with that loop must not be stored then: what a running maximum would be made of is not there.
+If a loop of 3 iterations is split into 1 x 4, no block runs in the fourth iteration.  A tile whose region does not
+depend on that loop must not be stored then: a running maximum would be updated with elements that do not exist.
 """
 
 from __future__ import annotations
@@ -19,31 +19,34 @@ def unless_skipped(target: Access, value: TileExpr, runs: TileExpr, dtype: str) 
 
 
 def with_first_values(
-    body: tuple[Stmt, ...], dtypes: Mapping[str, str], held: frozenset[str] = frozenset()
+    body: tuple[Stmt, ...], dtypes: Mapping[str, str], stored: frozenset[str] = frozenset()
 ) -> tuple[Stmt, ...]:
     """The statements, with a store of 0 before each loop whose first iteration might skip a tile's first store.
 
-    A loop skips its last iterations, so the value is not used; but a tile that a loop carries must have one before.
+    Only the last iterations are skipped, so the 0 is never used; but a tile that a loop updates needs a value before
+    the loop.
 
     Args:
-        dtypes: of each tensor. held: tensors that are stored before.
+        body: statements of a kernel, in order.
+        dtypes: of the tensors, by name.
+        stored: tensors that were stored before.
     """
     result: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, For):
-            seen = set(held)
+            seen = set(stored)
             for store in stores(stmt.body):
                 tensor = store.target.tensor
                 moves = stmt.var in names_of_access(store.target)
                 if tensor not in seen and _may_be_skipped(store) and not moves:
                     first = Literal(0.0 if "float" in dtypes[tensor] else 0, dtypes[tensor])
                     result.append(Store(f"tile:{tensor}/first", store.target, first, store.origin))
-                    held |= {tensor}
+                    stored |= {tensor}
                 seen.add(tensor)
-            result.append(replace(stmt, body=with_first_values(stmt.body, dtypes, held)))
+            result.append(replace(stmt, body=with_first_values(stmt.body, dtypes, stored)))
         else:
             result.append(stmt)
-        held |= {store.target.tensor for store in stores((stmt,))}
+        stored |= {store.target.tensor for store in stores((stmt,))}
     return tuple(result)
 
 

@@ -1,7 +1,7 @@
-"""Scheduled loop programs to HTile (paper, Algorithm 3).
+"""Translates scheduled loop programs to HTile (paper, Algorithm 3).
 
-Each nest at the top of the program is a kernel: its loops bound to block indices are the grid, loops that hold several
-blocks stay loops, and every block with the loops that only it is in becomes one tile store.
+Each outermost nest of the program becomes a kernel: its loops that are bound to block indices are the grid, loops that
+contain several blocks stay loops, and each block with the loops that contain only this block becomes one tile store.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ from neptune_lab.loop_to_htile.patterns import Converter, always, match_compute_
 from neptune_lab.loop_to_htile.skipped import unless_skipped, with_first_values
 
 GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-SEQUENTIAL = "sequential"  # a note on a loop that is no dimension of a tile
-_HINTS = ("num_warps", "num_stages")  # notes on a loop that are for the launch
+SEQUENTIAL = "sequential"  # annotation of a loop that is not a dimension of a tile
+_HINTS = ("num_warps", "num_stages")  # annotations of a loop that are launch options
 MAX_TILE = 1 << 20  # elements: Triton's own limit on one tensor
 
 
 def translate(program: Program) -> TileProgram:
-    """The whole program in HTile.
+    """Translates a whole program.
+
+    Args:
+        program: scheduled, without tags.
 
     Raises:
-        TileError: an access that is no tile, tags that were not retired, a tile that is too large.
+        TileError: an access is no tile, tags were not retired, or a tile is too large.
         ScheduleError: the program is not legal (`loop_ir.verify`).
     """
     verify(program)
@@ -55,7 +58,7 @@ def _space(program: Program, name: str):
 
 
 def _check_on_chip(program: Program) -> None:
-    """Formal statement: a buffer on chip is touched by one kernel, since its values end with the kernel."""
+    """Formal statement: a buffer on chip is accessed by one kernel, since its values are lost when the kernel ends."""
     touched: dict[str, str] = {}
     for nest in program.body:
         here: dict[str, str] = {}
@@ -97,7 +100,7 @@ def _kernel(program: Program, nest: Stmt, name: str) -> Kernel:
     body: tuple[Stmt, ...] = (nest,)
     extents: dict[str, int] = {}
     if isinstance(nest, Loop):
-        notes.update(nest.annotations)  # where nothing is on the grid, the outermost loop speaks for the kernel
+        notes.update(nest.annotations)  # without a grid, the outermost loop has the launch options
     while len(body) == 1 and isinstance(loop := body[0], Loop) and loop.kind in GRID:
         grid[loop.kind] = (loop.var, loop.extent)
         extents[loop.var] = loop.extent
@@ -123,14 +126,14 @@ def _kernel(program: Program, nest: Stmt, name: str) -> Kernel:
 
 
 def _check_hints(body: tuple[Stmt, ...]) -> None:
-    """Refuses a launch hint inside a kernel, where it would have no effect."""
+    """Refuses a launch option inside a kernel, where it has no effect."""
     for stmt in body:
         if isinstance(stmt, Loop):
-            idle = [key for key, _ in stmt.annotations if key in _HINTS]
-            if idle:
+            hints = [key for key, _ in stmt.annotations if key in _HINTS]
+            if hints:
                 first = blocks_under(stmt)[0].name
                 raise TileError(
-                    f"{' and '.join(idle)} on loop {stmt.var!r} would have no effect: it runs inside the kernel",
+                    f"{' and '.join(hints)} on loop {stmt.var!r} would have no effect: it runs inside the kernel",
                     node=first,
                     help="annotate the outermost loop of the nest, or one that is bound to the grid",
                 )
@@ -163,7 +166,7 @@ def _statement(program: Program, stmt: Stmt, extents: dict[str, int], path: tupl
 
 
 def _without_unit_loops(block: Block, loops: tuple[Loop, ...]) -> Block:
-    """A loop of one iteration is not a dimension of a tile: TVM drops some of them, so all are dropped."""
+    """The block without loops of one iteration, which are not dimensions of a tile; TVM drops only some of them."""
     env = {x.var: Const(0) for x in loops if x.extent == 1}
     return replace(
         block,
@@ -173,8 +176,8 @@ def _without_unit_loops(block: Block, loops: tuple[Loop, ...]) -> Block:
 
 
 def tileable_nest(stmt: Stmt) -> tuple[Block, tuple[Loop, ...]] | None:
-    """The one block of a perfect nest of serial loops, and these loops; None where the nest holds more, or where one of
-    the loops says that it runs in order."""
+    """The only block of a perfect nest of serial loops, and these loops; None if the nest contains more, or if one of
+    the loops is annotated as sequential."""
     loops: list[Loop] = []
     while isinstance(stmt, Loop):
         if len(stmt.body) != 1 or stmt.kind in GRID or (SEQUENTIAL, 1) in stmt.annotations:
@@ -204,10 +207,10 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
             node=block.name,
             help="undo the step that fused a loop of what is kept with one of what is folded",
         )
-    idle = [v for v in inner if v not in spatial and v not in folded]
-    if any(inner[v] > 1 for v in idle):
+    repeating = [v for v in inner if v not in spatial and v not in folded]
+    if any(inner[v] > 1 for v in repeating):
         raise TileError(
-            f"block {block.name!r} runs along {', '.join(idle)}, which its store does not index",
+            f"block {block.name!r} runs along {', '.join(repeating)}, which its store does not index",
             node=block.name,
             help="move it out of that loop",
         )
@@ -225,11 +228,11 @@ def _store(program: Program, block: Block, inner: dict[str, int], outer: dict[st
     check_fits(program, block.name, value, inner)
     target = Access(block.writes, target_region)
     mask = _store_mask(program, block, nest, indices, spatial, tuple(folded))
-    # A fold of what is masked by the identity keeps its value by itself; with a repair it may not.
+    # A fold keeps its value if its terms are masked with the identity; with a repair it may not.
     if program.buffer(block.writes).scope != "global" and (not outer_fold or block.repair is not None):
         moved_by = {v for v in outer if not any(v in variables(i) for i in indices)}
         for predicate in _bounds(program, block, nest, indices, tuple(folded)):
-            if variables(predicate) & moved_by:  # it skips whole iterations, which leave the tile as it was
+            if variables(predicate) & moved_by:  # whole iterations are skipped, and must not change the tile
                 test = Converter(program, nest).tile(predicate, spatial)
                 value = unless_skipped(target, value, test, program.buffer(block.writes).dtype)
     return Store(f"tile:{block.name}", target, value, block.name, mask)
@@ -247,7 +250,7 @@ def _store_mask(
     spatial: tuple[str, ...],
     folded: tuple[str, ...],
 ) -> TileExpr | None:
-    """Bounds of a store to global memory; on chip, lanes past a bound are unspecified and need none."""
+    """The mask of a store to global memory; on chip, lanes past a bound are unspecified and need none."""
     mask: TileExpr | None = None
     if program.buffer(block.writes).scope == "global":
         for predicate in _bounds(program, block, nest, indices, folded):
@@ -259,15 +262,15 @@ def _store_mask(
 def _bounds(
     program: Program, block: Block, nest: TileableNest, indices: tuple[Expr, ...], folded: tuple[str, ...]
 ) -> list[Expr]:
-    """The block's predicates that neither the target's own shape implies nor its fold masks."""
+    """The block's predicates that are neither implied by the target's shape nor masked in its fold."""
     shape = program.buffer(block.writes).shape
     implied = {(simplify(i, nest.extents), size) for i, size in zip(indices, shape, strict=True)}
-    found = []
+    predicates = []
     for predicate in bounds_of_store(block, tuple(nest.extents.items())):
         if always(predicate, nest) or variables(predicate) & set(folded):
             continue
         match predicate:
             case Op("lt", (a, Const(limit))) if (simplify(a, nest.extents), limit) in implied:
                 continue
-        found.append(predicate)
-    return found
+        predicates.append(predicate)
+    return predicates

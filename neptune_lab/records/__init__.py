@@ -1,6 +1,6 @@
-"""What was measured, kept: `best(op)` is the fastest choice known for an operator on a device.
+"""Tuning records: `best(op)` is the fastest known choice for an operator on a device.
 
-The user's own records come first (a file in the cache directory), then those that the package ships.
+The user's own records (a file in the cache directory) take precedence over those that the package ships.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store 
     name = device if isinstance(device, str) else device.name
     workload = workload_key(op)
     own = (store or Store()).look_up(workload=workload, device=name)
-    for found in (own, tuple(r for r in shipped() if r.workload == workload and r.device == name)):
-        timed = [r for r in found if r.us is not None]
+    for records in (own, tuple(r for r in shipped() if r.workload == workload and r.device == name)):
+        timed = [r for r in records if r.us is not None]
         if not isinstance(device, str):
             here = (device.torch, device.triton)
             timed = [r for r in timed if (r.torch, r.triton) == here] or timed
@@ -68,7 +68,7 @@ def best(op: Operator, device: DeviceFacts | str | None = None, *, store: Store 
 def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Store | None = None) -> Record | None:
     """The fastest record as `best`, or if there is none, one of the same operator at sizes near these.
 
-    What was best for a batch of one is a good start for a batch of four. It may fail to compile at these sizes; the
+    The best choice for a batch of one is a good start for a batch of four. It may fail to compile at these sizes; the
     caller must handle that.
 
     Args:
@@ -77,9 +77,9 @@ def nearest(op: Operator, device: DeviceFacts | str | None = None, *, store: Sto
     Returns:
         The record, or None.
     """
-    found = best(op, device, store=store)
-    if found is not None:
-        return found
+    record = best(op, device, store=store)
+    if record is not None:
+        return record
     if device is None:
         device = device_facts()
     name = device if isinstance(device, str) else device.name

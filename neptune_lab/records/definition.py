@@ -1,4 +1,4 @@
-"""An operator's definition as plain JSON: what a reference is computed from, and what a workload is known by.
+"""An operator's definition as plain JSON: a reference is computed from it, and its digest identifies the workload.
 
     {"inputs": [{"name", "shape", "dtype"}], "outputs": [names], "masked": [names],
      "stages": [{"writes", "shape", "dtype", "spatial": [[name, extent]], "reduce": [[name, extent]],
@@ -30,7 +30,7 @@ def definition_of(program: Program) -> Definition:
     """The unscheduled program as JSON data (the form is in the module's docstring).
 
     Raises:
-        MeasureError: the program is a scheduled one (scan buffers, predicates, indices that are no plain variables).
+        MeasureError: the program is scheduled: it has scan buffers, predicates, or indices that are no plain variables.
     """
     buffers = {b.name: b for b in program.buffers}
 
@@ -67,9 +67,9 @@ def definition_of(program: Program) -> Definition:
 
 
 def workload_key(op: Operator) -> str:
-    """What the workload is known by: a digest of the definition, shapes and dtypes included, names of operators not.
+    """The key of a workload: a digest of the definition with its shapes and dtypes, but not the operator's name.
 
-    Two operators of one definition (a preset and the call that it stands for) have one key.
+    Two operators with the same definition (a preset and the equivalent call) have the same key.
     """
     text = json.dumps(definition_of(op.program), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -79,8 +79,8 @@ def _value(block: Block) -> tuple[str, Expr]:
     """The reducer ("" for a map) and the value, or the term that is reduced."""
     if not block.is_reduction:
         return "", block.body.value
-    found = match_reduction(block)
-    return found.reducer, found.term
+    reduction = match_reduction(block)
+    return reduction.reducer, reduction.term
 
 
 def _expression(expr: Expr) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A record of a neighbour: the same operator at other sizes, where there is none at the sizes asked for."""
+"""Finds a record of the same operator at other sizes, for sizes that have no record."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, TypeGuard
 
 from neptune_lab.records.record import Record
 
-# What no choice of tiles depends on.
+# Parameters that do not affect the choice of tiles.
 IGNORED = frozenset({"scale", "eps", "cap"})
 # Another dtype counts as much as two doublings of a size.
 OTHER_DTYPE = 2.0
-# Sizes that differ by more doublings than this, all together, say little about each other.
+# Records at sizes that differ by more doublings than this, in total, are not used.
 FARTHEST = 8.0
 
 
 def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
-    """How many doublings lie between the sizes of two operators; infinite where they differ in more than sizes.
+    """How many doublings are between the sizes of two operators; infinite if they differ in more than sizes.
 
     >>> distance({"batch": 1, "q_len": 2048}, {"batch": 4, "q_len": 1024})
     3.0
@@ -34,7 +34,7 @@ def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
             total += OTHER_DTYPE
         elif _is_size(x) and _is_size(y):
             if 1 in (x, y) and name not in ("batch", "heads", "kv_heads"):
-                return math.inf  # one query is decoding, a matter of its own
+                return math.inf  # one query is decoding, which needs other kernels
             total += abs(math.log2(x / y))
         else:
             return math.inf
@@ -46,13 +46,13 @@ def _is_size(value: Any) -> TypeGuard[int]:
 
 
 def closest(records: Iterable[Record], operator: str, params: Mapping[str, Any]) -> Record | None:
-    """The timed record of an operator at the nearest sizes, the fastest of several there; None where all are far."""
-    found: tuple[float, float] = (FARTHEST, math.inf)
+    """The timed record of an operator at the nearest sizes, the fastest if there are several; None if none is near."""
+    best_rank: tuple[float, float] = (FARTHEST, math.inf)
     best: Record | None = None
     for record in records:
         if record.us is None or record.operator != operator:
             continue
         rank = (distance(record.params, params), record.us)
-        if rank <= found:
-            found, best = rank, record
+        if rank <= best_rank:
+            best_rank, best = rank, record
     return best

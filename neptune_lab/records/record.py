@@ -1,4 +1,4 @@
-"""What is known of one candidate on one device, as frozen data with a JSON form."""
+"""The measurement of one candidate on one device, as frozen data with a JSON form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neptune_lab.strict.files import shown_path
 from neptune_lab.strict.json_text import at_place, check_schema, read_json
 from neptune_lab.strict.typed import Line, Number, Time, Words, fit, unpack
 
-# Raised whenever the meaning of a record changes; records of another schema are not read.
+# Increased whenever the meaning of a record changes; records of another schema are not read.
 SCHEMA = 1
 
 
@@ -26,8 +26,8 @@ class Record:
 
     Args:
         workload: `workload_key` of the operator.
-        operator: its name, for people.
-        params: what the operator was made from, plain JSON, for people.
+        operator: its name, for information.
+        params: the arguments of the operator, plain JSON, for information.
         device: the GPU's name.
         capability: its compute capability, such as "9.0".
         torch, triton: versions that it was measured with.
@@ -37,10 +37,10 @@ class Record:
         us: the median, in microseconds; None for a failure.
         low, high: the tenth and the ninetieth percentile.
         error: the largest relative error (Frobenius norm) over the outputs, against float64.
-        resources: a kernel a row: its name, registers, spills, shared bytes and warps.
-        failure: why there is no time; None where there is one.
+        resources: one row per kernel: its name, registers, spills, bytes of shared memory and warps.
+        failure: why there is no time; None if there is one.
         when: UTC, ISO 8601.
-        command: what was called.
+        command: the call that made the record.
     """
 
     workload: Line
@@ -72,7 +72,7 @@ class Record:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The candidate's options as arguments of `compile`; a list of JSON stands for a tuple."""
+        """The candidate's options as arguments of `compile`; lists in JSON become tuples."""
         return with_tuples(self.candidate["options"])
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +82,11 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
-        """What `to_json` wrote; MeasureError names a field that is missing, not known, or not of its type."""
+        """The record that `to_json` wrote.
+
+        Raises:
+            MeasureError: a field is missing, unknown, or not of its type.
+        """
         if not isinstance(data, dict):
             raise MeasureError(
                 f"a record is {type(data).__name__}, expected an object", help="export the records again"
@@ -99,19 +103,23 @@ class Record:
 
 
 def dump(records: Iterable[Record]) -> str:
-    """The records as a JSON text, one a line, so that two versions of a file compare well."""
+    """The records as JSON text, one per line, so that a diff of two files is readable."""
     lines = ",\n".join(json.dumps(r.to_json(), ensure_ascii=False, allow_nan=False) for r in records)
     return f'{{"schema": {SCHEMA}, "records": [\n{lines}\n]}}\n'
 
 
 def read(path: str | Path) -> tuple[Record, ...]:
-    """The records of a file that `dump` wrote; MeasureError says what is wrong with any other file."""
+    """The records of a file that `dump` wrote.
+
+    Raises:
+        MeasureError: the file cannot be read, or is no such file.
+    """
     name = shown_path(path)
     data = read_json(path, MeasureError)
     help = "export the records again with this version"
     check_schema(data, SCHEMA, name, "tuning records", MeasureError, help=help)
-    found = []
+    records = []
     for n, record in enumerate(fit(data.get("records"), list, f"{name}: records", MeasureError)):
         with at_place(f"{name}: records[{n}]", MeasureError):
-            found.append(Record.from_json(record))
-    return tuple(found)
+            records.append(Record.from_json(record))
+    return tuple(records)

@@ -1,4 +1,4 @@
-"""The user's own records, in one SQLite file that several processes may use at once."""
+"""The user's own records, in one SQLite file that several processes can use at the same time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from neptune_lab.files import write_text
 from neptune_lab.records.record import SCHEMA, Record, dump, read
 from neptune_lab.runtime import cache_directory
 
-# A measurement is known by these; a newer one of the same key replaces the older.
+# The key of a measurement; a newer one with the same key replaces the older.
 _KEY = ("workload", "device", "capability", "torch", "triton", "source", "cold")
 _COLUMNS = (*_KEY, "us", "record")
 _NAME = f"records_{SCHEMA}"
@@ -29,27 +29,27 @@ create table if not exists {_NAME} (
 )"""
 _PUT = f"insert or replace into {_NAME} ({', '.join(_COLUMNS)}) values ({', '.join('?' * len(_COLUMNS))})"
 
-# Seconds to wait for another process that writes; a look-up before a launch waits less.
+# Seconds to wait for another process that writes; `look_up` waits less, since a launch waits for it.
 PATIENCE = 20.0
 LOOK_UP_PATIENCE = 2.0
-# What `check` writes and removes: the disk has room for a good many records.
+# `check` writes and removes this many bytes, enough for many records.
 _ROOM_BYTES = 1 << 18
-# What SQLite keeps beside a file.
-_BESIDE = ("-wal", "-shm", "-journal")
+# Suffixes of SQLite's auxiliary files.
+_AUXILIARY = ("-wal", "-shm", "-journal")
 
 
 class RecordsWarning(UserWarning):
-    """A file of records, or some of its rows, cannot be read; it says which and how to mend it."""
+    """A file of records, or some of its rows, cannot be read; the message says which and how to repair it."""
 
 
 class Store:
-    """Records on disk.  Each `put` is committed before it returns, so a crash loses nothing that was measured.
+    """Records on disk.  Each `put` is committed before it returns, so a crash loses no measurements.
 
-    Reading changes nothing: neither does it make a file, nor a table in one.
+    Reading creates neither a file nor a table.
 
     Args:
-        path: of the file, made on first use; None: `records.sqlite` in the cache directory.
-        patience: seconds to wait for another process that has locked the file.
+        path: of the file, which the first `put` creates; None: `records.sqlite` in the cache directory.
+        patience: seconds to wait while another process locks the file.
     """
 
     def __init__(self, path: str | Path | None = None, *, patience: float = PATIENCE) -> None:
@@ -57,35 +57,36 @@ class Store:
         self.patience = patience
 
     def put(self, *records: Record, patience: float | None = None) -> None:
-        """Adds records; one of the same workload, device, versions and source is replaced.
+        """Adds records; they replace those of the same workload, device, versions, source and `cold`.
 
         Args:
-            patience: seconds to wait for another process, in place of the store's own.
+            records: to add.
+            patience: seconds to wait for another process; None: the store's own.
 
         Raises:
-            MeasureError: they cannot be stored, none of them; what was stored before is unchanged.
+            MeasureError: they cannot be stored; then none of them is, and the file is unchanged.
         """
         rows = [(*(getattr(r, name) for name in _KEY), r.us, json.dumps(r.to_json(), allow_nan=False)) for r in records]
         with self._writing(self.patience if patience is None else patience) as db:
             db.executemany(_PUT, rows)
 
     def check(self, patience: float | None = None) -> None:
-        """Whether records can be stored: the file is whole, not locked, and the disk has room for some.
+        """Checks that records can be stored: the file is intact and not locked, and the disk has free space.
 
         Args:
             patience: as for `put`.
 
         Raises:
-            MeasureError: they cannot be.
+            MeasureError: they cannot be stored.
         """
         wait = self.patience if patience is None else patience
         with self._writing(wait) as db:
-            (found,) = db.execute("pragma quick_check(1)").fetchone()
-            if found != "ok":
-                raise sqlite3.DatabaseError(found)
+            (verdict,) = db.execute("pragma quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
             db.execute("create table if not exists room (bytes blob)")
             db.execute("insert into room values (zeroblob(?))", (_ROOM_BYTES,))
-        with self._writing(wait) as db:  # only what is committed comes to the disk
+        with self._writing(wait) as db:  # only a commit writes to the disk
             db.execute("drop table if exists room")
 
     def find(
@@ -96,7 +97,7 @@ class Store:
         source: str | None = None,
         cold: bool | None = None,
     ) -> tuple[Record, ...]:
-        """The records with these values, the fastest first, failures last; nothing where there is no file yet.
+        """The records with these values, the fastest first, failures last; none if there is no file yet.
 
         Rows that cannot be read are left out, with a `RecordsWarning`.
 
@@ -109,38 +110,50 @@ class Store:
         Raises:
             MeasureError: the file cannot be read at all.
         """
-        given = {"workload": workload, "device": device, "source": source, "cold": cold}
-        return self._found({n: v for n, v in given.items() if v is not None}, self.patience)
+        wanted = {"workload": workload, "device": device, "source": source, "cold": cold}
+        return self._select(wanted, self.patience)
 
     def look_up(self, *, workload: str | None = None, device: str | None = None) -> tuple[Record, ...]:
-        """As `find`, for callers who can go on without records: a file that cannot be read gives a `RecordsWarning`."""
-        given = {"workload": workload, "device": device}
+        """As `find`, but a file that cannot be read gives a `RecordsWarning` and no records."""
         try:
-            wait = min(self.patience, LOOK_UP_PATIENCE)
-            return self._found({n: v for n, v in given.items() if v is not None}, wait)
+            return self._select({"workload": workload, "device": device}, min(self.patience, LOOK_UP_PATIENCE))
         except MeasureError as error:
             warnings.warn(f"going on without your records: {error}", RecordsWarning, stacklevel=3)
             return ()
 
     def export(self, path: str | Path, records: Iterable[Record] | None = None) -> Path:
-        """Saves all records, or these, to a JSON file; its path.
+        """Saves records to a JSON file.
+
+        Args:
+            path: of the file.
+            records: to save; None: all.
+
+        Returns:
+            The path.
 
         Raises:
-            FileError: the file cannot be written; a file that was there is unchanged.
+            FileError: the file cannot be written; an existing file is unchanged.
         """
         return write_text(path, dump(self.find() if records is None else records))
 
     def load(self, path: str | Path) -> int:
-        """Adds the records of a JSON file that `export` wrote; how many there were."""
-        found = read(path)
-        self.put(*found)
-        return len(found)
-
-    def mend(self) -> tuple[int, Path]:
-        """Replaces a damaged file by a new one with the records that can be read; nothing is deleted.
+        """Adds the records of a JSON file that `export` wrote.
 
         Returns:
-            how many records were kept, and where the damaged file is now.
+            How many records the file has.
+
+        Raises:
+            MeasureError: the file cannot be read, or the records cannot be stored.
+        """
+        records = read(path)
+        self.put(*records)
+        return len(records)
+
+    def mend(self) -> tuple[int, Path]:
+        """Replaces a damaged file by a new one with the records that can be read; the damaged file is kept.
+
+        Returns:
+            How many records were kept, and the new path of the damaged file.
 
         Raises:
             MeasureError: there is no file, another process uses it, or the folder cannot be written.
@@ -149,24 +162,27 @@ class Store:
             raise MeasureError(
                 f"there are no records in {self.path}", help="make some with nl.tune, or `neptune-lab tune`"
             )
-        found = self._salvaged()
+        records = self._salvage()
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
         fresh, aside = (self.path.with_name(f"{self.path.name}.{what}-{stamp}") for what in ("new", "damaged"))
-        Store(fresh).put(*found)
+        Store(fresh).put(*records)
         with self._errors(lambda _: f"move {self.path} to another folder yourself"):
-            for end in _BESIDE:
+            for end in _AUXILIARY:
                 with suppress(FileNotFoundError):
                     self.path.with_name(self.path.name + end).rename(aside.with_name(aside.name + end))
             self.path.rename(aside)
             fresh.rename(self.path)
-        return len(found), aside
+        return len(records), aside
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
-    def _found(self, given: dict[str, Any], patience: float) -> tuple[Record, ...]:
-        where = " and ".join(f"{name} = ?" for name in given) or "true"
-        query, values = f"select {', '.join(_COLUMNS)} from {_NAME} where {where}", tuple(given.values())
-        found: list[Record] = []
+    def _select(self, wanted: Mapping[str, Any], patience: float) -> tuple[Record, ...]:
+        """The records with the values of `wanted` that are not None, sorted; rows that cannot be read give a
+        warning."""
+        stated = {name: value for name, value in wanted.items() if value is not None}
+        where = " and ".join(f"{name} = ?" for name in stated) or "true"
+        query, values = f"select {', '.join(_COLUMNS)} from {_NAME} where {where}", tuple(stated.values())
+        records: list[Record] = []
         wrong: list[str] = []
         with self._errors(self._help):
             if self._there():
@@ -176,15 +192,15 @@ class Store:
                         if record is None:
                             wrong.append(why)
                         else:
-                            found.append(record)
+                            records.append(record)
         if wrong:
             warnings.warn(
-                f"{len(wrong)} of the records in {self.path} cannot be read, the other {len(found)} are used; "
+                f"{len(wrong)} of the records in {self.path} cannot be read, the other {len(records)} are used; "
                 f"the first: {wrong[0]}\n  help: {_mend(self.path)}",
                 RecordsWarning,
                 stacklevel=4,
             )
-        return tuple(sorted(found, key=lambda r: (r.us is None, r.us or 0.0)))
+        return tuple(sorted(records, key=lambda r: (r.us is None, r.us or 0.0)))
 
     def _there(self) -> bool:
         with self._errors(self._help):
@@ -197,13 +213,13 @@ class Store:
 
     @contextmanager
     def _writing(self, patience: float) -> Iterator[sqlite3.Connection]:
-        """A transaction on a connection of this call alone (they do not go from thread to thread)."""
+        """A transaction on a new connection, since connections cannot be shared between threads."""
         until = time.monotonic() + patience
         with self._errors(self._help):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             db = sqlite3.connect(self.path, timeout=patience, isolation_level=None)
             try:
-                with suppress(sqlite3.OperationalError):  # readers beside a writer: it is as right without
+                with suppress(sqlite3.OperationalError):  # only for concurrent readers; correct without it too
                     db.execute("pragma journal_mode = wal")
                 db.execute(f"pragma busy_timeout = {max(0, int(1e3 * (until - time.monotonic())))}")
                 db.execute("begin immediate")
@@ -212,7 +228,7 @@ class Store:
                     yield db
                     db.execute("commit")
                 except BaseException:
-                    with suppress(sqlite3.Error):  # SQLite has rolled some failures back by itself
+                    with suppress(sqlite3.Error):  # SQLite rolls back some failures itself
                         db.execute("rollback")
                     raise
             finally:
@@ -220,7 +236,7 @@ class Store:
 
     @contextmanager
     def _reading(self, patience: float) -> Iterator[sqlite3.Connection]:
-        """A connection that makes nothing."""
+        """A connection that does not create the file."""
         address = self.path.absolute().as_uri()
         db = sqlite3.connect(f"{address}?mode=rw", timeout=patience, uri=True, isolation_level=None)
         try:
@@ -229,31 +245,31 @@ class Store:
             except sqlite3.OperationalError as error:
                 if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                     raise
-                # A read-only disk has no place for what SQLite keeps beside the file, and nobody changes the file.
+                # On a read-only disk, SQLite cannot create its auxiliary files, and no process changes the file.
                 db.close()
                 db = sqlite3.connect(f"{address}?immutable=1", timeout=patience, uri=True, isolation_level=None)
-            db.text_factory = bytes  # a text that is not UTF-8 is one bad row, not the end of the query
+            db.text_factory = bytes  # text that is not UTF-8 makes one bad row, and does not end the query
             yield db
         finally:
             db.close()
 
-    def _salvaged(self) -> list[Record]:
-        """The records that can be read of a damaged file, which nobody writes to."""
-        found: list[Record] = []
+    def _salvage(self) -> list[Record]:
+        """The readable records of a damaged file, which is locked meanwhile."""
+        records: list[Record] = []
         with self._errors(self._help):
             try:
                 with self._reading(self.patience) as db:
                     db.execute("begin immediate")
                     rows = db.execute(f"select {', '.join(_COLUMNS)} from {_NAME}")
-                    found += (record for record, _ in map(_parsed, rows) if record is not None)
+                    records += (record for record, _ in map(_parsed, rows) if record is not None)
             except sqlite3.DatabaseError as error:
                 if _code(error) in _LOCKED:
                     raise
-        return found
+        return records
 
     @contextmanager
     def _errors(self, help: Callable[[Exception], str]) -> Iterator[None]:
-        """SQLite's errors and the disk's, as ours."""
+        """Converts errors of SQLite and of the disk to MeasureError."""
         try:
             yield
         except (sqlite3.Error, OSError, ValueError) as error:
@@ -274,7 +290,7 @@ _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _code(error: Exception) -> int:
-    """SQLite's primary result code; 0 where the error is not SQLite's."""
+    """SQLite's primary result code; 0 for an error that is not SQLite's."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 

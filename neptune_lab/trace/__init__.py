@@ -1,12 +1,12 @@
-"""The record: what the compiler did, phase by phase, as frozen data with a versioned JSON form.
+"""The record of a compilation, phase by phase, as frozen data with a versioned JSON form.
 
-Everything that shows a compilation (the widgets, the static page, the command line, the golden tests) shows a `Trace`.
-This package needs Python's standard library alone, so a saved trace opens where TVM, SymPy, Triton and torch are not
-installed.  Reading checks every field against its type and never runs anything from the file.
+The widgets, the static page, the command line and the golden tests all show a `Trace`.  This package needs only
+Python's standard library, so a saved trace opens without TVM, SymPy, Triton and torch.  Reading checks every field
+against its type and never runs anything from the file.
 
-Four stages hang together by line ids: a line of the definition; a line of a loop program, whose `refs` are lines of
-the definition; a line of HTile, whose `refs` are lines of the last loop program; a line of Triton, which names all
-three.  `links` checks that nothing dangles.
+Four stages are linked by line ids: a line of the definition; a line of a loop program, whose `refs` are lines of the
+definition; a line of HTile, whose `refs` are lines of the last loop program; a line of Triton, which refers to all
+three.  `links` checks that every reference has a target.
 """
 
 from neptune_lab.trace.json_form import from_json, load_trace, save, to_json

@@ -1,4 +1,4 @@
-"""The record as JSON and back; every field is checked against its type, both ways."""
+"""Converts the record to JSON and back; every field is checked against its type in both directions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MOST_BYTES = 256 * MIB
 def to_json(trace: Trace) -> str:
     """The record as JSON.
 
-    Programs repeat a lot from phase to phase, so each distinct line is stored once, in `lines`, and a program is a list
-    of positions there.
+    Most lines of a program are in several phases, so each distinct line is stored once, in `lines`, and a program is a
+    list of positions there.
 
     Args:
         trace: the record.
@@ -133,8 +133,8 @@ def _leaf(value: Any, hint: Any, where: str) -> Any:
             )
         return value
     if origin is dict:
-        found = plain(fit(value, dict, where, TraceError), where, TraceError)
-        return found if args[1] is Any else {k: fit(v, args[1], f"{where}.{k}", TraceError) for k, v in found.items()}
+        fields = plain(fit(value, dict, where, TraceError), where, TraceError)
+        return fields if args[1] is Any else {k: fit(v, args[1], f"{where}.{k}", TraceError) for k, v in fields.items()}
     return fit(value, hint, where, TraceError)
 
 

@@ -1,4 +1,4 @@
-"""Do the stages of a record hang together?  Every id named must exist, every line of Triton must reach back."""
+"""Checks the links between the stages of a record: every id must exist, every line of Triton must have its origins."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def _kernel_problems(trace: Trace) -> Iterator[str]:
 
 
 def _statements(source: str) -> Iterator[tuple[int, int]]:
-    """First and last line of every statement of the `jit` functions that computes; of a loop, its head."""
+    """First and last line of every statement of the `jit` functions that computes something; for a loop, of its
+    header."""
     for function in ast.walk(ast.parse(source)):
         if not isinstance(function, ast.FunctionDef):
             continue

@@ -1,11 +1,11 @@
-"""The record's classes: one for each thing that a view shows, frozen, without behaviour."""
+"""The classes of the record: frozen data without behaviour."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-# Raised by one whenever a field is added, dropped or changes its meaning; schema.py says how older records are read.
+# Increased by one whenever a field is added, removed or changes its meaning; schema.py upgrades older records.
 SCHEMA = 2
 
 # Plain JSON with string keys; tuples inside come back as lists.
@@ -17,8 +17,8 @@ class Line:
     """One line of a program.
 
     Args:
-        node: stable id; lines that one node is spread over share it.
-        text: as shown, indentation included.
+        node: stable id; several lines of one node share it.
+        text: as shown, with indentation.
         origin: the stage of the definition that it comes from, or "" (a loop around several).
         kind: "definition", "loop", "guard", "store", "comment" and so on, for colours.
         refs: ids of lines of the stage above.
@@ -42,7 +42,7 @@ class TensorRecord:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRecord:
-    """What was compiled: `params` are the arguments it was made from, `definition` has a line a stage."""
+    """The compiled operator: `params` are its arguments, `definition` has one line per stage."""
 
     name: str
     title: str
@@ -55,7 +55,7 @@ class OperatorRecord:
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A tensor or block; `x`, `y` is its centre, in points, from the top left, None where no layout was made."""
+    """A tensor or block; `x`, `y` is its centre, in points, from the top left; None without a layout."""
 
     id: str
     label: str
@@ -72,7 +72,7 @@ class GraphNode:
 class GraphEdge:
     """`target` reads `tensor` of `source`; `points` is the line to draw, in points, from the source to the target.
 
-    "fused": inside one loop; "early": read before it is complete; "repaired": such a read, made good.
+    "fused": inside one loop; "early": read before it is complete; "repaired": such a read, corrected by a repair.
     """
 
     source: str
@@ -105,7 +105,7 @@ class DerivationStep:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """How the repair term was found, or why there is none: `term` is g as text, `summary` a sentence."""
+    """The derivation of a repair term, or of its refusal: `term` is g as text, `summary` a sentence."""
 
     reducer: str
     term: str
@@ -125,7 +125,7 @@ class Phase:
         program: the loop program after the phase; `refs` are lines of the definition.
         graph: its dataflow graph.
         derivation: of the repair term.
-        wrong: the program is meant to compute wrong numbers here.
+        wrong: the program computes wrong numbers here, as naive fusion does.
     """
 
     key: str
@@ -139,7 +139,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One primitive as it was applied; `error` where it refused, and then the program is what it was before."""
+    """One applied primitive; if it was refused, `error` is set and the program is unchanged."""
 
     index: int
     primitive: str
@@ -163,7 +163,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of the Triton source, and what it came from.
+    """A line of the Triton source, and its origins.
 
     Args:
         number: from 1.
@@ -186,12 +186,12 @@ class KernelRecord:
 
     Args:
         name: of the kernel.
-        htile: the HTile program as translated, before any pass.
+        htile: the HTile program before any pass.
         passes: the HTile program after each pass, in order; the last one was emitted.
         source: the Triton source.
         triton: the same, one record per line.
-        launches: a kernel launch each, in order: name, grid, constants and the like.
-        validated: what was run against the definition, as a line; "" in a record of an earlier version.
+        launches: one per kernel launch, in order: name, grid, constants and so on.
+        validated: what was compared with the definition, as a sentence; "" in a record of an earlier version.
     """
 
     name: str
@@ -204,7 +204,7 @@ class KernelRecord:
 
     @property
     def emitted(self) -> tuple[Line, ...]:
-        """The HTile program that Triton was written from."""
+        """The HTile program from which Triton was emitted."""
         return self.passes[-1].lines if self.passes else self.htile
 
 
@@ -221,7 +221,7 @@ class Trace:
 
     @property
     def program(self) -> tuple[Line, ...]:
-        """The last loop program: of the last step that did not refuse; the definition if there is none."""
+        """The loop program after the last step that was not refused; the definition if there is none."""
         for step in reversed(self.steps):
             if step.error is None and step.phases:
                 return step.phases[-1].program

@@ -1,6 +1,6 @@
 """Versions of the record's JSON form: older ones are upgraded on reading, newer ones are refused.
 
-The schema is one number, `record.SCHEMA`, raised at each change of a field. A change comes with a function in
+The schema is one number, `record.SCHEMA`, which each change of a field increases. A change needs a function in
 `UPGRADES`, so that every version reads all records since `OLDEST`; tests/saved/ has a record of each schema.
 """
 
