@@ -12,6 +12,7 @@ from neptune_lab.loop_ir.iteration_domain import evaluate
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, loads, transform, walk
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import stores
+from neptune_lab.traffic import itemsize, operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def work(definition: Program, scheduled: Program | None = None) -> Work:
     flops = 0.0
     for block in blocks:
         runs = prod(i.extent for i in block.iters)
-        flops += runs * _operations(block.body.value) * (share if masked and runs >= masked else 1.0)
+        flops += runs * operations(block.body.value) * (share if masked and runs >= masked else 1.0)
     traffic = sum(buffer_bytes(definition, name) for name in definition.params)
     if scheduled is not None:
         between = [b.name for b in scheduled.buffers if b.scope == "global" and b.name not in scheduled.params]
@@ -91,20 +92,7 @@ def work(definition: Program, scheduled: Program | None = None) -> Work:
 def buffer_bytes(program: Program, name: str) -> int:
     """Bytes of a buffer of the program."""
     buffer = program.buffer(name)
-    bits = "".join(c for c in buffer.dtype if c.isdigit()) or "8"
-    return prod(buffer.shape) * int(bits) // 8
-
-
-def _operations(expr: Expr) -> int:
-    """Operations on values; indices, conditions and casts do not count."""
-    match expr:
-        case Op("select", (_, yes, no)):
-            return _operations(yes) + _operations(no)
-        case Op(_, args):
-            return 1 + sum(_operations(a) for a in args)
-        case Cast(_, arg):
-            return _operations(arg)
-    return 0
+    return prod(buffer.shape) * itemsize(buffer.dtype)
 
 
 _SAMPLES = 1 << 15

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neptune_lab.errors import MachineCodeError
 from neptune_lab.files import write_text
 from neptune_lab.htile import outline, printer
 from neptune_lab.htile.nodes import Program as TileProgram
@@ -17,6 +18,7 @@ from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.pipeline import record
 from neptune_lab.pipeline.exceptions import exceptions_met
 from neptune_lab.relative_error import relative_error
+from neptune_lab.strict.values import check_integer
 from neptune_lab.trace import Trace
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from neptune_lab.pipeline.validate import Validated
     from neptune_lab.runtime import KernelSpec, LoadedKernel
     from neptune_lab.target import Target
+    from neptune_lab.traffic import TrafficRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +190,33 @@ class Kernel:
         from neptune_lab.machine_code import machine_code
 
         return machine_code(self.spec, target)
+
+    def traffic(self, target: Target | str | None = None, blocks: int = 1) -> TrafficRecord:
+        """Counts bytes and operations of the definition, of each phase of each step, and of the kernel.
+
+        Args:
+            target: the GPU, as a `Target` or by name; None: an H200.
+            blocks: blocks that reside on one multiprocessor at once, for the model of the L2 cache.
+
+        Returns:
+            A row per form: bytes from and to HBM, bytes that loads and stores move, bytes on chip, operations, and the
+            roofline's time. `print` shows it as a table.
+
+        Raises:
+            EmitError: no such target.
+            MachineCodeError: `blocks` is no positive integer.
+        """
+        from neptune_lab.target import DEFAULT, as_target
+        from neptune_lab.traffic import traffic_of
+
+        check_integer("blocks", blocks, 1, 64, MachineCodeError)
+        forms = [("definition", 0, "definition", self.schedule.definition)]
+        for n, applied in enumerate(self.schedule.history, 1):
+            name = f"{n}. {applied.step.primitive}"
+            for phase in applied.outcome.phases:
+                title = name if len(applied.outcome.phases) == 1 else f"{name}, {phase.key}"
+                forms.append((title, n, phase.key, phase.program))
+        return traffic_of(forms, self.htile, DEFAULT if target is None else as_target(target), blocks)
 
     def as_torch_op(self, name: str | None = None) -> OpOverload:
         """The kernel as a torch operator, torch.ops.neptune_lab.<name>, for torch.compile and CUDA graphs.

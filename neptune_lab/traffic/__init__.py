@@ -1,0 +1,21 @@
+"""Bytes and operations of a program, from its definition to its kernel, and the roofline's time: why fusion pays."""
+
+from __future__ import annotations
+
+from neptune_lab.traffic.loops import of_loops, operations
+from neptune_lab.traffic.record import Roofline, TensorTraffic, Traffic, itemsize
+from neptune_lab.traffic.steps import TrafficRecord, traffic_of
+from neptune_lab.traffic.tiles import Chip, of_tiles
+
+__all__ = [
+    "Chip",
+    "Roofline",
+    "TensorTraffic",
+    "Traffic",
+    "TrafficRecord",
+    "itemsize",
+    "of_loops",
+    "of_tiles",
+    "operations",
+    "traffic_of",
+]

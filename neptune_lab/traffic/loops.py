@@ -1,0 +1,181 @@
+"""Traffic and operations of a loop program, each top-level loop nest taken for a kernel."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.iteration_domain import evaluate
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Cast,
+    Expr,
+    Load,
+    Loop,
+    Op,
+    Previous,
+    Program,
+    loads,
+    substitute,
+    variables,
+    walk,
+)
+from neptune_lab.traffic.record import TensorTraffic, Traffic, itemsize
+from neptune_lab.traffic.regions import Formula, Region, Span, TooMany, constant, distinct, touched
+
+
+@dataclass(frozen=True, eq=False)
+class _Access:
+    """One access of a block: its buffer, nest, loops, whether it stores, and whether it only accumulates.
+
+    `region` is None if an index is data.
+    """
+
+    buffer: str
+    nest: int
+    loops: tuple[Loop, ...]
+    region: Region | None
+    stores: bool
+    accumulates: bool
+    runs: int
+
+
+def of_loops(program: Program, name: str, step: int, phase: str, shared_memory: int) -> Traffic:
+    """Counts what a loop program moves and computes.
+
+    Each nest is taken for a kernel that reads each tensor from HBM once.  A tensor that only one nest uses stays on
+    chip if what one iteration of its users' common loops touches fits into shared memory, or if its scope says so.
+
+    Args:
+        program: any loop program.
+        name, step, phase: see `Traffic`.
+        shared_memory: bytes that one block can have.
+    """
+    accesses, operations = _accesses(program)
+    by_buffer: dict[str, list[_Access]] = defaultdict(list)
+    for access in accesses:
+        by_buffer[access.buffer].append(access)
+    chip = 0
+    tensors = []
+    for buffer, users in by_buffer.items():
+        if _on_chip(program, buffer, users, shared_memory):
+            chip += sum(a.runs for a in users) * itemsize(program.buffer(buffer).dtype)
+        else:
+            found, registers = _of_hbm(program, buffer, users)
+            tensors.append(found)
+            chip += registers
+    order = {b.name: n for n, b in enumerate(program.buffers)}
+    tensors.sort(key=lambda t: order[t.name])
+    return Traffic(name, step, phase, tuple(tensors), chip, 0, operations)
+
+
+def operations(expr: Expr) -> int:
+    """Operations on values; indices, conditions and casts do not count."""
+    match expr:
+        case Op("select", (_, yes, no)):
+            return operations(yes) + operations(no)
+        case Op(_, args):
+            return 1 + sum(operations(a) for a in args)
+        case Cast(_, arg):
+            return operations(arg)
+    return 0
+
+
+def _accesses(program: Program) -> tuple[list[_Access], int]:
+    """Every access of every block, and all operations."""
+    out: list[_Access] = []
+    total = 0
+    for path, block, loops in tree.statements(program):
+        if not isinstance(block, Block):
+            continue
+        spans = tuple(Span(loop.var, constant(0), constant(loop.extent)) for loop in loops)
+        conditions = tuple(map(_formula, block.predicates))
+        runs = touched(Region(spans, (), conditions), ())
+        total += runs * operations(block.body.value)
+        bindings = {it.name: it.binding for it in block.iters}
+
+        body = block.body
+        read = [(x.buffer, x.indices, isinstance(x, Load)) for x in loads(body.value)]
+        for buffer, indices, stores, accumulates in (
+            (body.buffer, body.indices, True, block.is_reduction),
+            *((b, i, False, plain and (b, i) == (body.buffer, body.indices)) for b, i, plain in read),
+        ):
+            region = _region(spans, indices, bindings, conditions)
+            out.append(_Access(buffer, path[0], loops, region, stores, accumulates, runs))
+    return out, total
+
+
+def _region(
+    spans: tuple[Span, ...], indices: Iterable[Expr], bindings: Mapping[str, Expr], conditions: tuple[Formula, ...]
+) -> Region | None:
+    bound = [substitute(index, bindings) for index in indices]
+    if any(isinstance(node, Load | Previous | Cast) for index in bound for node in walk(index)):
+        return None
+    return Region(spans, tuple((_formula(index), 1) for index in bound), conditions)
+
+
+def _formula(expr: Expr) -> Formula:
+    return Formula(frozenset(variables(expr)), lambda values: evaluate(expr, values))
+
+
+def _distinct(program: Program, buffer: str, accesses: Iterable[_Access]) -> tuple[int, bool]:
+    """Bytes that at least one of the accesses touches, and whether that is known exactly."""
+    found = program.buffer(buffer)
+    whole = prod(found.shape) * itemsize(found.dtype)
+    regions = [a.region for a in accesses]
+    known = [r for r in regions if r is not None]
+    if len(known) < len(regions):
+        return whole, False
+    try:
+        return distinct(known, found.shape) * itemsize(found.dtype), True
+    except TooMany:
+        return whole, False
+
+
+def _on_chip(program: Program, buffer: str, users: list[_Access], shared_memory: int) -> bool:
+    found = program.buffer(buffer)
+    if buffer in program.params or len({a.nest for a in users}) > 1:
+        return False
+    if found.scope != "global":
+        return True
+    common = users[0].loops
+    for user in users[1:]:
+        common = tuple(a for a, b in zip(common, user.loops, strict=False) if a is b)
+    names = {loop.var for loop in common}
+    once = [
+        replace(a, region=None if a.region is None else replace(a.region, loops=_first(a.region.loops, names)))
+        for a in users
+    ]
+    return bool(common) and _distinct(program, buffer, once)[0] <= shared_memory
+
+
+def _first(loops: tuple[Span, ...], names: set[str]) -> tuple[Span, ...]:
+    """The loops, of which those called `names` run once."""
+    return tuple(replace(x, stop=constant(1)) if x.name in names else x for x in loops)
+
+
+def _of_hbm(program: Program, buffer: str, users: list[_Access]) -> tuple[TensorTraffic, int]:
+    """The traffic of a tensor in HBM, and the bytes that accumulating into it moves between registers."""
+    item = itemsize(program.buffer(buffer).dtype)
+    traffic = TensorTraffic(buffer, prod(program.buffer(buffer).shape) * item)
+    registers = 0
+    for nest in dict.fromkeys(a.nest for a in users):
+        here = [a for a in users if a.nest == nest]
+        reads = [a for a in here if not a.stores and not a.accumulates]
+        stores = [a for a in here if a.stores]
+        registers += sum(a.runs for a in here if a.accumulates) * item
+        read, known = _distinct(program, buffer, reads) if reads else (0, True)
+        written, sure = _distinct(program, buffer, stores) if stores else (0, True)
+        plain = sum(a.runs for a in stores if not a.accumulates) * item
+        traffic = replace(
+            traffic,
+            loaded=traffic.loaded + sum(a.runs for a in reads) * item,
+            stored=traffic.stored + plain + (written if any(a.accumulates for a in stores) else 0),
+            read=traffic.read + read,
+            written=traffic.written + written,
+            exact=traffic.exact and known and sure,
+        )
+    return traffic, registers
