@@ -55,6 +55,11 @@ class Architecture:
         return self.capability is not None
 
     @property
+    def runs_gluon(self) -> bool:
+        """Whether it has what the emitted Gluon kernels use."""
+        return self.capability is not None and Target("cuda", self.capability).warpgroup_products
+
+    @property
     def stages(self) -> tuple[str, ...]:
         """The forms that a Triton kernel takes on its way to this architecture, in order."""
         return ("ttir", "ttgir", "llir", *(("ptx", "sass") if self.cuda else ("amdgcn",)))
@@ -80,6 +85,7 @@ _ALL = (
     Architecture("gfx1100", None, 32, 4, 1536 * 32, 24, 64, 32, 128 * KIB, 64 * KIB, 0, 1024),
 )
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({a.name: a for a in _ALL})
+_OF_CAPABILITIES = {a.capability: a for a in _ALL if a.cuda}
 _OF_AMD_GPUS = {"mi300x": "gfx942"}
 _HELP = (
     f"architectures are {', '.join(ARCHITECTURES)}; the name of a known GPU ({', '.join(GPUS)}) or a Target of one "
@@ -106,8 +112,7 @@ def architecture_of(value: Any) -> Architecture:
         return ARCHITECTURES[value]
     target = Target(value) if isinstance(value, str) and value in GPUS else value
     if isinstance(target, Target):
-        found = next((a for a in _ALL if a.capability and a.capability == target.capability), None)
-        found = found or ARCHITECTURES.get(_OF_AMD_GPUS.get(target.name, ""))
+        found = _OF_CAPABILITIES.get(target.capability) or ARCHITECTURES.get(_OF_AMD_GPUS.get(target.name, ""))
         if found is not None:
             return found
     raise MachineCodeError(

@@ -49,7 +49,7 @@ def machine_code(spec: KernelSpec, target: Any = None) -> MachineCode:
         MachineCodeError: the target is none, the module is for another one, or Triton or the assembler fails.
     """
     architecture = architecture_of(DEFAULT if target is None else target)
-    if _GLUON in spec.text and architecture.capability != (9, 0):
+    if _GLUON in spec.text and not architecture.runs_gluon:
         raise MachineCodeError(
             f"{spec.name} is written in Gluon, which is for sm_90; target={architecture.name!r} cannot run it",
             help='use target="sm_90", or compile with code=nl.CodeOptions(code="triton")',
