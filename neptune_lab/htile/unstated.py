@@ -136,11 +136,16 @@ def elide_inferable(store: ir.Store, known: Declared) -> ir.Store:
 
 def _elide_axes(access: ir.Access, known: Declared) -> ir.Access:
     """`access` without the axes that its tensor's declaration gives."""
+    return _map_axes(access, lambda axis, dim: "" if axis == known.axis(access.tensor, dim) else axis)
+
+
+def _map_axes(access: ir.Access, new_axis: Callable[[str, int], str]) -> ir.Access:
+    """`access` with `new_axis(axis, dimension of the tensor)` for the axis of each slice."""
     parts: list[ir.Index] = []
     dim = 0
     for part in access.index:
-        if isinstance(part, ir.Slice) and part.axis == known.axis(access.tensor, dim):
-            part = ir.Slice(part.start, part.extent, "")
+        if isinstance(part, ir.Slice):
+            part = ir.Slice(part.start, part.extent, new_axis(part.axis, dim))
         dim += not isinstance(part, ir.NewAxis)
         parts.append(part)
     return ir.Access(access.tensor, tuple(parts))
@@ -195,9 +200,12 @@ def infer_unstated(store: ir.Store, known: Declared) -> ir.Store:
     def with_axes(expr: ir.TileExpr) -> ir.TileExpr:
         nonlocal has_iota
         has_iota |= isinstance(expr, ir.Iota)
-        return _with_axes(expr, known) if isinstance(expr, ir.Access) else expr
+        return declared_axes(expr) if isinstance(expr, ir.Access) else expr
 
-    target = _with_axes(store.target, known)
+    def declared_axes(access: ir.Access) -> ir.Access:
+        return _map_axes(access, lambda axis, dim: axis or known.axis(access.tensor, dim))
+
+    target = declared_axes(store.target)
     store = rewrite_store(store, with_axes)
     if has_iota:
         read = (target, *reads(store))
@@ -205,17 +213,6 @@ def infer_unstated(store: ir.Store, known: Declared) -> ir.Store:
     value = _typed(store.value, known.dtype(target.tensor), known)
     mask = None if store.mask is None else _typed(store.mask, "bool", known)
     return replace(store, target=target, value=value, mask=mask)
-
-
-def _with_axes(access: ir.Access, known: Declared) -> ir.Access:
-    parts: list[ir.Index] = []
-    dim = 0
-    for part in access.index:
-        if isinstance(part, ir.Slice) and not part.axis:
-            part = ir.Slice(part.start, part.extent, known.axis(access.tensor, dim))
-        dim += not isinstance(part, ir.NewAxis)
-        parts.append(part)
-    return ir.Access(access.tensor, tuple(parts))
 
 
 def _positions(iota: ir.Iota, read: tuple[ir.Access, ...]) -> ir.Iota:

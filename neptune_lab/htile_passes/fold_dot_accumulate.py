@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, Kernel, NewAxis, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import accesses, reads, same_region, stores, with_body
-from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
+from neptune_lab.htile_passes.rewrite import edit_bodies, map_kernels, position, tile_pass
 
 
 @tile_pass(after="fold_initial_values")
@@ -20,33 +20,26 @@ def fold_dot_accumulate(program: Program) -> Program:
     The two stores are in one body, no statement between them stores what the product reads, and no other statement
     reads the product.  The sum is in float32 before and after.
     """
-    return map_kernels(program, lambda kernel: with_body(kernel, _fold_body(kernel.body, kernel, program)))
+
+    def fold_in(kernel: Kernel) -> Kernel:
+        def fold(store: Store, body: list[Stmt]) -> bool:
+            at = position(body, store)
+            folded = _find(store, body[:at], kernel, program)
+            if folded is None:
+                return False
+            body[at] = replace(store, value=folded.value)
+            body[:] = [other for other in body if other is not folded.product]
+            return True
+
+        return with_body(kernel, edit_bodies(kernel.body, fold))
+
+    return map_kernels(program, fold_in)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
     value: Dot
     product: Store | None  # the store to remove
-
-
-def _fold_body(body: tuple[Stmt, ...], kernel: Kernel, program: Program) -> tuple[Stmt, ...]:
-    out: list[Stmt] = list(body)
-    changed = False
-    for stmt in body:
-        if isinstance(stmt, Store):
-            at = next(n for n, other in enumerate(out) if other is stmt)
-            fold = _find(stmt, out[:at], kernel, program)
-            if fold is None:
-                continue
-            out[at] = replace(stmt, value=fold.value)
-            out = [other for other in out if other is not fold.product]
-            changed = True
-        else:
-            inner = _fold_body(stmt.body, kernel, program)
-            if inner is not stmt.body:
-                out[next(n for n, other in enumerate(out) if other is stmt)] = replace(stmt, body=inner)
-                changed = True
-    return tuple(out) if changed else body
 
 
 def _find(store: Store, before: list[Stmt], kernel: Kernel, program: Program) -> _Fold | None:
@@ -88,9 +81,9 @@ def _product(tile: Access, before: list[Stmt], kernel: Kernel) -> Store | None:
     whole = not any(isinstance(index, NewAxis) for index in tile.index) and same_region(product.target, tile)
     if not whole or product.mask is not None or not isinstance(product.value, Dot) or product.value.acc is not None:
         return None
-    position = next((n for n, stmt in enumerate(before) if stmt is product), None)
-    if position is None:
+    at = next((n for n, stmt in enumerate(before) if stmt is product), None)
+    if at is None:
         return None
     operands = {access.tensor for access in reads(product)}
-    between = {store.target.tensor for store in stores(before[position + 1 :])}
+    between = {store.target.tensor for store in stores(before[at + 1 :])}
     return None if operands & between else product

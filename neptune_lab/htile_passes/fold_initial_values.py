@@ -9,7 +9,7 @@ from dataclasses import replace
 from neptune_lab.htile.nodes import Access, Dot, Elementwise, Literal, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import accesses, reads, same_region, stores, subexpressions, with_body
-from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
+from neptune_lab.htile_passes.rewrite import edit_bodies, map_kernels, position, tile_pass
 from neptune_lab.strict.dtypes import FLOATS, INTEGERS
 
 
@@ -25,26 +25,17 @@ def fold_initial_values(program: Program) -> Program:
     The update may be `op(tile, X)`, `op(X, tile)` or `dot(a, b, acc=tile)`; nothing between the two may read the
     tile, and X may not either.
     """
-    return map_kernels(program, lambda kernel: with_body(kernel, _fold_body(kernel.body, program)))
 
+    def fold(init: Store, body: list[Stmt]) -> bool:
+        update = _update(init, body, program)
+        if update is None:
+            return False
+        at, value = update
+        body[at] = replace(body[at], value=value)
+        body.remove(init)
+        return True
 
-def _fold_body(body: tuple[Stmt, ...], program: Program) -> tuple[Stmt, ...]:
-    out: list[Stmt] = list(body)
-    changed = False
-    for stmt in body:
-        if isinstance(stmt, Store):
-            update = _update(stmt, out, program)
-            if update is not None:
-                at, value = update
-                out[at] = replace(out[at], value=value)
-                out.remove(stmt)
-                changed = True
-        else:
-            inner = _fold_body(stmt.body, program)
-            if inner is not stmt.body:
-                out[next(n for n, other in enumerate(out) if other is stmt)] = replace(stmt, body=inner)
-                changed = True
-    return tuple(out) if changed else body
+    return map_kernels(program, lambda kernel: with_body(kernel, edit_bodies(kernel.body, fold)))
 
 
 def _update(init: Store, body: list[Stmt], program: Program) -> tuple[int, TileExpr] | None:
@@ -52,8 +43,7 @@ def _update(init: Store, body: list[Stmt], program: Program) -> tuple[int, TileE
     tensor = program.tensor(init.target.tensor)
     if tensor.space != "chip" or not isinstance(init.value, Literal) or init.mask is not None:
         return None
-    start = next(n for n, stmt in enumerate(body) if stmt is init)
-    for at in range(start + 1, len(body)):
+    for at in range(position(body, init) + 1, len(body)):
         stmt = body[at]
         if isinstance(stmt, Store) and stmt.target.tensor == tensor.name:
             if stmt.mask is not None or not same_region(stmt.target, init.target):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from neptune_lab.htile.nodes import Kernel, Program, TileExpr
+from neptune_lab.htile.nodes import Kernel, Program, Stmt, Store, TileExpr
 from neptune_lab.htile.walk import map_stores, rewrite_store, unchanged, with_body
 
 
@@ -102,6 +102,28 @@ def map_kernels(program: Program, change: Callable[[Kernel], Kernel]) -> Program
     """`program` with `change` applied to every kernel; the same object if nothing changed."""
     kernels = tuple(map(change, program.kernels))
     return program if unchanged(kernels, program.kernels) else replace(program, kernels=kernels)
+
+
+def position(body: list[Stmt], stmt: Stmt) -> int:
+    """Where `stmt`, the same object, is in `body`."""
+    return next(n for n, other in enumerate(body) if other is stmt)
+
+
+def edit_bodies(body: tuple[Stmt, ...], edit: Callable[[Store, list[Stmt]], bool]) -> tuple[Stmt, ...]:
+    """`body`, and the bodies of its loops, with `edit` called for every store; the same object if nothing changed.
+
+    Args:
+        edit: may change the list of statements that the store is in; the result is whether it did.
+    """
+    out = list(body)
+    changed = False
+    for stmt in body:
+        if isinstance(stmt, Store):
+            changed |= edit(stmt, out)
+        elif (inner := edit_bodies(stmt.body, edit)) is not stmt.body:
+            out[position(out, stmt)] = replace(stmt, body=inner)
+            changed = True
+    return tuple(out) if changed else body
 
 
 def fresh_name(wanted: str, taken: Container[str], separator: str = "") -> str:

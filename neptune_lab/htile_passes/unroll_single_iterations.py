@@ -32,14 +32,14 @@ def _body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
             out.append(stmt)
             continue
         inner = _body(stmt.body)
-        if trips(stmt) == 1:
+        if trip_count(stmt) == 1:
             out += substitute(inner, stmt.var, simplify(stmt.start))
         else:
             out.append(with_body(stmt, inner))
     return body if unchanged(out, body) else tuple(out)
 
 
-def trips(loop: For) -> int | None:
+def trip_count(loop: For) -> int | None:
     """The trip count of `loop`; None unless it is the same for all values of the variables around it."""
     length = affine(loop.stop) - affine(loop.start)
     return None if length.terms else max(0, length.constant)
