@@ -40,6 +40,9 @@ def loop_interval(loop: For, env: Env) -> Interval:
 def interval(expr: IndexExpr, env: Env) -> Interval:
     """An interval that holds every value of `expr`; exact if each variable occurs once.
 
+    Raises:
+        TileError: a variable is not in `env`, or a divisor may be 0 or negative.
+
     >>> interval(Arith("+", Arith("*", Name("i0"), Int(128)), Int(3)), {"i0": Interval(0, 1)})
     Interval(lo=3, hi=131)
     """

@@ -50,6 +50,9 @@ def shape_of_access(access: ir.Access) -> Shape:
 def broadcast(*shapes: Shape) -> Shape:
     """The common shape: extents agree or are 1, ranks agree; rank 0 combines with everything.
 
+    Raises:
+        TileError: the shapes do not broadcast.
+
     >>> broadcast((128, 1), (1, 64), ())
     (128, 64)
     """

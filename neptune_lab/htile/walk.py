@@ -231,6 +231,9 @@ def arith(op: str, a: int, b: int) -> int:
 def evaluate(index: ir.IndexExpr, env: Mapping[str, int]) -> int:
     """The value of an index expression, with the values of its variables in `env`.
 
+    Raises:
+        KeyError: a variable is not in `env`.
+
     >>> evaluate(ir.Arith("+", ir.Arith("*", ir.Name("i0"), ir.Int(4)), ir.Int(1)), {"i0": 2})
     9
     """

@@ -27,6 +27,9 @@ def emit(ctx: GluonContext, expr: ir.TileExpr, columns: int) -> ExpressionText:
 
     Args:
         columns: columns of the tile that it is a part of; for a vector of rows, of the leading product.
+
+    Raises:
+        EmitError: it has an operation that the form of match.py excludes, or reads a tile without a value.
     """
     match expr:
         case ir.Access(tensor=name):

@@ -20,6 +20,9 @@ def emit_producer(ctx: GluonContext, shared: SharedMemory) -> None:
 
     Tiles of trailing products are copied one iteration after those of leading products, since consumers run the
     leading products of a tile together with the trailing products of the previous one.
+
+    Raises:
+        UnsupportedKernel: the copy engine cannot load a tile.
     """
     ctx.root.binds = frozenset()
     for ring in shared.rings:

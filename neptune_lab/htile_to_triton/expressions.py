@@ -23,7 +23,12 @@ from neptune_lab.wrapping import Doc, call, seq
 
 
 def emit(ctx: Context, expr: ir.TileExpr, order: tuple[int, ...] | None = None) -> ExpressionText:
-    """`expr` in Triton, its dimensions in `order` (None: as they are)."""
+    """`expr` in Triton, its dimensions in `order` (None: as they are).
+
+    Raises:
+        EmitError: it reads a tile that has no value in the current scope, or reduces with a reducer that has no
+            identity on its dtype.
+    """
     if order is not None and order == tuple(range(len(order))):
         order = None
     match expr:

@@ -44,7 +44,7 @@ def infinities_of_tensors(program: ir.Program, kernel_stores: tuple[ir.Store, ..
 
 
 def infinities(expr: ir.TileExpr, tensors: Mapping[str, Infinities]) -> Infinities:
-    """The infinities that an element of `expr` may be, given those of the tensors."""
+    """The infinities that an element of `expr` may be, given those of the tensors; it may also be NaN."""
     match expr:
         case ir.Literal(value=value):
             return frozenset((value,)) & BOTH
