@@ -24,7 +24,7 @@ ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system lab notebooks student docs test suite fuzz nightly check lint format clean distclean
+.PHONY: help setup system lab notebooks student grade slides docs test suite fuzz nightly check lint format clean distclean
 
 help:  ## show this list
 	@echo "neptune_lab:"
@@ -55,6 +55,13 @@ notebooks: setup  ## run every notebook and keep its output
 
 student: setup  ## write the notebooks without their answers to build/student
 	$(BIN)/python -m neptune_widgets.course.student notebooks build/student
+
+grade: setup  ## grade the answered notebooks in FOLDER; the table is in build/grades (make grade FOLDER=handed-in)
+	@test -n "$(FOLDER)" || { echo "error: no FOLDER; as in make grade FOLDER=handed-in" >&2; exit 1; }
+	$(BIN)/python -m neptune_widgets.course.grade "$(FOLDER)" $(ARGS)
+
+slides: setup  ## write the lecture's slides to build/slides/index.html (offline)
+	$(BIN)/python -m neptune_widgets.course.slides notebooks build/slides
 
 docs: setup  ## build the documentation to build/docs/index.html, and the gallery (offline; warnings are errors)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs $(ARGS)
