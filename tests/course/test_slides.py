@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from neptune_widgets.course import slides
@@ -30,7 +31,7 @@ def test_every_slide_shows_what_it_names(page: str):
 
 def test_nothing_comes_from_a_network(page: str):
     class Loads(HTMLParser):
-        found: list[str] = []
+        found: ClassVar[list[str]] = []
 
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
             self.found += [value or "" for name, value in attrs if name in ("src", "href")]

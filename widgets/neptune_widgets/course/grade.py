@@ -1,8 +1,8 @@
 """Grades a folder of answered notebooks: one row per student, one column per exercise.
 
-`python -m neptune_widgets.course.grade FOLDER` (`make grade FOLDER=…`).  Stored outputs are never read: the code that each
-answer needs runs again, per notebook in a process of its own with limits on time, memory and files, and without a
-network where the system allows that (`grade_one`).
+`python -m neptune_widgets.course.grade FOLDER` (`make grade FOLDER=…`).  Stored outputs are never read: the code that
+each answer needs runs again, per notebook in a process of its own with limits on time, memory and files, and without a
+network if the system allows that (`grade_one`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def _handed_in(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Path]]
         name = next((name for name in names if name in path.stem), None)
         if name is None or any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
-        own = path.stem.replace(name, "").strip("_-. ()0123456789")
+        own = path.stem.replace(name, "").strip("_-. ()")
         parents = path.relative_to(folder).parts[:-1]
         found.setdefault("/".join(parents) or own or "(no name)", {})[name] = path
     if not found:
@@ -188,14 +189,11 @@ def _in_process(task: str, home: str, limits: Limits) -> str:
     ) as process:
         os.close(write)
         try:
-            process.communicate(task, timeout=3 * limits.seconds)
-        except subprocess.TimeoutExpired:
-            pass
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(task, timeout=3 * limits.seconds)
         finally:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
     with os.fdopen(read, encoding="utf-8", errors="replace") as pipe:
         os.set_blocking(read, False)
         return pipe.read() or ""

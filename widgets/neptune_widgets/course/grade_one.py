@@ -1,7 +1,7 @@
-"""The limited process in which `grade` runs the answers of one notebook: `python -m neptune_widgets.course.grade_one FD`.
+"""The limited process in which `grade` runs the answers of one notebook: `python -m …course.grade_one FD`.
 
-It reads a task as JSON from standard input, and writes a line of JSON per exercise to the file descriptor FD.  The judges
-are imported before any of the student's code runs, and are called here, not by the student's cells.
+It reads a task as JSON from standard input, and writes one line of JSON per exercise to the file descriptor FD.  The
+judges are imported before any of the student's code runs, and are called here, not by the student's cells.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def main(task: Mapping[str, Any], report: int) -> None:
             state, text = grade(task["cells"], question, judge)
         except BaseException as error:  # noqa: BLE001  a student's cell may raise anything, SystemExit too
             state, text = "wrong", f"its cells raise {type(error).__name__}: {error}"
-        line = {"number": question["number"], "state": state, "text": text}
+        line = {"number": question["number"], "state": state, "text": text[:1500]}
         os.write(report, (json.dumps(line) + "\n").encode())
 
 

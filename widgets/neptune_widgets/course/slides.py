@@ -1,7 +1,7 @@
-"""Slides for a lecture, from the course's own figures: `python -m neptune_widgets.course.slides notebooks build/slides`.
+"""Slides for a lecture, from the course's own figures: `python -m …course.slides notebooks build/slides`.
 
-`slides.md` beside the notebooks has the text; `{{NOTEBOOK: part of a cell's source | kinds}}` puts in what that cell shows.
-The page needs no network and no server: styles, script and figures are in it.
+`slides.md` beside the notebooks has the text; `{{NOTEBOOK: part of a cell's source | kinds}}` puts in what the cell
+shows.  The page needs no network and no server: styles, script and figures are in it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ section.now{display:flex}h1{font-size:2.2em;margin:auto 0 0}h1+p{margin-bottom:a
 h2{font-size:1.5em;margin:0 0 .3em}p,ul{margin:.3em 0}
 .shown{display:flex;flex-direction:column;align-items:flex-start;gap:1vh;max-width:100%;overflow:auto}
 .shown img{max-width:88vw;max-height:66vh;width:auto;min-width:min(60vw,640px)}
-pre{font:.72em/1.4 ui-monospace,monospace;background:#f4f5f7;padding:.7em 1em;border-radius:6px;margin:0;white-space:pre-wrap}
+pre{font:.72em/1.4 ui-monospace,monospace;background:#f4f5f7;padding:.7em 1em;border-radius:6px;margin:0}
+pre{white-space:pre-wrap}
 table{border-collapse:collapse;font-size:.8em}td,th{border:1px solid #ccc;padding:.25em .7em;text-align:right}
 aside{display:none;border-top:2px solid #0072b2;margin-top:auto;padding-top:.5em;font-size:.75em;color:#333}
 body.notes aside{display:block}nav{position:fixed;right:1.5vw;bottom:1vh;font-size:14px;color:#666}
