@@ -50,14 +50,25 @@ class Page:
         return answer
 
 
-@pytest.fixture
-def softmax_page():
-    return Page(nl.explore(nl.compile(softmax.figure1(4, 8), block_q=2, block_kv=4, template="rolling_update")))
+# Compiled once: a kernel does not change, and each page edits a copy of its schedule.
+@pytest.fixture(scope="session")
+def softmax_kernel():
+    return nl.compile(softmax.figure1(4, 8), block_q=2, block_kv=4, template="rolling_update")
+
+
+@pytest.fixture(scope="session")
+def attention_kernel():
+    return nl.compile(attention.causal(batch=1, heads=2, seq=128, head_dim=16))
 
 
 @pytest.fixture
-def attention_page():
-    return Page(nl.explore(nl.compile(attention.causal(batch=1, heads=2, seq=128, head_dim=16))))
+def softmax_page(softmax_kernel):
+    return Page(nl.explore(softmax_kernel))
+
+
+@pytest.fixture
+def attention_page(attention_kernel):
+    return Page(nl.explore(attention_kernel))
 
 
 @pytest.fixture
