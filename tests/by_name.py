@@ -34,4 +34,9 @@ def apply(template: str, sch: Schedule, **sizes: Any) -> Schedule:
     return TEMPLATES[template](sch, Choice.of(template, sizes).config)
 
 
-__all__ = ["apply", "compile", "schedule"]
+def choice(template: str | None, **options: Any) -> Choice:
+    """A choice with the fields of its config and of CodeOptions by name."""
+    return Choice.of(template, options)
+
+
+__all__ = ["apply", "choice", "compile", "schedule"]

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import neptune_lab.runtime
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.measuring import record_of, source_hash, task_of
 from neptune_lab.autotune.tune import default_search
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_bytes, write_text
+from neptune_lab.pipeline import Choice, compile_choice
 from neptune_lab.records import Record, Store, best
 from neptune_lab.runtime.bundle import SCHEMA, read_entry, read_manifest, read_results
-from neptune_lab.runtime.choice import Choice, with_lists
 from neptune_lab.runtime.task import Task
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import shown_path
@@ -26,7 +25,6 @@ from neptune_lab.target import GPUS, Target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
-    from neptune_lab.pipeline import Kernel
 
 _RUN = '''"""Measures the kernels of this bundle on the GPU here; needs torch, Triton and NumPy.
 
@@ -48,10 +46,10 @@ if __name__ == "__main__":
 
 _COMMAND = "neptune-lab bundle"
 
-Choices = Mapping["Operator", Sequence["Candidate | None"]]
+Choices = Mapping["Operator", Sequence[Choice]]
 
 
-def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int = 0) -> list[Candidate | None]:
+def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int = 0) -> list[Choice]:
     """Candidates of an operator for a bundle: those that the tuner would try first, or the best that is known.
 
     Args:
@@ -69,9 +67,9 @@ def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int 
                 f"there is no record of {op.name} with these sizes on {device}",
                 help="tune it first: nl.tune(op), or omit --tuned",
             )
-        return [None if found.template is None else Candidate.from_json(found.candidate)]
+        return [Choice.from_json(found.candidate, "the tuning record")]
     if count is None:
-        return [None]
+        return [Choice()]
     target = Target.known(device)
     if target is None:
         raise MeasureError(
@@ -85,7 +83,7 @@ def write_bundle(choices: Choices, folder: str | Path, *, target: Target | None 
     """Writes a bundle; `python DIR/run.py` measures it where a GPU is, and `collect` brings the results back.
 
     Args:
-        choices: for each operator the candidates to measure; None stands for what `compile` takes by itself.
+        choices: for each operator the candidates to measure; `Choice()` stands for what `compile` takes by itself.
         folder: to write, new or empty.
         target: the GPU that code is emitted for, as for `compile`.
         seed: of the drawn inputs.
@@ -117,7 +115,7 @@ def _copy_runtime(lib: Path) -> None:
 
 
 def _entry(
-    root: Path, number: int, op: Operator, candidates: Sequence[Candidate | None], target: Target | None, seed: int
+    root: Path, number: int, op: Operator, candidates: Sequence[Choice], target: Target | None, seed: int
 ) -> dict[str, Any]:
     task = task_of(op, seed=seed)
     name = f"{number:02d}_{op.name}"
@@ -147,14 +145,14 @@ def _write_values(root: Path, name: str, task: Task) -> str | None:
 
 
 def _kernels(
-    root: Path, name: str, op: Operator, candidates: Sequence[Candidate | None], target: Target | None
+    root: Path, name: str, op: Operator, candidates: Sequence[Choice], target: Target | None
 ) -> list[dict[str, Any]]:
     """Every candidate that compiles, each source once."""
     made: dict[str, dict[str, Any]] = {}
     refusal = "there are no candidates"
     for candidate in candidates:
         try:
-            kernel = _compiled(op, candidate, target)
+            kernel = compile_choice(op, candidate, target=target)
         except NeptuneError as error:
             refusal = error.reason
             continue
@@ -163,20 +161,19 @@ def _kernels(
             continue
         file = f"kernels/{name}_{len(made):03d}.py"
         write_text(root / file, kernel.source, parents=True)
-        plain = {"template": None, "options": {}} if candidate is None else candidate.to_json()
-        made[digest] = {"file": file, "name": spec.name, "entry": spec.entry, "source": digest, "candidate": plain}
+        made[digest] = {
+            "file": file,
+            "name": spec.name,
+            "entry": spec.entry,
+            "source": digest,
+            "candidate": candidate.to_json(),
+        }
     if not made:
         raise MeasureError(
             f"no candidate of {op.name} compiles: {refusal}",
             help="omit --candidates, to bundle the choice of nl.compile(op)",
         )
     return list(made.values())
-
-
-def _compiled(op: Operator, candidate: Candidate | None, target: Target | None) -> Kernel:
-    from neptune_lab.pipeline import compile
-
-    return compile(op, target=target) if candidate is None else candidate.compile(op, target=target)
 
 
 def collect(folder: str | Path, store: Store | None = None, results: str | Path | None = None) -> tuple[Record, ...]:
@@ -204,11 +201,7 @@ def collect(folder: str | Path, store: Store | None = None, results: str | Path 
                     f"{shown_path(root)}: {kernel.file} is not the kernel that the manifest describes",
                     help="write the bundle again, and measure it",
                 )
-            about, what = (data.operator, data.params), found[kernel.file]
-            records.append(record_of(about, entry.task, _plain(kernel.candidate), text, facts, what, _COMMAND))
+            about, measured, candidate = (data.operator, data.params), found[kernel.file], kernel.candidate.to_json()
+            records.append(record_of(about, entry.task, candidate, text, facts, measured, _COMMAND))
     (store or Store()).put(*records)
     return tuple(records)
-
-
-def _plain(choice: Choice) -> dict[str, Any]:
-    return {"template": choice.template, "options": with_lists(choice.options)}

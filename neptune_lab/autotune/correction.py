@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from neptune_lab.autotune.candidate import Candidate, Option
-
-Feature: TypeAlias = tuple[tuple[str, Option], ...]
+# The template and the value of each knob of a candidate, by name (`Space.settings`).
+Settings: TypeAlias = tuple[tuple[str, Any], ...]
+Feature: TypeAlias = tuple[tuple[str, Any], ...]
 
 RIDGE = 0.2
 # A pair of values counts less than a single one.
@@ -23,39 +23,40 @@ PAIR = 0.3
 FAILED = 4.0
 
 
-def features(candidate: Candidate) -> dict[Feature, float]:
-    """The values of its knobs, singly and in pairs, with their weights."""
-    single = [(("template", candidate.template),), *(((name, value),) for name, value in candidate.options)]
+def features(settings: Settings) -> dict[Feature, float]:
+    """The values of a candidate's knobs, singly and in pairs, with their weights."""
+    single = [(setting,) for setting in settings]
     pairs = {(*a, *b): PAIR for a, b in combinations(single, 2)}
     return {**dict.fromkeys(single, 1.0), **pairs}
 
 
 def fit(
-    seen: Sequence[tuple[Candidate, float, float | None]],
-) -> Callable[[Candidate, float], float]:
-    """A function of a candidate and the logarithm of its estimate that gives the logarithm of its time, corrected.
+    seen: Sequence[tuple[Settings, float, float | None]],
+) -> Callable[[Settings, float], float]:
+    """A function of a candidate's settings and the logarithm of its estimate that gives the logarithm of its time,
+    corrected.
 
     Args:
-        seen: candidates with the logarithms of estimate and time; None for the time of one that failed.
+        seen: settings of candidates, with the logarithms of estimate and time; None for the time of one that failed.
     """
     if not any(time is not None for _, _, time in seen):
         return lambda _, estimate: estimate
     usual = float(np.mean([time - estimate for _, estimate, time in seen if time is not None]))
     columns: dict[Feature, int] = {}
-    for candidate, _, _ in seen:
-        for feature in features(candidate):
+    for settings, _, _ in seen:
+        for feature in features(settings):
             columns.setdefault(feature, len(columns))
     matrix = np.zeros((len(seen), len(columns)))
     excess = np.zeros(len(seen))
-    for n, (candidate, estimate, time) in enumerate(seen):
-        for feature, weight in features(candidate).items():
+    for n, (settings, estimate, time) in enumerate(seen):
+        for feature, weight in features(settings).items():
             matrix[n, columns[feature]] = weight
         excess[n] = np.log(FAILED) if time is None else time - estimate - usual
-    # As many unknowns as answers: the dual form of the ridge regression.
+    # As many unknowns as measured candidates: the dual form of the ridge regression.
     weights = matrix.T @ np.linalg.solve(matrix @ matrix.T + RIDGE * np.eye(len(seen)), excess)
 
-    def corrected(candidate: Candidate, estimate: float) -> float:
-        found = features(candidate).items()
-        return estimate + usual + sum(weights[columns[f]] * weight for f, weight in found if f in columns)
+    def corrected(settings: Settings, estimate: float) -> float:
+        known = ((columns[f], weight) for f, weight in features(settings).items() if f in columns)
+        return estimate + usual + sum(weights[column] * weight for column, weight in known)
 
     return corrected

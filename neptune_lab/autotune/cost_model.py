@@ -25,7 +25,6 @@ from itertools import product as combinations
 from math import prod
 from typing import TYPE_CHECKING
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.dag import executions, place, trip_counts
 from neptune_lab.autotune.expressions import Tiling
 from neptune_lab.autotune.nests import NestChain, Nests, splits_of
@@ -33,6 +32,7 @@ from neptune_lab.autotune.shared_memory import itemsize
 from neptune_lab.htile.nodes import Dot, For, Kernel, Program, Stmt, Store
 from neptune_lab.htile.shapes import shape_of, shape_of_access
 from neptune_lab.htile.walk import evaluate, names_of_index, reads, subexpressions
+from neptune_lab.pipeline import Choice
 from neptune_lab.runtime import Ceiling
 from neptune_lab.target import DEFAULT, Target
 
@@ -156,12 +156,12 @@ def predict_nest(
     return machine.predict(moved + partial, flops, blocks * parts) + combining
 
 
-def predict_nests(nests: Iterable[NestChain], candidate: Candidate, machine: Machine) -> Prediction:
+def predict_nests(nests: Iterable[NestChain], candidate: Choice, machine: Machine) -> Prediction:
     """The estimate of a candidate from its options alone: its nests, one after the other."""
-    options = candidate.kwargs
+    config = candidate.sizes
     total = Prediction(0.0, 0.0, 0.0, 0.0, 0.0, 0)
     for n, nest in enumerate(nests):
-        made = predict_nest(nest, nest.tiling(options, n), nest.tiles(options, n), machine, splits_of(candidate, n))
+        made = predict_nest(nest, nest.tiling(config, n), nest.tiles(config, n), machine, splits_of(candidate, n))
         total = total + made
     return total
 
@@ -174,11 +174,11 @@ class CostModel:
         self.nests = Nests.found_in(operator)
         self.machine = Machine.of(target, measured)
 
-    def predict(self, candidate: Candidate) -> Prediction:
+    def predict(self, candidate: Choice) -> Prediction:
         """The estimate and its parts."""
         return predict_nests(self.nests.of(candidate), candidate, self.machine)
 
-    def __call__(self, candidate: Candidate) -> float:
+    def __call__(self, candidate: Choice) -> float:
         """Estimated seconds."""
         return self.predict(candidate).seconds
 

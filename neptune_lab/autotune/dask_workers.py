@@ -18,6 +18,7 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.runtime import DeviceFacts, KernelSpec
 from neptune_lab.runtime.gpu_worker import PREPARE_SECONDS, RUNNER, GpuWorker
 from neptune_lab.runtime.measurement import Measurement
+from neptune_lab.runtime.process import not_measured
 from neptune_lab.runtime.task import Task
 
 CONNECT_SECONDS = 20.0
@@ -131,15 +132,15 @@ class DaskWorkers:
                 return future.result(timeout=LOOK_SECONDS)
             except TimeoutError as error:
                 if failed:
-                    raise MeasureError(f"the worker failed: {error or type(error).__name__}") from error
+                    raise MeasureError(f"the worker failed: {error or type(error).__name__}", help=_HELP) from error
             except MeasureError:
                 raise
             except _losses() as error:
                 self._threads()
-                raise MeasureError(f"the worker was lost: {type(error).__name__}") from error
+                raise MeasureError(f"the worker was lost: {type(error).__name__}", help=_HELP) from error
             now = time.monotonic()
             if self._ended.is_set():
-                raise MeasureError("the candidate was not measured: the run has ended")
+                raise not_measured()
             if self._threads():
                 alone = now
             elif now - alone > LOST_SECONDS:

@@ -6,18 +6,19 @@ Each rule looks at the nests of an operator and one candidate, and gives the rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
-from neptune_lab.autotune.candidate import Candidate, Option
 from neptune_lab.autotune.dag import trip_counts
 from neptune_lab.autotune.nests import DEFAULT_WARPS, NestChain, entry, splits_of
 from neptune_lab.autotune.rules import pads_little
 from neptune_lab.autotune.shared_memory import GROUP_ROWS, GROUP_WARPS
+from neptune_lab.pipeline import Choice, CodeOptions, TileConfig
 from neptune_lab.target import Target
 
-Rule: TypeAlias = Callable[[tuple[NestChain, ...], Candidate, Target], str | None]
+Rule: TypeAlias = Callable[[tuple[NestChain, ...], Choice, Target], str | None]
 
 # Numbers that a thread can hold in tiles beside everything else: seen on an H200, attention kernels with 192 of them
 # hardly spill (234 to 255 registers), those with 256 do; where rows are too few for a group of warps, operands are in
@@ -35,11 +36,11 @@ SMALL_COLUMNS, LONG_COLUMN = 32, 1024
 HALF_ROWS = 64
 
 
-def little_padding(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def little_padding(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """MCFuser's rule 3 for rows and columns, but as much padding as tiles of 64 have is always allowed: some lengths
     keep the rule only in tiles that are too small for anything else.  A single tile counts as the whole dimension."""
     for n, nest in enumerate(nests):
-        tiles = nest.tiles(candidate.kwargs, n)
+        tiles = nest.tiles(candidate.sizes, n)
         for loop in (nest.row, nest.column):
             extent = nest.extent(loop)
             if loop is None or pads_little(extent, tiles[loop]):
@@ -49,43 +50,43 @@ def little_padding(nests: tuple[NestChain, ...], candidate: Candidate, target: T
     return None
 
 
-def shared_memory(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def shared_memory(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """MCFuser's rule 4, with the estimate for the kernels that we emit, and so without its slack of 1.2."""
     limit = target.shared_memory
     for n, nest in enumerate(nests):
-        taken = nest.shared_bytes(candidate.kwargs, n)
+        taken = nest.shared_bytes(candidate, n)
         if taken > limit:
             return f"about {taken} bytes of shared memory; a block can have {limit}"
     return None
 
 
-def registers(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def registers(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """Accumulators fit the registers, and there is something for each thread to hold."""
     for n, nest in enumerate(nests):
-        held = nest.values_per_thread(candidate.kwargs, n)
-        many = nest.tiles(candidate.kwargs, n).get(nest.row or "", GROUP_ROWS) >= GROUP_ROWS
+        held = nest.values_per_thread(candidate.sizes, n)
+        many = nest.tiles(candidate.sizes, n).get(nest.row or "", GROUP_ROWS) >= GROUP_ROWS
         most = (HELD_A_THREAD if many else HELD_A_THREAD_FEW_ROWS) if nest.has_product else HELD_A_THREAD_PLAIN
         if not LEAST_A_THREAD <= held <= most:
-            warps = entry(candidate.kwargs.get("num_warps"), n) or DEFAULT_WARPS
+            warps = entry(candidate.sizes.num_warps, n) or DEFAULT_WARPS
             return f"{held:.0f} numbers a thread with {warps} warps; expected {LEAST_A_THREAD} to {most}"
     return None
 
 
-def stages(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def stages(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """A loop with products has as many stages as it has iterations, and at least two where it has two; `num_stages`
     says nothing about a loop without, nor `loop_stages` about one with."""
     plain = any(not nest.has_product and _trips(nest, candidate, n) > 1 for n, nest in enumerate(nests))
-    if candidate.kwargs.get("loop_stages") is not None and not plain:
+    if candidate.code.loop_stages is not None and not plain:
         return "loop_stages without a loop that has no product"
     for n, nest in enumerate(nests):
-        count = entry(candidate.kwargs.get("num_stages"), n)
+        count = entry(candidate.sizes.num_stages, n)
         trips = _trips(nest, candidate, n) if nest.has_product else 1
         if count is not None and (count > trips or (count == 1 and trips > 1)):
             return f"{count} stages for a loop of {trips} iterations"
     return None
 
 
-def splits(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def splits(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """A split has a tile to work on, and something is split where the template says so."""
     if candidate.template != "split_k_update":
         return None
@@ -94,23 +95,23 @@ def splits(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -
         return "no nest is split: that is rolling_update"
     for n, (nest, count) in enumerate(zip(nests, counts, strict=True)):
         if count is not None and count > (
-            tiles := trip_counts(nest.chain, nest.tiles(candidate.kwargs, n))[nest.column]
+            tiles := trip_counts(nest.chain, nest.tiles(candidate.sizes, n))[nest.column]
         ):
             return f"{count} splits of {tiles} tiles"
     return None
 
 
-def useful_tiles(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def useful_tiles(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """Tiles are small only where large ones would leave multiprocessors idle, and the other way round."""
-    options = candidate.kwargs
+    config = candidate.sizes
     for n, nest in enumerate(nests):
-        tiles = nest.tiles(options, n)
+        tiles = nest.tiles(config, n)
         rows, columns = tiles.get(nest.row or "", 1), tiles[nest.column]
         if columns < SMALL_COLUMNS and nest.extent(nest.column) >= LONG_COLUMN:
             return f"tiles of {columns} columns where there are {nest.extent(nest.column)}"
         if nest.row is None or nest.row_size is not None:
             continue
-        blocks = blocks_of(nest, options, n) * (splits_of(candidate, n) or 1)
+        blocks = blocks_of(nest, config, n) * (splits_of(candidate, n) or 1)
         least = GROUP_ROWS if nest.has_product else 1
         if rows < least and blocks >= 8 * target.sm_count:
             return f"tiles of {rows} rows in {blocks} blocks: larger ones fill the device too"
@@ -118,43 +119,43 @@ def useful_tiles(nests: tuple[NestChain, ...], candidate: Candidate, target: Tar
             return f"tiles of {rows} rows in {blocks} blocks: most multiprocessors stay idle"
         if not nest.has_product or rows < GROUP_ROWS:
             continue
-        if (entry(options.get("num_warps"), n) or DEFAULT_WARPS) < GROUP_WARPS:
+        if (entry(config.num_warps, n) or DEFAULT_WARPS) < GROUP_WARPS:
             return f"tiles of {rows} rows with fewer than {GROUP_WARPS} warps, which multiply together"
         if columns < SMALL_COLUMNS and nest.extent(nest.column) > columns:
             return f"tiles of {columns} columns for {rows} rows: loads would not hide behind products"
     return None
 
 
-def own_descriptors(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def own_descriptors(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """Kernels that overlap do not make their descriptors in the same memory."""
-    if candidate.kwargs.get("dependent_launch") and candidate.kwargs.get("loads") == "descriptors":
+    if candidate.code.dependent_launch and candidate.code.loads == "descriptors":
         return "dependent_launch overwrites descriptors that are made in the kernel"
     return None
 
 
-def rings(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def rings(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """The rule of warp-specialised kernels: there is a loop, and what its rings of tiles hold fits in shared memory."""
     if _trips(nests[0], candidate, 0) < 2:
         return "one tile: there is no loop to specialise"
     limit = target.shared_memory
-    options = {**candidate.kwargs, "num_stages": candidate.kwargs.get("ring_stages", 2), "loads": "descriptors"}
-    taken = nests[0].shared_bytes(options, 0)
+    config = replace(candidate.sizes, num_stages=candidate.code.ring_stages)
+    taken = nests[0].shared_bytes(replace(candidate, config=config, code=CodeOptions(loads="descriptors")), 0)
     return f"about {taken} bytes of shared memory; a block can have {limit}" if taken > limit else None
 
 
-def halves(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def halves(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """Each half of an interleaved program has the rows that a group of warps multiplies."""
-    if candidate.kwargs.get("interleave", 1) == 1:
+    if candidate.code.interleave == 1:
         return None
-    rows = [nest.tiles(candidate.kwargs, n).get(nest.row or "", 1) for n, nest in enumerate(nests) if nest.has_product]
+    rows = [nest.tiles(candidate.sizes, n).get(nest.row or "", 1) for n, nest in enumerate(nests) if nest.has_product]
     if max(rows, default=1) < 2 * HALF_ROWS:
         return f"interleave=2 halves tiles of {max(rows, default=1)} rows; each half has at least {HALF_ROWS}"
     return None
 
 
-def descriptors(nests: tuple[NestChain, ...], candidate: Candidate, target: Target) -> str | None:
+def descriptors(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
     """Descriptors serve the loads of products; without one they are the same kernel."""
-    if candidate.kwargs.get("loads", "pointers") != "pointers" and not any(nest.has_product for nest in nests):
+    if candidate.code.loads != "pointers" and not any(nest.has_product for nest in nests):
         return "descriptors without a product"
     return None
 
@@ -175,18 +176,18 @@ RULES: tuple[Rule, ...] = (
 GLUON_RULES: tuple[Rule, ...] = (rings,)
 
 
-def rules_of(candidate: Candidate) -> tuple[Rule, ...]:
+def rules_of(candidate: Choice) -> tuple[Rule, ...]:
     """The rules that the candidate is asked for: registers and tiles of warp-specialised kernels are given."""
-    return GLUON_RULES if candidate.kwargs.get("code") == "gluon" else RULES
+    return GLUON_RULES if candidate.code.code == "gluon" else RULES
 
 
-def blocks_of(nest: NestChain, options: Mapping[str, Option], n: int = 0) -> int:
+def blocks_of(nest: NestChain, config: TileConfig, n: int = 0) -> int:
     """Thread blocks of a nest that rolls."""
-    trips, tiling = trip_counts(nest.chain, nest.tiles(options, n)), nest.tiling(options, n)
+    trips, tiling = trip_counts(nest.chain, nest.tiles(config, n)), nest.tiling(config, n)
     return prod(trips[loop] for loop in tiling.nested[: tiling.nested.index(nest.column)])
 
 
-def _trips(nest: NestChain, candidate: Candidate, n: int) -> int:
+def _trips(nest: NestChain, candidate: Choice, n: int) -> int:
     """Iterations of the loop over the columns of one thread block."""
-    tiles = trip_counts(nest.chain, nest.tiles(candidate.kwargs, n))[nest.column]
+    tiles = trip_counts(nest.chain, nest.tiles(candidate.sizes, n))[nest.column]
     return -(-tiles // min(tiles, splits_of(candidate, n) or 1))

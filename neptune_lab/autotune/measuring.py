@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.errors import MeasureError, NeptuneError
+from neptune_lab.pipeline import Choice, compile_choice
 from neptune_lab.records import Record, definition_of, workload_key
 from neptune_lab.runtime import DeviceFacts, KernelSpec
 from neptune_lab.runtime.measurement import Measurement
@@ -104,7 +104,10 @@ class _Given:
 
 
 def _not_here(*_: Any) -> Any:
-    raise MeasureError("this operator was sent to be compiled only: it has no reference and no inputs")
+    raise MeasureError(
+        "this operator was sent to be compiled only: it has no reference and no inputs",
+        help="call the operator that it was made from",
+    )
 
 
 def portable(op: Operator) -> Operator:
@@ -112,14 +115,14 @@ def portable(op: Operator) -> Operator:
     return replace(op, build=_Given(op.program), compute=_not_here, draw=_not_here)
 
 
-def emit(op: Operator, candidate: Candidate, target: Target | None = None) -> KernelSpec | str:
+def emit(op: Operator, candidate: Choice, target: Target | None = None) -> KernelSpec | str:
     """Compiles a candidate to Triton's source, or says why some stage refuses it.
 
     Args:
         target: the GPU to emit for; None: the one at hand.
     """
     try:  # its numbers are compared with the reference on the device, before it is timed
-        return candidate.compile(op, validate="none", target=target).spec
+        return compile_choice(op, candidate, validate="none", target=target).spec
     except NeptuneError as error:
         return error.reason
 

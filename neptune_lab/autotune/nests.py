@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from neptune_lab.autotune.candidate import Candidate, Option
 from neptune_lab.autotune.dag import place, trip_counts
 from neptune_lab.autotune.expressions import Chain, Computation, Operand, Tiling
 from neptune_lab.autotune.shared_memory import BARRIERS, OperandBuffer, copies, grouped, itemsize, padded, total_bytes
@@ -18,13 +17,13 @@ from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, loads, variable
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import NestPlan, is_product, plan
 from neptune_lab.loop_schedule.templates.common import CONTRACTION, LONGEST_CONTRACTION
+from neptune_lab.loop_schedule.templates.config import PerNest
 from neptune_lab.loop_schedule.templates.nest_config import COLUMNS, ROWS
+from neptune_lab.pipeline import Choice, TileConfig
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
-# Taken for an option that is left out; a space leaves none of them out.
-DEFAULTS: Mapping[str, int] = {"block_q": ROWS, "block_kv": COLUMNS}
 # Triton's, where an option is left out.
 DEFAULT_WARPS = 4
 DEFAULT_STAGES = 3
@@ -67,31 +66,32 @@ class NestChain:
         """Iterations of a loop; 1 for None."""
         return 1 if loop is None else dict(self.chain.extents)[loop]
 
-    def tiles(self, options: Mapping[str, Option], n: int) -> dict[str, int]:
-        """The tile of each loop that nest number `n` of a candidate with these options has."""
+    def tiles(self, config: TileConfig, n: int) -> dict[str, int]:
+        """The tile of each loop that nest number `n` has with this config."""
         extents = dict(self.chain.extents)
         chosen = {**extents, **dict.fromkeys(self.batch, 1)}
         if self.row is not None:
-            chosen[self.row] = self.row_size or _size(options, "block_q", n)
-        chosen[self.column] = _size(options, "block_kv", n)
+            chosen[self.row] = self.row_size or entry(config.block_q, n) or ROWS
+        chosen[self.column] = entry(config.block_kv, n) or COLUMNS
         if self.contraction is not None and extents[self.contraction] > LONGEST_CONTRACTION:
             chosen[self.contraction] = CONTRACTION
-        if self.out is not None and (block := entry(options.get("block_out"), n)) is not None:
-            chosen[self.out] = int(block)
+        if self.out is not None and (block := entry(config.block_out, n)) is not None:
+            chosen[self.out] = block
         return {loop: min(size, extents[loop]) for loop, size in chosen.items()}
 
-    def tiling(self, options: Mapping[str, Option], n: int) -> Tiling:
-        """The tiling expression that the templates make of these options: grid, then column, then the contraction
+    def tiling(self, config: TileConfig, n: int) -> Tiling:
+        """The tiling expression that the templates make of this config: grid, then column, then the contraction
         and, in sequence, the output's own loop, unless block_out puts that on the grid (flat and deep)."""
-        deep = self.out is not None and entry(options.get("block_out"), n) is not None
+        deep = self.out is not None and entry(config.block_out, n) is not None
         grid = (*self.batch, *((self.row,) if self.row else ()), *((self.out,) if deep and self.out else ()))
         inner = [loop for loop in self.chain.loops if loop not in grid and loop != self.column]
         rest = tuple((loop,) for loop in inner)
         return Tiling((*grid, self.column, *inner)) if len(rest) < 2 else Tiling((*grid, self.column), rest)
 
-    def shared_bytes(self, options: Mapping[str, Option], n: int) -> int:
+    def shared_bytes(self, candidate: Choice, n: int) -> int:
         """The shared memory that the emitted kernel will take (`shared_memory.total_bytes`), in bytes."""
-        tiles, tiling = self.tiles(options, n), self.tiling(options, n)
+        config, code = candidate.sizes, candidate.code
+        tiles, tiling = self.tiles(config, n), self.tiling(config, n)
         trips = trip_counts(self.chain, tiles)
         multiplied = {o.name for c in self.chain.computations if self.multiplies(c) for o in c.operands}
         serial = [loop for loop in (self.column, self.contraction) if loop is not None and trips[loop] > 1]
@@ -108,14 +108,14 @@ class NestChain:
                 stretches[inside[-1]].append(OperandBuffer(size, inside[-1] == serial[-1]))
             else:
                 kept.append(size)
-        rows, warps = tiles.get(self.row or "", 1), entry(options.get("num_warps"), n) or DEFAULT_WARPS
+        rows, warps = tiles.get(self.row or "", 1), entry(config.num_warps, n) or DEFAULT_WARPS
         if multiplied and not grouped(rows, warps):
             kept.append(max((self._tile_bytes(o, tiles) for o in self._computed_operands()), default=0))
         if not multiplied:
-            kept.append(streamed * max(0, (entry(options.get("loop_stages"), n) or 1) - 1))
-        if multiplied and options.get("loads", "pointers") != "pointers":
+            kept.append(streamed * max(0, (code.loop_stages or 1) - 1))
+        if multiplied and code.loads != "pointers":
             kept.append(BARRIERS)
-        ahead = copies(entry(options.get("num_stages"), n) or DEFAULT_STAGES, rows, warps)
+        ahead = copies(entry(config.num_stages, n) or DEFAULT_STAGES, rows, warps)
         return total_bytes(tuple(kept), tuple(map(tuple, stretches.values())), ahead)
 
     def _tile_bytes(self, tensor: Operand, tiles: Mapping[str, int]) -> int:
@@ -132,33 +132,30 @@ class NestChain:
                 if inner and loaded:
                     yield replace(max(inner, key=lambda o: len(o.loops)), itemsize=min(loaded))
 
-    def values_per_thread(self, options: Mapping[str, Option], n: int) -> float:
+    def values_per_thread(self, config: TileConfig, n: int) -> float:
         """How many numbers of the largest tiles each thread holds at once: the accumulators of all products, or where
         there are none, the largest tile that is loaded."""
-        tiles = self.tiles(options, n)
-        warps = entry(options.get("num_warps"), n) or DEFAULT_WARPS
+        tiles = self.tiles(config, n)
+        warps = entry(config.num_warps, n) or DEFAULT_WARPS
         products = [c.output for c in self.chain.computations if self.multiplies(c)]
         sizes = [prod(tiles[loop] for loop in t.loops) for t in products or self.chain.tensors]
         return (sum(sizes) if products else max(sizes)) / (32 * warps)
 
 
-def entry(value: Option, n: int) -> int | None:
-    """What an option says for nest number `n`: its value, or its n-th where it has one a nest.
+def entry(value: PerNest, n: int) -> int | None:
+    """What a size says for nest number `n`: its value, or its n-th entry if it has one per nest.
 
     >>> entry((64, None), 0), entry((64, None), 1), entry(32, 1)
     (64, None, 32)
     """
-    found = value[n] if isinstance(value, tuple) and n < len(value) else None if isinstance(value, tuple) else value
-    return found if isinstance(found, int) else None
+    if isinstance(value, tuple):
+        return value[n] if n < len(value) else None
+    return value
 
 
-def _size(options: Mapping[str, Option], name: str, n: int) -> int:
-    return entry(options.get(name), n) or DEFAULTS[name]
-
-
-def splits_of(candidate: Candidate, n: int) -> int | None:
+def splits_of(candidate: Choice, n: int) -> int | None:
     """Into how many parts nest number `n` is cut; None where the template chooses; 1 for a nest that rolls."""
-    return 1 if candidate.template != "split_k_update" else entry(candidate.kwargs.get("splits"), n)
+    return 1 if candidate.template != "split_k_update" else entry(candidate.splits, n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +170,9 @@ class Nests:
         """Those that the templates find."""
         return cls(nest_chains(operator), nest_chains(operator, pad_rows=True))
 
-    def of(self, candidate: Candidate) -> tuple[NestChain, ...]:
+    def of(self, candidate: Choice) -> tuple[NestChain, ...]:
         """Those that a candidate has."""
-        return self.padded if candidate.kwargs.get("pad_rows") else self.plain
+        return self.padded if candidate.sizes.pad_rows else self.plain
 
 
 def nest_chains(operator: Operator, *, pad_rows: bool = False) -> tuple[NestChain, ...]:

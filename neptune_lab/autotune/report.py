@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.records import Record
+from neptune_lab.runtime.choice import StoredChoice
 from neptune_lab.strict.console import printable
 
 
@@ -40,13 +40,7 @@ def table(records: Iterable[Record]) -> str:
         registers, spills, shared = map(max, zip(*figures, strict=True)) if figures else (0, 0, 0)
         lines.append(
             f"{head} {best.us:>10.2f} {best.error or 0:>9.1e} {registers:>5} {spills:>6} "
-            f"{shared:>7}  {_candidate(best)}"
+            f"{shared:>7}  {StoredChoice(best.template, best.options)}"
             + (f"  ({len(group) - len(timed)} of {len(group)} failed)" if len(timed) < len(group) else "")
         )
     return printable("\n".join(lines)) + "\n"
-
-
-def _candidate(record: Record) -> str:
-    if record.candidate["template"] is None:
-        return "(default)"
-    return str(Candidate.from_json(record.candidate))

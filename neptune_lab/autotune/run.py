@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.clock import Clock, within
 from neptune_lab.autotune.measuring import emit, now, portable, record_of, source_hash
 from neptune_lab.autotune.progress import ProgressDisplay
@@ -22,10 +20,11 @@ from neptune_lab.autotune.record_writer import RecordWriter
 from neptune_lab.autotune.workers import Workers, WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
+from neptune_lab.pipeline import Choice, compile_choice
 from neptune_lab.records import Record, RecordsWarning, dump
 from neptune_lab.runtime import DeviceFacts, KernelSpec
 from neptune_lab.runtime.measurement import Measurement
-from neptune_lab.runtime.process import ChildProcess, ProcessKilled
+from neptune_lab.runtime.process import ProcessPool
 from neptune_lab.runtime.task import Task
 from neptune_lab.target import Target
 
@@ -50,11 +49,11 @@ class Searcher(Protocol):
         """Nothing more is worth a try."""
         ...
 
-    def ask(self, n: int) -> list[Candidate]:
+    def ask(self, n: int) -> list[Choice]:
         """At most `n` new candidates; none while it waits to be told."""
         ...
 
-    def tell(self, candidate: Candidate, microseconds: float | None) -> None:
+    def tell(self, candidate: Choice, microseconds: float | None) -> None:
         """The time of a candidate that was asked for; None where it failed."""
         ...
 
@@ -105,7 +104,7 @@ class TuneResult:
         Returns:
             The kernel.
         """
-        return Candidate.from_json(self.best.candidate).compile(self.operator)
+        return compile_choice(self.operator, Choice.from_json(self.best.candidate, "the record"))
 
     def __str__(self) -> str:
         failed = Counter((r.failure or "").partition(":")[0] for r in self.records if r.us is None)
@@ -114,7 +113,7 @@ class TuneResult:
         unsaved = f"\n  {len(self.unsaved)} of the measurements are not in the records" if self.unsaved else ""
         return (
             f"{self.operator.name}: {self.best.us:.1f} us on {self.best.device}, "
-            f"{Candidate.from_json(self.best.candidate)}\n"
+            f"{Choice.from_json(self.best.candidate)}\n"
             f"  {len(self.records)} measured{failures}, {self.refused} refused{lost}, {self.seconds:.0f} s "
             f"({self.ended}){unsaved}"
         )
@@ -124,53 +123,24 @@ class TuneResult:
 class _Outcome:
     """What came of a candidate: a record, the compiler's refusal, or the error that left it unmeasured."""
 
-    candidate: Candidate
+    candidate: Choice
     spec: KernelSpec | None = None
     record: Record | None = None
     refusal: str | None = None
     error: Exception | None = None
 
 
-class Emitters:
+class Emitters(ProcessPool):
     """Processes that compile candidates to source, which takes a fraction of what Triton needs for the rest."""
 
     def __init__(self) -> None:
         count = max(1, min(4, (os.cpu_count() or 1) // 4))
-        self._children = [ChildProcess(preload=[emit.__module__, "tvm"]) for _ in range(count)]
-        self._ended = threading.Event()
-        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
-        for child in self._children:
-            child.start()
-            self._idle.put(child)
+        super().__init__(count, preload=[emit.__module__, "tvm"])
+        self.start()
 
-    def emit(self, op: Operator, candidate: Candidate, target: Target | None) -> KernelSpec | str:
+    def emit(self, op: Operator, candidate: Choice, target: Target | None) -> KernelSpec | str:
         """As `measuring.emit`, in the next process that is free; MeasureError where that fails."""
-        child = self._idle.get()
-        try:
-            self._check_running()
-            call = f"{emit.__module__}:{emit.__name__}"
-            try:
-                return child.call(call, op, candidate, target, timeout=EMIT_SECONDS)
-            except ProcessKilled:  # from outside: once more
-                self._check_running()
-                return child.call(call, op, candidate, target, timeout=EMIT_SECONDS)
-        finally:
-            self._idle.put(child)
-
-    def _check_running(self) -> None:
-        if self._ended.is_set():
-            raise MeasureError("the candidate was not measured: the run has ended")
-
-    def kill(self) -> None:
-        """Ends the processes, whichever thread waits for them, and starts none again."""
-        self._ended.set()
-        for child in self._children:
-            child.kill()
-
-    def close(self) -> None:
-        """Ends the processes."""
-        for child in self._children:
-            child.close()
+        return self.call(f"{emit.__module__}:{emit.__name__}", op, candidate, target, timeout=EMIT_SECONDS)
 
 
 @dataclass(eq=False)
@@ -277,7 +247,7 @@ class TuningRun:
             with suppress(WorkersLost):
                 self._keep(done.get())
 
-    def _try(self, candidate: Candidate, done: Callable[[_Outcome], None]) -> None:
+    def _try(self, candidate: Choice, done: Callable[[_Outcome], None]) -> None:
         """Emits and measures one candidate; whatever happens, something is put into the queue."""
         try:
             outcome = self._measured(candidate)
@@ -285,7 +255,7 @@ class TuningRun:
             outcome = _Outcome(candidate, error=error)
         done(outcome)
 
-    def _measured(self, candidate: Candidate) -> _Outcome:
+    def _measured(self, candidate: Choice) -> _Outcome:
         spec = self.emitters.emit(self.sent, candidate, self.target)
         if isinstance(spec, str):
             return _Outcome(candidate, refusal=spec)
@@ -295,7 +265,7 @@ class TuningRun:
             self.writer.put(found)
         return _Outcome(candidate, spec, found)
 
-    def _record(self, candidate: Candidate, spec: KernelSpec, found: Measurement) -> Record:
+    def _record(self, candidate: Choice, spec: KernelSpec, found: Measurement) -> Record:
         about = (self.op.name, self.op.params)
         return record_of(about, self.task, candidate.to_json(), spec.text, self.facts, found, self.command)
 
@@ -341,7 +311,7 @@ class TuningRun:
         if not timed:
             return "none yet"
         best = min(timed, key=lambda r: r.us or 0.0)
-        return f"{best.us:.1f} us ({Candidate.from_json(best.candidate)})"
+        return f"{best.us:.1f} us ({Choice.from_json(best.candidate)})"
 
     def _nothing(self, ended: str) -> str:
         """Why there is no result, with the most frequent reasons."""

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from math import exp, inf, log
 from typing import TypeAlias
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.correction import fit
 from neptune_lab.autotune.space import Space
 from neptune_lab.errors import TuneError
+from neptune_lab.pipeline import Choice
 
-Estimate: TypeAlias = Callable[[Candidate], float]
+Estimate: TypeAlias = Callable[[Choice], float]
 
-# Candidates whose estimate is this many times the best one are left for later generations.
+# Choices whose estimate is this many times the best one are left for later generations.
 FIRST_LOOK = 3.0
 # One in this many candidates of a generation is drawn at random.
 EXPLORE = 8
@@ -69,17 +69,17 @@ class Search:
         self.space, self.model = space, model
         self.size, self.batch, self.tolerance, self.patience = population, batch, tolerance, patience
         self.random = random.Random(seed)
-        self.estimates: dict[Candidate, float] = {}
-        self.times: dict[Candidate, float | None] = {}
-        self.asked: set[Candidate] = set()
+        self.estimates: dict[Choice, float] = {}
+        self.times: dict[Choice, float | None] = {}
+        self.asked: set[Choice] = set()
         self.population = space.sample(self.random, population)
-        self.queue: deque[Candidate] = deque(self._first_look()[:batch])
+        self.queue: deque[Choice] = deque(self._first_look()[:batch])
         self.exhausted = False
         self._since_better = 0
         self._reference = inf
 
     @property
-    def best(self) -> tuple[Candidate, float] | None:
+    def best(self) -> tuple[Choice, float] | None:
         """The fastest candidate so far and its time, in microseconds; None before any succeeded."""
         timed = [(t, n, c) for n, (c, t) in enumerate(self.times.items()) if t is not None]
         return (min(timed)[2], min(timed)[0]) if timed else None
@@ -94,10 +94,10 @@ class Search:
         """Whether it has converged, or no candidate is left."""
         return self._since_better >= self.patience or (self.exhausted and not self.queue)
 
-    def ask(self, n: int) -> list[Candidate]:
+    def ask(self, n: int) -> list[Choice]:
         """At most `n` candidates that were not asked for before, the most promising first; none where it has
         finished."""
-        found: list[Candidate] = []
+        found: list[Choice] = []
         while len(found) < n and not self.finished:
             if not self.queue:
                 self._next_generation()
@@ -107,7 +107,7 @@ class Search:
             found.append(candidate)
         return found
 
-    def tell(self, candidate: Candidate, microseconds: float | None) -> None:
+    def tell(self, candidate: Choice, microseconds: float | None) -> None:
         """The time of a candidate that was asked for; None where it failed, and then it is not asked for again.
 
         Raises:
@@ -129,15 +129,15 @@ class Search:
 
     # -- generations ----------------------------------------------------------------------------------------
 
-    def _estimate(self, candidate: Candidate) -> float:
+    def _estimate(self, candidate: Choice) -> float:
         if candidate not in self.estimates:
             self.estimates[candidate] = self.model(candidate)
         return self.estimates[candidate]
 
-    def _first_look(self) -> list[Candidate]:
+    def _first_look(self) -> list[Choice]:
         """The first generation in order: by estimate, but with the candidates that the model cannot tell apart (of
         one set of tiles) in turns with others, so that the first answers say something about both."""
-        groups: dict[float, list[Candidate]] = {}
+        groups: dict[float, list[Choice]] = {}
         for candidate in self.population:
             groups.setdefault(self._estimate(candidate), []).append(candidate)
         best = min(groups)
@@ -164,19 +164,22 @@ class Search:
                 return
         self.exhausted = True
 
-    def _chosen(self, ranked: list[Candidate]) -> list[Candidate]:
+    def _chosen(self, ranked: list[Choice]) -> list[Choice]:
         """The first few of a ranking, and in place of every eighth one drawn from the rest: what is only ever ranked
         by what is known stays near it."""
         drawn = self.batch // EXPLORE
         first, rest = ranked[: self.batch - drawn], ranked[self.batch - drawn :]
         return first + self.random.sample(rest, min(drawn, len(rest)))
 
-    def _scores(self, candidates: list[Candidate]) -> dict[Candidate, float]:
+    def _scores(self, candidates: list[Choice]) -> dict[Choice, float]:
         """The logarithm of each candidate's corrected estimate, relative to the least; a time where there is one."""
-        correct = fit([(c, log(self._estimate(c)), None if t is None else log(t)) for c, t in self.times.items()])
-        found = {}
+        settings = self.space.settings
+        seen = ((settings(c), log(self._estimate(c)), None if t is None else log(t)) for c, t in self.times.items())
+        correct = fit(tuple(seen))
+        scores = {}
         for candidate in candidates:
-            told = self.times.get(candidate)
-            found[candidate] = log(told) if told is not None else correct(candidate, log(self._estimate(candidate)))
-        least = min(found.values(), default=0.0)
-        return {candidate: score - least for candidate, score in found.items()}
+            time = self.times.get(candidate)
+            estimate = log(self._estimate(candidate))
+            scores[candidate] = log(time) if time is not None else correct(settings(candidate), estimate)
+        least = min(scores.values(), default=0.0)
+        return {candidate: score - least for candidate, score in scores.items()}

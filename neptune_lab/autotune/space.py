@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.autotune import limits
-from neptune_lab.autotune.candidate import Candidate, Option
 from neptune_lab.autotune.nests import NestChain, Nests
 from neptune_lab.autotune.shared_memory import GROUP_ROWS
 from neptune_lab.errors import TuneError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.nodes import Op, walk
+from neptune_lab.pipeline import Choice, TileConfig
 from neptune_lab.target import Target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
+
+Option: TypeAlias = "int | str | bool | None"
 
 # Rows, columns and warps of tiles: of matrix products, of products with a single row, and of long rows without any.
 ROWS = {"matrix": (16, 32, 64, 128, 256), "vector": (1, 2, 4, 8), "rows": (1, 2, 4, 8)}
@@ -73,37 +75,36 @@ class Subspace:
     knobs: tuple[Knob, ...]
     fixed: tuple[tuple[str, Option], ...] = ()
 
-    def __contains__(self, candidate: Candidate) -> bool:
+    def __contains__(self, candidate: Choice) -> bool:
+        options = candidate.options
         own = {knob.option for knob in self.knobs} | {name for name, _ in self.fixed}
-        same = all(candidate.kwargs.get(name) == value for name, value in self.fixed)
-        return candidate.template == self.template and same and candidate.kwargs.keys() <= own
+        same = all(options.get(name) == value for name, value in self.fixed)
+        return candidate.template == self.template and same and options.keys() <= own
 
     @property
     def size(self) -> int:
         """How many combinations there are, before any is ruled out."""
         return prod(len(knob.values) for knob in self.knobs)
 
-    def candidate(self, values: tuple[Option, ...]) -> Candidate:
+    def candidate(self, values: tuple[Option, ...]) -> Choice:
         """The candidate with one value a knob; options of several nests become tuples."""
-        options: dict[str, Option] = dict(self.fixed)
+        options: dict[str, Any] = dict(self.fixed)
         nests = 1 + max((knob.nest for knob in self.knobs if knob.nest is not None), default=0)
         for knob, value in zip(self.knobs, values, strict=True):
             if knob.nest is None or nests == 1:
                 options[knob.option] = value
                 continue
-            entries = options.setdefault(knob.option, (None,) * nests)
-            assert isinstance(entries, tuple)
-            assert not isinstance(value, tuple)
+            entries = options.get(knob.option, (None,) * nests)
             options[knob.option] = (*entries[: knob.nest], value, *entries[knob.nest + 1 :])
-        return Candidate.of(self.template, **options)
+        return Choice.of(self.template, options, "a candidate")
 
-    def values_of(self, candidate: Candidate) -> tuple[Option, ...]:
+    def values_of(self, candidate: Choice) -> tuple[Option, ...]:
         """The value of each knob; what `candidate` was made from."""
-        found = []
+        values: list[Option] = []
         for knob in self.knobs:
-            value = candidate.kwargs.get(knob.option)
-            found.append(value[knob.nest] if isinstance(value, tuple) and knob.nest is not None else value)
-        return tuple(found)
+            value = candidate.value(knob.option)
+            values.append(value[knob.nest or 0] if isinstance(value, tuple) else value)
+        return tuple(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Space:
         """How many combinations there are, before any is ruled out."""
         return sum(subspace.size for subspace in self.subspaces)
 
-    def refusal(self, candidate: Candidate) -> str | None:
+    def refusal(self, candidate: Choice) -> str | None:
         """Why the candidate is not worth compiling, in a sentence; None where it is."""
         nests = self.nests.of(candidate)
         for rule in limits.rules_of(candidate):
@@ -133,7 +134,7 @@ class Space:
                 return reason
         return None
 
-    def __iter__(self) -> Iterator[Candidate]:
+    def __iter__(self) -> Iterator[Choice]:
         """Every candidate that no rule refuses, in order; for spaces that are small enough."""
         for subspace in self.subspaces:
             for values in product(*(knob.values for knob in subspace.knobs)):
@@ -154,13 +155,22 @@ class Space:
                 counts["kept" if first is None else first.__name__] += 1
         return counts
 
-    def sample(self, rng: random.Random, count: int) -> list[Candidate]:
+    def settings(self, candidate: Choice) -> tuple[tuple[str, Any], ...]:
+        """The template of a candidate of this space, and the value of each of its options, by name."""
+        subspace = self._subspace_of(candidate)
+        names = {knob.option for knob in subspace.knobs} | {name for name, _ in subspace.fixed}
+        return (("template", subspace.template), *((name, candidate.value(name)) for name in sorted(names)))
+
+    def _subspace_of(self, candidate: Choice) -> Subspace:
+        return next(subspace for subspace in self.subspaces if candidate in subspace)
+
+    def sample(self, rng: random.Random, count: int) -> list[Choice]:
         """At most `count` different candidates, drawn at random, each subspace as often as another.
 
         Raises:
             TuneError: none was found.
         """
-        drawn: dict[Candidate, None] = {}
+        drawn: dict[Choice, None] = {}
         for _ in range(max(ATTEMPTS, 20 * count)):
             subspace = rng.choice(self.subspaces)
             candidate = subspace.candidate(tuple(rng.choice(knob.values) for knob in subspace.knobs))
@@ -183,9 +193,9 @@ class Space:
         candidate = subspace.candidate(tuple(rng.choice(knob.values) for knob in subspace.knobs))
         return f"{candidate}: {self.refusal(candidate)}"
 
-    def mutate(self, candidate: Candidate, rng: random.Random) -> Candidate:
+    def mutate(self, candidate: Choice, rng: random.Random) -> Choice:
         """The candidate with another value of one knob; itself where no such neighbour is left by the rules."""
-        subspace = next(f for f in self.subspaces if candidate in f)
+        subspace = self._subspace_of(candidate)
         values = subspace.values_of(candidate)
         moves = [
             (n, value)
@@ -299,14 +309,14 @@ def kind_of(nest: NestChain) -> str:
     return "vector" if any(c.product for c in nest.chain.computations) else "rows"
 
 
-def _usual(nest: NestChain) -> dict[str, Option]:
+def _usual(nest: NestChain) -> TileConfig:
     """Tiles that an operator of its kind often has."""
-    return {"block_q": 64 if nest.has_product else 1, "block_kv": 64}
+    return TileConfig(block_q=64 if nest.has_product else 1, block_kv=64)
 
 
 def _rolls(nest: NestChain, target: Target) -> bool:
     """Whether one loop over the columns is worth a try: not where it is long and most of the device is idle."""
-    blocks = limits.blocks_of(nest, {**_usual(nest), "block_q": ROWS[kind_of(nest)][0]})
+    blocks = limits.blocks_of(nest, replace(_usual(nest), block_q=ROWS[kind_of(nest)][0]))
     return IDLE * blocks >= target.sm_count or nest.extent(nest.column) <= SHORT_COLUMN[kind_of(nest)]
 
 

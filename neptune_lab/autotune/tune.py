@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from neptune_lab.autotune.arguments import check_arguments
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.clock import Clock, MonotonicClock, within
 from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.dask_workers import DaskWorkers
@@ -19,6 +18,7 @@ from neptune_lab.autotune.space import space
 from neptune_lab.autotune.workers import Workers, local
 from neptune_lab.errors import MeasureError
 from neptune_lab.loop_schedule.templates import choose_template
+from neptune_lab.pipeline import Choice
 from neptune_lab.records import Record, Store
 from neptune_lab.runtime import DeviceFacts
 from neptune_lab.runtime.task import Task
@@ -127,25 +127,25 @@ def default_search(op: Operator, target: Target, seed: int) -> Searcher:
         TuneError: the space is empty.
     """
     template = op.template or choose_template(op.program)[0]
-    return _DefaultFirst(Candidate.of(template), Search(space(op, target), CostModel(op, target), seed))
+    return _DefaultFirst(Choice(template), Search(space(op, target), CostModel(op, target), seed))
 
 
 class _DefaultFirst:
     """A search that is asked after one candidate of ours."""
 
-    def __init__(self, first: Candidate, search: Searcher) -> None:
+    def __init__(self, first: Choice, search: Searcher) -> None:
         self._first, self._asked, self._search = first, False, search
 
     @property
     def finished(self) -> bool:
         return self._asked and self._search.finished
 
-    def ask(self, n: int) -> list[Candidate]:
+    def ask(self, n: int) -> list[Choice]:
         if self._asked or n < 1:
             return self._search.ask(n)
         self._asked = True
         return [self._first, *self._search.ask(n - 1)]
 
-    def tell(self, candidate: Candidate, microseconds: float | None) -> None:
+    def tell(self, candidate: Choice, microseconds: float | None) -> None:
         if candidate is not self._first:
             self._search.tell(candidate, microseconds)

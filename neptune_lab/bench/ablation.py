@@ -24,7 +24,8 @@ class Variant:
     Args:
         name: what the results call it.
         template: None: by shape.
-        options: the template's and emitter's.
+        options: fields of the template's config and of `CodeOptions`, by name; those two need TVM, which a machine
+            that measures kernels compiled elsewhere may lack.
         tuned: take template and options from the records, where there are any.
     """
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.files import write_text
+
+if TYPE_CHECKING:
+    from neptune_lab.bench.measured import BenchmarkResults
+    from neptune_lab.bench.run import BenchmarkPlan
 
 SHIPPED = Path(__file__).parent / "results" / "h200.json"
 
@@ -41,52 +46,93 @@ def bench(
     Without a GPU, --tiny checks every number in Triton's interpreter, and --report draws the results of an H200.
     """
     from neptune_lab.bench.measured import read
-    from neptune_lab.bench.tables import target_rows
 
-    if report:
-        found = read(results or SHIPPED)
-        html = html or Path("bench.html")
-    elif export_kernels is not None:
+    if export_kernels is not None and not report:
         _export(export_kernels, _chosen(only, tiny), device)
         return
+    if report:
+        found = read(results or SHIPPED)
     else:
-        from neptune_lab.runtime.device import ask_for_interpreter
+        request = _Request(out, only, budget, workers, autotuned, again, tiny, kernels, device)
+        found = _measure(request) if tune is None else _tune(request, tune)
+    _write(found, Path("bench.html") if report and html is None else html, markdown, readme)
 
-        ask_for_interpreter()  # before the modules of the contestants import Triton
-        from neptune_lab.bench.run import AUTOTUNED, BenchmarkPlan, run, tune_setups
-        from neptune_lab.bench.tensors import device_name
-        from neptune_lab.bench.warm import Source
 
-        if device_name() == "cpu" and not tiny:
-            raise MeasureError(
-                "no CUDA GPU was found: nothing can be timed",
-                help="--tiny checks the numbers, --report draws the results of an H200",
-            )
-        if tune is not None and only is None and not tiny:
-            from neptune_lab.bench.tuning import TUNED_SETUPS
+@dataclass(frozen=True)
+class _Request:
+    """What the command line asks to measure; the fields are options of `bench`."""
 
-            only = ",".join(TUNED_SETUPS)
-        setups = _chosen(only, tiny)
-        search = AUTOTUNED if autotuned is None else () if autotuned == "none" else _split(autotuned)
-        names = frozenset(s.name for s in setups) if again else frozenset()
-        plan = BenchmarkPlan(setups, out, budget, workers, Source(kernels, device), search, again=names)
-        found = run(plan, progress=_tell) if tune is None else tune_setups(plan, tune, _tell)
-    for row in target_rows(found):
-        verdict = row[4].replace("**", "")
-        typer.echo(f"{row[0]:<48} at least {row[2]:<5} {row[3]:<32} {verdict}")
+    out: Path
+    only: str | None
+    budget: float
+    workers: int
+    autotuned: str | None
+    again: bool
+    tiny: bool
+    kernels: Path | None
+    device: str | None
+
+
+def _measure(request: _Request) -> BenchmarkResults:
+    _check_device(request.tiny)
+    from neptune_lab.bench.run import run
+
+    return run(_plan(request), progress=_tell)
+
+
+def _tune(request: _Request, seconds: float) -> BenchmarkResults:
+    _check_device(request.tiny)
+    from neptune_lab.bench.run import tune_setups
+    from neptune_lab.bench.tuning import TUNED_SETUPS
+
+    if request.only is None and not request.tiny:
+        request = replace(request, only=",".join(TUNED_SETUPS))
+    return tune_setups(_plan(request), seconds, _tell)
+
+
+def _check_device(tiny: bool) -> None:
+    """Raise MeasureError without a GPU, unless the sizes are tiny; those are interpreted."""
+    from neptune_lab.runtime.device import ask_for_interpreter
+
+    ask_for_interpreter()  # before the modules of the contestants import Triton
+    from neptune_lab.bench.tensors import device_name
+
+    if device_name() == "cpu" and not tiny:
+        raise MeasureError(
+            "no CUDA GPU was found: nothing can be timed",
+            help="--tiny checks the numbers, --report draws the results of an H200",
+        )
+
+
+def _plan(request: _Request) -> BenchmarkPlan:
+    from neptune_lab.bench.run import AUTOTUNED, BenchmarkPlan
+    from neptune_lab.bench.warm import Source
+
+    setups = _chosen(request.only, request.tiny)
+    autotuned = request.autotuned
+    search = AUTOTUNED if autotuned is None else () if autotuned == "none" else _split(autotuned)
+    again = frozenset(s.name for s in setups) if request.again else frozenset[str]()
+    source = Source(request.kernels, request.device)
+    return BenchmarkPlan(setups, request.out, request.budget, request.workers, source, search, again=again)
+
+
+def _write(results: BenchmarkResults, html: Path | None, markdown: Path | None, readme: Path | None) -> None:
+    """Prints the targets, and writes the reports that are asked for."""
+    from neptune_lab.bench.tables import target_rows, to_markdown
+
+    for operators, _, least, figure, verdict, _ in target_rows(results):
+        typer.echo(f"{operators:<48} at least {least:<5} {figure:<32} {verdict.replace('**', '')}")
     if html is not None:
         from neptune_lab.bench.report import to_html
 
-        write_text(html, to_html(found))
+        write_text(html, to_html(results))
         typer.echo(f"wrote {html}", err=True)
     if markdown is not None:
-        from neptune_lab.bench.tables import to_markdown
-
-        write_text(markdown, to_markdown(found))
+        write_text(markdown, to_markdown(results))
     if readme is not None:
         from neptune_lab.bench.report import write_readme
 
-        write_readme(readme, found)
+        write_readme(readme, results)
 
 
 def _tell(line: str) -> None:

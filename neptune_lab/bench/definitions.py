@@ -7,13 +7,12 @@ is checked against.  `wide` is the dtype of sums and exponentials; inputs keep t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from neptune_lab.bench.setups import Setup
 from neptune_lab.errors import MeasureError
-from neptune_lab.runtime.accuracy import AttentionCase
+from neptune_lab.runtime.accuracy import AttentionCase, modified, seen
 
 Definition = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -39,21 +38,6 @@ def definition(setup: Setup, wide: torch.dtype = torch.float32) -> Definition:
         f"{setup.name}: there is no plain torch definition of {setup.op.name}",
         help="compare with another peer, or add the definition to neptune_lab/bench/definitions.py",
     )
-
-
-def modified(case: AttentionCase, score: torch.Tensor, head: Any, query: Any, key: Any) -> torch.Tensor:
-    """The score of a pair after the operator's own change; positions count from the first key."""
-    if case.alibi:
-        score = score + torch.exp2(-8.0 * (head + 1) / case.heads) * (key - query)
-    if case.cap is not None:
-        score = case.cap * torch.tanh(score / case.cap)
-    return score
-
-
-def seen(case: AttentionCase, query: Any, key: Any) -> Any:
-    """Whether the query sees the key; positions count from the first key."""
-    visible = key <= query
-    return visible if case.window is None else visible & (query - key < case.window)
 
 
 def attention(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from neptune_lab.files import write_text
 from neptune_lab.runtime import KernelSpec
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
 from neptune_lab.strict.json_text import check_schema, read_json
-from neptune_lab.strict.typed import Line, Name, Text, Words, unpack
+from neptune_lab.strict.typed import Line, Name, Text, Words, pack, unpack
 from neptune_lab.tensor_spec import TensorSpec
 
 SCHEMA = 1
@@ -54,27 +55,22 @@ def compiled(setup: Setup, variant: Variant, device: str | None = None) -> Compi
         device: the GPU whose tuning records are used, by its name; None: the local GPU.
     """
     from neptune_lab import records
-    from neptune_lab.pipeline import Choice, compile_choice
+    from neptune_lab.pipeline import Choice, compile_choice, kernel_of_record
 
-    template, options, note = variant.template, dict(variant.options), DEFAULT
+    record = records.nearest(setup.op, device) if variant.tuned else None
+    note = DEFAULT
     try:
-        nearest_record = records.nearest(setup.op, device) if variant.tuned else None
-        kernel = None
-        if nearest_record is not None:
-            exact = nearest_record.workload == records.workload_key(setup.op)
-            try:
-                choice = Choice.of(nearest_record.template, {**nearest_record.options, **options}, "the tuning record")
-                kernel = compile_choice(setup.op, choice)
-                template, options = nearest_record.template, {**nearest_record.options, **options}
-                note = "tuned" if exact else "tuned at other sizes"
-            except NeptuneError:
-                if exact:
-                    raise
-        if kernel is None:
-            kernel = compile_choice(setup.op, Choice.of(template, options, "the variant"))
+        if record is not None:
+            exact = record.workload == records.workload_key(setup.op)
+            kernel, skipped = kernel_of_record(record, partial(compile_choice, setup.op), exact=exact)
+            if kernel is not None:
+                options = {"template": record.template or "by shape", **record.options}
+                return Compiled(kernel.spec, options, "tuned" if exact else "tuned at other sizes")
+            note = f"{DEFAULT}; the tuning record is skipped: {skipped}" if exact else DEFAULT
+        kernel = compile_choice(setup.op, Choice.of(variant.template, variant.options, "the variant"))
     except NeptuneError as error:
-        return Compiled(None, options, error.reason)
-    return Compiled(kernel.spec, {"template": template or "by shape", **options}, note)
+        return Compiled(None, dict(variant.options), error.reason)
+    return Compiled(kernel.spec, {"template": variant.template or "by shape", **variant.options}, note)
 
 
 def export(
@@ -93,7 +89,7 @@ def export(
             digest = hashlib.sha256(made.spec.text.encode()).hexdigest()[:16]
             module = f"{made.spec.name}_{digest}.py"
             write_text(directory / module, made.spec.text, parents=True)
-            said = {key: value for key, value in asdict(made.spec).items() if key != "text"}
+            said = {key: value for key, value in pack(made.spec).items() if key != "text"}
             entry |= {"module": module, "spec": said}
         entries.setdefault(setup.name, {})[variant.name] = entry
     path = directory / MANIFEST

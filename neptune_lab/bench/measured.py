@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -13,7 +13,7 @@ from neptune_lab.files import write_text
 from neptune_lab.runtime.timing import Resources
 from neptune_lab.strict.files import read_text, shown_path
 from neptune_lab.strict.json_text import MOST_BYTES, at_place, check_schema, parse
-from neptune_lab.strict.typed import Count, Extent, Line, Number, OneOf, Time, Words, unpack
+from neptune_lab.strict.typed import Count, Extent, Line, Number, OneOf, Time, Words, pack, unpack
 
 SCHEMA = 1
 
@@ -169,7 +169,7 @@ class BenchmarkResults:
 
 def to_json(results: BenchmarkResults) -> str:
     """The results as JSON text."""
-    return json.dumps({"schema": SCHEMA, **asdict(results)}, indent=1, allow_nan=False) + "\n"
+    return json.dumps({"schema": SCHEMA, **pack(results)}, indent=1, allow_nan=False) + "\n"
 
 
 def from_json(text: str, where: str = "the results") -> BenchmarkResults:
@@ -181,7 +181,7 @@ def from_json(text: str, where: str = "the results") -> BenchmarkResults:
     record = parse(text, MeasureError, where=where)
     help = "neptune-lab bench writes them"
     del check_schema(record, SCHEMA, where, "benchmark results", MeasureError, help=help)["schema"]
-    with at_place(where, MeasureError):
+    with at_place(where, MeasureError, help=_CHANGED):
         results = unpack(record, BenchmarkResults, "results", MeasureError)
         _check_parts(results)
     return results

@@ -17,9 +17,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from neptune_lab.bench import hand_attention
-from neptune_lab.bench.definitions import definition, seen
+from neptune_lab.bench.definitions import definition
 from neptune_lab.bench.measured import COMPILE, CUDNN, EAGER, EFFICIENT, FLASH, FLEX, HAND
 from neptune_lab.bench.setups import Setup
+from neptune_lab.runtime.accuracy import seen
 from neptune_lab.runtime.timing import Resources
 
 TUNED = "max-autotune"

@@ -12,6 +12,7 @@ import torch
 from neptune_lab.bench.definitions import attention, definition
 from neptune_lab.bench.measured import BLOCK_ROWS, SAMPLED
 from neptune_lab.bench.setups import Setup
+from neptune_lab.runtime.torch_relative_error import squared_norms
 
 # Up to so many scores every row is checked; above, `SAMPLED` blocks of rows.
 CHECKED_SCORES = 1 << 33
@@ -35,19 +36,14 @@ class Reference:
     checked: str
 
     def error(self, answer: Any) -> float:
-        """The relative error (Frobenius norm) of the worst block of `BLOCK_ROWS` rows.
-
-        Infinite where a number is not finite.
-        """
+        """The relative error (Frobenius norm) of the worst block of `BLOCK_ROWS` rows; infinite if NaN or infinities
+        differ."""
         outputs = answer if isinstance(answer, tuple | list) else (answer,)
         worst = 0.0
         for output, index, want in self.blocks:
-            got = outputs[output][index].to(torch.float64)
-            for part, wanted in zip(_by_rows(got), _by_rows(want), strict=True):
-                off = torch.linalg.vector_norm(part - wanted, dim=(-2, -1))
-                size = torch.linalg.vector_norm(wanted, dim=(-2, -1)).clamp_min(1e-30)
-                largest = float((off / size).max())
-                worst = max(worst, largest if largest == largest else float("inf"))
+            for part, wanted in zip(_by_rows(outputs[output][index]), _by_rows(want), strict=True):
+                off, size = squared_norms(part, wanted, dim=(-2, -1))
+                worst = max(worst, float((off / size.clamp_min(1e-60)).max()) ** 0.5)
         return worst
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import PRESETS, Operator, find, gemm_chain
-from neptune_lab.runtime.accuracy import AttentionCase
+from neptune_lab.runtime.accuracy import AttentionCase, case_of
 
 Group = Literal["attention", "norms", "performer", "chains", "modules", "batch"]
 
@@ -98,19 +98,6 @@ class Setup:
     def kv_bytes(self) -> int:
         """Keys and values once, 0 where there are none."""
         return sum(_size(t.shape, t.dtype) for t in self.op.inputs if self.is_attention and t.name in "kv")
-
-
-def case_of(op: Operator) -> AttentionCase:
-    """What attention libraries have to be told of an operator that takes q, k and v first.
-
-    `pipeline` has the like, but importing it loads TVM.
-    """
-    (_, heads, q_len, width), (_, kv_heads, kv_len, _) = (t.shape for t in op.inputs[:2])
-    scale, window = op.params.get("scale"), op.params.get("window")
-    causal = op.name in ("attention_causal", "attention_window") or bool(op.params.get("causal"))
-    scale = width**-0.5 if scale is None else scale
-    cap, alibi = op.params.get("cap"), op.name == "attention_alibi"
-    return AttentionCase(heads, kv_heads, q_len, kv_len, scale, causal, window, cap, alibi)
 
 
 def seen_pairs(case: AttentionCase) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.shared_memory import kernel_bytes
 from neptune_lab.autotune.tune import TuneResult, tune
 from neptune_lab.bench.setups import Setup
 from neptune_lab.operators import Operator
+from neptune_lab.pipeline import Choice, compile_choice
 from neptune_lab.records import Record
 from neptune_lab.target import Target
 
@@ -50,7 +50,7 @@ def trials(op: Operator, records: Iterable[Record], target: Target) -> list[Mapp
 
 
 def _trial(op: Operator, record: Record, model: CostModel) -> Mapping[str, Any]:
-    candidate = Candidate.from_json(record.candidate)
+    candidate = Choice.from_json(record.candidate)
     actual = [r.shared for r in record.resources if r.shared is not None]
     return {
         "us": record.us,
@@ -61,6 +61,6 @@ def _trial(op: Operator, record: Record, model: CostModel) -> Mapping[str, Any]:
     }
 
 
-def _estimate(op: Operator, candidate: Candidate) -> int:
-    tiles = candidate.compile(op).htile
+def _estimate(op: Operator, candidate: Choice) -> int:
+    tiles = compile_choice(op, candidate).htile
     return max(kernel_bytes(tiles, kernel) for kernel in tiles.kernels)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from neptune_lab.errors import MeasureError
-from neptune_lab.runtime.process import WAKE_SECONDS, ChildProcess
+from neptune_lab.runtime.process import WAKE_SECONDS, ProcessPool
 
 Task = TypeVar("Task")
 
@@ -43,27 +42,23 @@ def run_apart(
         environment: variables set in the processes before `function` runs.
     """
     name, module = f"{function.__module__}:{function.__name__}", function.__module__
-    children = [ChildProcess(environment, [module]) for _ in range(min(workers, len(tasks)))]
-    idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
-    for child in children:
-        idle.put(child)
+    count = min(workers, len(tasks))
+    processes = ProcessPool(count, environment, [module])
 
     def answer(task: Task) -> Any:
-        child = idle.get()
-        try:
-            child.call("builtins:bool", timeout=_START_S)  # the start counts apart from the task
-            found = child.call(name, task, timeout=timeout_s)
-            if getattr(found, "fatal", False):
+        with processes.child() as child:
+            try:
+                child.call("builtins:bool", timeout=_START_S)  # so that the start is not part of the task's time
+                result = child.call(name, task, timeout=timeout_s)
+            except MeasureError as error:
+                return Lost(error.reason)
+            if getattr(result, "fatal", False):
                 child.close()
-            return found
-        except MeasureError as error:
-            return Lost(error.reason)
-        finally:
-            idle.put(child)
+            return result
 
     waiting: dict[Future[Any], Task] = {}
     try:
-        with ThreadPoolExecutor(max(1, len(children))) as pool:
+        with ThreadPoolExecutor(max(1, count)) as pool:
             waiting.update((pool.submit(answer, task), task) for task in tasks)
             try:
                 while waiting:
@@ -71,8 +66,6 @@ def run_apart(
                         yield waiting.pop(future), future.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-                for child in children:
-                    child.kill()  # ends the calls that threads of the pool wait for
+                processes.kill()  # ends the calls that threads of the pool wait for
     finally:
-        for child in children:
-            child.close()
+        processes.close()

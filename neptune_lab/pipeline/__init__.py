@@ -6,6 +6,7 @@ from neptune_lab.pipeline.compile import compile, compile_choice, schedule
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.record import refused_step, schedule_trace, steps_record, versions
+from neptune_lab.pipeline.tuned import kernel_of_record, tuned_kernel
 
 __all__ = [
     "Choice",
@@ -15,9 +16,11 @@ __all__ = [
     "TileConfig",
     "compile",
     "compile_choice",
+    "kernel_of_record",
     "refused_step",
     "schedule",
     "schedule_trace",
     "steps_record",
+    "tuned_kernel",
     "versions",
 ]

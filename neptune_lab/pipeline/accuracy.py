@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.realistic_inputs import attention_inputs, realistic_inputs, recorded_inputs
 from neptune_lab.runtime import accuracy as compared
 from neptune_lab.runtime import call_on_arrays, device_facts
-from neptune_lab.runtime.accuracy import ALLOWED, AttentionCase, ErrorSummary, error_summary, peers, run_peer
+from neptune_lab.runtime.accuracy import ALLOWED, ErrorSummary, case_of, error_summary, peers, run_peer
+from neptune_lab.strict.typed import pack
 
 TEN = tuple(name for name, preset in PRESETS.items() if preset.paper.startswith("Neptune"))
 OURS = "neptune_lab"
@@ -83,7 +84,7 @@ class Report:
 
     def as_record(self) -> dict[str, Any]:
         """The report as plain JSON."""
-        rows = [{**asdict(row), "ratio": row.ratio, "ok": row.ok} for row in self.rows]
+        rows = [{**pack(row), "ratio": row.ratio, "ok": row.ok} for row in self.rows]
         return {
             "columns": dict(self.columns),
             "inputs": self.inputs,
@@ -189,17 +190,6 @@ def _recorded_samples(setup: AccuracySetup) -> int:
                 help="save the recorded arrays with four dimensions",
             )
     return min(setup.samples, *(len(setup.recorded[name]) for name in "qkv"))
-
-
-def case_of(op: Operator) -> AttentionCase:
-    """What torch's kernels have to be told of an attention operator."""
-    (_, heads, q_len, width), (_, kv_heads, kv_len, _), _ = attention_inputs(op)
-    scale, window = op.params.get("scale"), op.params.get("window")
-    masked = op.name in ("attention_causal", "attention_window") or bool(op.params.get("causal"))
-    return AttentionCase(
-        heads, kv_heads, q_len, kv_len, width**-0.5 if scale is None else scale, masked, window, op.params.get("cap"),
-        op.name == "attention_alibi",
-    )  # fmt: skip
 
 
 def _row(name: str, op: Operator, setup: AccuracySetup, samples: int, device: str) -> AccuracyRow:

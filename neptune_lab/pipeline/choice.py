@@ -15,8 +15,9 @@ from typing import Any
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.templates import CONFIGS, SplitKConfig, TileConfig
+from neptune_lab.loop_schedule.templates.config import PerNest
 from neptune_lab.pipeline.options import CodeOptions
-from neptune_lab.runtime.choice import choice_of, with_lists, with_tuples
+from neptune_lab.runtime.choice import StoredChoice, choice_of, with_tuples
 from neptune_lab.strict.console import shown
 
 _CODE = tuple(f.name for f in fields(CodeOptions))
@@ -30,6 +31,9 @@ class Choice:
         template: "rolling_update" or "split_k_update"; None: the operator's own, else by shape.
         config: the template's tile sizes; None: nothing is chosen, all of it follows from the shape.
         code: the options of code generation.
+
+    >>> Choice.from_json(Choice("split_k_update", SplitKConfig(splits=(8, None))).to_json()).options
+    {'splits': (8, None)}
     """
 
     template: str | None = None
@@ -61,9 +65,9 @@ class Choice:
                     help=nearest(str(name), [*sizes, *_CODE], "options"),
                 )
         plain = with_tuples(options)
-        config: dict[str, Any] = {name: value for name, value in plain.items() if name in sizes}
-        code: dict[str, Any] = {name: value for name, value in plain.items() if name in _CODE}
-        return cls(template, kind(**config) if config else None, CodeOptions(**code))
+        config = kind(**{name: value for name, value in plain.items() if name in sizes})
+        code = CodeOptions(**{name: value for name, value in plain.items() if name in _CODE})
+        return cls(template, None if config == kind() else config, code)
 
     @classmethod
     def from_json(cls, data: Any, where: str = "choice") -> Choice:
@@ -76,6 +80,20 @@ class Choice:
         return cls.of(checked["template"], checked["options"], where)
 
     @property
+    def sizes(self) -> TileConfig:
+        """The config, or its defaults if nothing is chosen."""
+        return self.config or CONFIGS.get(self.template or "", TileConfig)()
+
+    @property
+    def splits(self) -> PerNest:
+        """The number of splits; None if the template chooses it, or does not split."""
+        return self.config.splits if isinstance(self.config, SplitKConfig) else None
+
+    def value(self, option: str) -> Any:
+        """The value of an option of the flat form, its default if it is left out."""
+        return getattr(self.code if option in _CODE else self.sizes, option)
+
+    @property
     def options(self) -> dict[str, Any]:
         """The flat form: the fields that differ from their defaults, by name, in alphabetical order."""
         parts = (self.config, self.code) if self.config is not None else (self.code,)
@@ -86,7 +104,19 @@ class Choice:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data: {"template": name, "options": {name: value}}; a tuple becomes a list."""
-        return {"template": self.template, "options": with_lists(self.options)}
+        return self._flat.to_json()
+
+    @property
+    def _flat(self) -> StoredChoice:
+        return StoredChoice(self.template, self.options)
+
+    def __str__(self) -> str:
+        """The template and the options that differ from their defaults, on one line.
+
+        >>> str(Choice("rolling_update", TileConfig(block_q=128, block_kv=(64, None))))
+        'rolling_update block_kv=64,- block_q=128'
+        """
+        return str(self._flat)
 
 
 __all__ = ["Choice"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from neptune_lab.collector import uncollected
-from neptune_lab.errors import EmitError, NeptuneError, ScheduleError, ValidationError
+from neptune_lab.errors import EmitError, NeptuneError, ScheduleError
 from neptune_lab.loop_ir.tree import nearest
 from neptune_lab.loop_schedule.arguments import closed_arguments
 from neptune_lab.loop_schedule.schedule import Schedule
@@ -20,10 +19,11 @@ from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_eac
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
 from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.pipeline.tuned import tuned_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_switch
-from neptune_lab.target import ANY, Target, as_target
+from neptune_lab.target import Target, as_target
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -138,21 +138,21 @@ def compile(
     check_code(code)
     sized, chosen = with_sizes(config, block_q, block_kv), with_disabled(code or CodeOptions(), disable_passes)
     if tuned and not isinstance(op, Schedule):
-        for choice in tuned_choices(op, template, target):
-            if config is not None:
-                choice = replace(choice, config=sized)
-            else:
-                choice = replace(choice, config=with_sizes(choice.config, block_q, block_kv, override=True))
-            if code is not None:
-                choice = replace(choice, code=chosen)
-            elif chosen.disable_passes:
-                choice = replace(choice, code=replace(choice.code, disable_passes=disable_passes))
-            try:
-                return compile_choice(op, choice, target=target, validate=validate)
-            except ValidationError:
-                raise
-            except NeptuneError:
-                continue
+        from neptune_lab import records
+
+        def make(choice: Choice) -> Kernel:
+            """The kernel of a choice, of which the caller's own arguments replace parts."""
+            sizes = sized if config is not None else with_sizes(choice.config, block_q, block_kv, override=True)
+            own = chosen if code is not None else choice.code
+            if code is None and chosen.disable_passes:
+                own = replace(own, disable_passes=chosen.disable_passes)
+            return compile_choice(op, Choice(choice.template, sizes, own), target=target, validate=validate)
+
+        record = records.nearest(op)
+        exact = record is not None and record.workload == records.workload_key(op)
+        kernel = tuned_kernel(op, record, make, exact=exact, template=template, target=target)
+        if kernel is not None:
+            return kernel
     if isinstance(op, Schedule):
         if template is not None or sized is not None:
             raise ScheduleError(
@@ -221,26 +221,3 @@ def lower_apart(operator: Operator, refusal: NeptuneError, code: CodeOptions, ta
         return lower(apart, code, target)
     except REFUSALS as again:
         return lower(schedule_each_stage(operator, again, check), code, target)
-
-
-# Without a record: the configuration that did best on all measured prefill attention, on the GPU it is written for.
-UNTUNED_ON_HOPPER = TileConfig(block_q=128, block_kv=128), CodeOptions(code="gluon")
-
-
-def tuned_choices(operator: Operator, template: str | None, target: Target | None) -> list[Choice]:
-    """What `tuned=True` tries in turn: the choice of the operator's record, or of the one at the nearest sizes; then,
-    for rolling loops on a Hopper GPU, Gluon.
-
-    A choice may not compile for these sizes, since it is another workload's or the compiler has changed.
-    """
-    from neptune_lab import records
-
-    choices: list[Choice] = []
-    found = records.nearest(operator)
-    if found is not None and template in (None, found.template):
-        with suppress(NeptuneError):  # an option that this version does not have
-            choices.append(Choice.of(found.template, found.options, "the tuning record"))
-    rolls = template or operator.template or choose_template(operator.program)[0]
-    if rolls == "rolling_update" and (target or Target.current(otherwise=ANY)).warpgroup_products:
-        choices.append(Choice(rolls, *UNTUNED_ON_HOPPER))
-    return choices

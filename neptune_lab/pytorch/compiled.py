@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -121,18 +120,13 @@ def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
 
 
 def _spec(op: Operator, alike: Operator) -> KernelSpec:
-    """Compiles, with the choice of a tuning record if there is one; warns if that cannot be compiled."""
-    from neptune_lab.pipeline import Choice, compile, compile_choice
-    from neptune_lab.records import best
+    """Compiles as tuned, if there are records of `op`, of `alike`, or of the operator at sizes near these."""
+    from neptune_lab.pipeline import compile, compile_choice, tuned_kernel
+    from neptune_lab.records import best, nearest
 
-    record = best(op) or best(alike)
-    if record is not None:
-        try:
-            return compile_choice(op, Choice.of(record.template, record.options, "the tuning record")).spec
-        except NeptuneError as error:
-            message = f"attention: the tuned kernel cannot be compiled, the default one is used: {error}"
-            warnings.warn(message, stacklevel=2)
-    return compile(op, tuned=True).spec
+    same = best(op) or best(alike)
+    kernel = tuned_kernel(op, same or nearest(op), partial(compile_choice, op), exact=same is not None)
+    return (kernel or compile(op)).spec
 
 
 def _loaded(entry: stored.StoredKernel) -> Compiled:

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +20,7 @@ from neptune_lab.runtime import KernelSpec, cache_directory, device_facts
 from neptune_lab.strict.emitted import check_emitted
 from neptune_lab.strict.files import MIB
 from neptune_lab.strict.json_text import check_schema, read_json
-from neptune_lab.strict.typed import Count, Line, unpack
+from neptune_lab.strict.typed import Count, Line, pack, unpack
 
 # Raised whenever the meaning of an entry changes; entries of another schema are compiled again.
 SCHEMA = 2
@@ -46,7 +46,7 @@ class StoredKernel:
 
     def to_json(self, key: str) -> dict[str, Any]:
         """The entry for `key` as plain JSON data, with its digest."""
-        content = asdict(self)
+        content = pack(self)
         return {"schema": SCHEMA, "digest": _digest(key, content), "entry": content}
 
     @classmethod

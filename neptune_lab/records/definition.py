@@ -95,4 +95,7 @@ def _expression(expr: Expr) -> list[Any]:
             return ["cast", dtype, _expression(arg)]
         case Op(name, args):
             return [name, *map(_expression, args)]
-    raise MeasureError(f"{expr} occurs in schedules only; a definition has no such expression")
+    raise MeasureError(
+        f"{expr} occurs in schedules only; a definition has no such expression",
+        help="give the operator's own program, before any schedule",
+    )

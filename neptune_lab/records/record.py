@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ from neptune_lab.runtime.timing import Resources
 from neptune_lab.strict.console import printable
 from neptune_lab.strict.files import shown_path
 from neptune_lab.strict.json_text import at_place, check_schema, read_json
-from neptune_lab.strict.typed import Line, Number, Time, Words, fit, unpack
+from neptune_lab.strict.typed import Line, Number, Time, Words, fit, pack, unpack
 
 # Increased whenever the meaning of a record changes; records of another schema are not read.
 SCHEMA = 1
@@ -77,8 +77,7 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON data."""
-        plain = asdict(self)
-        return {**plain, "params": dict(self.params), "resources": list(plain["resources"])}
+        return pack(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
@@ -120,6 +119,6 @@ def read(path: str | Path) -> tuple[Record, ...]:
     check_schema(data, SCHEMA, name, "tuning records", MeasureError, help=help)
     records = []
     for n, record in enumerate(fit(data.get("records"), list, f"{name}: records", MeasureError)):
-        with at_place(f"{name}: records[{n}]", MeasureError):
+        with at_place(f"{name}: records[{n}]", MeasureError, help=help):
             records.append(Record.from_json(record))
     return tuple(records)

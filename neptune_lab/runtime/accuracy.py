@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.strict.archives import read_npz, read_pt
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import shown_path
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
 
 # How much larger than the best fused peer's our root mean square error may be.
 ALLOWED = 1.2
@@ -103,6 +106,45 @@ class AttentionCase:
     alibi: bool = False
 
 
+def case_of(op: Operator) -> AttentionCase:
+    """What torch's kernels have to be told of an operator whose first inputs are q and k.
+
+    Args:
+        op: q has the shape (batch, heads, q_len, head_dim), k (batch, kv_heads, kv_len, head_dim).
+    """
+    (_, heads, q_len, width), (_, kv_heads, kv_len, _) = (tensor.shape for tensor in op.inputs[:2])
+    params, scale = op.params, op.params.get("scale")
+    causal = op.name in ("attention_causal", "attention_window") or bool(params.get("causal"))
+    return AttentionCase(
+        heads,
+        kv_heads,
+        q_len,
+        kv_len,
+        width**-0.5 if scale is None else scale,
+        causal,
+        params.get("window"),
+        params.get("cap"),
+        op.name == "attention_alibi",
+    )
+
+
+def modified(case: AttentionCase, score: Any, head: Any, query: Any, key: Any) -> Any:
+    """The score of a pair after the operator's own change; positions count from the first key."""
+    import torch
+
+    if case.alibi:
+        score = score + torch.exp2(-8.0 * (head + 1) / case.heads) * (key - query)
+    if case.cap is not None:
+        score = case.cap * torch.tanh(score / case.cap)
+    return score
+
+
+def seen(case: AttentionCase, query: Any, key: Any) -> Any:
+    """Whether the query sees the key; positions count from the first key."""
+    visible = key <= query
+    return visible if case.window is None else visible & (query - key < case.window)
+
+
 Peer = Callable[..., Any]
 
 SDPA_ON_CPU = "SDPA (CPU)"
@@ -155,18 +197,12 @@ def _sdpa(case: AttentionCase, q: Any, k: Any, v: Any) -> Any:
 def _bias(case: AttentionCase, q: Any) -> Any:
     import torch
 
-    at = torch.arange(case.q_len, device=q.device)[:, None] + case.kv_len - case.q_len
-    kv = torch.arange(case.kv_len, device=q.device)[None]
-    seen = torch.ones(case.q_len, case.kv_len, dtype=torch.bool, device=q.device)
-    if case.causal:
-        seen &= kv <= at
-    if case.window is not None:
-        seen &= (kv <= at) & (at - kv < case.window)
-    added = torch.zeros(1, 1, 1, device=q.device)
-    if case.alibi:
-        head = torch.arange(1, case.heads + 1, device=q.device)
-        added = torch.exp2(-8.0 * head / case.heads)[:, None, None] * (kv - at)
-    return torch.where(seen, added, -torch.inf).to(q.dtype)[None]
+    query = torch.arange(case.q_len, device=q.device)[:, None] + case.kv_len - case.q_len
+    key = torch.arange(case.kv_len, device=q.device)[None]
+    head = torch.arange(case.heads, device=q.device)[:, None, None]
+    bias = modified(case, torch.zeros(1, 1, 1, device=q.device), head, query, key)
+    masked = case.causal or case.window is not None
+    return (torch.where(seen(case, query, key), bias, -torch.inf) if masked else bias).to(q.dtype)[None]
 
 
 def _flex(case: AttentionCase, device: str) -> Peer:
@@ -176,24 +212,19 @@ def _flex(case: AttentionCase, device: str) -> Peer:
     offset = case.kv_len - case.q_len
 
     def score_mod(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-        if case.alibi:
-            score = score + torch.exp2(-8.0 * (h + 1) / case.heads) * (j - (i + offset))
-        if case.cap is not None:
-            score = case.cap * torch.tanh(score / case.cap)
-        return score
+        return modified(case, score, h, i + offset, j)
 
     def mask_mod(b: Any, h: Any, i: Any, j: Any) -> Any:
-        seen = j <= i + offset
-        return seen if case.window is None else seen & (i + offset - j < case.window)
+        return seen(case, i + offset, j)
 
     masked = case.causal or case.window is not None
     mask = create_block_mask(mask_mod, None, None, case.q_len, case.kv_len, device=device) if masked else None
-    modified = score_mod if case.alibi or case.cap is not None else None
+    changed = score_mod if case.alibi or case.cap is not None else None
     # After eight compiled shapes torch would fall back to unfused code, which is another peer.
     torch.compiler.reset()
     fused = torch.compile(flex_attention, dynamic=False, fullgraph=True)
     grouped = case.kv_heads != case.heads
-    return lambda q, k, v: fused(q, k, v, score_mod=modified, block_mask=mask, scale=case.scale, enable_gqa=grouped)
+    return lambda q, k, v: fused(q, k, v, score_mod=changed, block_mask=mask, scale=case.scale, enable_gqa=grouped)
 
 
 def run_peer(peer: Peer, arrays: Sequence[np.ndarray], device: str) -> np.ndarray | str:

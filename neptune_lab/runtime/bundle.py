@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import LongRun, write_text
-from neptune_lab.runtime.choice import Choice
+from neptune_lab.runtime.choice import StoredChoice
 from neptune_lab.runtime.device import DeviceFacts
 from neptune_lab.runtime.gpu_worker import RUNNER, GpuWorker
 from neptune_lab.runtime.measurement import Measurement
@@ -38,7 +38,7 @@ from neptune_lab.strict.archives import read_npz
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import MIB, inside, read_text, shown_path
 from neptune_lab.strict.json_text import at_place, check_schema, read_json
-from neptune_lab.strict.typed import Line, Name, Text, unpack
+from neptune_lab.strict.typed import Line, Name, Text, pack, unpack
 
 SCHEMA = 1
 # Bytes of a kernel's source: the largest of ours has 40 KiB.
@@ -67,7 +67,7 @@ class Listed:
     name: Line
     entry: Name
     source: Line
-    candidate: Choice
+    candidate: StoredChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def read_manifest(folder: Path) -> tuple[Workload, ...]:
     """The entries of a bundle's manifest; MeasureError where there is none, or a field is not of its type."""
     path = folder / "manifest.json"
     data = _read(path, "manifest of a bundle")
-    with at_place(shown_path(path), MeasureError):
+    with at_place(shown_path(path), MeasureError, help=_REWRITE):
         entries = unpack(data.get("entries"), tuple[Workload, ...], "entries", MeasureError)
         for kernel in (k for entry in entries for k in entry.kernels):
             if not KERNEL.fullmatch(kernel.file):
@@ -107,7 +107,7 @@ def read_entry(folder: Path, data: Workload) -> BundleEntry:
     values: dict[str, np.ndarray] = {}
     if data.values is not None:
         values = read_npz(inside(folder, data.values, MeasureError), MeasureError)
-    with at_place(shown_path(folder / "manifest.json"), MeasureError):
+    with at_place(shown_path(folder / "manifest.json"), MeasureError, help=_REWRITE):
         task = Task.from_json(data.task, values)
     kernels = {
         k.file: KernelSpec(
@@ -163,15 +163,14 @@ class BundleResults:
             self._file.finish()
 
     def _text(self) -> str:
-        plain = {file: m.to_json() for file, m in sorted(self.found.items())}
-        data = {"schema": SCHEMA, "device": asdict(self._device), "results": plain}
+        data = pack({"schema": SCHEMA, "device": self._device, "results": dict(sorted(self.found.items()))})
         return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def read_results(path: Path) -> tuple[DeviceFacts, dict[str, Measurement]]:
     """The device and the measurements, by kernel file, of a results file; MeasureError where there are none."""
     data = _read(path, "results")
-    with at_place(shown_path(path), MeasureError):
+    with at_place(shown_path(path), MeasureError, help=_REWRITE):
         device = unpack(data.get("device"), DeviceFacts, "device", MeasureError)
         found = unpack(data.get("results"), dict[Line, Measurement], "results", MeasureError)
     return device, found

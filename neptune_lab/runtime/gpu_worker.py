@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from dataclasses import replace
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.device import DeviceFacts
 from neptune_lab.runtime.measurement import Measurement
-from neptune_lab.runtime.process import ChildProcess, ProcessKilled
+from neptune_lab.runtime.process import ChildProcess, ProcessKilled, ProcessPool, not_measured
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
 
@@ -47,17 +46,14 @@ class GpuWorker:
         self._runner = runner
         self._compile_seconds, self._measure_seconds = compile_seconds, measure_seconds
         self._measuring, self._lock = ChildProcess(env, _PRELOAD), threading.Lock()
-        self._compilers = [ChildProcess(env, _PRELOAD) for _ in range(compilers)]
+        self._compilers = ProcessPool(compilers, env, _PRELOAD)
         self._prepared: tuple[str, int] | None = None
-        self._drained, self._killed = threading.Event(), threading.Event()
-        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
-        for child in self._compilers:
-            self._idle.put(child)
+        self._killed = threading.Event()
 
     def start(self) -> None:
         """Starts its processes now, rather than at their first calls."""
-        for child in (self._measuring, *self._compilers):
-            child.start()
+        self._measuring.start()
+        self._compilers.start()
 
     def facts(self) -> DeviceFacts:
         """The device as the measuring process sees it."""
@@ -71,20 +67,11 @@ class GpuWorker:
 
     def compile(self, spec: KernelSpec) -> str | None:
         """Compiles in one of the compiling processes; what went wrong, or None."""
-        child = self._idle.get()
-        call = f"{self._runner}:compile_ahead"
         try:
-            self._check_running()
-            try:
-                refused = child.call(call, spec, timeout=self._compile_seconds)
-            except ProcessKilled:  # not the candidate's fault, as far as one can see: once more
-                self._check_running()
-                refused = child.call(call, spec, timeout=self._compile_seconds)
+            refused = self._compilers.call(f"{self._runner}:compile_ahead", spec, timeout=self._compile_seconds)
         except MeasureError as error:
-            self._check_running()
+            self._compilers.check_running()
             refused = error.reason
-        finally:
-            self._idle.put(child)
         return None if refused is None else f"compiling: {refused}"
 
     def time(self, task: Task, spec: KernelSpec) -> Measurement:
@@ -96,7 +83,7 @@ class GpuWorker:
                 return self._timed(task, spec, again=True)
 
     def _timed(self, task: Task, spec: KernelSpec, again: bool = False) -> Measurement:
-        self._check_running()
+        self._compilers.check_running()
         self._prepare(task)
         known = replace(task, values={})  # the process has its inputs
         try:
@@ -105,7 +92,7 @@ class GpuWorker:
             )
         except MeasureError as error:
             self._prepared = None  # the process was ended
-            self._check_running()
+            self._compilers.check_running()
             if isinstance(error, ProcessKilled) and not again:
                 raise
             return Measurement(failure=f"measuring: {error.reason}")
@@ -118,15 +105,9 @@ class GpuWorker:
             self._measuring.call(f"{self._runner}:prepare", task, timeout=PREPARE_SECONDS)
             self._prepared = wanted
 
-    def _check_running(self) -> None:
-        if self._drained.is_set():
-            raise MeasureError("the candidate was not measured: the run has ended")
-
     def drain(self) -> None:
         """Gives up what is not being measured yet."""
-        self._drained.set()
-        for child in self._compilers:
-            child.kill()
+        self._compilers.kill()
 
     def kill(self) -> None:
         """Gives up everything, what is being measured too; the worker is of no more use."""
@@ -138,7 +119,7 @@ class GpuWorker:
         """Times kernels in turns; MeasureError where one of them fails."""
         with self._lock:
             if self._killed.is_set():
-                raise MeasureError("the worker was ended")
+                raise not_measured()
             self._prepare(task)
             known, call = replace(task, values={}), f"{self._runner}:remeasure"
             seconds = self._measure_seconds * len(specs)
@@ -150,8 +131,8 @@ class GpuWorker:
 
     def close(self) -> None:
         """Ends its processes."""
-        for child in (self._measuring, *self._compilers):
-            child.close()
+        self._measuring.close()
+        self._compilers.close()
 
 
 def gpu_count() -> int:

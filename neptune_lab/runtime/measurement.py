@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from neptune_lab.errors import LaunchError, MeasureError, NeptuneError
@@ -17,7 +17,7 @@ from neptune_lab.runtime.load import LoadedKernel, load
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
 from neptune_lab.runtime.timing import Resources, resources, sampler, summary
-from neptune_lab.strict.typed import Number, Time, Words, unpack
+from neptune_lab.strict.typed import Number, Time, Words, pack, unpack
 
 # A kernel that spills more registers a thread than this is not timed; a few spills cost little.
 SPILLS = 128
@@ -65,7 +65,7 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON data."""
-        return asdict(self)
+        return pack(self)
 
     @classmethod
     def from_json(cls, data: Any, where: str = "measurement") -> Measurement:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from neptune_lab.errors import MeasureError
 from neptune_lab.scalar_ops import Functions, ScalarOp, in_loops
 
+_HELP = "measure with the version that wrote the definition, or write the bundle again with this one"
+
 
 class Named(NamedTuple):
     """A tensor, one name an axis, no name twice."""
@@ -113,7 +115,7 @@ def fold(reducer: str, value: Named, over: Mapping[str, int]) -> Named:
             case "all":
                 tensor = tensor.to(torch.bool).all(axis)
             case _:
-                raise MeasureError(f"the reference has no reducer {reducer!r}")
+                raise MeasureError(f"the reference has no reducer {reducer!r}", help=_HELP)
         axes.remove(name)
     return Named(tuple(axes), tensor)
 
@@ -121,7 +123,7 @@ def fold(reducer: str, value: Named, over: Mapping[str, int]) -> Named:
 def elementwise(name: str, values: Sequence[Named]) -> Named:
     """An operator of the loop-scalar IR on tensors, position by position."""
     if known_arity(name) is None:
-        raise MeasureError(f"the reference has no operation {name!r}")
+        raise MeasureError(f"the reference has no operation {name!r}", help=_HELP)
     order, tensors = _together(values)
     return Named(order, _TORCH[name](*tensors))
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,6 +25,7 @@ from neptune_lab.errors import MeasureError
 
 _START = "from neptune_lab.runtime.process import serve; serve({reader}, {writer}, {preload})"
 _TAIL = 400
+_KILLED = "free some memory: the system kills processes when it runs out"
 # The main thread is told of Ctrl-C only while it runs, and the system may give the signal to a thread that waits:
 # so no wait in it is longer than this, in seconds.
 WAKE_SECONDS = 0.2
@@ -75,7 +77,10 @@ class ChildProcess:
         except (EOFError, OSError) as error:
             if late.is_set():
                 self.close()
-                raise MeasureError(f"took longer than {timeout:g} s") from error
+                raise MeasureError(
+                    f"took longer than {timeout:g} s",
+                    help="end other programs, or choose smaller sizes; the process was ended",
+                ) from error
             raise self._died() from error
         finally:
             if timer is not None:
@@ -83,7 +88,7 @@ class ChildProcess:
         if kind == "raised" or late.is_set():
             self.close()
         if kind == "raised":
-            raise MeasureError(result)
+            raise MeasureError(result, help="the message ends with the file and line that raised the error")
         return result
 
     def _ready(self, restart: bool) -> tuple[Connection, Connection]:
@@ -91,7 +96,7 @@ class ChildProcess:
         if self._process is not None and self._process.poll() is not None and not self._ended_here:
             self.close()
             if not restart:
-                raise ProcessKilled("the process was killed between two calls")
+                raise ProcessKilled("the process was killed between two calls", help=_KILLED)
         try:
             return self.start()
         except OSError as error:
@@ -166,7 +171,71 @@ class ChildProcess:
         self.close()
         text = " ".join(said.decode(errors="replace").split())
         kind = ProcessKilled if outside else MeasureError
-        return kind(f"the process ended with status {status}" + (f": {text}" if text else ""))
+        said = f"the process ended with status {status}" + (f": {text}" if text else "")
+        return kind(said, help=_KILLED if outside else "the message ends with what the process printed last")
+
+
+class ProcessPool:
+    """Child processes for calls from several threads, one call at a time in each.
+
+    Args:
+        count: the number of processes.
+        env, preload: as for `ChildProcess`.
+    """
+
+    def __init__(self, count: int, env: Mapping[str, str] | None = None, preload: Sequence[str] = ()) -> None:
+        self._children = [ChildProcess(env, preload) for _ in range(count)]
+        self._ended = threading.Event()
+        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+        for child in self._children:
+            self._idle.put(child)
+
+    def start(self) -> None:
+        """Starts the processes now, rather than at their first calls."""
+        for child in self._children:
+            child.start()
+
+    @contextlib.contextmanager
+    def child(self) -> Iterator[ChildProcess]:
+        """The next idle process, for the calling thread alone."""
+        child = self._idle.get()
+        try:
+            yield child
+        finally:
+            self._idle.put(child)
+
+    def call(self, function: str, *args: Any, timeout: float) -> Any:
+        """As `ChildProcess.call`, in the next idle process, and once more if that is killed from outside."""
+        with self.child() as child:
+            self.check_running()
+            try:
+                return child.call(function, *args, timeout=timeout)
+            except ProcessKilled:
+                self.check_running()
+                return child.call(function, *args, timeout=timeout)
+
+    def check_running(self) -> None:
+        """Raise MeasureError after `kill`."""
+        if self._ended.is_set():
+            raise not_measured()
+
+    def kill(self) -> None:
+        """Ends the processes, whichever thread waits for them; `call` starts none again."""
+        self._ended.set()
+        for child in self._children:
+            child.kill()
+
+    def close(self) -> None:
+        """Ends the processes, when no thread waits for them."""
+        for child in self._children:
+            child.close()
+
+
+def not_measured() -> MeasureError:
+    """The error of a candidate that comes too late."""
+    return MeasureError(
+        "the candidate was not measured: the run has ended", help="start the run again: it continues where it ended"
+    )
 
 
 def _pipe(opened: contextlib.ExitStack) -> tuple[int, int]:

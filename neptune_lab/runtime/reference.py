@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.named import Named, aligned, contract, elementwise, fold, index_of_axis, take
+from neptune_lab.strict.console import shown
 
 Box: TypeAlias = tuple[range, ...]
 Expression: TypeAlias = Sequence[Any]
@@ -221,7 +222,9 @@ class _Stage:
                 return self.load(buffer, indices)
             case [name, *args]:
                 return elementwise(name, [self.value(a) for a in args])
-        raise MeasureError(f"{e!r} is no expression of a definition")
+        raise MeasureError(
+            f"{shown(e)} is no expression of a definition", help="write the bundle again with this version"
+        )
 
     def load(self, buffer: str, indices: Sequence[Expression]) -> Named:
         """A read: plain variables are slices, others gather."""

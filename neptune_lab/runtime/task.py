@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +12,8 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.arrays import to_tensor
 from neptune_lab.runtime.definition_form import check_definition
 from neptune_lab.runtime.reference import reference
-from neptune_lab.strict.typed import Count, Line, Name, unpack
+from neptune_lab.runtime.torch_relative_error import relative_error
+from neptune_lab.strict.typed import Count, Line, Name, pack, unpack
 from neptune_lab.tensor_spec import TensorSpec
 
 # The largest relative error (Frobenius norm) that counts as right: a few times what a kernel makes that rounds to this
@@ -60,14 +61,7 @@ class Task:
 
     def to_json(self) -> dict[str, Any]:
         """All but `values` as plain JSON data."""
-        draws = {name: asdict(draw) for name, draw in self.draws.items()}
-        return {
-            "workload": self.key,
-            "definition": self.definition,
-            "draws": draws,
-            "seed": self.seed,
-            "cold": self.cold,
-        }
+        return pack(_Form(self.key, self.definition, dict(self.draws), self.seed, self.cold))
 
     @classmethod
     def from_json(cls, data: Any, values: Mapping[str, np.ndarray]) -> Task:
@@ -146,7 +140,7 @@ class Task:
         found = outputs if isinstance(outputs, tuple) else (outputs,)
         if len(found) != len(wanted) or any(a.shape != b.shape for a, b in zip(found, wanted, strict=True)):
             return float("inf")
-        return max(map(_distance, found, wanted))
+        return max(map(relative_error, found, wanted))
 
     def make_reference(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs in float64, on the inputs' device."""
@@ -173,23 +167,3 @@ def _check_value(spec: TensorSpec, value: np.ndarray) -> None:
             f"and {dtype}",
             help="reshape or convert the value",
         )
-
-
-# Elements that are compared at a time; a float64 copy of all of a large output would take much memory.
-_PART = 1 << 26
-
-
-def _distance(found: Any, wanted: Any) -> float:
-    import torch
-
-    off = size = 0.0
-    for a, b in zip(found.reshape(-1).split(_PART), wanted.reshape(-1).split(_PART), strict=True):
-        a, b = a.double(), b.double()
-        finite = torch.isfinite(b)
-        if not bool(torch.all(finite | (a == b) | (a.isnan() & b.isnan()))):
-            return float("inf")
-        apart = torch.where(finite, a - b, 0.0)
-        off += float(apart.square().sum())
-        size += float(torch.where(finite, b, 0.0).square().sum())
-    error = (off / (size or 1.0)) ** 0.5
-    return error if error == error else float("inf")

@@ -52,8 +52,8 @@ def check_schema(
 
 
 @contextmanager
-def at_place(where: str, error: Refusal) -> Iterator[None]:
-    """Puts `where` and a colon before what an `error` in the block says.
+def at_place(where: str, error: Refusal, *, help: str | None = None) -> Iterator[None]:
+    """Puts `where` and a colon before what an `error` in the block says, and adds `help` if it has none.
 
     >>> from neptune_lab.errors import MeasureError
     >>> with at_place("a.json", MeasureError):
@@ -64,7 +64,7 @@ def at_place(where: str, error: Refusal) -> Iterator[None]:
     try:
         yield
     except error as refusal:
-        raise error(f"{where}: {refusal.reason}", help=refusal.help) from refusal
+        raise error(f"{where}: {refusal.reason}", help=refusal.help or help) from refusal
 
 
 def parse(text: str | bytes, error: Refusal, *, where: str = "", most: int = MOST_BYTES) -> Any:

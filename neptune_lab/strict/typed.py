@@ -122,6 +122,19 @@ def plain(value: Any, where: str, error: Refusal, levels: int = MOST_LEVELS) -> 
     raise error(f"{where} is {type(value).__name__}, expected plain JSON")
 
 
+def pack(value: Any) -> Any:
+    """A dataclass as plain JSON data, which `unpack` reads back: objects become dicts, tuples become lists.
+
+    >>> pack(Between(0, 1)), pack({"sizes": (1, None)})
+    ({'least': 0, 'most': 1}, {'sizes': [1, None]})
+    """
+    if is_dataclass(value):
+        return {field.name: pack(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, list | tuple):
+        return [pack(member) for member in value]
+    return {key: pack(member) for key, member in value.items()} if isinstance(value, Mapping) else value
+
+
 def unpack(
     value: Any, hint: Any, where: str, error: Refusal, readers: Mapping[Any, Reader] = types.MappingProxyType({})
 ) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from by_name import choice
 from waiting import LONG
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.operators import attention
+from neptune_lab.pipeline import Choice
 from neptune_lab.runtime.gpu_worker import GpuWorker
 
 
@@ -22,9 +23,9 @@ def small():
 def with_warps():
     """A candidate whose number of warps says what `fake_runner` makes of it."""
 
-    def make(warps: int) -> Candidate:
+    def make(warps: int) -> Choice:
         options = {"num_warps": warps} if warps else {}
-        return Candidate.of("rolling_update", block_q=16, block_kv=16, **options)
+        return choice("rolling_update", block_q=16, block_kv=16, **options)
 
     return make
 

@@ -15,17 +15,18 @@ import fake_runner
 import numpy as np
 import pytest
 import typer
+from by_name import choice
 from devices import H200
 from typer.testing import CliRunner
 from waiting import LONG
 
 from neptune_lab.autotune import bundle
 from neptune_lab.autotune.bundle import chosen, collect, write_bundle
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.command import bundle_command, operator_of, records_command, report_command, tune_command
 from neptune_lab.autotune.report import fastest, table
 from neptune_lab.errors import DefinitionError, MeasureError, TuneError
 from neptune_lab.operators import attention, find
+from neptune_lab.pipeline import Choice
 from neptune_lab.records import Store, best, workload_key
 from neptune_lab.runtime.bundle import read_entry, read_manifest, read_results
 
@@ -42,7 +43,7 @@ def biased():
 @pytest.fixture
 def written(tmp_path, small, biased, with_warps):
     warps = (fake_runner.FAST, fake_runner.WRONG, fake_runner.SLOW)
-    return write_bundle({small: [with_warps(n) for n in warps], biased: [None]}, tmp_path / "bundle")
+    return write_bundle({small: [with_warps(n) for n in warps], biased: [Choice()]}, tmp_path / "bundle")
 
 
 def hears_ctrl_c() -> None:
@@ -111,7 +112,7 @@ def test_a_bundle_there_and_back(written, small, biased, tmp_path):
 
 def test_a_workload_that_cannot_be_prepared_is_left_for_the_next_run(tmp_path, small, with_warps, monkeypatch):
     rows = find("norms.rms_norm_max")(rows=4, cols=64)
-    folder = write_bundle({rows: [None], small: [with_warps(fake_runner.FAST)]}, tmp_path / "bundle")
+    folder = write_bundle({rows: [Choice()], small: [with_warps(fake_runner.FAST)]}, tmp_path / "bundle")
     monkeypatch.setenv("FAKE_NO_MEMORY", "y_max")
     done = run(folder)
     assert done.returncode == 1
@@ -152,7 +153,7 @@ def test_bfloat16_values_survive_the_file(tmp_path):
     j = te.reduce_axis((0, 8), name="j")
     y = te.compute((4,), lambda i: te.max(x[i, j], axis=j), name="y")
     op = custom("row_max", [x], [y], draw=lambda rng: [rng.uniform(1, 2, (4, 8))])
-    (data,) = read_manifest(write_bundle({op: [None]}, tmp_path / "bundle"))
+    (data,) = read_manifest(write_bundle({op: [Choice()]}, tmp_path / "bundle"))
     (ours,) = task_of(op).make_inputs("cpu")
     (theirs,) = read_entry(tmp_path / "bundle", data).task.make_inputs("cpu")
     assert str(theirs.dtype) == "torch.bfloat16"
@@ -165,17 +166,17 @@ def test_equal_sources_are_measured_once(tmp_path, small, with_warps):
 
 
 def test_refused_candidates_are_left_out(tmp_path, small, with_warps):
-    bad = Candidate.of("rolling_update", block_q=-1)
+    bad = choice("rolling_update", block_q=(16, 16))
     folder = write_bundle({small: [bad, with_warps(4)]}, tmp_path / "bundle")
     assert len(list((folder / "kernels").iterdir())) == 1
-    with pytest.raises(MeasureError, match=r"no candidate of attention_causal compiles: .*block_q=-1"):
+    with pytest.raises(MeasureError, match=r"no candidate of attention_causal compiles: .*block_q=\(16, 16\)"):
         write_bundle({small: [bad]}, tmp_path / "other")
 
 
 def test_files_are_not_written_over(tmp_path, small):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(MeasureError, match="is not empty"):
-        write_bundle({small: [None]}, tmp_path)
+        write_bundle({small: [Choice()]}, tmp_path)
 
 
 def test_results_of_another_device_are_not_mixed(written):
@@ -198,13 +199,13 @@ def test_other_files_are_no_results(tmp_path, text, said):
 
 
 def test_choices(small, monkeypatch):
-    assert chosen(small, None, False, "NVIDIA H200") == [None]
+    assert chosen(small, None, False, "NVIDIA H200") == [Choice()]
     several = chosen(small, 5, False, "NVIDIA H200")
-    assert several[0] == Candidate.of("rolling_update")
+    assert several[0] == choice("rolling_update")
     assert len(set(several)) == 5
     with pytest.raises(MeasureError, match=r"device='GeForce 256': not a GPU whose figures (.|\n)*a100, h100, h200"):
         chosen(small, 5, False, "GeForce 256")
-    assert chosen(small, None, False, "GeForce 256") == [None]
+    assert chosen(small, None, False, "GeForce 256") == [Choice()]
     monkeypatch.setattr(bundle, "best", lambda op, device: None)
     with pytest.raises(MeasureError, match=r"no record of attention_causal .* on NVIDIA H200"):
         chosen(small, None, True, "NVIDIA H200")

@@ -13,11 +13,12 @@ import fake_runner
 import numpy as np
 import pytest
 import torch
+from by_name import choice
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.measuring import emit, portable, starts_cold, task_of
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention, custom, find, gemm_chain
+from neptune_lab.pipeline import compile_choice
 from neptune_lab.records import workload_key
 from neptune_lab.runtime import KernelSpec, Resources
 from neptune_lab.runtime.measurement import Measurement, MeasurementLimits, measure, remeasure
@@ -91,13 +92,13 @@ def test_a_portable_operator_is_pickled_and_compiles_to_the_same(small, with_war
     sent = pickle.loads(pickle.dumps(portable(small)))
     spec = emit(sent, with_warps(4), Target("h200"))
     assert isinstance(spec, KernelSpec)
-    assert spec == with_warps(4).compile(small).spec
+    assert spec == compile_choice(small, with_warps(4)).spec
     with pytest.raises(MeasureError, match="to be compiled only"):
         sent.random_inputs()
 
 
 def test_a_refused_candidate_says_why(small):
-    assert "block_q=-1" in emit(small, Candidate.of("rolling_update", block_q=-1))
+    assert "block_q=(16, 16)" in emit(small, choice("rolling_update", block_q=(16, 16)))
 
 
 # -- errors ----------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ def test_tolerance_follows_the_dtypes(name, dtype, tolerance):
 
 @pytest.fixture(scope="module")
 def spec(small, with_warps):
-    return with_warps(fake_runner.FAST).compile(small).spec
+    return compile_choice(small, with_warps(fake_runner.FAST)).spec
 
 
 def changed(spec, old, new):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from by_name import choice
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.cost_model import CostModel, Machine, predict_kernel, predict_nests, predict_program
 from neptune_lab.autotune.nests import Nests
 from neptune_lab.htile.nodes import (
@@ -25,6 +25,7 @@ from neptune_lab.htile.nodes import (
     Tensor,
 )
 from neptune_lab.operators import attention, gemm_chain, norms, performer
+from neptune_lab.pipeline import compile_choice
 from neptune_lab.runtime.timing import Ceiling
 from neptune_lab.target import Target
 
@@ -42,7 +43,7 @@ def test_equations_2_to_5_by_hand():
 def test_equations_3_and_4_by_hand():
     """A GEMM chain of 32 x 32 x 32 x 32 in tiles of 16 rows and 16 columns: two blocks of two iterations."""
     model = CostModel(gemm_chain.gemm_chain(m=32, n=32, k=32, h=32), H200)
-    made = predict_nests(model.nests.plain, Candidate.of("rolling_update", block_q=16, block_kv=16), MACHINE)
+    made = predict_nests(model.nests.plain, choice("rolling_update", block_q=16, block_kv=16), MACHINE)
     a, b, d, out = 16 * 32 * 2, 32 * 16 * 2 * 2, 16 * 32 * 2 * 2, 16 * 32 * 2
     assert made.moved == 2 * (a + b + d + out)
     assert made.flops == 2 * (2 * 16 * 16 * 32 * 2) * 2
@@ -61,9 +62,9 @@ CASES = [
 
 @pytest.mark.parametrize(("operator", "options"), CASES, ids=lambda value: getattr(value, "name", None))
 def test_options_and_htile_give_the_same_estimate(operator, options):
-    candidate = Candidate.of("rolling_update", **options)
+    candidate = choice("rolling_update", **options)
     cheap = predict_nests(Nests.found_in(operator).plain, candidate, MACHINE)
-    exact = predict_program(candidate.compile(operator).htile, MACHINE)
+    exact = predict_program(compile_choice(operator, candidate).htile, MACHINE)
     assert cheap.flops == exact.flops
     assert cheap.blocks == exact.blocks
     # HTile does not store a row's sums that only its own kernel reads.
@@ -72,7 +73,7 @@ def test_options_and_htile_give_the_same_estimate(operator, options):
 
 def test_grouped_heads_read_their_keys_once():
     operator = attention.gqa(heads=8, kv_heads=2, q_len=1, kv_len=256, head_dim=32, causal=False)
-    made = predict_nests(Nests.found_in(operator).plain, Candidate.of("rolling_update", block_kv=64), MACHINE)
+    made = predict_nests(Nests.found_in(operator).plain, choice("rolling_update", block_kv=64), MACHINE)
     keys_and_values = 2 * 2 * 256 * 32 * 2
     assert made.moved == pytest.approx(keys_and_values, rel=0.05)
     assert made.blocks == 2
@@ -81,8 +82,8 @@ def test_grouped_heads_read_their_keys_once():
 def test_a_split_has_more_blocks_and_stores_partial_results():
     operator = gemm_chain.gemm_chain(m=32, n=256, k=32, h=32)
     nests = Nests.found_in(operator).plain
-    whole = predict_nests(nests, Candidate.of("rolling_update", block_q=32, block_kv=32), MACHINE)
-    split = predict_nests(nests, Candidate.of("split_k_update", block_q=32, block_kv=32, splits=4), MACHINE)
+    whole = predict_nests(nests, choice("rolling_update", block_q=32, block_kv=32), MACHINE)
+    split = predict_nests(nests, choice("split_k_update", block_q=32, block_kv=32, splits=4), MACHINE)
     assert whole.seconds == MACHINE.predict(whole.moved, whole.flops, 1).seconds
     first = MACHINE.predict(split.moved - 4 * 32 * 32 * 4 - 32 * 32 * 2, split.flops, 4)
     second = MACHINE.predict(4 * 32 * 32 * 4 + 32 * 32 * 2, 0.0, MACHINE.multiprocessors)
@@ -93,9 +94,9 @@ def test_a_split_has_more_blocks_and_stores_partial_results():
 
 
 def test_a_mask_counts_only_where_the_program_skips():
-    causal = Candidate.of("rolling_update", block_q=16, block_kv=16)
+    causal = choice("rolling_update", block_q=16, block_kv=16)
     operator = attention.causal(heads=1, seq=128, head_dim=16)
-    kernel = causal.compile(operator).htile
+    kernel = compile_choice(operator, causal).htile
     made = predict_program(kernel, MACHINE)
     tiles = sum(1 for i, j in product(range(8), range(8)) if j <= i)
     assert made.flops == tiles * 2 * (2 * 16 * 16 * 16)
@@ -123,10 +124,10 @@ def test_many_blocks_are_sampled_evenly():
 def test_several_nests_add_up():
     operator = performer.performer(heads=2, seq=64, features=32)
     model = CostModel(operator, H200)
-    both = Candidate.of("rolling_update", block_kv=(32, 16), block_q=(None, 32))
+    both = choice("rolling_update", block_kv=(32, 16), block_q=(None, 32))
     alone = [{"block_kv": 32}, {"block_kv": 16, "block_q": 32}]
     parts = [
-        predict_nests((nest,), Candidate.of("rolling_update", **options), model.machine)
+        predict_nests((nest,), choice("rolling_update", **options), model.machine)
         for nest, options in zip(model.nests.plain, alone, strict=True)
     ]
     assert model(both) == pytest.approx(sum(part.seconds for part in parts))

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from by_name import choice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neptune_lab.autotune.candidate import Candidate
-from neptune_lab.autotune.correction import fit
+from neptune_lab.autotune.correction import Settings, fit
 from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
 from neptune_lab.errors import TuneError
 from neptune_lab.operators import attention
+from neptune_lab.pipeline import Choice
 from neptune_lab.target import Target
 
 OPERATOR = attention.preset("causal_pf", seq=8192)
@@ -38,7 +39,7 @@ FACTORS = {
 }
 
 
-def cost(candidate: Candidate) -> float:
+def cost(candidate: Choice) -> float:
     """Microseconds of a candidate in these tests."""
     time = MODEL(candidate) * 1e6
     for option in candidate.options:
@@ -46,9 +47,9 @@ def cost(candidate: Candidate) -> float:
     return time * random.Random(str(candidate)).uniform(1.0, 1.03)
 
 
-def run(search: Search, time=cost, at_once: int = 8) -> list[Candidate]:
+def run(search: Search, time=cost, at_once: int = 8) -> list[Choice]:
     """Asks until the search has finished; all that was asked for."""
-    asked: list[Candidate] = []
+    asked: list[Choice] = []
     while new := search.ask(at_once):
         for candidate in new:
             search.tell(candidate, time(candidate))
@@ -71,8 +72,8 @@ def test_it_comes_near_the_best_of_all_and_asks_for_fewer(seed):
 def test_it_learns_what_the_model_does_not_see():
     """Interleaved candidates, which the model takes for equal to others, are asked for once a few are known."""
 
-    def share(candidates: Sequence[Candidate]) -> float:
-        return sum(c.kwargs["interleave"] == 2 for c in candidates) / len(candidates)
+    def share(candidates: Sequence[Choice]) -> float:
+        return sum(c.code.interleave == 2 for c in candidates) / len(candidates)
 
     assert share(run(Search(SPACE, MODEL, 0))[16:32]) > share(EVERY)
 
@@ -84,14 +85,14 @@ def test_the_same_seed_asks_for_the_same():
 
 
 def test_a_candidate_that_fails_is_not_asked_again_and_ends_nothing():
-    def half_fail(candidate: Candidate) -> float | None:
-        return cost(candidate) if candidate.kwargs["loads"] == "pointers" else None
+    def half_fail(candidate: Choice) -> float | None:
+        return cost(candidate) if candidate.code.loads == "pointers" else None
 
     search = Search(SPACE, MODEL, 0)
     asked = run(search, half_fail)
     assert len(asked) == len(set(asked))
     assert search.best is not None
-    assert search.best[0].kwargs["loads"] == "pointers"
+    assert search.best[0].code.loads == "pointers"
 
 
 def test_where_all_fail_it_tries_everything_and_then_ends():
@@ -106,8 +107,8 @@ def test_where_all_fail_it_tries_everything_and_then_ends():
 def test_answers_may_come_late_and_out_of_order(seed, at_once, delay):
     """As from several workers: up to `delay` candidates are still being measured when the next are asked for."""
     search, rng = Search(SPACE, MODEL, seed, patience=10), random.Random(seed)
-    waiting: list[Candidate] = []
-    seen: set[Candidate] = set()
+    waiting: list[Choice] = []
+    seen: set[Choice] = set()
     while not search.finished or waiting:
         new = search.ask(at_once)
         assert not seen & set(new)
@@ -121,22 +122,22 @@ def test_answers_may_come_late_and_out_of_order(seed, at_once, delay):
 
 
 def test_a_correction_moves_towards_what_was_measured():
-    def at(warps: int, loads: str) -> Candidate:
-        return Candidate.of("rolling_update", num_warps=warps, loads=loads)
+    def at(warps: int, loads: str) -> Settings:
+        return ("template", "rolling_update"), ("loads", loads), ("num_warps", warps)
 
     seen = [(at(w, loads), 0.0, {4: 0.0, 8: 1.0}[w]) for w in (4, 8) for loads in ("pointers", "descriptors")]
     correct = fit(seen)
     assert correct(at(8, "pointers"), 0.0) > correct(at(4, "pointers"), 0.0)
     assert correct(at(8, "pointers"), 0.0) == pytest.approx(correct(at(8, "descriptors"), 0.0))
     # A value that was never seen is what the estimate says, on the usual level.
-    assert correct(Candidate.of("split_k_update"), 2.0) == pytest.approx(2.5)
+    assert correct((("template", "split_k_update"),), 2.0) == pytest.approx(2.5)
     assert fit([(at(4, "pointers"), 0.0, None)])(at(8, "pointers"), 7.0) == 7.0
 
 
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda s, c: s.tell(Candidate.of("rolling_update"), 1.0), "was not asked for"),
+        (lambda s, c: s.tell(choice("rolling_update"), 1.0), "was not asked for"),
         (lambda s, c: (s.tell(c, 1.0), s.tell(c, 1.0)), "was told before"),
         (lambda s, c: s.tell(c, -1.0), "expected a positive number, or None"),
         (lambda s, c: s.tell(c, float("nan")), "expected a positive number, or None"),

@@ -4,11 +4,12 @@ HTile."""
 from __future__ import annotations
 
 import pytest
+from by_name import choice
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.nests import Nests
 from neptune_lab.autotune.shared_memory import copies, kernel_bytes
 from neptune_lab.operators import attention, gemm_chain, norms
+from neptune_lab.pipeline import compile_choice
 
 ATTENTION = attention.preset("global_pf", seq=2048)
 CAUSAL = attention.preset("causal_pf", seq=2048)
@@ -33,10 +34,10 @@ CAUSAL = attention.preset("causal_pf", seq=2048)
     ],
 )
 def test_as_triton_allocates(operator, options, allocated):
-    candidate = Candidate.of("rolling_update", **options)
+    candidate = choice("rolling_update", **options)
     nest = Nests.found_in(operator).of(candidate)[0]
-    kernel = candidate.compile(operator).htile
-    assert nest.shared_bytes(options, 0) == allocated
+    kernel = compile_choice(operator, candidate).htile
+    assert nest.shared_bytes(candidate, 0) == allocated
     assert kernel_bytes(kernel, kernel.kernels[0]) == allocated
 
 
@@ -44,8 +45,8 @@ def test_descriptors_on_an_h200():
     """Seen on an H200: 128x128 in 3 stages took 229432 bytes, 128x64 in 3 stages 131128."""
     nest = Nests.found_in(ATTENTION).plain[0]
     options = {"block_q": 128, "loads": "descriptors", "num_warps": 8, "num_stages": 3}
-    assert nest.shared_bytes({**options, "block_kv": 128}, 0) == pytest.approx(229432, abs=128)
-    assert nest.shared_bytes({**options, "block_kv": 64}, 0) == pytest.approx(131128, abs=128)
+    assert nest.shared_bytes(choice("rolling_update", **options, block_kv=128), 0) == pytest.approx(229432, abs=128)
+    assert nest.shared_bytes(choice("rolling_update", **options, block_kv=64), 0) == pytest.approx(131128, abs=128)
 
 
 def test_few_rows_need_one_buffer_less():
@@ -67,11 +68,11 @@ def test_few_rows_need_one_buffer_less():
     ],
 )
 def test_few_rows_and_plain_rows(operator, options, allocated):
-    estimate = Nests.found_in(operator).plain[0].shared_bytes(options, 0)
+    estimate = Nests.found_in(operator).plain[0].shared_bytes(choice("rolling_update", **options), 0)
     assert estimate == pytest.approx(allocated, abs=128)
 
 
 def test_a_kernel_without_a_product_takes_none():
-    decode = Candidate.of("split_k_update", block_kv=64, splits=4)
-    kernel = decode.compile(attention.causal(heads=2, q_len=1, kv_len=512, head_dim=64)).htile
+    decode = choice("split_k_update", block_kv=64, splits=4)
+    kernel = compile_choice(attention.causal(heads=2, q_len=1, kv_len=512, head_dim=64), decode).htile
     assert [kernel_bytes(kernel, k) for k in kernel.kernels] == [0, 0]

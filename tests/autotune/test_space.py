@@ -7,13 +7,14 @@ import re
 from dataclasses import replace
 
 import pytest
+from by_name import choice
 
 from neptune_lab.autotune import limits
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.nests import Nests
 from neptune_lab.autotune.space import Knob, Space, Subspace, space
 from neptune_lab.errors import TuneError
 from neptune_lab.operators import attention, gemm_chain, norms, performer
+from neptune_lab.pipeline import compile_choice
 from neptune_lab.target import ANY, Target
 
 PREFILL = attention.preset("causal_pf", seq=2048)
@@ -36,7 +37,7 @@ TINY = replace(H200, sm_count=4)
 def test_candidates_compile(operator):
     """Drawn at random: every knob is an option, and several nests have one entry each."""
     for candidate in space(operator, TINY).sample(random.Random(1), 3):
-        kernel = candidate.compile(operator, target=H200)
+        kernel = compile_choice(operator, candidate, target=H200)
         assert kernel.htile.kernels, candidate
 
 
@@ -46,8 +47,8 @@ def test_the_space_of_prefill_attention_is_small():
     assert sum(counts.values()) == found.size
     assert 50 <= counts["kept"] <= 300
     assert counts["kept"] == len(set(found))
-    assert sum("code" in c.kwargs for c in found) <= 96
-    good = Candidate.of(
+    assert sum(c.code.code == "gluon" for c in found) <= 96
+    good = choice(
         "rolling_update",
         block_q=128,
         block_kv=128,
@@ -88,10 +89,11 @@ def test_warp_specialised_kernels_are_a_family_of_their_own_on_hopper():
     assert 5 < len(drawn) < 40
     assert all(c not in plain and found.mutate(c, rng) in gluon for c in drawn)
     assert len(space(PREFILL, A100).subspaces) == 1
-    rings = Candidate.of("rolling_update", block_q=128, block_kv=128, code="gluon", ring_stages=4)
+    rings = choice("rolling_update", block_q=128, block_kv=128, code="gluon", ring_stages=4)
     assert "bytes of shared memory" in (found.refusal(rings) or "")
     one_tile = space(attention.preset("s7"), H200)
-    assert "no loop to specialise" in (one_tile.refusal(rings.but(block_kv=256, ring_stages=2)) or "")
+    wide = choice("rolling_update", block_q=128, block_kv=256, code="gluon")
+    assert "no loop to specialise" in (one_tile.refusal(wide) or "")
 
 
 @pytest.mark.parametrize(
@@ -117,17 +119,17 @@ def test_warp_specialised_kernels_are_a_family_of_their_own_on_hopper():
 )
 def test_each_rule_says_why(options, rule, reason):
     nests = Nests.found_in(PREFILL).plain
-    candidate = Candidate.of("rolling_update", **options)
+    candidate = choice("rolling_update", **options)
     assert re.search(reason, getattr(limits, rule)(nests, candidate, H200) or "")
-    fine = Candidate.of("rolling_update", block_q=128, block_kv=64, num_warps=8, num_stages=3)
+    fine = choice("rolling_update", block_q=128, block_kv=64, num_warps=8, num_stages=3)
     assert all(rule(nests, fine, H200) is None for rule in limits.RULES)
 
 
 def test_splits_are_of_tiles_and_of_something():
     nests = Nests.found_in(attention.preset("causal_dc", seq=512)).plain
-    assert limits.splits(nests, Candidate.of("split_k_update", block_kv=64, splits=16), H200) == "16 splits of 8 tiles"
-    assert "rolling_update" in (limits.splits(nests, Candidate.of("split_k_update", block_kv=64, splits=1), H200) or "")
-    assert limits.splits(nests, Candidate.of("split_k_update", block_kv=64, splits=8), H200) is None
+    assert limits.splits(nests, choice("split_k_update", block_kv=64, splits=16), H200) == "16 splits of 8 tiles"
+    assert "rolling_update" in (limits.splits(nests, choice("split_k_update", block_kv=64, splits=1), H200) or "")
+    assert limits.splits(nests, choice("split_k_update", block_kv=64, splits=8), H200) is None
 
 
 def test_a_mutation_changes_one_knob_and_stays_in_the_space():
@@ -136,7 +138,7 @@ def test_a_mutation_changes_one_knob_and_stays_in_the_space():
     candidate = found.sample(rng, 1)[0]
     for _ in range(30):
         changed = found.mutate(candidate, rng)
-        differing = [name for name in changed.kwargs if changed.kwargs[name] != candidate.kwargs[name]]
+        differing = {name for name, _ in changed.options.items() ^ candidate.options.items()}
         assert len(differing) == 1
         assert found.refusal(changed) is None
         candidate = changed
@@ -147,7 +149,7 @@ def test_options_of_several_nests_are_tuples():
         "rolling_update", (Knob("block_q", (16, 32), 1), Knob("block_kv", (64,), 0), Knob("loads", ("pointers",)))
     )
     made = subspace.candidate((16, 64, "pointers"))
-    assert made.kwargs == {"block_q": (None, 16), "block_kv": (64, None), "loads": "pointers"}
+    assert made.options == {"block_q": (None, 16), "block_kv": (64, None)}
     assert subspace.values_of(made) == (16, 64, "pointers")
 
 

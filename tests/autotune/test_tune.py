@@ -9,14 +9,15 @@ import time
 
 import fake_runner
 import pytest
+from by_name import choice
 from devices import H200
 from waiting import LONG
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.measuring import source_hash
 from neptune_lab.autotune.tune import default_search, tune
 from neptune_lab.autotune.workers import LocalWorkers
 from neptune_lab.errors import MeasureError, TuneError
+from neptune_lab.pipeline import Choice, compile_choice
 from neptune_lab.records import Store, best
 from neptune_lab.runtime import Resources
 from neptune_lab.runtime.measurement import Measurement
@@ -26,7 +27,7 @@ from neptune_lab.target import Target
 class Listed:
     """Asks for the candidates of a list, and notes what it is told."""
 
-    def __init__(self, *candidates: Candidate) -> None:
+    def __init__(self, *candidates: Choice) -> None:
         self.left, self.told = list(candidates), {}
 
     @property
@@ -112,7 +113,7 @@ class Here:
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    monkeypatch.setattr("neptune_lab.autotune.run.ChildProcess", Here)
+    monkeypatch.setattr("neptune_lab.runtime.process.ChildProcess", Here)
 
 
 @pytest.fixture
@@ -123,13 +124,13 @@ def store(tmp_path):
 @pytest.fixture(scope="module")
 def by_tile(small):
     """Three candidates with different sources."""
-    return [Candidate.of("rolling_update", block_q=q, block_kv=16) for q in (8, 16, 32)]
+    return [choice("rolling_update", block_q=q, block_kv=16) for q in (8, 16, 32)]
 
 
 @pytest.fixture(scope="module")
 def times(small, by_tile):
     """Microseconds by source: the larger the tile, the faster."""
-    hashes = [source_hash(c.compile(small, target=None).source) for c in by_tile]
+    hashes = [source_hash(compile_choice(small, c).source) for c in by_tile]
     return dict(zip(hashes, (30.0, 20.0, 10.0), strict=True))
 
 
@@ -149,12 +150,12 @@ class TestLoop:
         assert found == result.best
         assert found.options == {"block_q": 32, "block_kv": 16}
         assert (found.command, found.device, found.capability, found.cold) == ("a test", "NVIDIA H200", "9.0", False)
-        assert result.compile().source == by_tile[2].compile(small).source
+        assert result.compile().source == compile_choice(small, by_tile[2]).source
         assert str(result).startswith("attention_causal: 10.0 us on NVIDIA H200, rolling_update block_kv=16 block_q=32")
 
     def test_failures_are_told_kept_and_end_nothing(self, small, store, by_tile, times):
         slow, fails, fast = by_tile
-        bad = Candidate.of("rolling_update", block_q=-1)
+        bad = choice("rolling_update", block_q=(16, 16))
 
         def answer(spec):
             us = times[source_hash(spec.text)]
@@ -254,8 +255,8 @@ class TestLoop:
 
     def test_without_any_time_the_reasons_are_told(self, small, store, by_tile):
         workers = Sheet(lambda s: Measurement(failure="spills 80 registers a thread"))
-        with pytest.raises(MeasureError, match=r"no candidate .*2 times: spills 80.*; 1 times: .*block_q=-1"):
-            run(small, store, Listed(*by_tile[:2], Candidate.of("rolling_update", block_q=-1)), workers)
+        with pytest.raises(MeasureError, match=r"no candidate .*2 times: spills 80.*; 1 times: .*block_q=\(16, 16\)"):
+            run(small, store, Listed(*by_tile[:2], choice("rolling_update", block_q=(16, 16))), workers)
 
     def test_with_the_search_of_its_own(self, small, store):
         """Algorithm 1 over the operator's space: it converges on a made-up GPU that likes four warps."""
@@ -268,7 +269,7 @@ class TestLoop:
     def test_the_bar_says_what_is_known(self, small, store, by_tile, times, capsys):
         tune(
             small,
-            search=Listed(*by_tile, Candidate.of("rolling_update", block_q=-1)),
+            search=Listed(*by_tile, choice("rolling_update", block_q=(16, 16))),
             workers=Sheet(lambda s: times[source_hash(s.text)]),
             store=store,
             seconds=LONG,
@@ -291,7 +292,7 @@ def test_in_processes(small, store, gpu_worker, with_warps, monkeypatch):
     search = Listed(*(with_warps(n) for n in (fake_runner.SLOW, *faults, fake_runner.FAST)))
     result = run(small, store, search, LocalWorkers([gpu_worker]))
     assert result.best.us == 9.0  # of the second measurement
-    assert {c.kwargs.get("num_warps", 0): us for c, us in search.told.items()} == {
+    assert {c.sizes.num_warps or 0: us for c, us in search.told.items()} == {
         fake_runner.SLOW: 20.0,
         fake_runner.FAST: 10.0,
         **dict.fromkeys(faults),

@@ -16,6 +16,7 @@ from neptune_lab.autotune.dask_workers import DaskWorkers
 from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.workers import LocalWorkers, local, same_device
 from neptune_lab.errors import MeasureError
+from neptune_lab.pipeline import compile_choice
 from neptune_lab.runtime.gpu_worker import GpuWorker, visible_gpu
 from neptune_lab.runtime.process import ChildProcess
 
@@ -91,7 +92,7 @@ def test_no_gpu_is_said_at_once():
 
 
 def measured(workers, small, with_warps, warps):
-    return workers.measure(task_of(small), with_warps(warps).compile(small).spec)
+    return workers.measure(task_of(small), compile_choice(small, with_warps(warps)).spec)
 
 
 def test_a_gpu_worker_survives_its_candidates(gpu_worker, small, with_warps):
@@ -162,7 +163,7 @@ def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
         assert workers.facts().triton
         assert "status -11" in measured(workers, small, with_warps, fake_runner.CRASHES).failure
         assert measured(workers, small, with_warps, fake_runner.FAST).us == 10.0
-        again = workers.remeasure(task_of(small), [with_warps(fake_runner.SLOW).compile(small).spec])
+        again = workers.remeasure(task_of(small), [compile_choice(small, with_warps(fake_runner.SLOW)).spec])
         assert [m.us for m in again] == [19.0]
         workers.drain()
         with pytest.raises(MeasureError, match="the run has ended"):

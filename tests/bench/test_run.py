@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from dataclasses import replace
 
 import pytest
 import torch
+from by_name import choice
 
 from neptune_lab import records
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.bench import kernels, peers
 from neptune_lab.bench.ablation import DEFAULT, TUNED, Variant
 from neptune_lab.bench.contestants import Contestant, attempt, contestants, repeats
@@ -23,6 +24,7 @@ from neptune_lab.bench.tensors import make_tensors
 from neptune_lab.bench.warm import Source, warm_all
 from neptune_lab.bench.workers import Lost, run_apart
 from neptune_lab.errors import MeasureError
+from neptune_lab.pipeline import compile_choice
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
@@ -191,7 +193,7 @@ def test_a_tuned_kernel_is_taken_where_there_is_a_record(tmp_path, monkeypatch):
     """On a machine without the GPU too, so that kernels can be exported for it."""
     monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
     setup = TINY["g1"]
-    candidate = Candidate.of("rolling_update", block_q=16, block_kv=32)
+    candidate = choice("rolling_update", block_q=16, block_kv=32)
     key, chosen = records.workload_key(setup.op), candidate.to_json()
     record = records.Record(key, "gemm_chain", {}, "made-up GPU", "9.0", "0", "0", "s", chosen, cold=False, us=5.0)
     records.Store().put(record)
@@ -201,8 +203,14 @@ def test_a_tuned_kernel_is_taken_where_there_is_a_record(tmp_path, monkeypatch):
     usual = kernels.compiled(setup, TUNED, "another GPU")
     assert usual.note == DEFAULT
     assert tuned.spec is not None
-    assert tuned.spec.text == candidate.compile(setup.op).source
+    assert tuned.spec.text == compile_choice(setup.op, candidate).source
     assert tuned.spec != usual.spec
+    stale = {"template": "rolling_update", "options": {"no_such_option": 1}}
+    records.Store().put(replace(record, candidate=stale, source="t", us=4.0))
+    with pytest.warns(records.RecordsWarning, match="its record is skipped"):
+        skipped = kernels.compiled(setup, TUNED, "made-up GPU")
+    assert skipped.spec == usual.spec
+    assert re.search(r"default options; the tuning record is skipped: .*'no_such_option'", skipped.note)
 
 
 def test_a_change_that_leaves_the_kernel_as_it_is_is_not_measured():

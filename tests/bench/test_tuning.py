@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from by_name import choice
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.tune import TuneResult
 from neptune_lab.bench import run as bench_run
@@ -20,7 +20,7 @@ G1 = next(s for s in tiny_setups() if s.name == "g1")
 
 
 def record(block_q: int, us: float | None, shared: int | None) -> Record:
-    candidate = Candidate.of("rolling_update", block_q=block_q, block_kv=16)
+    candidate = choice("rolling_update", block_q=block_q, block_kv=16)
     kernels = () if shared is None else (("a", shared), ("b", 1))
     resources = tuple(Resources(kernel, None, None, size, None) for kernel, size in kernels)
     return Record(
@@ -37,7 +37,7 @@ def test_what_a_tuning_run_found_is_told():
     found = told(G1, tuned())
     assert (found["setup"], found["seconds"], found["ended"]) == ("g1", 12.0, "converged")
     measured, failed = found["trials"]
-    predicted = CostModel(G1.op, Target.current())(Candidate.of("rolling_update", block_q=16, block_kv=16)) * 1e6
+    predicted = CostModel(G1.op, Target.current())(choice("rolling_update", block_q=16, block_kv=16)) * 1e6
     assert measured["predicted_us"] == pytest.approx(predicted)
     assert (measured["us"], measured["shared"]) == (5.0, 4096)
     # A 16 x 16 and two 16 x 16 tiles of float16 at the least.

@@ -222,7 +222,7 @@ class TestContest:
         setup = gpu_runs._setup(gpu_runs.TUNED)
         found = gpu_runs.tiles_alone(space(setup.op, Target("h200")))
         assert 30 <= len(found) <= 60
-        tiles = {tuple(c.kwargs[name] for name in ("block_q", "block_kv", "block_out")) for c in found}
+        tiles = {(c.sizes.block_q, c.sizes.block_kv, c.sizes.block_out) for c in found}
         assert len(tiles) == len(found)
 
 

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from by_name import choice
 from devices import H200
 from typer.testing import CliRunner
 
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.command import tune_command
 from neptune_lab.autotune.tune import tune
 from neptune_lab.autotune.workers import WorkersLost
@@ -38,7 +38,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def candidates():
-    return [Candidate.of("rolling_update", block_q=q, block_kv=kv) for q in (8, 16) for kv in (16, 32)]
+    return [choice("rolling_update", block_q=q, block_kv=kv) for q in (8, 16) for kv in (16, 32)]
 
 
 class Listed:
@@ -129,7 +129,7 @@ class Here:
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    monkeypatch.setattr("neptune_lab.autotune.run.ChildProcess", Here)
+    monkeypatch.setattr("neptune_lab.runtime.process.ChildProcess", Here)
     monkeypatch.setattr(Here, "killed_calls", 0)
 
 

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import fake_runner
 import pytest
+from by_name import choice
 from waiting import wait_until
 
 from neptune_lab.autotune import dask_workers
-from neptune_lab.autotune.candidate import Candidate
 from neptune_lab.autotune.clock import within
 from neptune_lab.autotune.dask_workers import DaskWorkers
 from neptune_lab.autotune.measuring import task_of
 from neptune_lab.autotune.workers import WorkersLost
 from neptune_lab.errors import MeasureError
 from neptune_lab.operators import attention
+from neptune_lab.pipeline import compile_choice
 from neptune_lab.runtime.gpu_worker import GpuWorker
 from neptune_lab.runtime.process import ChildProcess, ProcessKilled
 
@@ -41,7 +42,7 @@ def task(small):
 @pytest.fixture(scope="module")
 def spec(small):
     def make(warps: int):
-        return Candidate.of("rolling_update", block_q=16, block_kv=16, num_warps=warps).compile(small).spec
+        return compile_choice(small, choice("rolling_update", block_q=16, block_kv=16, num_warps=warps)).spec
 
     made = {warps: make(warps) for warps in (fake_runner.FAST, fake_runner.HANGS)}
     return made.__getitem__

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import warnings
+from types import SimpleNamespace
 
 import pytest
 
 import neptune_lab as nl
 from neptune_lab import records
-from neptune_lab.autotune.candidate import Candidate
-from neptune_lab.errors import EmitError, ScheduleError
+from neptune_lab.errors import EmitError, ScheduleError, ValidationError
 from neptune_lab.operators import attention
-from neptune_lab.pipeline import Choice, compile_choice, schedule
+from neptune_lab.pipeline import Choice, compile_choice, kernel_of_record, schedule
 
 OP = attention.causal(1, 1, seq=64, head_dim=16)
 TILES = {"block_q": 16, "block_kv": 16}
@@ -48,8 +49,7 @@ def test_all_records_that_are_shipped_are_choices():
     for record in found:
         choice = Choice.of(record.template, record.options, "the record")
         assert choice.options.items() <= {**record.options}.items()
-        if record.template is not None:
-            assert Candidate.from_json(record.candidate).kwargs == record.options
+        assert Choice.from_json(choice.to_json()) == choice
 
 
 def test_the_sizes_by_name_are_those_of_a_config():
@@ -135,12 +135,8 @@ def test_what_is_not_an_option_is_refused_with_its_place(act, error, message: st
         assert re.search(help, refused.value.help)
 
 
-def _record(monkeypatch: pytest.MonkeyPatch, template: str, **options):
-    class Found:
-        pass
-
-    found = Found()
-    found.template, found.options = template, options
+def _record(monkeypatch: pytest.MonkeyPatch, template: str, workload: str = "", **options):
+    found = SimpleNamespace(template=template, options=options, workload=workload)
     monkeypatch.setattr(records, "nearest", lambda op: found)
 
 
@@ -163,6 +159,39 @@ def test_what_is_given_replaces_parts_of_the_record(monkeypatch: pytest.MonkeyPa
     assert tuned(code=nl.CodeOptions(tanh="exp2")) == plain(whole)
 
 
-def test_a_record_with_options_of_another_version_is_left(monkeypatch: pytest.MonkeyPatch):
-    _record(monkeypatch, "rolling_update", block_q=16, warp_specialize=True)
-    assert nl.compile(OP, tuned=True, validate="none").source == nl.compile(OP, validate="none").source
+OLD = {"block_q": 16, "warp_specialize": True}  # of a version that had this option
+LARGE = {"block_q": (16, 16)}  # of an operator with two nests
+
+
+@pytest.mark.parametrize(
+    ("options", "why"), [(OLD, "has no option 'warp_specialize'"), (LARGE, r"has 2 entries for 1 nests")]
+)
+def test_a_record_that_does_not_compile_is_skipped_with_a_warning(monkeypatch: pytest.MonkeyPatch, options, why):
+    _record(monkeypatch, "rolling_update", records.workload_key(OP), **options)
+    with pytest.warns(records.RecordsWarning, match=rf"its record is skipped: .*{why}(.|\n)*help: tune the operator"):
+        kernel = nl.compile(OP, tuned=True, validate="none")
+    assert kernel.source == nl.compile(OP, validate="none").source
+
+
+def test_the_choice_of_other_sizes_is_skipped_silently(monkeypatch: pytest.MonkeyPatch):
+    _record(monkeypatch, "rolling_update", "other sizes", **OLD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert nl.compile(OP, tuned=True, validate="none").source == nl.compile(OP, validate="none").source
+
+
+def test_a_tuned_kernel_that_differs_from_the_definition_is_not_skipped(monkeypatch: pytest.MonkeyPatch):
+    def wrong(choice: Choice):
+        raise ValidationError("it differs", stage="Triton", script=None, help="report it")
+
+    _record(monkeypatch, "rolling_update")
+    with pytest.raises(ValidationError):
+        kernel_of_record(records.nearest(OP), wrong, exact=True)
+
+
+def test_options_that_have_their_defaults_are_left_out():
+    written = Choice.of("rolling_update", {"pad_rows": False, "loads": "pointers", "block_q": [16, None]})
+    assert written == Choice.from_json({"template": "rolling_update", "options": {"block_q": [16, None]}})
+    assert str(written) == "rolling_update block_q=16,-"
+    assert Choice.of("rolling_update", {"pad_rows": False}) == Choice("rolling_update")
+    assert [written.value(name) for name in ("block_q", "pad_rows", "loads")] == [(16, None), False, "pointers"]

@@ -23,13 +23,13 @@ from neptune_lab.target import Target
 from neptune_widgets.course.measured import Run
 
 if TYPE_CHECKING:
-    from neptune_lab.autotune.candidate import Candidate
     from neptune_lab.autotune.space import Space
     from neptune_lab.autotune.tune import Searcher, TuneResult
     from neptune_lab.bench.ablation import Variant
     from neptune_lab.bench.clock import KernelTimer
     from neptune_lab.bench.contestants import Attempt, Contestant
     from neptune_lab.bench.setups import Setup
+    from neptune_lab.pipeline import Choice
     from neptune_lab.runtime import DeviceFacts
 
 # Setups of the benchmark, by its names; attention has 32 heads of 128 (gqa_dc: 64 on 8 of keys), all are in float16.
@@ -158,32 +158,35 @@ def measure_tuning(name: str = TUNED, seconds: float = 15.0) -> dict[str, Any]:
     return _tuned(_setup(name), seconds, None)
 
 
-def tiles_alone(found: Space) -> tuple[Candidate, ...]:
+def tiles_alone(found: Space) -> tuple[Choice, ...]:
     """Of a space, the rolling loops in Triton with pointers, two stages, and warps as their rows ask for."""
-    return tuple(c for c in found if c.template == ROLLING and _usual_but_for_tiles(c.kwargs))
+    return tuple(c for c in found if c.template == ROLLING and _usual_but_for_tiles(c))
 
 
-def _usual_but_for_tiles(options: Mapping[str, Any]) -> bool:
-    rows = options.get("block_q")
-    usual = {"loads": "pointers", "num_stages": 2, "interleave": 1, "num_warps": 8 if (rows or 0) >= 128 else 4}
-    return rows is not None and all(options.get(name) == value for name, value in usual.items())
+def _usual_but_for_tiles(candidate: Choice) -> bool:
+    from neptune_lab.pipeline import CodeOptions
+
+    config = candidate.sizes
+    rows = config.block_q if isinstance(config.block_q, int) else 0
+    usual = replace(config, num_stages=2, num_warps=8 if rows >= 128 else 4)
+    return rows > 0 and config == usual and candidate.code == CodeOptions()
 
 
 class _Listed:
     """A search that asks for given candidates, in their order, whatever it is told."""
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, candidates: Sequence[Choice]) -> None:
         self._left = list(candidates)
 
     @property
     def finished(self) -> bool:
         return not self._left
 
-    def ask(self, n: int) -> list[Candidate]:
+    def ask(self, n: int) -> list[Choice]:
         asked, self._left = self._left[:n], self._left[n:]
         return asked
 
-    def tell(self, candidate: Candidate, microseconds: float | None) -> None:
+    def tell(self, candidate: Choice, microseconds: float | None) -> None:
         pass
 
 
@@ -201,13 +204,13 @@ def _tuned(setup: Setup, seconds: float, search: Searcher | None) -> dict[str, A
 
 def told(setup: Setup, found: TuneResult, facts: DeviceFacts) -> dict[str, Any]:
     """A tuning run as plain JSON, as `measure_tuning` says."""
-    from neptune_lab.autotune.candidate import Candidate
     from neptune_lab.autotune.cost_model import CostModel
+    from neptune_lab.pipeline import Choice
 
     model = CostModel(setup.op, Target.of(facts))
     trials = []
     for record in found.records:
-        candidate = Candidate.from_json(record.candidate)
+        candidate = Choice.from_json(record.candidate)
         trials.append(
             {
                 "candidate": str(candidate),

@@ -1,0 +1,99 @@
+"""Kernels of tuning records, and the one place that decides what becomes of a record that does not compile.
+
+Such a record names an option that this version does not have, is of other sizes, or meets a compiler that has changed
+since.  It is skipped, and the next best choice is compiled.  If it was measured at these very sizes, a `RecordsWarning`
+says why; the choice of other sizes is only a guess, and is skipped silently.  A kernel that differs from the definition
+is never skipped: the ValidationError is raised.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from neptune_lab.errors import NeptuneError, ValidationError
+from neptune_lab.loop_schedule.templates import TileConfig, choose_template
+from neptune_lab.pipeline.choice import Choice
+from neptune_lab.pipeline.fallback import REFUSALS
+from neptune_lab.pipeline.kernel import Kernel
+from neptune_lab.pipeline.options import CodeOptions
+from neptune_lab.target import ANY, Target
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+    from neptune_lab.records import Record
+
+# Compiles a choice.
+Make: TypeAlias = Callable[[Choice], Kernel]
+
+# Without a record: the configuration that did best on all measured prefill attention, on the GPU it is written for.
+UNTUNED_ON_HOPPER = TileConfig(block_q=128, block_kv=128), CodeOptions(code="gluon")
+
+
+def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel | None, str]:
+    """The kernel of a record's choice and "", or None and the reason that the record is skipped.
+
+    Args:
+        record: of the operator, at its sizes or at others.
+        make: compiles a choice.
+        exact: the record was measured at the operator's own sizes; skipping it gives a `RecordsWarning`.
+
+    Raises:
+        ValidationError: the kernel differs from the definition.
+    """
+    try:
+        return make(Choice.of(record.template, record.options, "the tuning record")), ""
+    except ValidationError:
+        raise
+    except NeptuneError as error:
+        if exact:
+            from neptune_lab.records import RecordsWarning
+
+            warnings.warn(
+                f"the tuned kernel cannot be compiled, and its record is skipped: {error.reason}\n"
+                "  help: tune the operator again with nl.tune, which replaces the record",
+                RecordsWarning,
+                stacklevel=3,
+            )
+        return None, error.reason
+
+
+def tuned_kernel(
+    operator: Operator,
+    record: Record | None,
+    make: Make,
+    *,
+    exact: bool,
+    template: str | None = None,
+    target: Target | None = None,
+) -> Kernel | None:
+    """The kernel of a tuning record; if it is skipped, rolling loops on a Hopper GPU are written in Gluon.
+
+    Args:
+        operator: what is compiled.
+        record: of the operator; None: there is none.
+        make, exact: as for `kernel_of_record`.
+        template: the template that the caller asks for; a record of another one is left out.
+        target: the GPU that code is emitted for; None: the local GPU.
+
+    Returns:
+        The kernel, or None if neither of the two applies and compiles.
+
+    Raises:
+        ValidationError: a kernel differs from the definition.
+    """
+    if record is not None and template in (None, record.template):
+        kernel, _ = kernel_of_record(record, make, exact=exact)
+        if kernel is not None:
+            return kernel
+    rolls = template or operator.template or choose_template(operator.program)[0]
+    if rolls != "rolling_update" or not (target or Target.current(otherwise=ANY)).warpgroup_products:
+        return None
+    with suppress(*REFUSALS):
+        return make(Choice(rolls, *UNTUNED_ON_HOPPER))
+    return None
+
+
+__all__ = ["kernel_of_record", "tuned_kernel"]
