@@ -371,11 +371,11 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = F
     from neptune_lab.pipeline import versions
     from neptune_lab.runtime import device_facts
 
-    found, facts = versions(), device_facts()
+    numbers, facts = versions(), device_facts()
     if as_json:
-        typer.echo(json.dumps({"versions": found, "device": asdict(facts)}, indent=2))
+        typer.echo(json.dumps({"versions": numbers, "device": asdict(facts)}, indent=2))
         return
-    for package, number in found.items():
+    for package, number in numbers.items():
         typer.echo(f"{package:<12} {number}")
     memory = f", {facts.memory_bytes / 2**30:.0f} GiB, {facts.sm_count} SMs" if facts.memory_bytes else ""
     typer.echo(f"{'device':<12} {facts.name}{memory}")

@@ -29,9 +29,9 @@ def hash_once(cls: type[T]) -> type[T]:
         try:
             return self._hash  # type: ignore[attr-defined]
         except AttributeError:
-            found = computed(self)
-            object.__setattr__(self, "_hash", found)
-            return found
+            value = computed(self)
+            object.__setattr__(self, "_hash", value)
+            return value
 
     cls.__hash__ = __hash__  # type: ignore[assignment]
     return cls

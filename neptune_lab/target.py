@@ -195,9 +195,9 @@ class Target:
         """
         if facts.capability is None:
             return ANY
-        found = cls.known(facts.name)
+        sheet = cls.known(facts.name)
         kind = cls("cuda", facts.capability) if facts.cuda else cls("hip")
-        name = found.name if found and (found.kind, found.capability) == (kind.kind, kind.capability) else kind.name
+        name = sheet.name if sheet and (sheet.kind, sheet.capability) == (kind.kind, kind.capability) else kind.name
         return cls(name, kind.capability, facts.sm_count or 0, facts.shared_memory or 0)
 
     @classmethod
@@ -273,13 +273,13 @@ class Target:
         return self.name if known else f"cuda {'.'.join(map(str, self.capability or ()))}"
 
 
-def _check_capability(name: str, found: Any, sheet: _Sheet) -> None:
+def _check_capability(name: str, value: Any, sheet: _Sheet) -> None:
     """Raise EmitError unless `found` is a compute capability that the GPU or kind `name` may have."""
-    pair = isinstance(found, tuple) and len(found) == 2 and all(is_integer(n) and 0 <= n < 100 for n in found)
-    if pair and (name == "cuda" or found == sheet.capability):
+    pair = isinstance(value, tuple) and len(value) == 2 and all(is_integer(n) and 0 <= n < 100 for n in value)
+    if pair and (name == "cuda" or value == sheet.capability):
         return
     raise EmitError(
-        f"capability={shown(found)} of name={name!r}: expected two integers with name='cuda', else None",
+        f"capability={shown(value)} of name={name!r}: expected two integers with name='cuda', else None",
         help="for example Target('cuda', (9, 0)) for Hopper",
     )
 

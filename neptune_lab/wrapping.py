@@ -138,8 +138,8 @@ def _an_item_a_line(doc: Bracketed, width: int) -> list[str]:
     return [*out, doc.tail]
 
 
-def _widest(found: list[str]) -> int:
-    return max(map(len, found))
+def _widest(lines: list[str]) -> int:
+    return max(map(len, lines))
 
 
 def _narrower(bare: list[str], wrapped: list[str]) -> list[str]:

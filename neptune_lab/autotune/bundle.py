@@ -61,13 +61,13 @@ def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int 
             a device that is no known GPU.
     """
     if tuned:
-        found = best(op, device)
-        if found is None:
+        record = best(op, device)
+        if record is None:
             raise MeasureError(
                 f"there is no record of {op.name} with these sizes on {device}",
                 help="tune it first: nl.tune(op), or omit --tuned",
             )
-        return [Choice.from_json(found.candidate, "the tuning record")]
+        return [Choice.from_json(record.candidate, "the tuning record")]
     if count is None:
         return [Choice()]
     target = Target.known(device)
@@ -188,12 +188,12 @@ def collect(folder: str | Path, store: Store | None = None, results: str | Path 
         MeasureError: no bundle, or no results, there.
     """
     root = Path(folder)
-    facts, found = read_results(Path(results) if results else root / "results.json")
+    facts, measured = read_results(Path(results) if results else root / "results.json")
     records = []
     for data in read_manifest(root):
         entry = read_entry(root, data)
         for kernel in data.kernels:
-            if kernel.file not in found:
+            if kernel.file not in measured:
                 continue
             text = entry.kernels[kernel.file].text
             if source_hash(text) != kernel.source:
@@ -201,7 +201,7 @@ def collect(folder: str | Path, store: Store | None = None, results: str | Path 
                     f"{shown_path(root)}: {kernel.file} is not the kernel that the manifest describes",
                     help="write the bundle again, and measure it",
                 )
-            about, measured, candidate = (data.operator, data.params), found[kernel.file], kernel.candidate.to_json()
-            records.append(record_of(about, entry.task, candidate, text, facts, measured, _COMMAND))
+            about, candidate = (data.operator, data.params), kernel.candidate.to_json()
+            records.append(record_of(about, entry.task, candidate, text, facts, measured[kernel.file], _COMMAND))
     (store or Store()).put(*records)
     return tuple(records)

@@ -41,19 +41,19 @@ class MonotonicClock:
 
 def within(seconds: float, call: Callable[..., T], *args: Any, clock: Clock | None = None) -> T:
     """What `call` returns or raises; TimeoutError after so many seconds, and the call is left to itself."""
-    found: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
         try:
-            found.put((call(*args), None))
+            outcomes.put((call(*args), None))
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            found.put((None, error))
+            outcomes.put((None, error))
 
     clock = clock or MonotonicClock()
     until = clock.now() + seconds
     threading.Thread(target=run, daemon=True).start()
     try:
-        result, error = clock.get(found, until)
+        result, error = clock.get(outcomes, until)
     except queue.Empty:
         raise TimeoutError(f"no answer within {seconds:g} s") from None
     if error is not None:

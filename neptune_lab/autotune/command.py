@@ -107,10 +107,10 @@ def report_command(
     from neptune_lab.records import Store
 
     store = Store(records)
-    found = collect(folder, store, results)
-    typer.echo(table(found), nl=False)
+    collected = collect(folder, store, results)
+    typer.echo(table(collected), nl=False)
     if export is not None:
-        store.export(export, fastest(found))
+        store.export(export, fastest(collected))
 
 
 def records_command(
@@ -136,8 +136,8 @@ def records_command(
         typer.echo(f"kept {kept} records in {store.path}; the damaged file is {aside}", err=True)
     for path in load or ():
         store.load(path)
-    found = store.find()
-    shown = (*found, *shipped()) if with_shipped else found
+    own = store.find()
+    shown = (*own, *shipped()) if with_shipped else own
     if not shown:
         if export is not None:
             raise MeasureError(

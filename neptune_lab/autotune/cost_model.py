@@ -96,9 +96,9 @@ class Machine:
             target: the GPU.
             measured: what `runtime.ceilings.measure_ceilings` found.
         """
-        found = measured or target.ceiling or DEFAULT.ceiling
-        assert found is not None
-        return cls(found.gbps * 1e9, found.tflops * 1e12, target.sm_count)
+        rates = measured or target.ceiling or DEFAULT.ceiling
+        assert rates is not None
+        return cls(rates.gbps * 1e9, rates.tflops * 1e12, target.sm_count)
 
     def predict(self, moved: float, flops: float, blocks: int) -> Prediction:
         """Eqs. 2 to 5 for one kernel.
@@ -229,11 +229,11 @@ def _spread(extent: int, most: int) -> list[int]:
 
 
 def _names_in_bounds(body: tuple[Stmt, ...]) -> frozenset[str]:
-    found: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
     for stmt in body:
         if isinstance(stmt, For):
-            found |= names_of_index(stmt.start) | names_of_index(stmt.stop) | _names_in_bounds(stmt.body)
-    return found
+            names |= names_of_index(stmt.start) | names_of_index(stmt.stop) | _names_in_bounds(stmt.body)
+    return names
 
 
 def _body(program: Program, body: tuple[Stmt, ...], env: Mapping[str, int]) -> tuple[float, float]:

@@ -43,16 +43,16 @@ def trip_counts(chain: Chain, tiles: Mapping[str, int]) -> dict[str, int]:
 def statements(chain: Chain) -> tuple[TileStatement, ...]:
     """Loads, computation and store of each computation, in order; intermediate tensors are neither loaded nor
     stored, and a tensor is loaded for the first computation that reads it."""
-    found: list[TileStatement] = []
+    made: list[TileStatement] = []
     loaded: set[str] = set()
     for n, computation in enumerate(chain.computations):
         fresh = [o for o in computation.operands if o.name not in chain.computed | loaded]
         loaded |= {o.name for o in fresh}
-        found += [TileStatement("L", operand, n) for operand in fresh]
-        found.append(TileStatement("C", computation.output, n))
+        made += [TileStatement("L", operand, n) for operand in fresh]
+        made.append(TileStatement("C", computation.output, n))
         if computation.output.name not in chain.intermediates:
-            found.append(TileStatement("S", computation.output, n))
-    return tuple(found)
+            made.append(TileStatement("S", computation.output, n))
+    return tuple(made)
 
 
 def flow(chain: Chain, tiling: Tiling) -> nx.DiGraph:

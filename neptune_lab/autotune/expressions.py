@@ -92,8 +92,8 @@ class Chain:
     @property
     def tensors(self) -> tuple[Operand, ...]:
         """Each tensor once, in the order of first use."""
-        found = concatenate(*((*c.operands, c.output) for c in self.computations))
-        return tuple({tensor.name: tensor for tensor in found}.values())
+        every = concatenate(*((*c.operands, c.output) for c in self.computations))
+        return tuple({tensor.name: tensor for tensor in every}.values())
 
     def users(self, loop: str) -> tuple[int, ...]:
         """Which computations run along `loop`, by number."""

@@ -141,7 +141,7 @@ def record_of(
     candidate: dict[str, Any],
     source: str,
     facts: DeviceFacts,
-    found: Measurement,
+    measured: Measurement,
     command: str,
 ) -> Record:
     """A measurement as it is kept; `about` is the operator's name and what it was made from."""
@@ -156,12 +156,12 @@ def record_of(
         source=source_hash(source),
         candidate=candidate,
         cold=task.cold,
-        us=found.us,
-        low=found.low,
-        high=found.high,
-        error=found.error,
-        resources=found.resources,
-        failure=found.failure,
+        us=measured.us,
+        low=measured.low,
+        high=measured.high,
+        error=measured.error,
+        resources=measured.resources,
+        failure=measured.failure,
         when=now(),
         command=command,
     )

@@ -277,11 +277,12 @@ class _Reader:
 
     def computation(self, block: Block) -> Computation:
         """A reduction (or a map that writes an output) with all that it reads, through maps."""
-        found: dict[str, Operand] = {}
+        operands: dict[str, Operand] = {}
         for source, operand in self._operands(block):
-            old = found.get(source)
-            found[source] = operand if old is None or len(operand.loops) > len(old.loops) else old
-        return Computation(self._output(block), tuple(found.values()), reducer_of(block) == "sum" and is_product(block))
+            old = operands.get(source)
+            operands[source] = operand if old is None or len(operand.loops) > len(old.loops) else old
+        product = reducer_of(block) == "sum" and is_product(block)
+        return Computation(self._output(block), tuple(operands.values()), product)
 
     def _output(self, block: Block) -> Operand:
         loops = tuple(self.name(d) for d in self.dims.all_of(block, "spatial"))
@@ -308,6 +309,6 @@ class _Reader:
             plain = [index.name for index in read.indices if isinstance(index, Var)]
             others = [v for index in read.indices for v in variables(index) if v not in plain]
             loops, selected = (
-                tuple(dict.fromkeys(self.name(self.dims.of(block, v)) for v in found)) for found in (plain, others)
+                tuple(dict.fromkeys(self.name(self.dims.of(block, v)) for v in names)) for names in (plain, others)
             )
             yield read.buffer, Operand(read.buffer, loops, width, selected)

@@ -181,9 +181,9 @@ class TuningRun:
             lost = "start the workers again" if ended == "workers lost" else "give it more time (seconds)"
             raise MeasureError(self._nothing(ended), help=f"{lost}, or see what the failures say")
         seconds = self.clock.now() - self.started
-        found = TuneResult(self.op, ranked[0], ranked, len(self.refusals), seconds, ended)
+        tuned = TuneResult(self.op, ranked[0], ranked, len(self.refusals), seconds, ended)
         writer = self.writer
-        return replace(found, lost=len(self.unmeasured), unsaved=writer.unsaved, rescued=writer.rescued)
+        return replace(tuned, lost=len(self.unmeasured), unsaved=writer.unsaved, rescued=writer.rescued)
 
     def _loop(self, search: Searcher, trials: int | None, shown: ProgressDisplay) -> str:
         """Asks, measures and tells, until something ends it; why it ended."""
@@ -259,15 +259,15 @@ class TuningRun:
         spec = self.emitters.emit(self.sent, candidate, self.target)
         if isinstance(spec, str):
             return _Outcome(candidate, refusal=spec)
-        found = self.known.get(source_hash(spec.text))
-        if found is None:
-            found = self._record(candidate, spec, self.workers.measure(self.task, spec))
-            self.writer.put(found)
-        return _Outcome(candidate, spec, found)
+        record = self.known.get(source_hash(spec.text))
+        if record is None:
+            record = self._record(candidate, spec, self.workers.measure(self.task, spec))
+            self.writer.put(record)
+        return _Outcome(candidate, spec, record)
 
-    def _record(self, candidate: Choice, spec: KernelSpec, found: Measurement) -> Record:
+    def _record(self, candidate: Choice, spec: KernelSpec, measured: Measurement) -> Record:
         about = (self.op.name, self.op.params)
-        return record_of(about, self.task, candidate.to_json(), spec.text, self.facts, found, self.command)
+        return record_of(about, self.task, candidate.to_json(), spec.text, self.facts, measured, self.command)
 
     def _keep(self, outcome: _Outcome) -> float | None:
         """Notes what came of a candidate; its time. Raises WorkersLost, and what is no error of ours."""
@@ -291,13 +291,13 @@ class TuningRun:
             return ended
         specs = [self.specs[r.source] for r in timed]
         try:
-            found = within(left, self.workers.remeasure, self.task, specs, clock=self.clock)
+            again = within(left, self.workers.remeasure, self.task, specs, clock=self.clock)
         except MeasureError:
             return ended
         except (TimeoutError, KeyboardInterrupt) as error:
             self.workers.kill()
             return ended if isinstance(error, TimeoutError) else "interrupted"
-        for old, new in zip(timed, found, strict=True):
+        for old, new in zip(timed, again, strict=True):
             record = replace(old, us=new.us, low=new.low, high=new.high, when=now())
             self.records[record.source] = record
             self.writer.put(record)

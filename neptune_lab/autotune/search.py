@@ -97,15 +97,15 @@ class Search:
     def ask(self, n: int) -> list[Choice]:
         """At most `n` candidates that were not asked for before, the most promising first; none where it has
         finished."""
-        found: list[Choice] = []
-        while len(found) < n and not self.finished:
+        candidates: list[Choice] = []
+        while len(candidates) < n and not self.finished:
             if not self.queue:
                 self._next_generation()
                 continue
             candidate = self.queue.popleft()
             self.asked.add(candidate)
-            found.append(candidate)
-        return found
+            candidates.append(candidate)
+        return candidates
 
     def tell(self, candidate: Choice, microseconds: float | None) -> None:
         """The time of a candidate that was asked for; None where it failed, and then it is not asked for again.

@@ -144,14 +144,14 @@ def _rows(program: Program, kernel: Kernel) -> int:
 def _operands(program: Program, body: tuple[Store, ...], *, ahead: bool) -> tuple[OperandBuffer, ...]:
     """Buffers of what a stretch loads and multiplies in the same stretch."""
     by_name = {s.target.tensor: s for s in body}
-    found: dict[Access, OperandBuffer] = {}
+    buffers: dict[Access, OperandBuffer] = {}
     for store in body:
         for access in _multiplied(store):
             source = by_name.get(access.tensor)
             loaded = _loaded(program, access) or (source and _loaded(program, source.value) if ahead else None)
             if loaded is not None:
-                found[loaded] = _buffer(program, loaded, ahead)
-    return tuple(found.values())
+                buffers[loaded] = _buffer(program, loaded, ahead)
+    return tuple(buffers.values())
 
 
 def _multiplied(store: Store) -> Iterator[Access]:

@@ -116,8 +116,8 @@ def _facts(workers: Workers, seconds: float) -> DeviceFacts:
 
 def _known(store: Store, task: Task, facts: DeviceFacts) -> dict[str, Record]:
     """What was measured on the same device with the same versions, by the source."""
-    found = store.find(workload=task.key, device=facts.name, cold=task.cold)
-    return {r.source: r for r in found if (r.torch, r.triton) == (facts.torch, facts.triton)}
+    stored = store.find(workload=task.key, device=facts.name, cold=task.cold)
+    return {r.source: r for r in stored if (r.torch, r.triton) == (facts.torch, facts.triton)}
 
 
 def default_search(op: Operator, target: Target, seed: int) -> Searcher:

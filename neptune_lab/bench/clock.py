@@ -65,7 +65,7 @@ class GpuTimer:
         notes: dict[str, str] = {}
         for name, call in calls.items():
             sample[name], notes[name] = self._sampler(call, cold)
-        found: dict[str, list[float]] = {name: [] for name in calls}
+        taken: dict[str, list[float]] = {name: [] for name in calls}
         failed: dict[str, str] = {}
         names = list(calls)
         began, turn = time.perf_counter(), 0
@@ -75,7 +75,7 @@ class GpuTimer:
                 if name in failed:
                     continue
                 try:
-                    found[name] += sample[name](1)
+                    taken[name] += sample[name](1)
                 except RuntimeError as error:  # one that runs out of memory is not everybody's failure
                     if LOST in str(error):
                         raise
@@ -83,7 +83,7 @@ class GpuTimer:
             turn += 1
         return {
             name: Samples((), failed[name]) if name in failed else Samples(tuple(us), notes[name])
-            for name, us in found.items()
+            for name, us in taken.items()
         }
 
     def _sampler(self, call: Call, cold: bool) -> tuple[Callable[[int], list[float]], str]:
@@ -114,11 +114,11 @@ class HostTimer:
 
     def times(self, calls: Mapping[str, Call], cold: bool) -> dict[str, Samples]:
         """A few turns; there is no cache to flush."""
-        found: dict[str, list[float]] = {name: [] for name in calls}
+        taken: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(self.turns):
             for name, call in calls.items():
-                found[name].append(self.quick(call))
-        return {name: Samples(tuple(us)) for name, us in found.items()}
+                taken[name].append(self.quick(call))
+        return {name: Samples(tuple(us)) for name, us in taken.items()}
 
 
 def clock() -> KernelTimer:

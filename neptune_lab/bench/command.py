@@ -51,11 +51,11 @@ def bench(
         _export(export_kernels, _chosen(only, tiny), device)
         return
     if report:
-        found = read(results or SHIPPED)
+        run_results = read(results or SHIPPED)
     else:
         request = _Request(out, only, budget, workers, autotuned, again, tiny, kernels, device)
-        found = _measure(request) if tune is None else _tune(request, tune)
-    _write(found, Path("bench.html") if report and html is None else html, markdown, readme)
+        run_results = _measure(request) if tune is None else _tune(request, tune)
+    _write(run_results, Path("bench.html") if report and html is None else html, markdown, readme)
 
 
 @dataclass(frozen=True)

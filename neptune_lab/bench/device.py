@@ -36,14 +36,14 @@ def describe() -> dict[str, Any]:
 
 def used_versions() -> dict[str, str]:
     """Versions of what takes part."""
-    found: dict[str, Any] = {"Python": platform.python_version()}
+    numbers: dict[str, Any] = {"Python": platform.python_version()}
     for package in ("neptune-lab", "torch", "triton", "apache-tvm", "numpy"):
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    found["torch"] = torch.__version__  # the distribution's number may lack the CUDA version
+            numbers[package] = version(package)
+    numbers["torch"] = torch.__version__  # the distribution's number may lack the CUDA version
     cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
-    found |= {"CUDA": torch.version.cuda, "cuDNN": cudnn}
-    return {name: str(number) for name, number in found.items() if number is not None}
+    numbers |= {"CUDA": torch.version.cuda, "cuDNN": cudnn}
+    return {name: str(number) for name, number in numbers.items() if number is not None}
 
 
 def rates() -> dict[str, float]:
@@ -77,9 +77,9 @@ def under_load(launch: Callable[[], Any], us: float) -> Mapping[str, Any]:
         return {}
     for _ in range(max(1, min(5000, int(2e5 / us)))):
         launch()
-    found = dict(zip(_LOAD, _smi(",".join(_LOAD.values())).split(", "), strict=False))
+    answers = dict(zip(_LOAD, _smi(",".join(_LOAD.values())).split(", "), strict=False))
     torch.cuda.synchronize()
-    return {name: _number(value) for name, value in found.items()}
+    return {name: _number(value) for name, value in answers.items()}
 
 
 def _smi(query: str) -> str:

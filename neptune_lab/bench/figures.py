@@ -93,13 +93,13 @@ def _family(name: str) -> str:
 
 def _fastest(setup: SetupResult, kinds: Iterable[str]) -> dict[str, ContestantResult]:
     """The fastest right answer of each family."""
-    found: dict[str, ContestantResult] = {}
+    fastest: dict[str, ContestantResult] = {}
     for entry in setup.entries:
         if entry.kind in kinds and entry.status == "ok" and entry.us:
             family = _family(entry.name)
-            if family not in found or entry.us < (found[family].us or 0.0):
-                found[family] = entry
-    return found
+            if family not in fastest or entry.us < (fastest[family].us or 0.0):
+                fastest[family] = entry
+    return fastest
 
 
 def _style(name: str) -> dict[str, object]:
@@ -161,8 +161,8 @@ def _grid(titles: Sequence[str], columns: int = _COLUMNS, row_height: int = 260,
 
 def _ticks(values: Iterable[int]) -> dict[str, Any]:
     """Every value as it is: plotly would write 32768 as 32.768k."""
-    found = sorted(set(values))
-    return {"type": "log", "tickvals": found, "ticktext": [str(n) for n in found], "tickangle": 0}
+    ticks = sorted(set(values))
+    return {"type": "log", "tickvals": ticks, "ticktext": [str(n) for n in ticks], "tickangle": 0}
 
 
 def throughput(results: BenchmarkResults) -> Drawn | None:
@@ -332,9 +332,9 @@ def model(results: BenchmarkResults) -> Drawn | None:
     figure.update_yaxes(type="log")
     said = []
     for name in dict.fromkeys(name for *_, name in points):
-        found = _correlation([(x, y) for x, y, at in points if at == name])
-        if found is not None:
-            said.append(f"{name} {found:.2f}")
+        coefficient = _correlation([(x, y) for x, y, at in points if at == name])
+        if coefficient is not None:
+            said.append(f"{name} {coefficient:.2f}")
     text = f"One point a candidate. Correlation: {', '.join(said)}." if said else "One point a candidate."
     return Drawn("The analytical model and the measured times (MCFuser, Figure 11)", text, figure)
 

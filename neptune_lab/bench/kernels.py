@@ -115,14 +115,14 @@ class Directory:
         check_schema(record, SCHEMA, name, "exported kernels", MeasureError, help=help)
         where = f"{name}: kernels"
         kernels = unpack(record.get("kernels"), dict[str, dict[str, dict[str, Any]]], where, MeasureError)
-        found = {
+        entries = {
             name: {
                 v: unpack(entry, _Kernel if "module" in entry else _Refused, f"{where}.{name}.{v}", MeasureError)
                 for v, entry in variants.items()
             }
             for name, variants in kernels.items()
         }
-        object.__setattr__(self, "_kernels", found)
+        object.__setattr__(self, "_kernels", entries)
 
     def __call__(self, setup: Setup, variant: Variant) -> Compiled:
         """The kernel, or a refusal where the directory has none."""

@@ -108,8 +108,8 @@ class SetupResult:
 
     def best(self, *kinds: str) -> ContestantResult | None:
         """The fastest of these kinds whose answer is right."""
-        found = [e for e in self.entries if e.kind in kinds and e.status == "ok" and e.us]
-        return min(found, key=lambda e: e.us or 0.0, default=None)
+        right = [e for e in self.entries if e.kind in kinds and e.status == "ok" and e.us]
+        return min(right, key=lambda e: e.us or 0.0, default=None)
 
     def speedup(self, *kinds: str) -> float | None:
         """The time of the best of these kinds over ours; None without either."""
@@ -118,8 +118,8 @@ class SetupResult:
 
     def over(self, name: str) -> float | None:
         """The time of the contestant, the fastest of its ways, over ours."""
-        found = [e.us for e in self.entries if e.name.split(", ")[0] == name and e.status == "ok" and e.us]
-        return min(found) / self.ours if found and self.ours else None
+        times = [e.us for e in self.entries if e.name.split(", ")[0] == name and e.status == "ok" and e.us]
+        return min(times) / self.ours if times and self.ours else None
 
 
 @dataclass(frozen=True)
@@ -158,13 +158,13 @@ class BenchmarkResults:
 
     def with_setup(self, done: SetupResult, seconds: float) -> BenchmarkResults:
         """These results with one setup more, in place of one of its name."""
-        found = {s.name: s for s in self.setups} | {done.name: done}
-        return replace(self, setups=tuple(found.values()), seconds=seconds)
+        by_name = {s.name: s for s in self.setups} | {done.name: done}
+        return replace(self, setups=tuple(by_name.values()), seconds=seconds)
 
     def with_tuning(self, told: Mapping[str, Any], seconds: float) -> BenchmarkResults:
         """These results with the tuning of one setup more, in place of one of its name."""
-        found = {t["setup"]: t for t in self.tuning} | {told["setup"]: told}
-        return replace(self, tuning=tuple(found.values()), seconds=seconds)
+        by_name = {t["setup"]: t for t in self.tuning} | {told["setup"]: told}
+        return replace(self, tuning=tuple(by_name.values()), seconds=seconds)
 
 
 def to_json(results: BenchmarkResults) -> str:

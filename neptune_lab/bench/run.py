@@ -109,12 +109,12 @@ def _measure_all(
         for setup in tier:
             if time.monotonic() - began > plan.budget_s:
                 break
-            found, lost = _measure_or_tell(setup, plan, ahead, timer)
-            results = results.with_setup(found, before + time.monotonic() - began)
+            result, lost = _measure_or_tell(setup, plan, ahead, timer)
+            results = results.with_setup(result, before + time.monotonic() - began)
             if failed := saved.save(to_json(results)):
                 progress(failed)
             done += 1
-            progress(f"[{done}/{len(plan.setups)}] {line(found)}")
+            progress(f"[{done}/{len(plan.setups)}] {line(result)}")
             if lost:
                 raise MeasureError(
                     f"the GPU was lost to this process on {setup.name}", help="start again: it goes on with the next"
@@ -128,13 +128,13 @@ def _begin(plan: BenchmarkPlan) -> BenchmarkResults:
     """The file's results, or new ones."""
     facts = device.describe()
     if plan.out.is_file():
-        found = read(plan.out)
-        if found.device.get("name") != facts["name"]:
+        known = read(plan.out)
+        if known.device.get("name") != facts["name"]:
             raise MeasureError(
-                f"{plan.out} holds results of {found.device.get('name')}; this is {facts['name']}",
+                f"{plan.out} holds results of {known.device.get('name')}; this is {facts['name']}",
                 help="give another file",
             )
-        return found
+        return known
     command = "neptune-lab " + " ".join(sys.argv[1:])
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return BenchmarkResults(facts, device.used_versions(), device.rates(), now, 0.0, command)

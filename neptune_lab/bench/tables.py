@@ -63,10 +63,10 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _by_row(setups: Iterable[SetupResult]) -> dict[str, list[SetupResult]]:
-    found: dict[str, list[SetupResult]] = {}
+    rows: dict[str, list[SetupResult]] = {}
     for setup in setups:
-        found.setdefault(setup.row, []).append(setup)
-    return {row: sorted(each, key=axis) for row, each in found.items()}
+        rows.setdefault(setup.row, []).append(setup)
+    return {row: sorted(each, key=axis) for row, each in rows.items()}
 
 
 def axis(setup: SetupResult) -> int:
@@ -83,12 +83,12 @@ def speedup_rows(results: BenchmarkResults, *kinds: str) -> tuple[list[str], Row
     lengths = sorted({axis(s) for s in results.group("attention")})
     rows, everything = [], []
     for row, setups in each.items():
-        found = {axis(s): s.speedup(*kinds) for s in setups}
-        known = [x for x in found.values() if x is not None]
+        speedups = {axis(s): s.speedup(*kinds) for s in setups}
+        known = [x for x in speedups.values() if x is not None]
         if not known:
             continue
         everything += known
-        rows.append([row, *(ratio(found.get(n)) for n in lengths), ratio(geometric_mean(known))])
+        rows.append([row, *(ratio(speedups.get(n)) for n in lengths), ratio(geometric_mean(known))])
     if everything:
         rows.append(["**all**", *("" for _ in lengths), f"**{ratio(geometric_mean(everything))}**"])
     return ["operator", *map(str, lengths), "geometric mean"], rows

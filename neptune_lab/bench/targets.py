@@ -74,8 +74,8 @@ def targets(results: BenchmarkResults) -> tuple[Goal, ...]:
         return s.over(COMPILE)
 
     def products(s: SetupResult) -> float | None:
-        found = [x for x in (s.over(COMPILE), s.over(EAGER)) if x is not None]
-        return min(found, default=None)
+        ratios = [x for x in (s.over(COMPILE), s.over(EAGER)) if x is not None]
+        return min(ratios, default=None)
 
     def everything(s: SetupResult) -> float | None:
         return s.speedup("compiler", "library")
@@ -110,20 +110,20 @@ def targets(results: BenchmarkResults) -> tuple[Goal, ...]:
 
 def _target(operators: str, against: str, least: float, setups: Asked, figure: Figure, *, mean: bool = True) -> Goal:
     figures = {name: figure(s) if s else None for name, s in setups.items()}
-    known = {name: value for name, value in figures.items() if value is not None}
+    known = {name: number for name, number in figures.items() if number is not None}
     worst = min(known.items(), key=lambda item: item[1], default=None)
-    found = None if worst is None else geometric_mean(known.values()) if mean else worst[1]
+    value = None if worst is None else geometric_mean(known.values()) if mean else worst[1]
     failed = tuple(name for name, s in setups.items() if s and s.ours is None)
     missing = tuple(name for name in figures if name not in known and name not in failed)
     how = "geometric mean" if mean else "smallest"
-    return Goal(operators, against, least, found, how, worst, len(known), failed, missing)
+    return Goal(operators, against, least, value, how, worst, len(known), failed, missing)
 
 
 def _tuning(results: BenchmarkResults) -> Goal:
     """The target of tuning is at most 60 s, so the figure is 60 s / the longest time."""
     times = {str(t["setup"]): 60.0 / t["seconds"] for t in results.tuning if t.get("seconds")}
     worst = min(times.items(), key=lambda item: item[1], default=None)
-    found = worst[1] if worst else None
+    value = worst[1] if worst else None
     return Goal(
-        "tuning one setup from nothing", "60 s, over the longest time", 1.0, found, "smallest", worst, len(times)
+        "tuning one setup from nothing", "60 s, over the longest time", 1.0, value, "smallest", worst, len(times)
     )

@@ -30,13 +30,13 @@ def tune_setup(setup: Setup, seconds: float) -> dict[str, Any]:
     return told(setup, tune(setup.op, seconds=seconds, cold=setup.cold, fresh=True, command="neptune-lab bench"))
 
 
-def told(setup: Setup, found: TuneResult) -> dict[str, Any]:
+def told(setup: Setup, result: TuneResult) -> dict[str, Any]:
     """A tuning run on the GPU here as plain JSON: its seconds, why it ended, and a trial a measured candidate."""
     return {
         "setup": setup.name,
-        "seconds": found.seconds,
-        "ended": found.ended,
-        "trials": trials(setup.op, found.records, Target.current()),
+        "seconds": result.seconds,
+        "ended": result.ended,
+        "trials": trials(setup.op, result.records, Target.current()),
     }
 
 

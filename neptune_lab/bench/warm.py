@@ -71,8 +71,8 @@ class Warm:
 def warm(task: WarmupTask) -> Warm:
     """Compiles a contestant and calls it once, in this process."""
     torch.compiler.reset()
-    found = {c.name: c for c in contestants(task.setup, task.source.kernels(), task.autotuned)}
-    chosen = found[task.name]
+    by_name = {c.name: c for c in contestants(task.setup, task.source.kernels(), task.autotuned)}
+    chosen = by_name[task.name]
     memory = device_memory()
     if chosen.refuses(task.setup, memory):
         return Warm()
@@ -114,12 +114,12 @@ def warm_all(
     Those that time their own candidates come last, one at a time, with all of the machine's cores.
     """
     every = [(s, c) for s in setups for c in contestants(s, source.kernels(), autotuned)]
-    found: dict[tuple[str, str], Warm] = {}
+    results: dict[tuple[str, str], Warm] = {}
     for quiet in (False, True):
         tasks = [WarmupTask(s, c.name, source, autotuned) for s, c in every if c.quiet is quiet]
         threads = {} if quiet else {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
         limits = {"workers": 1 if quiet else workers, "timeout_s": TIMEOUT_S, "environment": environment | threads}
         for done, (task, answer) in enumerate(run_apart(warm, tasks, **limits), 1):
-            found[task.setup.name, task.name] = Warm(answer.reason) if isinstance(answer, Lost) else answer
+            results[task.setup.name, task.name] = Warm(answer.reason) if isinstance(answer, Lost) else answer
             progress(f"compiled {done} of {len(tasks)}: {task.setup.name}, {task.name}")
-    return found
+    return results

@@ -1,4 +1,4 @@
-"""The whole compiler, stage by stage, and the record of what each did."""
+"""The whole compiler, stage by stage, and the record of what each stage did."""
 
 from neptune_lab.loop_schedule.templates import SplitKConfig, TileConfig
 from neptune_lab.pipeline.choice import Choice

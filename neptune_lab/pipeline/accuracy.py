@@ -21,7 +21,7 @@ from neptune_lab.strict.typed import pack
 TEN = tuple(name for name, preset in PRESETS.items() if preset.paper.startswith("Neptune"))
 OURS = "neptune_lab"
 
-# Triton's interpreter takes seconds for each of these; a GPU takes the published sizes.
+# Sizes that take Triton's interpreter a few seconds each; a GPU runs the published sizes.
 INTERPRETED_HEADS = 4
 SEQ = {"interpreter": 256, "gpu": 2048}
 
@@ -33,9 +33,9 @@ class AccuracyRow:
     Args:
         operator: the preset.
         sizes: batch of one sample, heads, kv_heads, q_len, kv_len, head_dim.
-        errors: of each column, `OURS` first, over all samples; None where a peer does not take the operator.
-        reasons: why a peer has no errors.
-        sample_rms: our root mean square error sample by sample (the paper's Figure 20).
+        errors: by column, `OURS` first, over all samples; None if a peer does not support the operator.
+        reasons: why a peer has no errors, by column.
+        sample_rms: our root mean square error on each sample (the paper's Figure 20).
     """
 
     operator: str
@@ -47,17 +47,17 @@ class AccuracyRow:
     @property
     def ratio(self) -> float | None:
         """Our root mean square error over that of the best peer; None without a peer."""
-        found = [e.rms for name, e in self.errors.items() if name != OURS and e is not None]
+        peers = [e.rms for name, e in self.errors.items() if name != OURS and e is not None]
         own = self.errors[OURS]
-        if not found or own is None:
+        if not peers or own is None:
             return None
-        if not min(found):
+        if not min(peers):
             return 1.0 if not own.rms else float("inf")
-        return own.rms / min(found)
+        return own.rms / min(peers)
 
     @property
     def ok(self) -> bool:
-        """Whether the ratio is at most `ALLOWED`; true where there is no peer."""
+        """Whether the ratio is at most `ALLOWED`; true without a peer."""
         return self.ratio is None or self.ratio <= ALLOWED
 
 
@@ -66,10 +66,10 @@ class Report:
     """The table.
 
     Args:
-        rows: one an operator.
-        columns: what each column is and where it ran, by its name; `OURS` first.
+        rows: one per operator.
+        columns: by name, what each column is and where it ran; `OURS` first.
         inputs: what the inputs are.
-        samples: how many there were.
+        samples: the number of inputs.
     """
 
     rows: tuple[AccuracyRow, ...]
@@ -79,7 +79,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every row is."""
+        """Whether every row is `ok`."""
         return all(row.ok for row in self.rows)
 
     def as_record(self) -> dict[str, Any]:
@@ -102,9 +102,9 @@ class AccuracySetup:
         operators: presets among `TEN`.
         seq: keys, and for prefill queries; None: 256 in the interpreter, 2048 on a GPU.
         heads: query heads at most, with groups as large as published; None: 4 in the interpreter, all on a GPU.
-        samples: how many inputs, each of batch 1.
-        recorded: q (samples, heads, length, head_dim), k and v (samples, kv_heads, length, .) instead of made inputs;
-            they set all sizes, and decoding takes the last query.
+        samples: the number of inputs, each of batch 1.
+        recorded: q (samples, heads, length, head_dim), k and v (samples, kv_heads, length, .), in place of generated
+            inputs; they determine all sizes, and decoding uses the last query.
         overrides: other arguments of the presets, such as head_dim.
     """
 
@@ -123,7 +123,7 @@ def accuracy(setup: AccuracySetup, progress: Callable[[str], None] = lambda name
 
     Args:
         setup: what to compare.
-        progress: told each operator's name before it runs.
+        progress: called with each operator's name before it runs.
 
     Raises:
         DefinitionError: an unknown operator, no sample, or recorded inputs that do not fit.
@@ -156,7 +156,7 @@ def _about(peer: str, device: str) -> str:
 
 
 def operator_of(name: str, setup: AccuracySetup, interpreter: bool) -> Operator:
-    """The preset at the sizes that the setup asks for."""
+    """The preset at the sizes of the setup."""
     decode = PRESETS[name].decode
     if setup.recorded is not None:
         (_, heads, q_len, width), (_, kv_heads, kv_len, _), (*_, v_width) = (
@@ -177,7 +177,7 @@ def operator_of(name: str, setup: AccuracySetup, interpreter: bool) -> Operator:
 
 
 def _recorded_samples(setup: AccuracySetup) -> int:
-    """How many recorded samples to take; DefinitionError where q, k or v is missing or has not four dimensions."""
+    """How many recorded samples to use; DefinitionError if q, k or v is missing or does not have four dimensions."""
     assert setup.recorded is not None
     for name in "qkv":
         if name not in setup.recorded:

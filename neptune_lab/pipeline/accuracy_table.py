@@ -10,11 +10,11 @@ from rich.table import Table
 from neptune_lab.pipeline.accuracy import OURS, AccuracyRow, Report
 from neptune_lab.runtime.accuracy import ALLOWED, ErrorSummary
 
-_WIDE = 400  # nothing is cut or wrapped: the reader's terminal does that
+_WIDE = 400  # so wide that rich neither cuts nor wraps
 
 
 def to_text(report: Report) -> str:
-    """A row an operator, then what each column is and where it ran, the inputs, and what was not run, and why."""
+    """One row per operator, then what each column is and where it ran, the inputs, and what was not run, and why."""
     table = Table(box=None, pad_edge=False, header_style="")
     table.add_column("operator")
     for column in report.columns:

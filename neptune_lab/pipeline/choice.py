@@ -1,9 +1,11 @@
-"""A choice of template, tile sizes and code options, and its flat form: what records, bundles and `-O` hold.
+"""A choice of template, tile sizes and code options, which is what the tuner calls a candidate.
+
+Records, bundles and `-O` hold its flat form:
 
     {"template": "rolling_update", "options": {"block_kv": 64, "block_q": 128, "loads": "descriptors"}}
 
-The flat form leaves out what has its default.  A name in it is a field of the template's config or of `CodeOptions`,
-and the two share no name, so a file can reach no other argument of `compile`.
+The flat form leaves out fields that have their defaults.  A name in it is a field of the template's config or of
+`CodeOptions`, and the two share no name, so a file can set no other argument of `compile`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _CODE = tuple(f.name for f in fields(CodeOptions))
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `compile` makes a kernel with.
+    """The arguments that `compile` makes a kernel with.
 
     Args:
         template: "rolling_update" or "split_k_update"; None: the operator's own, else by shape.
@@ -46,7 +48,7 @@ class Choice:
 
         Args:
             options: fields of the template's config and of `CodeOptions`, by name.
-            where: what holds them, for messages.
+            where: their source, for messages.
 
         Raises:
             ScheduleError, EmitError: no such template or option, or a value that it does not take.
@@ -97,10 +99,10 @@ class Choice:
     def options(self) -> dict[str, Any]:
         """The flat form: the fields that differ from their defaults, by name, in alphabetical order."""
         parts = (self.config, self.code) if self.config is not None else (self.code,)
-        found = {
+        differing = {
             f.name: getattr(part, f.name) for part in parts for f in fields(part) if getattr(part, f.name) != f.default
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(differing.items()))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data: {"template": name, "options": {name: value}}; a tuple becomes a list."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 
-# Fields that people look for among the arguments of `compile`, and where to give them.
+# Fields that users look for among the arguments of `compile`, and where to give them.
 PLACES = {**code_options.PLACES, **configs.PLACES}
 
 
@@ -42,17 +42,17 @@ def schedule(
     block_q: PerNest = None,
     block_kv: PerNest = None,
 ) -> Schedule:
-    """A schedule of `operator` by a template, with tile sizes of the caller's or chosen by shape.
+    """A schedule of `operator` by a template, with tile sizes from the caller or chosen by shape.
 
-    Without a template, the operator's own, or where it has none, one is chosen by shape, and a remark in the record
-    says why.  If that one is refused, the definition is scheduled in parts, with a remark for each (`fallback`).  A
-    template or sizes that the caller gives are used as they are, or refused.
+    Without a template, the operator's own is used, or one is chosen by shape, and a remark in the record says why.  If
+    that one is refused, the definition is scheduled in parts, with a remark for each (`fallback`).  A template or sizes
+    from the caller are used as they are, or refused.
 
     Args:
         operator: from `neptune_lab.operators`.
         template: "rolling_update" or "split_k_update".
         config: tile sizes and launch hints; `SplitKConfig` adds the number of splits.
-        block_q, block_kv: rows and columns per tile, the two fields of `config` that are given most, by name.
+        block_q, block_kv: rows and columns per tile, the two most used fields of `config`, by name.
 
     Returns:
         The schedule, with a remark for each decision.
@@ -110,7 +110,7 @@ def compile(
     """Compiles an operator (through a template), or a schedule without changing it.
 
     Args:
-        op: an Operator, or a Schedule that the caller made.
+        op: an Operator, or a Schedule.
         template: "rolling_update" or "split_k_update"; default: the operator's own, else chosen by shape.
         config: tile sizes and launch hints, such as TileConfig(num_warps=8); for "split_k_update", a SplitKConfig
             also has the number of splits.  What is left out is chosen by shape.
@@ -118,10 +118,10 @@ def compile(
         tuned: uses the template, config and code of the tuning record (`nl.tune`) for this operator and GPU, at these
             sizes or the nearest ones.  Without a record, writes rolling loops in Gluon on a Hopper GPU.  A template,
             config or code given here replaces the record's; block_q, block_kv and disable_passes replace one field.
-        target: the GPU that code is emitted for, as a `Target` or by name ("h200"); default: the one at hand.
+        target: the GPU that code is emitted for, as a `Target` or by name ("h200"); default: the local GPU.
         validate: "quick" runs the emitted kernel in NumPy against the definition, at small sizes, on ordinary and on
             special numbers (docs/concepts/validation.md); "full" runs every stage; "none" runs nothing.
-        block_q, block_kv: rows and columns per tile, the two fields of `config` that are given most, by name.
+        block_q, block_kv: rows and columns per tile, the two most used fields of `config`, by name.
         disable_passes: names of HTile passes to leave out, the field of `code` by name.
 
     Returns:

@@ -27,7 +27,7 @@ def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequenc
     program = scheduled.definition
     repairs = _repairs(scheduled)
     sums = [b for b in blocks(program) if reducer_of(b) == "sum" and "float" in program.buffer(b.writes).dtype]
-    # What the partition assumes is that a masked element adds nothing: 0 · v is 0 if v is finite.
+    # The partition assumes that a masked element adds nothing: 0 · v is 0 if v is finite.
     assumed = any(note.strip().startswith("assumed:") for applied in passes for note in applied.notes)
     last = passes[-1].program if passes else translated
     computed = [
@@ -55,7 +55,7 @@ def repaired_by_vectors(scheduled: Schedule) -> frozenset[str]:
 
 
 def _repairs(scheduled: Schedule) -> Iterator[tuple[Applied, RepairTerm | VectorRepair]]:
-    """Each repair of the schedule with the step that derived it; cuts and remarks show repairs that came to nothing."""
+    """Each repair of the schedule with the step that derived it; repairs in cuts and remarks were not used."""
     for applied in scheduled.history:
         if not PRIMITIVES[applied.step.primitive].repairs:
             continue
@@ -65,7 +65,7 @@ def _repairs(scheduled: Schedule) -> Iterator[tuple[Applied, RepairTerm | Vector
 
 
 def _is_offset_exponential(expr: TileExpr) -> bool:
-    """Whether it is exp2(x · c − m · c), whose products are rounded apart."""
+    """Whether it is exp2(x · c − m · c), whose products are rounded separately."""
     match expr:
         case Elementwise(op="exp2", args=(Elementwise(op="sub"),)):
             return True

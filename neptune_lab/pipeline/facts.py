@@ -1,4 +1,4 @@
-"""Plain facts about loop programs, for editors and for timing: blocks, loops, sizes, work."""
+"""Facts about loop programs for editors and for timing: blocks, loops, sizes, work."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class BlockFacts:
 
 def block_facts(program: Program) -> tuple[BlockFacts, ...]:
     """Every block, in program order."""
-    found = []
+    facts = []
     for path, stmt, loops in tree.statements(program):
         if isinstance(stmt, Block):
             reads = dict.fromkeys(r.buffer for r in loads(stmt.body.value) if r.buffer != stmt.writes)
             around = tuple((loop.var, loop.extent, loop.kind) for loop in loops)
-            found.append(
+            facts.append(
                 BlockFacts(stmt.name, stmt.role, stmt.is_reduction, tuple(reads), stmt.writes, around, path[:-1])
             )
-    return tuple(found)
+    return tuple(facts)
 
 
 def loop_names(program: Program) -> tuple[str, ...]:
@@ -50,19 +50,19 @@ def loop_names(program: Program) -> tuple[str, ...]:
 
 
 def extent(program: Program, block: str, loop: str) -> int:
-    """How often the loop `loop` around `block` runs; ScheduleError where there is none."""
+    """The iterations of the loop `loop` around `block`; ScheduleError if there is no such loop."""
     return tree.find_loop(program, block, loop)[1].extent
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a kernel has to do at least.
+    """The least work of a kernel.
 
     Args:
-        flops: floating-point operations of the definition; where it masks scores, of the unmasked share alone (the
-            usual way to count causal attention).
+        flops: floating-point operations of the definition; if it masks scores, of the unmasked share only (the usual
+            way to count causal attention).
         bytes: every input and output once, and every intermediate in global memory written and read once.
-        unmasked: that share.
+        unmasked: the unmasked share of the scores.
     """
 
     flops: float
@@ -99,8 +99,8 @@ _SAMPLES = 1 << 15
 
 
 def _share(block: Block, condition: Expr) -> float:
-    """The share of the block's iterations for which a condition on them holds, from a fixed sample; 1 where it reads
-    tensors or uses what is not known here."""
+    """The share of the block's iterations for which a condition on them holds, from a fixed sample; 1 if it reads
+    tensors or uses names that are not iterations."""
     rng = np.random.default_rng(0)
     points = {i.name: rng.integers(0, i.extent, _SAMPLES) for i in block.iters}
     plain = transform(condition, lambda e: e.arg if isinstance(e, Cast) else e)

@@ -1,4 +1,4 @@
-"""What to do where a template is refused: the definition is cut into parts, down to one stage per kernel."""
+"""The fallback if a template is refused: the definition is cut into parts, down to one stage per kernel."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 # Errors of a compiler stage that cannot handle a legal schedule.
 REFUSALS = (ScheduleError, RepairError, TileError, EmitError)
-# Stages of the longest run that is tried, but for the whole, and how many runs are tried; what is left then is one
-# stage per kernel.  A try takes about 0.05 s.
+# The most stages of a run that is tried (other than all of them), and the most runs that are tried; after that, each
+# stage left is a kernel.  A try takes about 0.05 s.
 LONGEST_RUN, ATTEMPTS = 10, 24
 
 
 def schedule_apart(operator: Operator, refusal: NeptuneError, check: Callable[[Schedule], object]) -> Schedule:
     """A schedule of `operator` in parts: the longest runs of stages that a template can fuse, from the last stage on;
-    what no template takes is one kernel per stage.
+    a stage that no template takes is a kernel.
 
     Args:
         refusal: why the whole could not be fused.
@@ -51,11 +51,11 @@ def schedule_each_stage(operator: Operator, refusal: NeptuneError, check: Callab
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Stages that were scheduled by themselves.
+    """Stages that were scheduled separately.
 
     Args:
         refusal: why they are not fused with the stage before them.
-        alone: why no template took them, where they are one stage.
+        alone: if it is one stage, why no template took it.
     """
 
     stages: tuple[str, ...]
@@ -71,18 +71,18 @@ class _Search:
     attempts: int = ATTEMPTS
 
     def parts(self, stages: tuple[str, ...], refusal: NeptuneError) -> list[_Part]:
-        """The parts of `stages`, in order: each the longest run of stages that a template takes, up to the part behind.
+        """The parts of `stages`, in order: each is the longest run of stages that a template takes.
 
         Args:
             refusal: why all of them cannot be one.
         """
-        found: list[_Part] = []
+        done: list[_Part] = []
         stop = len(stages)
         while stop:
             part = self._last(stages[:stop], refusal if stop == len(stages) else None)
-            found.insert(0, part)
+            done.insert(0, part)
             stop -= len(part.stages)
-        return found
+        return done
 
     def _last(self, stages: tuple[str, ...], refusal: NeptuneError | None) -> _Part:
         """The longest run at the end of `stages` that a template takes, or the last stage alone."""

@@ -1,7 +1,7 @@
 """Positions of the nodes of dataflow graphs: one layout for all phases of a trace, so that nodes do not move.
 
-The union of the graphs of all phases is laid out once, by graphviz' `dot` where it is on PATH and by topological
-generations otherwise; every phase's nodes and edges take their places from there.
+The union of the graphs of all phases is laid out once, by graphviz' `dot` if it is on PATH and by topological
+generations otherwise; the nodes and edges of every phase have their positions from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neptune_lab.trace import Graph, GraphNode, StepRecord
 
 Point = tuple[float, float]
 
-# Points (1/72 inch): a character of the label and of the smaller detail, and what is around them.
+# Points (1/72 inch): the width of a character of the label and of the smaller detail, and the padding.
 _LABEL, _DETAIL, _PADDING, _HEIGHT = 7.4, 6.0, 22.0, 36.0
 _NODE_GAP, _RANK_GAP, _MARGIN = 10.0, 28.0, 8.0
 _INCH = 72.0
@@ -35,7 +35,7 @@ class Drawing:
 
 
 def laid_out(steps: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
-    """The steps with a place for every node and edge of their graphs; a node has one place in all phases."""
+    """The steps with a position for every node and edge of their graphs; a node has one position in all phases."""
     graphs = [phase.graph for step in steps for phase in step.phases]
     sizes = _sizes(graphs)
     edges = tuple(dict.fromkeys((e.source, e.target) for g in graphs for e in g.edges))
@@ -82,12 +82,12 @@ def draw(nodes: tuple[tuple[str, Point], ...], edges: tuple[tuple[str, str], ...
     if not nodes:
         return Drawing({}, {}, 0.0, 0.0)
     dot = shutil.which("dot")
-    found = None if dot is None else _by_dot(dot, nodes, edges)
-    return found or _by_generations(nodes, edges)
+    drawing = None if dot is None else _by_dot(dot, nodes, edges)
+    return drawing or _by_generations(nodes, edges)
 
 
 def _by_dot(dot: str, nodes: tuple[tuple[str, Point], ...], edges: tuple[tuple[str, str], ...]) -> Drawing | None:
-    """What graphviz makes of it; None where it fails (a broken installation is no reason to show nothing)."""
+    """The drawing by graphviz; None if that fails (a broken installation must not prevent the drawing)."""
     number = {name: n for n, (name, _) in enumerate(nodes)}
     lines = [f"digraph{{rankdir=LR;ranksep={_RANK_GAP / _INCH:.3f};nodesep={_NODE_GAP / _INCH:.3f}"]
     lines.append('node[shape=box,fixedsize=true,label=""]edge[arrowhead=none]')
@@ -127,11 +127,11 @@ def _read_plain(text: str, names: list[str]) -> Drawing:
 
 def _along(control: list[Point]) -> tuple[Point, ...]:
     """Points on a cubic Bézier path: the start, then the middle and the end of each segment."""
-    found = [control[0]]
+    points = [control[0]]
     for a, b, c, d in zip(control[:-1:3], control[1::3], control[2::3], control[3::3], strict=True):
         middle = tuple(round((a[n] + 3 * b[n] + 3 * c[n] + d[n]) / 8, 1) for n in (0, 1))
-        found += [(middle[0], middle[1]), d]
-    return tuple(found)
+        points += [(middle[0], middle[1]), d]
+    return tuple(points)
 
 
 def _distance(a: Point, b: Point) -> float:

@@ -51,7 +51,7 @@ def passed(tiles: TileProgram, code: CodeOptions, *, each: bool = True) -> tuple
     return tuple(passes)
 
 
-# What a schedule can do about a program of tiles that the verifier refuses.
+# The help for a program of tiles that the verifier refuses.
 _HELP = "take steps back with Schedule.undo() until it compiles: the last one makes tiles that do not fit"
 
 
@@ -83,7 +83,7 @@ def check_proved(scheduled: Schedule) -> None:
 
 
 def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
-    """The HTile passes in order, by name: those that always run but for `code.disable_passes`, then those asked for."""
+    """The HTile passes in order, by name: the default passes without `code.disable_passes`, then the optional ones."""
     chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in code.disable_passes}
     if code.interleave > 1:
         chosen["interleave_rows"] = htile_passes.ALL_PASSES["interleave_rows"]

@@ -18,7 +18,7 @@ from neptune_lab.strict.tokens import MOST_CHARACTERS
 
 
 def read(file: Path) -> tuple[str, str]:
-    """What errors call a file, and its text; - is standard input. TextError if it cannot be read."""
+    """A file's name for errors, and its text; - is standard input. TextError if it cannot be read."""
     most, help = 4 * MOST_CHARACTERS, "give a file with the text of a tile program, in UTF-8"
     if str(file) == "-":
         return "standard input", read_standard_input(most, TextError, help=help)
@@ -29,7 +29,7 @@ def run_passes(where: str, text: str, names: Sequence[str]) -> str:
     """The text of the program that the passes make, in this order, of the program of `text`.
 
     Args:
-        where: what errors call the text, such as its file's name.
+        where: a name of the text for errors, such as its file's.
         text: of a tile program.
         names: of passes, as `ALL_PASSES` has them.
 

@@ -1,4 +1,4 @@
-"""Inputs that look like those of a trained model's attention, made or recorded."""
+"""Inputs with the statistics of a trained model's attention, generated or recorded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FREEDOM = 4  # of Student's t distribution: few, hence heavy tails
 def realistic_inputs(op: Operator, seed: int = 0) -> dict[str, np.ndarray]:
     """q, k and v of an attention operator with the statistics of a trained model's, by name, in the inputs' dtypes.
 
-    They replace recorded activations (the paper records a language model's on real text), which need weights and
-    text that are not part of this project.  Independent of each other for each head, and the same for the same seed:
+    They replace recorded activations (the paper records a language model's on real text), which need weights and text
+    that are not part of this project.  Heads are independent, and one seed gives one result:
 
     - q and k are normal about a mean of length sqrt(head_dim) / 2 that the query heads of a group share with their
       key head, so that keys and queries point the same way;
-    - in every key, one channel is about eight times as large as the others' unit (an outlier channel), which the
-      softmax does not see but the rounding of the scores does;
+    - in every key, one channel is about eight times as large as the others (an outlier channel), which changes the
+      rounding of the scores but not the softmax;
     - the first key exceeds all others by about 6 in every score, an attention sink, and its value is small;
     - q and k are rotated by their position (RoPE, base 10000, halves paired); the outlier and the sink are in the pair
       that turns slowest, as they do in trained models;
@@ -93,7 +93,7 @@ def recorded_inputs(op: Operator, tensors: Mapping[str, np.ndarray], sample: int
 
 
 def attention_inputs(op: Operator) -> tuple[tuple[int, ...], ...]:
-    """The shapes of q, k and v; DefinitionError where the operator does not start with these."""
+    """The shapes of q, k and v; DefinitionError if these are not the operator's first inputs."""
     names = [t.name for t in op.inputs[:3]]
     if names != ["q", "k", "v"] or any(len(t.shape) != 4 for t in op.inputs[:3]):
         raise DefinitionError(f"{op.name} takes {', '.join(map(str, op.inputs))}", help="an operator of `attention`")

@@ -28,7 +28,7 @@ PACKAGES = ("apache-tvm", "triton", "torch", "sympy", "numpy")
 
 
 class Applied(NamedTuple):
-    """An HTile pass as it was applied: its name, the program after it, and its proof where it gives one."""
+    """An HTile pass as it was applied: its name, the program after it, and its proof, if it gives one."""
 
     name: str
     program: TileProgram
@@ -41,13 +41,13 @@ def versions() -> dict[str, str]:
     Returns:
         Versions by package name; "not installed" for a missing one.
     """
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for package in ("neptune-lab", *PACKAGES):
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            numbers[package] = "not installed"
+    return numbers
 
 
 def operator_record(operator: Operator) -> record.OperatorRecord:
@@ -79,16 +79,16 @@ def program_lines(program: Program) -> tuple[record.Line, ...]:
 
 def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
     """The dataflow graph of a program; edges say what is fused, read too early, or repaired."""
-    found = graph(program)
+    dataflow = graph(program)
     nest = {b.name: n for n, stmt in enumerate(program.body) for b in tree.blocks_under(stmt)}
     origins = {b.name: b.origin for b in tree.blocks(program)}
     repairs = {b.name: b.repair for b in tree.blocks(program) if b.repair is not None}
     early = set() if phase is None else {(producer, reader) for reader, producer in phase.reads_early}
     nodes, edges = [], []
-    for _, data in found.nodes(data=True):
+    for _, data in dataflow.nodes(data=True):
         node: Node = data["node"]
         nodes.append(record.GraphNode(node.name, node.name, node.kind, node.detail, node.role.value))  # type: ignore[arg-type]
-    for source, target, data in found.edges(data=True):
+    for source, target, data in dataflow.edges(data=True):
         edge: Edge = data["edge"]
         kind = "plain"
         if source in nest and nest[source] == nest[target]:
@@ -156,7 +156,7 @@ def schedule_trace(schedule: Schedule) -> record.Trace:
 
 
 def refused_step(error: NeptuneError, step: Step, index: int) -> record.StepRecord:
-    """A step that was refused, with the phases that it reached: where the algebra refused, the last one says how."""
+    """A step that was refused, with the phases that it reached; if the algebra refused, the last phase says why."""
     phases = tuple(phase_record(p) for p in getattr(error, "phases", ()))
     data = step.as_record()
     return record.StepRecord(index, step.primitive, data["arguments"], str(step), phases, str(error))
@@ -184,18 +184,18 @@ def htile_lines(tiles: TileProgram, origins: dict[str, str], loops: list[str]) -
 
 
 def _loops(body: tuple[TileStmt, ...]) -> list[For]:
-    found = [s for s in body if isinstance(s, For)]
-    return found + [f for s in found for f in _loops(s.body)]
+    loops = [s for s in body if isinstance(s, For)]
+    return loops + [f for s in loops for f in _loops(s.body)]
 
 
 def _loop_refs(loops: list[str], node: str) -> tuple[str, ...]:
     """The loop line of an HTile loop `for:j0@qk`, or of a part `for:j0@qk/left`: the shortest path that ends there."""
     path, _, first = node.removeprefix("for:").partition("/")[0].partition("@")
     var = path.split(".")[-1]
-    found = [
+    matching = [
         x for x in loops if x.endswith(f"@{first}") and var in x.removeprefix("loop:").partition("@")[0].split(".")
     ]
-    return (min(found, key=len),) if found else ()
+    return (min(matching, key=len),) if matching else ()
 
 
 def kernel_record(

@@ -12,7 +12,7 @@ from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.runtime import Ceiling, Measured, Resources, device_facts, has_gpu, time_loaded
 from neptune_lab.target import DEFAULT, Target
 
-# Operations up to which Triton's interpreter answers within a second or two.
+# Operations that take Triton's interpreter at most a second or two.
 INTERPRETED_FLOPS = 5e7
 
 
@@ -22,12 +22,12 @@ class TimingRow:
 
     Args:
         name: for people.
-        work: what the kernel has to do.
+        work: the least work of the kernel.
         measured: times on a GPU.
         resources: registers and shared memory of its launches.
         ceiling: the device's, or an example's.
         estimate_us: the roofline's time.
-        note: what else to know, such as the interpreter's check.
+        note: a remark, such as the result of the interpreter's check.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Runner(Protocol):
         ...
 
     def time(self, name: str, kernel: Kernel, limits: TimingLimits) -> TimingRow:
-        """Figures of one kernel; MeasureError or LaunchError where there can be none."""
+        """Figures of one kernel; MeasureError or LaunchError if it cannot be timed."""
         ...
 
 
@@ -105,10 +105,11 @@ class LocalGpu:
 
 
 class NoGpu:
-    """Nothing to measure on: the roofline's estimate, and whether the kernel is right in Triton's interpreter.
+    """A machine without a GPU: the roofline's estimate, and whether the kernel is right in Triton's interpreter.
 
     Args:
-        smaller: gives a kernel of the same steps at sizes that the interpreter takes, and what it is, or None.
+        smaller: returns a kernel of the same steps at sizes that the interpreter runs in seconds and a description, or
+            None.
     """
 
     name = "no GPU here"
@@ -121,8 +122,8 @@ class NoGpu:
         todo = work(kernel.operator.program, kernel.program)
         if todo.flops <= INTERPRETED_FLOPS:
             note = interpreted(kernel)
-        elif self._smaller and (found := self._smaller(kernel)):
-            note = f"{interpreted(found[0])}; {found[1]}"
+        elif self._smaller and (smaller := self._smaller(kernel)):
+            note = f"{interpreted(smaller[0])}; {smaller[1]}"
         else:
             note = f"not run in the interpreter: {todo.flops / 1e9:.3g} GFLOP"
         return TimingRow(name, todo, None, (), DEFAULT.ceiling, note)

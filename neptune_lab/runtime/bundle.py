@@ -136,12 +136,12 @@ class BundleResults:
 
     def __init__(self, path: Path, facts: DeviceFacts) -> None:
         self.path, self._device = path, facts
-        self.found: dict[str, Measurement] = {}
+        self.measured: dict[str, Measurement] = {}
         self.due: set[str] = set()  # measured before, and to be measured again
         self._lock = threading.Lock()
         self._file = LongRun(path)
         if path.is_file():
-            device, self.found = read_results(path)
+            device, self.measured = read_results(path)
             if device != self._device:
                 raise MeasureError(
                     f"{path.name} is of {device.name} with Triton {device.triton}, this is {facts.name} with "
@@ -150,11 +150,11 @@ class BundleResults:
                 )
         write_text(path, self._text())
 
-    def add(self, found: Mapping[str, Measurement]) -> str | None:
+    def add(self, measured: Mapping[str, Measurement]) -> str | None:
         """Adds measurements, or replaces them, and writes the file; why it cannot be written, where that is new."""
         with self._lock:
-            self.found.update(found)
-            self.due.difference_update(found)
+            self.measured.update(measured)
+            self.due.difference_update(measured)
             return self._file.save(self._text())
 
     def finish(self) -> None:
@@ -163,7 +163,7 @@ class BundleResults:
             self._file.finish()
 
     def _text(self) -> str:
-        data = pack({"schema": SCHEMA, "device": self._device, "results": dict(sorted(self.found.items()))})
+        data = pack({"schema": SCHEMA, "device": self._device, "results": dict(sorted(self.measured.items()))})
         return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
@@ -172,8 +172,8 @@ def read_results(path: Path) -> tuple[DeviceFacts, dict[str, Measurement]]:
     data = _read(path, "results")
     with at_place(shown_path(path), MeasureError, help=_REWRITE):
         device = unpack(data.get("device"), DeviceFacts, "device", MeasureError)
-        found = unpack(data.get("results"), dict[Line, Measurement], "results", MeasureError)
-    return device, found
+        results = unpack(data.get("results"), dict[Line, Measurement], "results", MeasureError)
+    return device, results
 
 
 def _read(path: Path, what: str) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def run(
     """
     kept = BundleResults(results, workers[0].facts())
     if again:
-        kept.due.update(kept.found)
+        kept.due.update(kept.measured)
     left = [data for data in read_manifest(folder) if only in data.name]
     lock = threading.Lock()
 
@@ -242,28 +242,28 @@ def run(
 
 def _measure(entry: BundleEntry, worker: GpuWorker, kept: BundleResults, say: Callable[[str], None]) -> None:
     """Every kernel of an entry: compiled ahead by as many threads as there are processes, measured in order."""
-    todo = {file: spec for file, spec in entry.kernels.items() if file not in kept.found or file in kept.due}
+    todo = {file: spec for file, spec in entry.kernels.items() if file not in kept.measured or file in kept.due}
     if not todo:
         return
     with ThreadPoolExecutor(worker.size) as pool:
         compiled: dict[str, Future[str | None]] = {f: pool.submit(worker.compile, s) for f, s in todo.items()}
         for file, spec in todo.items():
             refused = compiled[file].result()
-            found = worker.time(entry.task, spec) if refused is None else Measurement(failure=refused)
-            if failed := kept.add({file: found}):
+            measured = worker.time(entry.task, spec) if refused is None else Measurement(failure=refused)
+            if failed := kept.add({file: measured}):
                 say(failed)
-            say(f"{entry.name:<40} {_said(found)}  {file}")
-    timed = {f: m for f in entry.kernels if (m := kept.found[f]).us is not None}
+            say(f"{entry.name:<40} {_said(measured)}  {file}")
+    timed = {f: m for f in entry.kernels if (m := kept.measured[f]).us is not None}
     best = sorted(timed, key=lambda f: timed[f].us or 0.0)[:AGAIN]
     if len(best) > 1:
-        found = worker.remeasure(entry.task, [entry.kernels[f] for f in best])
-        kept.add({f: replace(timed[f], us=m.us, low=m.low, high=m.high) for f, m in zip(best, found, strict=True)})
+        again = worker.remeasure(entry.task, [entry.kernels[f] for f in best])
+        kept.add({f: replace(timed[f], us=m.us, low=m.low, high=m.high) for f, m in zip(best, again, strict=True)})
 
 
-def _said(found: Measurement) -> str:
-    if found.us is None:
-        return f"{'-':>11}     {found.failure}"
-    return f"{found.us:>11.2f} us  error {found.error:.1e}"
+def _said(measured: Measurement) -> str:
+    if measured.us is None:
+        return f"{'-':>11}     {measured.failure}"
+    return f"{measured.us:>11.2f} us  error {measured.error:.1e}"
 
 
 def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
@@ -297,7 +297,7 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     finally:
         for worker in workers:
             worker.close()
-    failed = sum(m.us is None for m in kept.found.values())
-    print(f"{len(kept.found)} kernels, {failed} without a time; results in {given.results}")
+    failed = sum(m.us is None for m in kept.measured.values())
+    print(f"{len(kept.measured)} kernels, {failed} without a time; results in {given.results}")
     entries = [data for data in read_manifest(folder) if given.only in data.name]
-    return int(any(k.file not in kept.found for data in entries for k in data.kernels))
+    return int(any(k.file not in kept.measured for data in entries for k in data.kernels))

@@ -252,13 +252,13 @@ class _Loader(SourceFileLoader):
 
 def _import(stem: str, path: Path, text: str) -> ModuleType:
     name = f"neptune_lab_generated_{stem}"
-    found = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, path, text))
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, path, text))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

@@ -180,11 +180,11 @@ def remeasure(
         kernel = load(spec)
         kernel(*inputs)
         made.append((_sampler(kernel, inputs, task, clock), resources(kernel.module)))
-    found: list[list[float]] = [[] for _ in made]
+    samples: list[list[float]] = [[] for _ in made]
     for _ in range(rounds):
-        for times, (sample, _) in zip(found, made, strict=True):
+        for times, (sample, _) in zip(samples, made, strict=True):
             times += sample(max(1, _fitting(times, limits) // rounds) if times else 1)
-    return tuple(Measurement(*summary(times), resources=taken) for times, (_, taken) in zip(found, made, strict=True))
+    return tuple(Measurement(*summary(times), resources=taken) for times, (_, taken) in zip(samples, made, strict=True))
 
 
 def _sampler(

@@ -52,10 +52,10 @@ class _Kernel:
         self._grids: dict[Any, _Launch] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> _Launch:
-        found = self._grids.get(grid)
-        if found is None:
-            found = self._grids[grid] = _Launch(self._jit, grid)
-        return found
+        launch = self._grids.get(grid)
+        if launch is None:
+            launch = self._grids[grid] = _Launch(self._jit, grid)
+        return launch
 
 
 class _Launch:

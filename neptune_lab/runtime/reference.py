@@ -45,9 +45,9 @@ def reference(
     specs = definition["inputs"]
     shapes = [tuple(t["shape"]) for t in specs]
     if [tuple(t.shape) for t in inputs] != shapes:
-        found = ", ".join(str(tuple(t.shape)) for t in inputs)
+        given_shapes = ", ".join(str(tuple(t.shape)) for t in inputs)
         raise MeasureError(
-            f"the definition takes inputs of shapes {shapes}, got {found}",
+            f"the definition takes inputs of shapes {shapes}, got {given_shapes}",
             help="give the inputs in these shapes, in order",
         )
     given = dict(zip((t["name"] for t in specs), inputs, strict=True))
@@ -213,11 +213,11 @@ class _Stage:
                 r = self.within[name]
                 return Named((name,), torch.arange(r.start, r.stop, device=self.device))
             case ["cast", dtype, arg]:
-                found = self.value(arg)
+                operand = self.value(arg)
                 if "float" in dtype:
-                    return Named(found.axes, found.tensor.to(torch.float64))
+                    return Named(operand.axes, operand.tensor.to(torch.float64))
                 kind = torch.bool if dtype == "bool" else torch.int64
-                return Named(found.axes, found.tensor.to(kind))
+                return Named(operand.axes, operand.tensor.to(kind))
             case ["load", buffer, *indices]:
                 return self.load(buffer, indices)
             case [name, *args]:
@@ -256,8 +256,8 @@ class _Stage:
                 missing = math.prod(len(self.within[n]) for n in over if n not in axes)
                 summed = contract(factors, keep)
                 return Named(summed.axes, summed.tensor * missing) if missing > 1 else summed
-        found = self.value(term)
-        return fold(reducer, found, {n: len(self.within[n]) for n in over})
+        terms = self.value(term)
+        return fold(reducer, terms, {n: len(self.within[n]) for n in over})
 
 
 def _factors(e: Expression) -> list[Expression]:

@@ -137,10 +137,10 @@ class Task:
             outputs: what the kernel returned, a tensor or a tuple.
             wanted: the reference's outputs.
         """
-        found = outputs if isinstance(outputs, tuple) else (outputs,)
-        if len(found) != len(wanted) or any(a.shape != b.shape for a, b in zip(found, wanted, strict=True)):
+        computed = outputs if isinstance(outputs, tuple) else (outputs,)
+        if len(computed) != len(wanted) or any(a.shape != b.shape for a, b in zip(computed, wanted, strict=True)):
             return float("inf")
-        return max(map(relative_error, found, wanted))
+        return max(map(relative_error, computed, wanted))
 
     def make_reference(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs in float64, on the inputs' device."""

@@ -236,7 +236,7 @@ class Resources:
 
 def resources(module: ModuleType) -> tuple[Resources, ...]:
     """Of every kernel of a generated module that was launched in this process; empty in the interpreter."""
-    found = []
+    launched = []
     for name, function in vars(module).items():
         caches = getattr(function, "device_caches", None)  # a triton.JITFunction of Triton 3.x
         if not isinstance(caches, dict):
@@ -244,7 +244,7 @@ def resources(module: ModuleType) -> tuple[Resources, ...]:
         for cache in caches.values():
             for compiled in (cache[0] if isinstance(cache, tuple) else cache).values():
                 metadata = getattr(compiled, "metadata", None)
-                found.append(
+                launched.append(
                     Resources(
                         name,
                         getattr(compiled, "n_regs", None),
@@ -253,7 +253,7 @@ def resources(module: ModuleType) -> tuple[Resources, ...]:
                         getattr(metadata, "num_warps", None),
                     )
                 )
-    return tuple(found)
+    return tuple(launched)
 
 
 def time_loaded(

@@ -8,7 +8,7 @@ from typing import Any
 _PART = 1 << 26
 
 
-def squared_norms(found: Any, wanted: Any, dim: Any = None) -> tuple[Any, Any]:
+def squared_norms(computed: Any, wanted: Any, dim: Any = None) -> tuple[Any, Any]:
     """The squared norms of `found` - `wanted` and of `wanted`, in float64.
 
     Elements that are NaN, or the same infinity, in both count as 0. The first norm is infinite if NaN or infinities
@@ -24,16 +24,16 @@ def squared_norms(found: Any, wanted: Any, dim: Any = None) -> tuple[Any, Any]:
     """
     import torch
 
-    found, wanted = found.double(), wanted.double()
+    computed, wanted = computed.double(), wanted.double()
     finite = wanted.isfinite()
-    same = torch.where(finite, found.isfinite(), (found == wanted) | (found.isnan() & wanted.isnan()))
-    off = torch.where(same, torch.where(finite, found - wanted, 0.0), torch.inf)
+    same = torch.where(finite, computed.isfinite(), (computed == wanted) | (computed.isnan() & wanted.isnan()))
+    off = torch.where(same, torch.where(finite, computed - wanted, 0.0), torch.inf)
     return off.square().sum(dim), torch.where(finite, wanted, 0.0).square().sum(dim)
 
 
-def relative_error(found: Any, wanted: Any) -> float:
+def relative_error(computed: Any, wanted: Any) -> float:
     """The relative error of a tensor; infinite if NaN or infinities differ.  A reference of zeros counts as 1."""
     off = size = 0.0
-    for a, b in zip(found.reshape(-1).split(_PART), wanted.reshape(-1).split(_PART), strict=True):
+    for a, b in zip(computed.reshape(-1).split(_PART), wanted.reshape(-1).split(_PART), strict=True):
         off, size = (total + float(part) for total, part in zip((off, size), squared_norms(a, b), strict=True))
     return (off / (size or 1.0)) ** 0.5

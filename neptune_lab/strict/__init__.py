@@ -1,4 +1,4 @@
-"""What comes from outside, checked: options, JSON, archives, files, and text for a terminal.
+"""Checks of data from outside: options, JSON, archives, files, and text for a terminal.
 
 The lowest layer: it uses Python's standard library and `errors` only (NumPy for arrays), so every other part may use
 it.  Each check raises the caller's own error class and names the argument, or the file and field, with what was found

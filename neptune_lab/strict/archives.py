@@ -1,8 +1,8 @@
-"""Arrays from .npz and .pt files, read without running anything of them and within limits.
+"""Reads arrays from .npz and .pt files within limits, without running any code in them.
 
-Both are ZIP archives.  The directory of one says how large its members are unpacked; that is added up before anything
-is unpacked, and no member may give more than it says.  The pickle in a .pt file may name three things, and what they
-stand for is made here; torch is not used.
+Both are ZIP archives.  The directory of an archive states the unpacked size of each member; the sizes are summed before
+anything is unpacked, and a member of another size is refused.  The pickle in a .pt file may name three things, which
+are created here; torch is not used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from neptune_lab.strict.console import shown
 from neptune_lab.strict.files import shown_path
 from neptune_lab.strict.values import Refusal
 
-# Unpacked bytes of an archive, and members of one.
+# Unpacked bytes and members of an archive.
 MOST_BYTES = 8 << 30
 MOST_MEMBERS = 4096
-# Of the header of an array.
+# Bytes of the header of an array.
 MOST_HEADER = 4096
-# Of the pickle that describes a .pt file's tensors.
+# Bytes of the pickle that describes a .pt file's tensors.
 MOST_PICKLE = 1 << 20
 
 # What parsing a damaged archive, header or pickle raises, by the documentation of zipfile, zlib, NumPy and pickle;
@@ -46,7 +46,7 @@ _STORAGE = re.compile(
 
 
 class _Problem(Exception):
-    """What is wrong with an archive; becomes the caller's error."""
+    """What is wrong with an archive; raised again as the caller's error."""
 
 
 def read_npz(path: Path, error: Refusal, *, most: int = MOST_BYTES) -> dict[str, np.ndarray]:
@@ -90,12 +90,12 @@ def read_pt(path: Path, error: Refusal, *, most: int = MOST_BYTES) -> dict[str, 
             raise _Problem("no description of tensors")
         if f"{root}/byteorder" in sizes and _member(file, f"{root}/byteorder", sizes[f"{root}/byteorder"]) != b"little":
             raise _Problem("another byte order than little")
-        found = _Tensors(_member(file, described, sizes[described]), file, root, sizes, most).load()
-        if not isinstance(found, dict) or not all(
-            isinstance(v, np.ndarray) and isinstance(k, str) for k, v in found.items()
+        loaded = _Tensors(_member(file, described, sizes[described]), file, root, sizes, most).load()
+        if not isinstance(loaded, dict) or not all(
+            isinstance(v, np.ndarray) and isinstance(k, str) for k, v in loaded.items()
         ):
             raise _Problem("something else than a dict of tensors")
-        return dict(found)
+        return dict(loaded)
 
     return _opened(path, error, most, tensors, ".pt file of a dict of plain tensors")
 
@@ -106,10 +106,10 @@ def _opened(path: Path, error: Refusal, most: int, read: Any, what: str) -> dict
             return read(file, _sizes(file, most))
     except _Problem as problem:
         raise error(f"{shown_path(path)} is no {what}: it has {problem}") from problem
-    except FileNotFoundError as found:
-        raise error(f"there is no file {shown_path(path)}") from found
-    except _DAMAGED as found:
-        raise error(f"{shown_path(path)} is no {what}: {shown(str(found))}") from found
+    except FileNotFoundError as cause:
+        raise error(f"there is no file {shown_path(path)}") from cause
+    except _DAMAGED as cause:
+        raise error(f"{shown_path(path)} is no {what}: {shown(str(cause))}") from cause
 
 
 def _sizes(file: zipfile.ZipFile, most: int) -> dict[str, int]:
@@ -161,8 +161,8 @@ def _array(name: str, data: bytes) -> np.ndarray:
     if len(shape) > 32 or math.prod(shape) * dtype.itemsize != len(data) - stop:
         raise _Problem(f"an array {shown(name)} of shape {shown(shape)}, which is not what it holds")
     flat = np.frombuffer(data, dtype, offset=stop)
-    found = flat.reshape(shape[::-1]).T if header[2] == b"True" else flat.reshape(shape)
-    return np.array(found, dtype.newbyteorder("="))
+    shaped = flat.reshape(shape[::-1]).T if header[2] == b"True" else flat.reshape(shape)
+    return np.array(shaped, dtype.newbyteorder("="))
 
 
 # -- torch.save -----------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ _STORAGES = {
 
 
 class _Storage:
-    """Stands for a storage class in the pickle."""
+    """A storage class of torch, as the pickle names it."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -194,9 +194,9 @@ def _refuse_state(_: Any) -> None:
 
 
 class _Tensors(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIssue] - in C, a memo of any size is made
-    """Reads the pickle of a .pt file; a tensor becomes an array, and all else but plain data is refused."""
+    """Reads the pickle of a .pt file: a tensor becomes an array; anything but tensors and plain data is refused."""
 
-    # No state is set on what was made: arrays have a __setstate__ of their own.
+    # The pickle may set no state: NumPy's arrays have a __setstate__ of their own.
     dispatch: ClassVar = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: _refuse_state}  # pyright: ignore[reportAttributeAccessIssue]
 
     def __init__(self, data: bytes, file: zipfile.ZipFile, root: str, sizes: dict[str, int], most: int) -> None:
@@ -221,9 +221,9 @@ class _Tensors(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIssue
                 if self._sizes.get(name) != count * dtype.itemsize:
                     raise _Problem(f"a storage {shown(name)} of another size than it says")
                 if (key, kind) not in self._storages:
-                    found = np.frombuffer(_member(self._file, name, self._sizes[name]), dtype)
+                    elements = np.frombuffer(_member(self._file, name, self._sizes[name]), dtype)
                     wide = kind == "BFloat16Storage"
-                    self._storages[key, kind] = (found.astype("<u4") << 16).view("<f4") if wide else found
+                    self._storages[key, kind] = (elements.astype("<u4") << 16).view("<f4") if wide else elements
                 return self._storages[key, kind]
         raise _Problem("a storage of another form")
 

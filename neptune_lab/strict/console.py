@@ -1,4 +1,4 @@
-"""Text from outside, made harmless for a terminal and short enough for a message."""
+"""Makes text from outside harmless for a terminal and short enough for a message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MOST_SHOWN = 120
 
 
 def printable(text: str) -> str:
-    """`text` with control characters escaped, but for line ends and tabs.
+    """`text` with control characters escaped, except line ends and tabs.
 
     A terminal acts on escape sequences: they could hide a line, or rewrite one that was printed before.
 

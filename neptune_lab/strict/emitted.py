@@ -1,8 +1,7 @@
-"""Emitted modules, checked as Python: a second lock behind checked names and numbers.
+"""Checks emitted modules as Python, in addition to the checks of names and numbers that they are made from.
 
-What the emitters write uses a small part of Python.  `check_emitted` parses a module's text and refuses whatever is
-outside of that part, so that text which slips through an unchecked option, or comes out of a damaged cache entry, is
-never run.
+The emitters use a small part of Python.  `check_emitted` parses a module's text and refuses anything else, so that text
+from an unchecked option or from a damaged cache entry is never run.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _IMPORTED_FROM = frozenset(
 )
 _DECORATORS = frozenset({"triton.jit", "gluon.jit", "functools.cache"})
 _BUILTINS = frozenset({"range", "min", "max", "float", "int", "hasattr"})
-# Attributes of attributes of an imported module; all else is `module.name`.
+# Allowed attributes of attributes of an imported module; everything else is `module.name`.
 _CHAINS = frozenset(
     {
         "tl.PropagateNan.ALL",
@@ -36,7 +35,7 @@ _CHAINS = frozenset(
     }
     | {f"tl.extra.cuda.gdc_{what}" for what in ("wait", "launch_dependents")}
 )
-# Of these two packages, which can do far more than compute, emitted modules use this much.
+# The names that emitted modules use of torch and Triton, which can do far more than compute.
 _TORCH = frozenset(
     {"empty", "bool", "float16", "bfloat16", "float32", "float64"}
     | {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)}
@@ -53,7 +52,7 @@ _NODES = (
     *(ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop),
 )
 
-# The same, where no subclass is meant: a look into a set takes a tenth of the time.
+# The same for a look-up by exact type, which takes a tenth of the time.
 _KINDS = frozenset(_NODES)
 
 
@@ -62,13 +61,13 @@ def check_emitted(text: str, error: Refusal) -> None:
 
     Formal statement: the module imports torch, triton and functools only, and only at its top; every statement there
     is a docstring, an import, an assignment or a function; every name that is read is a parameter, a variable, a name
-    of the module, or one of a few builtins; no attribute is private, and of torch and triton only what launches and
-    allocates is reached.
+    of the module, or one of a few builtins; no attribute is private, and only those names of torch and triton that
+    launch and allocate.
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as found:
-        raise error(f"an emitted module is not Python: {found}") from found
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as cause:
+        raise error(f"an emitted module is not Python: {cause}") from cause
     problem = next(_problems(tree), None)
     if problem is not None:
         node, what = problem
@@ -137,15 +136,15 @@ def _function(function: ast.FunctionDef, known: set[str], modules: set[str]) -> 
 
 def _nodes(root: ast.AST) -> list[ast.AST]:
     """The nodes of a tree, each before those below it: `ast.walk` takes four times as long."""
-    found = [root]
-    for node in found:
+    nodes = [root]
+    for node in nodes:
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, ast.AST):
-                found.append(value)
+                nodes.append(value)
             elif isinstance(value, list):
-                found += [item for item in value if isinstance(item, ast.AST)]
-    return found
+                nodes += [item for item in value if isinstance(item, ast.AST)]
+    return nodes
 
 
 def _names(nodes: list[ast.AST], known: set[str], modules: set[str]) -> Iterator[tuple[ast.AST, str]]:

@@ -1,4 +1,4 @@
-"""Files as bytes or text, of a limited size; whatever is wrong with one is the caller's own error."""
+"""Reads files of a limited size as bytes or text; errors are of the caller's class."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def read_bytes(path: str | os.PathLike[str], most: int, error: Refusal, *, help:
     try:
         with Path(path).open("rb") as file:
             data = file.read(most + 1)
-    except OSError as found:
-        raise error(f"cannot read {name}: {found.strerror or found}", help=help) from found
-    except (ValueError, TypeError) as found:  # a NUL in the path; no path at all
-        raise error(f"cannot read {name}: {found}", help="give the path of a file") from found
-    except MemoryError as found:
-        raise error(f"cannot read {name}: there is not enough memory for it") from found
+    except OSError as cause:
+        raise error(f"cannot read {name}: {cause.strerror or cause}", help=help) from cause
+    except (ValueError, TypeError) as cause:  # a NUL in the path; no path at all
+        raise error(f"cannot read {name}: {cause}", help="give the path of a file") from cause
+    except MemoryError as cause:
+        raise error(f"cannot read {name}: there is not enough memory for it") from cause
     if len(data) > most:
         raise error(f"{name} has more than {most:,} bytes, the most that is read", help=help)
     return data
 
 
 def read_text(path: str | os.PathLike[str], most: int, error: Refusal, *, help: str | None = None) -> str:
-    """The contents of a UTF-8 file of at most `most` bytes; `error` as of `read_bytes`, and where it is not UTF-8."""
+    """The contents of a UTF-8 file of at most `most` bytes; `error` as of `read_bytes`, and if it is not UTF-8."""
     return _decoded(read_bytes(path, most, error, help=help), shown_path(path), error, help)
 
 
@@ -49,8 +49,8 @@ def read_standard_input(most: int, error: Refusal, *, help: str | None = None) -
 def _decoded(data: bytes, name: str, error: Refusal, help: str | None) -> str:
     try:
         return data.decode("utf-8")
-    except UnicodeDecodeError as found:
-        raise error(f"{name}: not UTF-8 text (byte {found.start:,})", help=help) from found
+    except UnicodeDecodeError as cause:
+        raise error(f"{name}: not UTF-8 text (byte {cause.start:,})", help=help) from cause
 
 
 def shown_path(path: object) -> str:
@@ -59,12 +59,12 @@ def shown_path(path: object) -> str:
 
 
 def inside(folder: Path, name: str, error: Refusal) -> Path:
-    """The file `name` of `folder`; `error` where it is anywhere else, by "..", an absolute path or a link."""
+    """The file `name` of `folder`; `error` if it is anywhere else, by "..", an absolute path or a link."""
     try:
         path = (folder / name).resolve()
         fits = path.is_relative_to(folder.resolve())
-    except (OSError, ValueError, RuntimeError) as found:
-        raise error(f"{shown_path(folder)}: {shown(name)} is no file's name: {found}") from found
+    except (OSError, ValueError, RuntimeError) as cause:
+        raise error(f"{shown_path(folder)}: {shown(name)} is no file's name: {cause}") from cause
     if not fits:
         raise error(
             f"{shown_path(folder)}: {shown(name)} is outside of the folder",

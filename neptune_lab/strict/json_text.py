@@ -1,4 +1,4 @@
-"""JSON text to plain data, within limits; whatever is wrong with it is the caller's own error."""
+"""Reads JSON text as plain data, within limits; errors are of the caller's class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neptune_lab.strict.values import Refusal, is_integer
 
 # A record of a compilation has a few megabytes; none of the formats needs more than this.
 MOST_BYTES = 256 * MIB
-# Levels of lists and objects in each other; a derivation's or a definition's expressions nest deepest.
+# Nesting levels of lists and objects; the expressions of derivations and definitions nest deepest.
 MOST_LEVELS = 256
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Python converts longer ones in quadratic time.
@@ -45,9 +45,9 @@ def check_schema(
     """
     if not isinstance(data, dict):
         raise error(f"{where}: no {what}: expected an object with a field 'schema'", help=help)
-    found = data.get("schema")
-    if not is_integer(found) or found != schema:
-        raise error(f"{where}: {what} of schema {shown(found)}, this version reads schema {schema}", help=help)
+    version = data.get("schema")
+    if not is_integer(version) or version != schema:
+        raise error(f"{where}: {what} of schema {shown(version)}, this version reads schema {schema}", help=help)
     return data
 
 
@@ -70,9 +70,9 @@ def at_place(where: str, error: Refusal, *, help: str | None = None) -> Iterator
 def parse(text: str | bytes, error: Refusal, *, where: str = "", most: int = MOST_BYTES) -> Any:
     """The plain data of a JSON text.
 
-    Refused besides what is not JSON: integers of more than `MOST_DIGITS` digits, two fields of one name, and more than
-    `MOST_LEVELS` levels.  `typed.unpack`, which takes the data next, refuses NaN, infinities and numbers beyond 64 bits
-    by their place.
+    Besides what is not JSON, these are refused: integers of more than `MOST_DIGITS` digits, two fields of one name,
+    and more than `MOST_LEVELS` levels.  `typed.unpack`, which takes the data next, refuses NaN, infinities and numbers
+    beyond 64 bits by their place.
 
     >>> from neptune_lab.errors import TraceError
     >>> parse('{"a": [1, 2.5, null]}', TraceError)
@@ -91,10 +91,10 @@ def parse(text: str | bytes, error: Refusal, *, where: str = "", most: int = MOS
         raise error(f"{start}more than {most:,} characters, the most that is read")
     try:
         data = json.loads(text, parse_int=_integer, object_pairs_hook=_object)
-    except RecursionError as found:
-        raise error(f"{start}nested too deeply: more than {MOST_LEVELS} levels") from found
-    except (ValueError, MemoryError) as found:
-        raise error(f"{start}not JSON: {printable(str(found))}") from found
+    except RecursionError as cause:
+        raise error(f"{start}nested too deeply: more than {MOST_LEVELS} levels") from cause
+    except (ValueError, MemoryError) as cause:
+        raise error(f"{start}not JSON: {printable(str(cause))}") from cause
     _check(data, error, start, _has_surrogates(text))
     return data
 
@@ -113,15 +113,15 @@ def _integer(digits: str) -> int:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"the field {shown(next(n for n in names if names.count(n) > 1))} is there twice")
-    return found
+    return fields
 
 
 def _check(data: Any, error: Refusal, start: str, surrogates: bool) -> None:
-    """Raise `error` where lists and objects nest too deeply, or a string is not Unicode; without recursion."""
+    """Raise `error` if lists and objects nest too deeply, or a string is not Unicode; without recursion."""
     levels, todo = 0, [data]
     while todo:
         children: list[Any] = []

@@ -1,4 +1,4 @@
-"""Python's parser, for one thread at a time where Python has the fault gh-106905.
+"""Runs Python's parser in one thread at a time, if this Python has the fault gh-106905.
 
 CPython before 3.11.8 and 3.12.2 counts the depth of every thread's syntax tree in one place. If the garbage collector
 interrupts the parser in order to run Python code, and another thread parses meanwhile, the first raises SystemError

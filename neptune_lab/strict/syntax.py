@@ -1,7 +1,7 @@
-"""Expressions in Python's notation, as trees that know their places; the languages of programs give them meaning.
+"""Expressions in Python's notation, as trees with source positions; the readers of each IR give them meaning.
 
-Operators, from the loosest: `or`; `and`; `not`; comparisons, which do not chain; `+ -`; `* / // %`; a sign. A number
-with a minus directly before it is one negative number: `-(2.0)` is the negation of one.
+Operators, from the loosest to the strongest: `or`; `and`; `not`; comparisons, which do not chain; `+ -`; `* / // %`;
+a sign. A number with a minus directly before it is one negative number: `-(2.0)` is the negation of one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neptune_lab.errors import TextError
 from neptune_lab.scalar_ops import COMPARE, NEGATE, NOT, rows
 from neptune_lab.strict.tokens import Statement, Token, number, refusal
 
-# Levels of operators and brackets in each other; the compiler makes about a dozen.
+# Nesting levels of operators and brackets; the compiler prints about a dozen.
 MOST_LEVELS = 100
 
 _BINARY = {row.symbol: row.level for row in rows("htile") if row.arity == 2 and row.symbol}
@@ -32,7 +32,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name; `quoted` says that it stood in backquotes, so that it is no word of the language."""
+    """A name; `quoted`: it was in backquotes, so it is not a word of the language."""
 
     name: str
     quoted: bool
@@ -142,12 +142,12 @@ class Reader:
 
     def names(self, what: str) -> tuple[str, ...]:
         """Names with commas between them, up to what is neither."""
-        found: list[str] = []
+        read: list[str] = []
         while self.token.kind in ("word", "quoted"):
-            found.append(self.name(what))
+            read.append(self.name(what))
             if not self.accept(","):
                 break
-        return tuple(found)
+        return tuple(read)
 
     def integer(self, what: str) -> int:
         """An integer, 0 or above."""
@@ -239,9 +239,9 @@ class Reader:
     def _brackets(self, token: Token, around: int) -> tuple[Syntax, int]:
         items, levels, commas = [], 0, 0
         while not self.at(")"):
-            item, found = self._expression(1, around)
+            item, depth = self._expression(1, around)
             items.append(item)
-            levels = max(levels, found)
+            levels = max(levels, depth)
             if not self.accept(","):
                 break
             commas += 1
@@ -254,9 +254,9 @@ class Reader:
         if self.accept("["):
             parts, levels = [], 0
             while not self.at("]"):
-                part, found = self._part(around)
+                part, depth = self._part(around)
                 parts.append(part)
-                levels = max(levels, found)
+                levels = max(levels, depth)
                 if not self.accept(","):
                     break
             self.expect("]")
@@ -268,8 +268,8 @@ class Reader:
         levels = 0
         while not self.at(")"):
             name = self._argument_name()
-            arg, found = self._expression(1, around)
-            levels = max(levels, found)
+            arg, depth = self._expression(1, around)
+            levels = max(levels, depth)
             if name is None:
                 args.append(arg)
             elif name.text in named:

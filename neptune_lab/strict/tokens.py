@@ -1,7 +1,7 @@
-"""Text of programs as lines of tokens, each with its place, within limits.
+"""Splits the text of programs into statements and tokens with source positions, within limits.
 
-A statement is one line, or several where brackets are open. Nothing is looked up or run: what a word means is decided
-by the reader of each language.
+A statement is one line, or several while brackets are open. Nothing is looked up or run: the reader of each language
+decides what a word means.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Nested:
 
 
 def refusal(token: Token, expected: str, help: str = _HELP) -> TextError:
-    """The error for a token where something else is expected."""
+    """The error for a token in place of something else."""
     return TextError(f"found {token}, expected {expected}", line=token.line, column=token.column, help=help)
 
 
@@ -84,7 +84,7 @@ def statements(text: str) -> tuple[Statement, ...]:
         raise TextError(
             f"found {len(text):,} characters, expected at most {MOST_CHARACTERS:,}", line=1, column=1, help=_HELP
         )
-    found: list[Statement] = []
+    complete: list[Statement] = []
     indent = 0
     tokens: list[Token] = []
     opened: list[Token] = []
@@ -101,7 +101,7 @@ def statements(text: str) -> tuple[Statement, ...]:
             position = _blanks(line, position)
         if not opened and tokens:
             if any(token.kind != "comment" for token in tokens):
-                found.append(Statement(indent, (*tokens, Token("end", "", number, len(line) + 1))))
+                complete.append(Statement(indent, (*tokens, Token("end", "", number, len(line) + 1))))
             tokens = []
     if opened:
         last = opened[-1]
@@ -109,10 +109,10 @@ def statements(text: str) -> tuple[Statement, ...]:
             f"{last} is never closed, expected {_OPENING[last.text]!r}",
             line=last.line, column=last.column, help="close each bracket that is opened",
         )  # fmt: skip
-    return tuple(found)
+    return tuple(complete)
 
 
-def nested(found: tuple[Statement, ...], most: int) -> list[Nested]:
+def nested(flat: tuple[Statement, ...], most: int) -> list[Nested]:
     """The statements by their indentation.
 
     Raises:
@@ -120,7 +120,7 @@ def nested(found: tuple[Statement, ...], most: int) -> list[Nested]:
     """
     top: list[Nested] = []
     bodies = [(-1, top)]
-    for statement in found:
+    for statement in flat:
         while statement.indent <= bodies[-1][0]:
             bodies.pop()
         body = bodies[-1][1]
@@ -135,9 +135,9 @@ def nested(found: tuple[Statement, ...], most: int) -> list[Nested]:
 
 
 def _blanks(line: str, position: int) -> int:
-    found = _BLANKS.match(line, position)
-    assert found is not None
-    return found.end()
+    blanks = _BLANKS.match(line, position)
+    assert blanks is not None
+    return blanks.end()
 
 
 def _token(line: str, position: int, number: int, *, in_brackets: bool) -> tuple[Token | None, int]:
@@ -177,7 +177,7 @@ def _token(line: str, position: int, number: int, *, in_brackets: bool) -> tuple
 
 
 def _match(token: Token, opened: list[Token]) -> None:
-    """Keeps count of the brackets that are open."""
+    """Updates the open brackets, and checks that each closing one matches."""
     if token.kind != "sign":
         return
     if token.text in _OPENING:
@@ -214,12 +214,12 @@ def label_parts(token: Token) -> tuple[str, str | None]:
     parts: list[str] = []
     rest = token.text[1:]
     while rest:
-        found = _STRING.match(rest)
-        if found is None:
+        quoted = _STRING.match(rest)
+        if quoted is None:
             part, _, rest = rest.partition("=")
         else:
             try:
-                part, rest = json.loads(found[0]), rest[found.end() + 1 :]
+                part, rest = json.loads(quoted[0]), rest[quoted.end() + 1 :]
             except ValueError as error:
                 raise refusal(token, "a JSON string", 'such as @"a name"') from error
         if not part.isprintable():

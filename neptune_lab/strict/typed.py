@@ -1,4 +1,4 @@
-"""Plain data to typed data: every field of a frozen dataclass is checked against its annotation.
+"""Converts plain data to frozen dataclasses and back: every field is checked against its annotation.
 
 An annotation is a dataclass; str, int, float, bool or None; a Literal; a union; a tuple (of one type, or of one type
 each); a dict or Mapping with string keys; `Any`, which means plain JSON; or one of these as `Annotated[type,
@@ -142,8 +142,8 @@ def unpack(
 
     Args:
         where: the value's place, for messages, such as "record.us".
-        error: what is raised where a field is missing, not known, or not of its type.
-        readers: types that are read in a way of their own.
+        error: raised if a field is missing, not known, or not of its type.
+        readers: readers of types that are not read by their annotation.
 
     >>> from neptune_lab.errors import TraceError
     >>> unpack([1, 2.5], tuple[int, float], "pair", TraceError)
@@ -175,10 +175,10 @@ def unpack(
         each = members(fit(value, list, where, error), args, where, error)
         return tuple(unpack(v, h, w, error, readers) for v, h, w in each)
     if origin in (dict, Mapping):
-        found = fit(value, dict, where, error)
+        mapping = fit(value, dict, where, error)
         return {
             unpack(k, args[0], f"a key of {where}", error): unpack(v, args[1], f"{where}.{_short(k)}", error, readers)
-            for k, v in found.items()
+            for k, v in mapping.items()
         }
     if is_dataclass(hint):
         assert isinstance(hint, type)

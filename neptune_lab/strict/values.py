@@ -1,4 +1,4 @@
-"""Closed types of options: an integer in a range, a choice, a switch, a name; anything else is refused."""
+"""Checks of options against closed types: an integer in a range, a choice, a switch, a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neptune_lab.strict.console import shown
 
 Refusal: TypeAlias = type[NeptuneError]
 
-# float64 has larger ones, but products of them are infinite.
+# float64 has larger numbers, but their products are infinite.
 LARGEST_NUMBER = 1e300
 
 

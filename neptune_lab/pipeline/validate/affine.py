@@ -40,7 +40,7 @@ def strides_of(block: Block, e: Expr, factor: int = 1) -> Iterator[tuple[str, in
 
 
 def factors(block: Block, e: Expr) -> frozenset[tuple[str, int]]:
-    """What a sum is, in whichever way it is written."""
+    """The terms of a sum, in a form that does not depend on how it is written."""
     return frozenset(strides_of(block, e))
 
 

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 MODES = ("quick", "full", "none")
 Arrays = Mapping[str, np.ndarray]
 
-# A program whose definition has at most so many elements, over all stages, is run as it is; larger ones are made small.
+# A program whose definition has at most this many elements, over all stages, is run at its own sizes.
 _POINTS = {"quick": 1 << 18, "full": 1 << 22}
 _INSTANCES = {"quick": 400, "full": 20_000}
-# Kinds of data, and the elements of a loop program that plain Python goes through.
+# Kinds of data, and the most elements of a loop program that is run in plain Python.
 _SETS = {"quick": 4, "full": 12}
 _LOOP_POINTS = 1 << 17
 
@@ -52,8 +52,8 @@ _MOST_SEEN = 512
 
 
 def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str) -> Validated:
-    """Runs the kernel against its definition, and says what was run; a structure that was validated before is not
-    run again.
+    """Runs the kernel against its definition, and says what was run; a structure that was validated before is not run
+    again.
 
     Args:
         mode: "quick": the emitted module on a few kinds of data. "full": each stage on all of them, Triton's own
@@ -76,12 +76,12 @@ def validate(kernel: Kernel, code: CodeOptions, target: Target | None, mode: str
         small = _resized(kernel.schedule, planned)
     key = (mode, repr(code), _form(kernel, planned, small))
     if key not in _seen:
-        found = (
+        validated = (
             _validate(kernel, code, mode)
             if planned is None
             else _validate_small(kernel, planned, small, code, target, mode)
         )
-        _seen[key] = found
+        _seen[key] = validated
         if len(_seen) > _MOST_SEEN:
             _seen.popitem(last=False)
     _seen.move_to_end(key)
@@ -119,14 +119,14 @@ def structure(kernel: Kernel) -> str:
 
 
 def _form(kernel: Kernel, planned: Plan | None, small: Resized | None) -> Hashable:
-    """What two kernels that are run once have in common."""
+    """The key of a kernel: of several with one key, only the first is run."""
     if planned is None:
         return structure(kernel)
     return planned.key if small is None else (planned.definition, small.program)
 
 
 def _resized(scheduled: Schedule, planned: Plan) -> Resized | None:
-    """The scheduled program at small sizes; None if a number in it has no place that says what it is."""
+    """The scheduled program at small sizes; None if the meaning of a number in it is not known from its position."""
     try:
         return resized_schedule(scheduled, planned)
     except NeptuneError:
@@ -147,11 +147,11 @@ def _validate_small(
         code = replace(code, code="triton")
     if small is not None:
         try:
-            found = _compared(lower(small, code, target, each=False), mode, gluon)
+            result = _compared(lower(small, code, target, each=False), mode, gluon)
         except NeptuneError:
-            found = None
-        if isinstance(found, Validated):
-            return found
+            result = None
+        if isinstance(result, Validated):
+            return result
     try:
         replayed = lower(small_schedule(kernel.schedule, planned), code, target)
     except NeptuneError as error:
@@ -178,11 +178,11 @@ class _Wrong:
 
 
 def _validate(kernel: Kernel, code: CodeOptions, mode: str, gluon: bool = False) -> Validated:
-    found = _compared(kernel, mode, gluon)
-    if isinstance(found, _Wrong):
-        stage, what = _first_stage(kernel, found)
-        raise failed(stage, kernel.schedule, code, found.kind, found.inputs, str(what))
-    return found
+    result = _compared(kernel, mode, gluon)
+    if isinstance(result, _Wrong):
+        stage, what = _first_stage(kernel, result)
+        raise failed(stage, kernel.schedule, code, result.kind, result.inputs, str(what))
+    return result
 
 
 def _compared(kernel: Kernel, mode: str, gluon: bool) -> Validated | _Wrong:
@@ -193,9 +193,9 @@ def _compared(kernel: Kernel, mode: str, gluon: bool) -> Validated | _Wrong:
     stages: dict[str, None] = {}
     kinds = []
     masks = has_masks(definition)
-    for kind, inputs, wanted, found in _sets(kernel, data_sets(definition, captured, _SETS[mode]), mode, gluon):
+    for kind, inputs, wanted, known in _sets(kernel, data_sets(definition, captured, _SETS[mode]), mode, gluon):
         removes = masks and not all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
-        for stage, run in _stages(kernel, mode, inputs, gluon, found):
+        for stage, run in _stages(kernel, mode, inputs, gluon, known):
             what = _difference(run, wanted, removes)
             if what is _UNKNOWN:
                 note = "the emitted module uses what the NumPy form of Triton does not know"
@@ -229,9 +229,9 @@ def _sets(
         return
     all_inputs = [inputs for _, inputs in sets]
     wanted = expectations(definition, all_inputs, by_vectors)
-    found = _triton_on_sets(kernel, all_inputs) if _plain(kernel) and not gluon else None
+    results = _triton_on_sets(kernel, all_inputs) if _plain(kernel) and not gluon else None
     for n, (kind, inputs) in enumerate(sets):
-        yield kind, inputs, wanted[n], None if found is None else {name: array[n] for name, array in found.items()}
+        yield kind, inputs, wanted[n], None if results is None else {name: array[n] for name, array in results.items()}
 
 
 def _plain(kernel: Kernel) -> bool:
@@ -248,18 +248,18 @@ def _stages(
         known: what the emitted Triton gives, if it was run.
     """
     plain = _plain(kernel)
-    found: list[tuple[str, Run]] = []
+    stages: list[tuple[str, Run]] = []
     if mode == "full":
         if tree.stores(kernel.program) <= _LOOP_POINTS:
-            found.append(("loops", lambda: run_in_python(kernel.program, inputs)))
-        found.append(("tiles before the passes", lambda: interpret(kernel.translated, inputs)))
+            stages.append(("loops", lambda: run_in_python(kernel.program, inputs)))
+        stages.append(("tiles before the passes", lambda: interpret(kernel.translated, inputs)))
     if mode == "full" or gluon or not plain:
-        found.append(("tiles", lambda: interpret(kernel.htile, inputs)))
+        stages.append(("tiles", lambda: interpret(kernel.htile, inputs)))
     if plain and (mode == "full" or not gluon):
-        found.append(("Triton", lambda: _triton(kernel, inputs) if known is None else known))
+        stages.append(("Triton", lambda: _triton(kernel, inputs) if known is None else known))
         if mode == "full" and _interpreter():
-            found.append(("Triton in its interpreter", lambda: _interpreted(kernel, inputs)))
-    return found
+            stages.append(("Triton in its interpreter", lambda: _interpreted(kernel, inputs)))
+    return stages
 
 
 def _difference(run: Run, wanted: Mapping[str, Wanted], removes: bool) -> Difference | str | None:
@@ -287,17 +287,17 @@ def _first_stage(kernel: Kernel, wrong: _Wrong) -> tuple[str, Difference | str]:
             earlier.append((f"the program of tiles after {name}", lambda tiles=tiles: interpret(tiles, inputs)))
         before = tiles
     for name, run in earlier:
-        found = _difference(run, wrong.wanted, wrong.removes)
-        if found is not None:
-            return name, found
+        differs = _difference(run, wrong.wanted, wrong.removes)
+        if differs is not None:
+            return name, differs
     return wrong.stage, wrong.what
 
 
 def _triton(kernel: Kernel, inputs: Arrays) -> Arrays:
     definition = kernel.schedule.definition
     dtypes = {b.name: b.dtype for b in definition.buffers}
-    found = triton_numpy.run(kernel.triton, inputs, dtypes, definition.inputs)
-    return dict(zip(definition.outputs, found, strict=True))
+    arrays = triton_numpy.run(kernel.triton, inputs, dtypes, definition.inputs)
+    return dict(zip(definition.outputs, arrays, strict=True))
 
 
 def _triton_on_sets(kernel: Kernel, sets: Sequence[Arrays]) -> Arrays | None:
@@ -306,10 +306,10 @@ def _triton_on_sets(kernel: Kernel, sets: Sequence[Arrays]) -> Arrays | None:
     definition = kernel.schedule.definition
     dtypes = {b.name: b.dtype for b in definition.buffers}
     try:
-        found = triton_numpy.run_sets(kernel.triton, sets, dtypes, definition.inputs)
+        arrays = triton_numpy.run_sets(kernel.triton, sets, dtypes, definition.inputs)
     except (triton_numpy.UnknownSpelling, triton_numpy.SetsDiffer, IndexError):
         return None
-    return dict(zip(definition.outputs, found, strict=True))
+    return dict(zip(definition.outputs, arrays, strict=True))
 
 
 def _interpreter() -> bool:
@@ -328,8 +328,8 @@ def _interpreted(kernel: Kernel, inputs: Arrays) -> Arrays:
 
     definition = kernel.schedule.definition
     given = [np.asarray(inputs[name], definition.buffer(name).dtype) for name in definition.inputs]
-    found = call_on_arrays(load(kernel.spec), given)
-    return dict(zip(definition.outputs, found, strict=True))
+    arrays = call_on_arrays(load(kernel.spec), given)
+    return dict(zip(definition.outputs, arrays, strict=True))
 
 
 def _is_large(kernel: Kernel, mode: str) -> bool:

@@ -1,4 +1,4 @@
-"""What counts as different: the promise of docs/concepts/numbers.md, with a tolerance that follows the definition."""
+"""Which results differ: the promise of docs/concepts/numbers.md, with a tolerance derived from the definition."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from neptune_lab.pipeline.validate.reference import evaluate, evaluate_sets
 Arrays = dict[str, np.ndarray]
 Roundings = Callable[[], "Mapping[str, Rounding]"]
 
-# Inputs are moved by this much, relatively, to see how far rounding on the way can move a result.
+# Relative change of the inputs, to measure how far rounding can change a result.
 _UNIT = 2.0**-22
-# How many times that is still rounding: a wrong kernel is wrong by far more.
+# A result that changes by up to this many times as much may be rounding: a wrong kernel is wrong by far more.
 _SAFETY = 256.0
 _LARGEST = 1e37
-# Evaluations that tell whether rounding decides an element.
+# Evaluations that show whether rounding decides an element.
 _TRIALS = 8
 _ROUNDINGS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-# How many times the spread of these evaluations is still rounding.
+# A difference of up to this many times the spread of these evaluations may be rounding.
 _SPREADS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What rounding on the way makes of an output.
+    """The effect of rounding on an output.
 
     Args:
         decides: elements that it decides, as it decides 0/0 where a variance of equal numbers is divided by.
-        spread: how far apart the evaluations are; infinite where some give no number.
+        spread: the distance between the evaluations; infinite if some give no number.
     """
 
     decides: np.ndarray
@@ -49,8 +49,8 @@ class Wanted:
     Args:
         stated: the definition in its own dtypes.
         wide: in float64.
-        slack: the distance from `wide` that is still rounding.
-        rounding: gives what rounding makes of each output; computed when first called.
+        slack: the largest distance from `wide` that may be rounding.
+        rounding: returns the effect of rounding on each output; computed at the first call.
     """
 
     stated: np.ndarray
@@ -61,7 +61,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first element that is not what it should be."""
+    """The first element that is wrong."""
 
     output: str
     index: tuple[int, ...]
@@ -105,7 +105,7 @@ def expectations(
 
 
 def _roundings(definition: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, Rounding]:
-    """What rounding makes of each output.
+    """The effect of rounding on each output.
 
     Formal statement: of `_TRIALS` evaluations in float64, each with every operation off by a rounding of float32 at
     random, and an exact one, an element is decided by rounding if some give a number and others do not, or if their
@@ -114,15 +114,15 @@ def _roundings(definition: Program, inputs: Mapping[str, np.ndarray]) -> dict[st
     rng = np.random.default_rng(0)
     trials = [evaluate(definition, inputs, wide=True, rounding=rng) for _ in range(_TRIALS)]
     exact = evaluate(definition, inputs, wide=True)
-    found = {}
+    roundings = {}
     for name in definition.outputs:
         values = np.stack([np.asarray(trial[name], np.float64) for trial in (*trials, exact)])
         finite = np.isfinite(values)
         with np.errstate(all="ignore"):
             spread = np.max(values, axis=0) - np.min(values, axis=0)
             decides = np.where(finite.all(axis=0), spread > np.max(np.abs(values), axis=0) / 4, finite.any(axis=0))
-        found[name] = Rounding(decides, np.where(np.isfinite(spread), spread, np.inf))
-    return found
+        roundings[name] = Rounding(decides, np.where(np.isfinite(spread), spread, np.inf))
+    return roundings
 
 
 def _finite(inputs: Mapping[str, np.ndarray]) -> bool:
@@ -138,7 +138,7 @@ def _wanted(
         moved: in float64, on inputs that are moved by rounding errors.
         unit: of the coarsest rounding on the way.
         finite: the inputs are.
-        rounding: gives what rounding makes of each output.
+        rounding: returns the effect of rounding on each output.
     """
     kind = stated.dtype.kind
     a, b = np.asarray(stated, np.float64), np.asarray(wide, np.float64)
@@ -157,14 +157,14 @@ def _wanted(
 
 def _dtypes(definition: Program) -> set[str]:
     """Every float dtype that a stage or a conversion of the definition rounds to."""
-    found = {b.dtype for b in definition.buffers if b.name not in definition.inputs}
+    dtypes = {b.dtype for b in definition.buffers if b.name not in definition.inputs}
     for block in tree.blocks(definition):
-        found |= {e.dtype for e in walk(block.body.value) if isinstance(e, Cast)}
-    return found
+        dtypes |= {e.dtype for e in walk(block.body.value) if isinstance(e, Cast)}
+    return dtypes
 
 
 def difference(wanted: Mapping[str, Wanted], found: Mapping[str, np.ndarray], *, removes: bool) -> Difference | None:
-    """The first element that breaks the promise; None where all keep it.
+    """The first element that breaks the promise; None if there is none.
 
     Args:
         removes: the definition has masks, and an input that is not finite: a NaN may have been removed.

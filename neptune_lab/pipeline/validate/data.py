@@ -16,7 +16,7 @@ ORDINARY = "ordinary numbers"
 
 
 def data_sets(definition: Program, captured: Mapping[str, np.ndarray], most: int) -> list[tuple[str, Arrays]]:
-    """(what it is, inputs) for each set: ordinary numbers first, then each float input in turn with special rows.
+    """(kind, inputs) for each set: ordinary numbers first, then each float input in turn with special rows.
 
     Args:
         captured: values that are known for some inputs; whole numbers among them are kept, as they may be positions.
@@ -57,14 +57,14 @@ def _ordinary(definition: Program, name: str, captured: Mapping[str, np.ndarray]
 
 def _bound(definition: Program, buffer: Buffer) -> int:
     """One more than the largest integer of an input that may be a position: the shortest axis indexed by
-    its elements; 4 where none is."""
-    found = [4]
+    its elements; 4 if there is none."""
+    sizes = [4]
     for block in tree.blocks(definition):
         for read in loads(block.body.value):
             for index, size in zip(read.indices, definition.buffer(read.buffer).shape, strict=True):
                 if any(inner.buffer == buffer.name for inner in loads(index)):
-                    found.append(size)
-    return min(found)
+                    sizes.append(size)
+    return min(sizes)
 
 
 def _in_product(definition: Program, name: str) -> bool:
@@ -79,7 +79,7 @@ def _in_product(definition: Program, name: str) -> bool:
 
 
 def _column(definition: Program, name: str) -> int:
-    """The axis of the input that a reduction folds; the last one where none does."""
+    """The axis of the input that a reduction folds; the last one if there is none."""
     for block in tree.blocks(definition):
         folded = {it.name for it in block.iters if it.kind == "reduce"}
         for read in loads(block.body.value):
@@ -103,7 +103,7 @@ def _rows(array: np.ndarray, column: int) -> int:
 
 
 def _special(ordinary: np.ndarray, column: int, kinds: Sequence[int]) -> np.ndarray:
-    """Rows of `kinds` in turn, a row running along axis `column`: a jump from far below and back, large numbers, equal
+    """Rows of `kinds` in turn, each along axis `column`: a jump from far below and back, large numbers, equal
     ones, zeros, a running maximum or sum that is 0 on the way, and -inf and the least finite number in part of a row
     and in all of it."""
     wide = np.moveaxis(np.array(ordinary, np.float64), column, -1)

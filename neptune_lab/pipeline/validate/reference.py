@@ -1,4 +1,5 @@
-"""The definition evaluated stage by stage in NumPy: what validation holds every later form of the program against."""
+"""Evaluates the definition stage by stage in NumPy: the reference that every later form of the program is compared
+with."""
 
 from __future__ import annotations
 
@@ -40,14 +41,14 @@ def evaluate(
         definition: a program before any step, one block per stage.
         inputs: an array per input, of its shape; `evaluate_sets` takes several of each.
         wide: floats are float64, and conversions between floats do nothing; else each stage is in its own dtype.
-        moved: what is added to each function whose error is absolute (tanh and sigmoid).
-        unclear: stages whose infinities are NaN here, since the promise does not say which of the two they are.
+        moved: added to the result of each function whose error is absolute (tanh and sigmoid).
+        unclear: stages whose infinities are NaN here, since the promise allows both.
         rounding: moves the result of each operation that rounds, at random, by about a rounding of float32, and makes
             NaN at random of sums whose terms are near the largest float.
     """
     one = {name: np.asarray(inputs[name])[None] for name in definition.inputs}
-    found = evaluate_sets(definition, one, wide=wide, moved=moved, unclear=unclear, rounding=rounding)
-    return {name: a[0] for name, a in found.items()}
+    arrays = evaluate_sets(definition, one, wide=wide, moved=moved, unclear=unclear, rounding=rounding)
+    return {name: a[0] for name, a in arrays.items()}
 
 
 def evaluate_sets(
@@ -69,8 +70,8 @@ def evaluate_sets(
         for block in tree.blocks(definition):
             machine.stage(block)
             if block.name in unclear:
-                found = machine.arrays[block.writes]
-                machine.arrays[block.writes] = np.where(np.isfinite(found), found, np.asarray(np.nan, found.dtype))
+                values = machine.arrays[block.writes]
+                machine.arrays[block.writes] = np.where(np.isfinite(values), values, np.asarray(np.nan, values.dtype))
     return machine.arrays
 
 

@@ -1,4 +1,4 @@
-"""The steps of a schedule applied once more, to its operator at small sizes."""
+"""Applies the steps of a schedule again, to its operator at small sizes."""
 
 from __future__ import annotations
 

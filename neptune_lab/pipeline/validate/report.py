@@ -1,4 +1,4 @@
-"""What validation found: a line for the record, or an error with a script that repeats it."""
+"""The result of validation: a line for the record, or an error with a script that repeats it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Validated:
         mode: "quick", "full" or "none".
         stages: the forms of the program that were run: "loops", "tiles", "Triton".
         data: the kinds of inputs.
-        sizes: the shapes of inputs that were run; "" where nothing was.
-        note: why something was left out; "" where nothing was.
+        sizes: the shapes of the inputs; "" if nothing was run.
+        note: why something was not run; "" if everything was.
     """
 
     mode: str

@@ -118,15 +118,15 @@ class _Resizer:
 
     def dimension(self, block: Block, it: Iter) -> int | None:
         """The small extent of an iteration along a dimension of the definition; None if it is not one."""
-        found = set()
+        small = set()
         for key in self.keys(block, it):
             if key in self.sizes.classes.parents:
                 c = self.sizes.of(key)
                 if self.sizes.extents[c] == it.extent:
-                    found.add(self.sizes.new[c])
-        if len(found) > 1:
-            unclear(block, f"iteration {it.name!r} runs along dimensions of sizes {sorted(found)}")
-        return found.pop() if found else None
+                    small.add(self.sizes.new[c])
+        if len(small) > 1:
+            unclear(block, f"iteration {it.name!r} runs along dimensions of sizes {sorted(small)}")
+        return small.pop() if small else None
 
     def keys(self, block: Block, it: Iter) -> Iterator[tuple[str, str, str | int]]:
         """What an iteration may be in the definition: one of its stage, or an axis that it indexes."""
@@ -157,13 +157,13 @@ class _Resizer:
         """
         if extents is None:
             extents = {x.var: x.extent for x in self.loops[block.name]}
-        found = sorted((Term(v, s, extents[v]) for v, s in strides_of(block, e)), key=lambda t: (t.stride, -t.extent))
+        ordered = sorted((Term(v, s, extents[v]) for v, s in strides_of(block, e)), key=lambda t: (t.stride, -t.extent))
         stride = 1
-        for term in found:
+        for term in ordered:
             if term.stride != stride and term.extent > 1:
                 unclear(block, f"loop {term.var!r} has factor {term.stride} in a binding, not {stride}")
             stride *= term.extent
-        return found
+        return ordered
 
     def bind(self, block: Block, binding: Expr, extent: int, size: int) -> None:
         """Small extents of the loops that run along a dimension together: as many tiles as cover it, as the loops of
@@ -203,8 +203,8 @@ class _Resizer:
     def new(self, block: Block, var: str) -> int:
         """The small extent of a loop."""
         loop = next(x for x in self.loops[block.name] if x.var == var)
-        found = 1 if loop.extent == 1 else self.extents.get(self.path(block, var))
-        return unclear(block, f"no dimension is known for loop {var!r}") if found is None else found
+        small = 1 if loop.extent == 1 else self.extents.get(self.path(block, var))
+        return unclear(block, f"no dimension is known for loop {var!r}") if small is None else small
 
     def made(self, block: Block, it: Iter) -> int:
         """The small extent of an iteration that the schedule made, such as one over tiles: that of the axis that it
@@ -324,10 +324,10 @@ class _Resizer:
     def is_position(self, block: Block, e: Expr) -> bool:
         """Whether a sum of iterations is the element of a dimension."""
         try:
-            found = factors(block, substitute(e, {it.name: it.binding for it in block.iters}))
+            loops = factors(block, substitute(e, {it.name: it.binding for it in block.iters}))
         except ScheduleError:
             return False
-        return (block.name, found) in self.ends
+        return (block.name, loops) in self.ends
 
     def value(self, block: Block, e: Expr) -> Expr:
         """A value with the whole numbers of masks made to fit, as in the small definition."""

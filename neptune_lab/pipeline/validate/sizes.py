@@ -146,10 +146,10 @@ def _connected(program: Program) -> Sizes:
     by_class: dict[Any, set[int]] = {}
     for key, size in extents.items():
         by_class.setdefault(classes[key], set()).add(size)
-    fixed_classes = {classes[key] for key in fixed} | {c for c, found in by_class.items() if len(found) > 1}
+    fixed_classes = {classes[key] for key in fixed} | {c for c, members in by_class.items() if len(members) > 1}
     return Sizes(
         classes,
-        {c: max(found) for c, found in by_class.items()},
+        {c: max(members) for c, members in by_class.items()},
         fixed_classes,
         {classes[axis]: (classes[it], by) for axis, (it, by) in divided.items()},
     )
@@ -210,13 +210,13 @@ def _repeated(scheduled: Schedule, sizes: Sizes, tiled: set[Any]) -> set[Any]:
     }
     if not tiled & spatial:
         return set()
-    found = set()
+    repeated = set()
     for _, stmt, loops in tree.statements(scheduled.program):
         if isinstance(stmt, Block):
             grid = {Var(loop.var) for loop in loops if loop.kind.startswith("blockIdx")}
             keys = (("iter", stmt.origin or stmt.name, it.name) for it in stmt.iters if it.binding in grid)
-            found |= {sizes.of(key) for key in keys if key in sizes.classes.parents}
-    return found - tiled
+            repeated |= {sizes.of(key) for key in keys if key in sizes.classes.parents}
+    return repeated - tiled
 
 
 def _tiled_size(extent: int, largest: int, smallest: int, tiles: dict[int, int], part: int | None) -> int:
@@ -247,10 +247,10 @@ def _cuts(scheduled: Schedule, sizes: Sizes) -> Iterator[tuple[Any, int, int, in
                 _, loop, _ = tree.find_loop(applied.before, block, var)
             except ScheduleError:
                 continue
-            found = tree.find_block(applied.before, block)[1]
-            for it in found.iters:
+            target = tree.find_block(applied.before, block)[1]
+            for it in target.iters:
                 if var in variables(it.binding):
-                    key = ("iter", found.origin or found.name, it.name)
+                    key = ("iter", target.origin or target.name, it.name)
                     if key in sizes.classes.parents and factor:
                         yield sizes.of(key), loop.extent, factor, 1 if it.binding == Var(var) else 2
                         if cut.parts:

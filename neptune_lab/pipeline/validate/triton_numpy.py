@@ -1,7 +1,7 @@
 """An emitted Triton module run in NumPy: no GPU, no Triton, the same numbers.
 
-Only what the emitter writes is known here; `loads` and `stores` check every address.  Triton's own interpreter, which
-`validate="full"` uses, runs the same text some ten times slower, and needs Triton imported for it.
+It supports the part of Triton that the emitter writes; `loads` and `stores` check every address.  Triton's own
+interpreter, which `validate="full"` uses, runs the same text about ten times slower, and needs Triton imported for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class UnknownSpelling(EmitError):
-    """The module uses a part of Triton that is not known here; it says nothing about the numbers."""
+    """The module uses a part of Triton that is not supported here; nothing is known about its numbers."""
 
 
 class _Dtype:
@@ -64,8 +64,8 @@ class Tile(np.ndarray):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **_: Any) -> Any:
         """Operators; `out` of `a += b` is left out, since Python then binds what is returned."""
-        found = np.asarray(ufunc(*_aligned(inputs)))
-        return found.view(Tile) if found.ndim else _tile(found)
+        result = np.asarray(ufunc(*_aligned(inputs)))
+        return result.view(Tile) if result.ndim else _tile(result)
 
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__((slice(None), *(key if isinstance(key, tuple) else (key,))))
@@ -142,7 +142,7 @@ def _load(pointer: Any, mask: Any = None, other: Any = None, **_: Any) -> Tile:
     _check(offsets[keep], memory, "load")
     values = _elements(memory, np.where(keep, offsets, 0)) if memory.flat.size else np.zeros(keep.shape)
     kind = memory.flat.dtype
-    if blank is None:  # Without `other`, what a masked lane holds is anything: NaN shows who uses it.
+    if blank is None:  # Without `other`, a masked lane may hold anything: NaN shows a result that depends on it.
         blank = np.nan if kind.kind == "f" else 0
     return _tile(np.where(keep, values, np.asarray(blank).astype(kind)))
 
@@ -214,13 +214,13 @@ def _reduce(value: Any, axis: int, function: Any) -> Tile:
 
 def _where(condition: Any, a: Any, b: Any) -> Tile:
     kinds = [np.asarray(v).dtype for v in (a, b) if isinstance(v, np.ndarray | np.generic)]
-    found = np.where(*_aligned((condition, a, b)))
+    chosen = np.where(*_aligned((condition, a, b)))
     return _tile(
-        found.astype(np.result_type(*kinds), copy=False)
+        chosen.astype(np.result_type(*kinds), copy=False)
         if kinds
-        else found.astype(np.float32)
-        if found.dtype == np.float64
-        else found
+        else chosen.astype(np.float32)
+        if chosen.dtype == np.float64
+        else chosen
     )
 
 
@@ -236,9 +236,9 @@ def _extremum(keeps: Callable[..., Any], drops: Callable[..., Any]) -> Callable[
 def _elementwise(function: Callable[..., Any]) -> Callable[..., Tile]:
     def call(*args: Any, **_: Any) -> Tile:
         # A number is left one: as an array of its own it would make float64 of the tile.
-        found = function(*_aligned(args))
+        result = function(*_aligned(args))
         kinds = [arg.dtype for arg in args if isinstance(arg, np.ndarray)]
-        return _tile(found.astype(np.result_type(*kinds), copy=False) if kinds else found)
+        return _tile(result.astype(np.result_type(*kinds), copy=False) if kinds else result)
 
     return call
 
@@ -343,7 +343,7 @@ def run(
         UnknownSpelling: the module uses what is not known here.
         IndexError: a load or a store outside its tensor.
     """
-    return tuple(found[0] for found in run_sets(source, [inputs], dtypes, order))
+    return tuple(output[0] for output in run_sets(source, [inputs], dtypes, order))
 
 
 def run_sets(
