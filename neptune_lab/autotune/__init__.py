@@ -4,13 +4,13 @@
     from neptune_lab.autotune.search import Search
     from neptune_lab.autotune.space import space
 
-    found = space(operator, target)                    # knobs of each template, less what `limits` rules out
-    search = Search(found, CostModel(operator, target))    # Algorithm 1, ranked by Eqs. 2 to 5
+    candidates = space(operator, target)    # every combination of options that `limits` allows
+    search = Search(candidates, CostModel(operator, target))    # Algorithm 1, ranked by Eqs. 2 to 5
     while candidates := search.ask(8):
         for candidate in candidates:
             search.tell(candidate, measure(candidate))  # microseconds, or None where it failed
     search.best                                        # (candidate, microseconds)
 
-`expressions`, `dag`, `rules` and `waterfall` are the paper's own space, of tiling expressions; `nests` says which of
-them our templates make of an operator, so that the same equations rank our candidates.
+`expressions`, `dag`, `rules` and `waterfall` are the paper's own space, of tiling expressions; `nests` gives the
+expression that our templates make of an operator, so that the same equations rank our candidates.
 """

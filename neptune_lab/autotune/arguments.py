@@ -9,7 +9,7 @@ from neptune_lab.errors import TuneError
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer, check_number, check_switch, is_integer
 
-# More GPUs than a machine has, so that a slip such as a device's memory is told from a number.
+# More GPUs than a machine has: a larger number is a mistake, such as a device's memory.
 MOST_GPUS = 1024
 
 
@@ -22,7 +22,7 @@ def check_arguments(
     cold: Any,
     seed: Any,
 ) -> None:
-    """Raise TuneError where an argument is not what `tune` takes; the message names it and the value found."""
+    """Raise TuneError if `tune` does not take an argument; the message has its name and value."""
     from neptune_lab.operators import Operator
 
     if not isinstance(op, Operator):

@@ -1,4 +1,4 @@
-"""Measurement bundles: kernels to time on a machine with a GPU and without this compiler, and their results back."""
+"""Measurement bundles: writes kernels to time on a machine without this compiler, and collects the results."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _RUN = '''"""Measures the kernels of this bundle on the GPU here; needs torch, Triton and NumPy.
 
-    python run.py              writes results.json; started again, it goes on where it was
-    python run.py --help       says what else it takes
+    python run.py              writes results.json; started again, it resumes
+    python run.py --help       lists its options
 """
 
 import sys
@@ -50,11 +50,11 @@ Choices = Mapping["Operator", Sequence[Choice]]
 
 
 def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int = 0) -> list[Choice]:
-    """Candidates of an operator for a bundle: those that the tuner would try first, or the best that is known.
+    """Candidates of an operator for a bundle: those that the tuner would try first, or the best one in the records.
 
     Args:
-        count: how many; None: what `compile` takes by itself, or with `tuned` the best of the records.
-        device: the GPU's name as torch has it, for its records, or to choose candidates for it.
+        count: how many; None: the default of `compile`, or with `tuned` the best of the records.
+        device: torch's name of the GPU whose records are used, or for which candidates are chosen.
 
     Raises:
         MeasureError: `tuned`, and there is no record of the operator on the device; or candidates are to be chosen for
@@ -80,17 +80,17 @@ def chosen(op: Operator, count: int | None, tuned: bool, device: str, seed: int 
 
 
 def write_bundle(choices: Choices, folder: str | Path, *, target: Target | None = None, seed: int = 0) -> Path:
-    """Writes a bundle; `python DIR/run.py` measures it where a GPU is, and `collect` brings the results back.
+    """Writes a bundle; `python DIR/run.py` measures it on a GPU machine, and `collect` reads the results.
 
     Args:
-        choices: for each operator the candidates to measure; `Choice()` stands for what `compile` takes by itself.
+        choices: for each operator the candidates to measure; `Choice()` is the default of `compile`.
         folder: to write, new or empty.
         target: the GPU that code is emitted for, as for `compile`.
         seed: of the drawn inputs.
 
     Raises:
         MeasureError: the folder holds files already, or no candidate of an operator compiles.
-        FileError: a file cannot be written; what was written is no bundle then, as it has no manifest.
+        FileError: a file cannot be written; the folder has no manifest then, and is no bundle.
     """
     root = Path(folder)
     if root.exists() and any(root.iterdir()):
@@ -99,13 +99,13 @@ def write_bundle(choices: Choices, folder: str | Path, *, target: Target | None 
     manifest = {"schema": SCHEMA, "made_by": f"neptune_lab {neptune_lab.__version__}", "entries": entries}
     write_text(root / "run.py", _RUN)
     _copy_runtime(root / "lib")
-    # Last: a folder with a manifest is a whole bundle.
+    # The last file: a folder with a manifest is a whole bundle.
     write_text(root / "manifest.json", json.dumps(manifest, indent=1) + "\n")
     return root
 
 
 def _copy_runtime(lib: Path) -> None:
-    """The package's own runtime with its checks of what it reads, which need nothing of the rest."""
+    """Copies the runtime and the checks of its inputs, which import nothing else of the package."""
     runtime = Path(neptune_lab.runtime.__file__).parent
     package = lib / "neptune_lab"
     names = ("__init__.py", "collector.py", "errors.py", "files.py", "scalar_ops.py", "tensor_spec.py")
@@ -135,7 +135,7 @@ def _entry(
 def _write_values(root: Path, name: str, task: Task) -> str | None:
     if not task.values:
         return None
-    # NumPy's files know no bfloat16; its bits stand for it, and the definition has the dtype.
+    # NumPy's files have no bfloat16: its bits are saved, and the definition has the dtype.
     plain = {n: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for n, a in task.values.items()}
     file = f"values/{name}.npz"
     packed = io.BytesIO()
@@ -147,7 +147,7 @@ def _write_values(root: Path, name: str, task: Task) -> str | None:
 def _kernels(
     root: Path, name: str, op: Operator, candidates: Sequence[Choice], target: Target | None
 ) -> list[dict[str, Any]]:
-    """Every candidate that compiles, each source once."""
+    """The manifest's rows of every candidate that compiles; equal sources are written once."""
     made: dict[str, dict[str, Any]] = {}
     refusal = "there are no candidates"
     for candidate in candidates:
@@ -177,7 +177,7 @@ def _kernels(
 
 
 def collect(folder: str | Path, store: Store | None = None, results: str | Path | None = None) -> tuple[Record, ...]:
-    """Puts a bundle's results into the records; all of them, in the manifest's order.
+    """Adds a bundle's results to the records; returns them in the manifest's order.
 
     Args:
         folder: the bundle's.

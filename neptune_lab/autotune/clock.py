@@ -1,4 +1,4 @@
-"""The clock that ends a tuning run; tests pass one of their own, so that no test depends on a machine's speed."""
+"""The clock that ends a tuning run; tests pass their own, so that no test depends on a machine's speed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The machine's own."""
+    """The machine's clock."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -40,7 +40,7 @@ class MonotonicClock:
 
 
 def within(seconds: float, call: Callable[..., T], *args: Any, clock: Clock | None = None) -> T:
-    """What `call` returns or raises; TimeoutError after so many seconds, and the call is left to itself."""
+    """What `call` returns or raises; TimeoutError after so many seconds, while the call continues in its thread."""
     outcomes: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TuneRequest(Protocol):
-    """What `cli.with_operator` gives a command: an operator, and how the command line wants it scheduled."""
+    """What `cli.with_operator` passes to a command: an operator, and whether the command line chooses options."""
 
     @property
     def operator(self) -> Any: ...

@@ -1,7 +1,7 @@
-"""Estimates corrected by what was measured: how much more or less than estimated each knob's value took.
+"""Corrects estimates by measurements: how much more or less time than estimated each option's value took.
 
-The logarithm of measured over estimated time is fitted by a ridge regression over the values of single knobs and of
-pairs of them.  Shrinking keeps what was seen once from counting much.
+The logarithm of measured over estimated time is fitted by a ridge regression over the values of single options and of
+pairs of them.  Its penalty keeps the weight of values that were seen once small.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-# The template and the value of each knob of a candidate, by name (`Space.settings`).
+# The template and the value of each option of a candidate, by name (`Space.settings`).
 Settings: TypeAlias = tuple[tuple[str, Any], ...]
 Feature: TypeAlias = tuple[tuple[str, Any], ...]
 
 RIDGE = 0.2
-# A pair of values counts less than a single one.
+# The weight of a pair of values; a single value has 1.
 PAIR = 0.3
-# A candidate that failed counts as this many times slower than the usual one.
+# A candidate that failed counts as this many times slower than the mean.
 FAILED = 4.0
 
 
 def features(settings: Settings) -> dict[Feature, float]:
-    """The values of a candidate's knobs, singly and in pairs, with their weights."""
+    """The values of a candidate's options, singly and in pairs, with their weights."""
     single = [(setting,) for setting in settings]
     pairs = {(*a, *b): PAIR for a, b in combinations(single, 2)}
     return {**dict.fromkeys(single, 1.0), **pairs}

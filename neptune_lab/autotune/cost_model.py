@@ -1,20 +1,20 @@
-"""How long a candidate will take, estimated: MCFuser's analytical model (its section IV-A, Eqs. 2 to 5).
+"""Estimates the time of a candidate by MCFuser's analytical model (its section IV-A, Eqs. 2 to 5).
 
     t = (t_mem + t_comp) * alpha                                   (2)
     t_mem  = sum over loads and stores of tile bytes * trips / W   (3)
     t_comp = sum over products of tile operations * trips / P      (4)
     alpha  = (N_block + N_SM) / N_block                            (5)
 
-with W the memory bandwidth and P the matrix units' peak, both of the device, and trips over all thread blocks.  It is
-there to rank: every tile that is read again counts at the full price of memory, and nothing else (exponentials,
-latencies, the second-level cache) does.  It is applied in two places:
+with W the memory bandwidth and P the matrix units' peak, both of the device, and trips over all thread blocks.  The
+model ranks candidates: every tile that is read again counts as read from memory, and nothing else (exponentials,
+latencies, the second-level cache) counts.  It is applied in two places:
 
-- `predict_nests`, from the operator's nests and a candidate's tiles alone, in about half a millisecond: what a search
-  ranks by.  A masked loop counts as whole there.
-- `predict_program`, from an HTile program, which knows what its loops skip, second passes over a row, and the combining
-  kernel of a split: about a tenth of a second a candidate, since it has to be compiled that far.
+- `predict_nests`, from the operator's nests and a candidate's tiles alone, in about half a millisecond; a search
+  ranks by it.  A masked loop counts as a whole.
+- `predict_program`, from an HTile program, which has the skipped tiles, second passes over a row, and the
+  combining kernel of a split; about a tenth of a second per candidate, since it has to be compiled that far.
 
-Ours beside the equations: kernels add up, each with its own alpha and a launch.
+Our addition to the equations: the times of several kernels are summed, each with its own alpha and a launch.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from neptune_lab.target import DEFAULT, Target
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
-# What a kernel after another costs before it does anything, in a CUDA graph on an H200.
+# Launch overhead of a kernel after another, in a CUDA graph on an H200.
 LAUNCH_SECONDS = 1.0e-6
-# Programs that a split aims at where the template chooses (loop_schedule.templates).
+# Waves of programs of a split if the template chooses (loop_schedule.templates).
 WAVES = 4
 # A split's partial results are float32.
 PARTIAL_BYTES = 4
@@ -51,7 +51,7 @@ SAMPLED_BLOCKS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """An estimate and what it is made of.
+    """An estimate and its parts.
 
     Args:
         memory, compute: seconds, Eqs. 3 and 4, summed over kernels.
@@ -82,7 +82,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The figures of a device that Eqs. 2 to 5 take: bytes and operations a second, and its multiprocessors."""
+    """The figures of a device in Eqs. 2 to 5: bytes and operations per second, and multiprocessors."""
 
     bandwidth: float
     peak: float
@@ -90,11 +90,11 @@ class Machine:
 
     @classmethod
     def of(cls, target: Target, measured: Ceiling | None = None) -> Machine:
-        """The GPU's own figures: measured ones, else its datasheet's, else an H200's (ranking needs the ratios).
+        """The GPU's figures: measured ones, else its data sheet's, else an H200's (ranking needs only ratios).
 
         Args:
             target: the GPU.
-            measured: what `runtime.ceilings.measure_ceilings` found.
+            measured: from `runtime.ceilings.measure_ceilings`.
         """
         rates = measured or target.ceiling or DEFAULT.ceiling
         assert rates is not None
@@ -124,7 +124,7 @@ def predict_nest(
         tiling: the expression, grid first.
         tiles: the tile of each loop.
         machine: the device.
-        splits: into how many parts the column is cut, of which each block folds one; None: as many as fill the device.
+        splits: parts that the column is cut into, one per block; None: as many as fill the device.
     """
     chain = nest.chain
     trips = trip_counts(chain, tiles)
@@ -151,13 +151,13 @@ def predict_nest(
             moved += elements * stmt.tensor.itemsize * parts
     if parts == 1:
         return machine.predict(moved + again + stored, flops, blocks)
-    # The kernel that combines has tiles of its own, small enough to fill the device.
+    # The combining kernel has its own tiles, small enough to fill the device.
     combining = machine.predict(partial + again + stored, 0.0, max(blocks, machine.multiprocessors))
     return machine.predict(moved + partial, flops, blocks * parts) + combining
 
 
 def predict_nests(nests: Iterable[NestChain], candidate: Choice, machine: Machine) -> Prediction:
-    """The estimate of a candidate from its options alone: its nests, one after the other."""
+    """The estimate of a candidate from its options alone: its nests, in sequence."""
     config = candidate.sizes
     total = Prediction(0.0, 0.0, 0.0, 0.0, 0.0, 0)
     for n, nest in enumerate(nests):
@@ -167,7 +167,7 @@ def predict_nests(nests: Iterable[NestChain], candidate: Choice, machine: Machin
 
 
 class CostModel:
-    """What ranks candidates in a search: called with one, it gives the estimate of `predict_nests` in seconds."""
+    """Ranks candidates in a search: called with one, it returns the estimate of `predict_nests` in seconds."""
 
     def __init__(self, operator: Operator, target: Target, measured: Ceiling | None = None) -> None:
         """For an operator on a GPU, with that GPU's measured ceilings if there are any."""
@@ -189,7 +189,7 @@ class CostModel:
 def predict_program(program: Program, machine: Machine) -> Prediction:
     """The estimate of an HTile program, kernel by kernel.
 
-    Loads and stores count whole tiles (an element past the end counts, as the tile does in Eq. 3).  Where the bounds of
+    Loads and stores count whole tiles (an element past the end counts, as the tile does in Eq. 3).  If the bounds of
     a loop depend on the thread block (a causal mask), its trips are averaged over the blocks.
     """
     total = Prediction(0.0, 0.0, 0.0, 0.0, 0.0, 0)
@@ -211,7 +211,7 @@ def predict_kernel(program: Program, kernel: Kernel, machine: Machine) -> Predic
 
 
 def _sampled_blocks(kernel: Kernel) -> Iterable[dict[str, int]]:
-    """Values of the grid variables that loop bounds depend on, evenly spread where there are many; others are 0."""
+    """Values of the grid variables that loop bounds depend on, evenly spread if there are many; others are 0."""
     used = _names_in_bounds(kernel.body)
     depends = [axis for axis in kernel.grid if axis.var in used]
     most = max(1, int(SAMPLED_BLOCKS ** (1 / max(1, len(depends)))))

@@ -1,9 +1,9 @@
-"""Where each load, computation and store of a tiling expression stands (MCFuser, section III-B).
+"""Places each load, computation and store of a tiling expression in a loop (MCFuser, section III-B).
 
-Loops and statements form a graph.  A *scope* edge from a loop to a statement says that the loop indexes one of the
-statement's tensors, so that it must stand inside; an *order* edge between statements says which comes first, wherever
-they stand.  A loop of one iteration is dead: its node goes, with its edges, and what only it held in place moves
-outwards.  Each statement then stands in the innermost loop that still holds it.
+Loops and statements form a graph.  A *scope* edge from a loop to a statement means that the loop indexes one of the
+statement's tensors, so that the statement must be inside it; an *order* edge between statements gives their order.  A
+loop of one iteration is dead: its node is removed with its edges, and statements that only it held move outwards.  Each
+statement is then placed in the innermost loop that still has a scope edge to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TileStatement:
 
 
 def trip_counts(chain: Chain, tiles: Mapping[str, int]) -> dict[str, int]:
-    """How many tiles each loop runs over; a loop without a tile has a tile of 1."""
+    """The number of tiles of each loop; a loop without a tile has a tile of 1."""
     return {loop: -(-extent // min(tiles.get(loop, 1), extent)) for loop, extent in chain.extents}
 
 
@@ -97,24 +97,25 @@ def without_dead_loops(graph: nx.DiGraph, dead: Collection[str]) -> nx.DiGraph:
 def place(
     chain: Chain, tiling: Tiling, trips: Mapping[str, int], grid: Collection[str] = ()
 ) -> tuple[TileStatement, ...]:
-    """The statements of an expression, each with the loops that it stands in.
+    """The statements of an expression, each with the loops around it.
 
-    A load or computation stands in the innermost live loop that a scope edge gives, and in the loops around that.  A
-    store waits for its whole reduction: it stands outside the loops that its computation folds, and loops of its own
-    tensor that are inside them are run again behind them (a flat expression keeps all their tiles).
+    A load or computation is in the innermost live loop that has a scope edge to it, and in the loops around that.  A
+    store follows its whole reduction: it is outside the loops that its computation folds, and loops of its own tensor
+    that are inside them are run again after them (a flat expression keeps all their tiles).
 
     Args:
         chain: the computations.
         tiling: the expression, with the grid's loops.
         trips: iterations of each loop (`trip_counts`).
-        grid: loops that are bound to thread blocks: each block executes every statement, so they always count.
+        grid: loops that are bound to thread blocks: each block executes every statement, so they are around all of
+            them.
     """
     return _place(chain, tiling, frozenset(loop for loop in tiling.loops if trips[loop] == 1), frozenset(grid))
 
 
 @lru_cache(maxsize=4096)
 def _place(chain: Chain, tiling: Tiling, dead: frozenset[str], grid: frozenset[str]) -> tuple[TileStatement, ...]:
-    """`place`, which depends on which loops are dead alone: a search asks for few different answers many times."""
+    """`place`, which depends only on which loops are dead: a search needs few different results many times."""
     graph = without_dead_loops(flow(chain, tiling), dead)
     live = [loop for loop in tiling.loops if loop in graph]
     placed = []
@@ -134,7 +135,7 @@ def _behind(scope: list[str], reduced: tuple[str, ...], held: set[str]) -> list[
 
 
 def executions(stmt: TileStatement, trips: Mapping[str, int]) -> int:
-    """How often a statement is executed, over all thread blocks."""
+    """The number of executions of a statement, over all thread blocks."""
     return prod(trips[loop] for loop in stmt.scope)
 
 

@@ -1,7 +1,7 @@
-"""Measuring on the workers of a dask scheduler, any of which may be lost at any time.
+"""Measures on the workers of a dask scheduler, any of which may be lost at any time.
 
-Every question to the scheduler has a time limit. Nothing here waits for a worker that is gone: a call ends with
-`WorkersLost` when no worker has been there for a while, or when the scheduler does not answer.
+Every request to the scheduler has a time limit. No call waits for a lost worker: it ends with `WorkersLost` if there
+has been no worker for a while, or if the scheduler does not answer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from neptune_lab.runtime.process import not_measured
 from neptune_lab.runtime.task import Task
 
 CONNECT_SECONDS = 20.0
-# For an answer of the scheduler that asks no worker to measure.
+# Time limit of a request that does not make a worker measure.
 ASK_SECONDS = 10.0
-# Between two looks at whether there are workers.
+# Time between two checks that there are workers.
 LOOK_SECONDS = 1.0
-# How long there may be no worker: a nanny starts another in place of one that died.
+# How long there may be no worker: a nanny replaces one that died.
 LOST_SECONDS = 20.0
 _HELP = "start `dask scheduler`, and a `dask worker` for each GPU; what was measured so far is kept"
 
@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 
 class DaskWorkers:
-    """The workers of a dask scheduler, each of which has one GPU to itself.
+    """The workers of a dask scheduler, each with one GPU of its own.
 
-    Start them so, one a GPU: `CUDA_VISIBLE_DEVICES=0 dask worker tcp://… --nthreads 8`; a worker compiles as many
+    Start one per GPU: `CUDA_VISIBLE_DEVICES=0 dask worker tcp://… --nthreads 8`; a worker compiles as many
     candidates at once as it has threads, and measures one at a time.
 
     Args:
@@ -71,12 +71,12 @@ class DaskWorkers:
 
     @property
     def size(self) -> int:
-        """All threads of all workers, and one more a worker so that none runs dry; WorkersLost without a scheduler."""
+        """All threads of all workers, and one more per worker so that none waits; WorkersLost without a scheduler."""
         threads = self._threads()
         return max(1, sum(threads.values()) + len(threads))
 
     def facts(self) -> DeviceFacts:
-        """The device of the first worker; MeasureError where another has another device."""
+        """The device of the first worker; MeasureError if another worker has another device."""
         threads = self._threads()
         if not threads:
             raise self._lost("there is no worker")
@@ -95,7 +95,7 @@ class DaskWorkers:
             self._ask(self._client.run, _drain)
 
     def kill(self) -> None:
-        """Ends the processes of the workers; calls that wait here end too."""
+        """Ends the processes of the workers, and the calls that wait for them."""
         self._ended.set()
         with suppress(MeasureError):
             self._ask(self._client.run, _kill)
@@ -105,7 +105,7 @@ class DaskWorkers:
         return self._submit(_remeasure, task, tuple(specs))
 
     def close(self) -> None:
-        """Ends the processes of the workers, and leaves; the workers stay for others."""
+        """Ends the processes of the workers, and disconnects; the workers stay for others."""
         for last in ((self._client.run, _close), (self._client.close, CONNECT_SECONDS)):
             with suppress(MeasureError):
                 self._ask(*last)
@@ -113,17 +113,17 @@ class DaskWorkers:
     # -- asking ---------------------------------------------------------------------------------------------------
 
     def _submit(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:  # not pure: a candidate may well be measured twice
+        try:  # not pure: a candidate may be measured twice
             future = self._client.submit(function, self._runner, *args, pure=False, retries=1)
         except _losses() as error:
             raise self._lost(f"{type(error).__name__}: {error}") from error
         return self._answer(future)
 
     def _answer(self, future: Any, limit: float | None = None) -> Any:
-        """A future's result; MeasureError where its worker is lost, WorkersLost where all are.
+        """A future's result; MeasureError if its worker is lost, WorkersLost if all are.
 
         Args:
-            limit: seconds after which it is given up.
+            limit: time limit in seconds.
         """
         began = alone = time.monotonic()
         while True:
@@ -149,11 +149,11 @@ class DaskWorkers:
                 raise MeasureError(f"a worker of {self._scheduler} did not answer within {limit:g} s", help=_HELP)
 
     def _threads(self) -> dict[str, int]:
-        """How many threads each worker has; WorkersLost where the scheduler does not say."""
+        """The number of threads of each worker; WorkersLost if the scheduler does not answer."""
         return self._ask(self._client.nthreads)
 
     def _ask(self, question: Callable[..., T], *args: Any) -> T:
-        """The scheduler's answer; WorkersLost where there is none in time."""
+        """The scheduler's answer; WorkersLost if there is none in time."""
         try:
             return within(ASK_SECONDS, question, *args)
         except (AttributeError, *_losses()) as error:  # AttributeError: a client that has closed has no scheduler
@@ -164,7 +164,7 @@ class DaskWorkers:
 
 
 def _losses() -> tuple[type[BaseException], ...]:
-    """What dask raises where a worker, or the scheduler, is gone; RuntimeError: its client has closed itself."""
+    """What dask raises if a worker or the scheduler is lost; RuntimeError: its client has closed itself."""
     from dask.distributed import CancelledError
     from distributed.scheduler import KilledWorker
 

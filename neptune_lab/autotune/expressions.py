@@ -1,8 +1,8 @@
-"""MCFuser's tiling expressions (its section III-A): in which order the cross-tile loops of a chain stand.
+"""MCFuser's tiling expressions (its section III-A): the nesting order of the cross-tile loops of a chain.
 
 A chain is a list of computations over shared loops, such as the two products of a GEMM chain, C[m, n] = A[m, k] B[k, n]
-and E[m, h] = C[m, n] D[n, h].  An expression says how its loops nest: `mhnk` puts k innermost (*deep*: every loop
-inside the one before), `mn(k,h)` runs k and then h inside n (*flat*: loops of different computations in sequence).
+and E[m, h] = C[m, n] D[n, h].  An expression gives the nesting of its loops: `mhnk` puts k innermost (*deep*: every
+loop inside the one before), `mn(k,h)` runs k and then h inside n (*flat*: loops of different computations in sequence).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Operand:
 
     Args:
         name: of the tensor.
-        loops: that index it, each a dimension of its tile.
-        itemsize: bytes an element.
-        selected: loops that pick the tile without being a dimension of it (the heads of a group pick one key head).
+        loops: the loops that index it, each a dimension of its tile.
+        itemsize: bytes per element.
+        selected: loops that select the tile without being a dimension of it (the heads of a group select one key head).
     """
 
     name: str
@@ -39,7 +39,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """One computation block: `output` from `operands`; a `product` runs on the matrix units, anything else does not."""
+    """One computation block: `output` from `operands`; a `product` runs on the matrix units."""
 
     output: Operand
     operands: tuple[Operand, ...]
@@ -140,14 +140,14 @@ class Tiling:
         return (*self.nested, *concatenate(*self.sequence))
 
     def around(self, loop: str) -> tuple[str, ...]:
-        """`loop` and the loops around it, outermost first; KeyError where it is not there."""
+        """`loop` and the loops around it, outermost first; KeyError if there is no such loop."""
         for order in (self.nested, *((*self.nested, *part) for part in self.sequence)):
             if loop in order:
                 return order[: order.index(loop) + 1]
         raise KeyError(loop)
 
     def without(self, *loops: str) -> Tiling:
-        """The expression with some loops taken out; itself where it has none of them."""
+        """The expression without some loops; itself if it has none of them."""
         if not set(loops) & set(self.loops):
             return self
         parts = tuple(part for p in self.sequence if (part := _but(p, loops)))
@@ -170,8 +170,8 @@ def deep_tilings(chain: Chain) -> Iterator[Tiling]:
 
 
 def flat_tilings(chain: Chain) -> Iterator[Tiling]:
-    """Shared loops in every order around, in sequence, the loops that each computation has for itself; none where
-    fewer than two computations have such loops."""
+    """Shared loops in every order, around the sequence of the loops that only one computation has; none if fewer than
+    two computations have such loops."""
     own = [tuple(loop for loop in chain.loops if chain.users(loop) == (n,)) for n in range(len(chain.computations))]
     parts = [part for part in own if part]
     if len(parts) < 2:
@@ -191,11 +191,11 @@ def tilings(chain: Chain) -> tuple[Tiling, ...]:
 
 
 def bind(chain: Chain, tiling: Tiling) -> tuple[tuple[str, ...], Tiling]:
-    """The loops that go to the grid (`blockIdx`), and the sub-tiling expression that is left for one thread block.
+    """The loops that go to the grid (`blockIdx`), and the sub-tiling expression of one thread block.
 
     Spatial loops are bound.  One that all computations run along (m of a GEMM chain) always is.  One that only some
-    run along (h: binding it makes every block compute C again) is bound where it is the outermost or innermost of
-    what is left; between two loops that stay it stays as well, and so do the loops of a sequence.  The paper states
+    run along (h: binding it makes every block compute C again) is bound if it is the outermost or innermost
+    remaining loop; between two loops that stay it stays as well, as do the loops of a sequence.  The paper states
     the first half and gives `mhnk` and `mnkh`, both `nk` for a block, as its example; the second half is ours: among
     readings that give the example, it is the one that also gives the published counts, 5 sub-tiling expressions of a
     GEMM chain and 3 after rule 2, which the paper does not list.

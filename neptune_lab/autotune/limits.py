@@ -1,7 +1,7 @@
-"""What rules a candidate of our templates out before anything is compiled: MCFuser's rules 3 and 4 for the kernels that
-we emit, registers, and what a code option needs.
+"""Rules that refuse a candidate of our templates before anything is compiled: MCFuser's rules 3 and 4 for the kernels
+that we emit, registers, and the requirements of code options.
 
-Each rule looks at the nests of an operator and one candidate, and gives the reason in a sentence, or None.
+Each rule takes the nests of an operator and one candidate, and returns the reason in a sentence, or None.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from neptune_lab.target import Target
 
 Rule: TypeAlias = Callable[[tuple[NestChain, ...], Choice, Target], str | None]
 
-# Numbers that a thread can hold in tiles beside everything else: seen on an H200, attention kernels with 192 of them
-# hardly spill (234 to 255 registers), those with 256 do; where rows are too few for a group of warps, operands are in
-# registers too.
+# The most numbers of tiles per thread. On an H200, attention kernels with 192 of them hardly spill (234 to 255
+# registers), those with 256 do; if rows are too few for a group of warps, operands are in registers too.
 HELD_A_THREAD, HELD_A_THREAD_FEW_ROWS = 200, 128
-# Without products, a thread holds its part of one tile in several forms.
+# The same without products: a thread holds its part of one tile in several forms.
 HELD_A_THREAD_PLAIN = 64
-# Fewer numbers a thread than this leave threads with nothing to do.
+# With fewer numbers per thread than this, threads are idle.
 LEAST_A_THREAD = 4
-# A side that a product's tile often has.
+# A usual side of a product's tile.
 USUAL_TILE = 64
-# Tiles of fewer columns are for short columns and few rows.
+# Tiles with fewer columns than this are for short columns and few rows.
 SMALL_COLUMNS, LONG_COLUMN = 32, 1024
 # The least rows of a half of an interleaved program.
 HALF_ROWS = 64
 
 
 def little_padding(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
-    """MCFuser's rule 3 for rows and columns, but as much padding as tiles of 64 have is always allowed: some lengths
-    keep the rule only in tiles that are too small for anything else.  A single tile counts as the whole dimension."""
+    """MCFuser's rule 3 for rows and columns, except that the padding of tiles of 64 is always allowed: for some
+    lengths, only tiles that are too small otherwise would keep the rule.  A single tile counts as the whole
+    dimension."""
     for n, nest in enumerate(nests):
         tiles = nest.tiles(candidate.sizes, n)
         for loop in (nest.row, nest.column):
@@ -61,7 +61,7 @@ def shared_memory(nests: tuple[NestChain, ...], candidate: Choice, target: Targe
 
 
 def registers(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
-    """Accumulators fit the registers, and there is something for each thread to hold."""
+    """Accumulators fit in the registers, and every thread has a part of them."""
     for n, nest in enumerate(nests):
         held = nest.values_per_thread(candidate.sizes, n)
         many = nest.tiles(candidate.sizes, n).get(nest.row or "", GROUP_ROWS) >= GROUP_ROWS
@@ -73,8 +73,8 @@ def registers(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -
 
 
 def stages(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
-    """A loop with products has as many stages as it has iterations, and at least two where it has two; `num_stages`
-    says nothing about a loop without, nor `loop_stages` about one with."""
+    """A loop with products has at most as many stages as iterations, and at least two if it has two; `num_stages`
+    has no effect on a loop without products, nor `loop_stages` on one with products."""
     plain = any(not nest.has_product and _trips(nest, candidate, n) > 1 for n, nest in enumerate(nests))
     if candidate.code.loop_stages is not None and not plain:
         return "loop_stages without a loop that has no product"
@@ -87,7 +87,7 @@ def stages(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> s
 
 
 def splits(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
-    """A split has a tile to work on, and something is split where the template says so."""
+    """Every split has at least one tile, and the template that splits does split a nest."""
     if candidate.template != "split_k_update":
         return None
     counts = [splits_of(candidate, n) for n in range(len(nests))]
@@ -102,7 +102,7 @@ def splits(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> s
 
 
 def useful_tiles(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
-    """Tiles are small only where large ones would leave multiprocessors idle, and the other way round."""
+    """Tiles are small only if large ones would leave multiprocessors idle, and the other way round."""
     config = candidate.sizes
     for n, nest in enumerate(nests):
         tiles = nest.tiles(config, n)
@@ -127,14 +127,14 @@ def useful_tiles(nests: tuple[NestChain, ...], candidate: Choice, target: Target
 
 
 def own_descriptors(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
-    """Kernels that overlap do not make their descriptors in the same memory."""
+    """Kernels that overlap do not create their descriptors in the same memory."""
     if candidate.code.dependent_launch and candidate.code.loads == "descriptors":
         return "dependent_launch overwrites descriptors that are made in the kernel"
     return None
 
 
 def rings(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
-    """The rule of warp-specialised kernels: there is a loop, and what its rings of tiles hold fits in shared memory."""
+    """The rule of warp-specialised kernels: there is a loop, and its pipelined buffers fit in shared memory."""
     if _trips(nests[0], candidate, 0) < 2:
         return "one tile: there is no loop to specialise"
     limit = target.shared_memory
@@ -144,7 +144,7 @@ def rings(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> st
 
 
 def halves(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
-    """Each half of an interleaved program has the rows that a group of warps multiplies."""
+    """Each half of an interleaved program has enough rows for a group of warps."""
     if candidate.code.interleave == 1:
         return None
     rows = [nest.tiles(candidate.sizes, n).get(nest.row or "", 1) for n, nest in enumerate(nests) if nest.has_product]
@@ -154,7 +154,7 @@ def halves(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> s
 
 
 def descriptors(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -> str | None:
-    """Descriptors serve the loads of products; without one they are the same kernel."""
+    """Descriptors are for the loads of products; without a product, the kernel is the same."""
     if candidate.code.loads != "pointers" and not any(nest.has_product for nest in nests):
         return "descriptors without a product"
     return None
@@ -177,7 +177,7 @@ GLUON_RULES: tuple[Rule, ...] = (rings,)
 
 
 def rules_of(candidate: Choice) -> tuple[Rule, ...]:
-    """The rules that the candidate is asked for: registers and tiles of warp-specialised kernels are given."""
+    """The rules for the candidate: registers and tiles of warp-specialised kernels are fixed."""
     return GLUON_RULES if candidate.code.code == "gluon" else RULES
 
 

@@ -1,4 +1,4 @@
-"""From an operator and a candidate to what a measuring process takes, plain data, and from its answer to a record."""
+"""Converts an operator and a candidate to plain data for a measuring process, and its answer to a record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def task_of(op: Operator, *, cold: bool | None = None, seed: int = 0) -> Task:
     """The operator as a workload to measure.
 
     Args:
-        cold: flush L2 before each timed launch; None: where `starts_cold` says so.
+        cold: flush L2 before each timed launch; None: as `starts_cold` says.
         seed: of the drawn inputs.
     """
     draws, values = _inputs(op, seed)
@@ -51,7 +51,7 @@ def starts_cold(op: Operator) -> bool:
 
 
 def _inputs(op: Operator, seed: int) -> tuple[dict[str, Draw], dict[str, np.ndarray]]:
-    """How inputs are drawn, and the values of those that are captured, or drawn in a way of their own."""
+    """How inputs are drawn, and the values of those that are captured or have a generator of their own."""
     recorder = _Recorder()
     drawn: Sequence[Any] = ()
     with contextlib.suppress(_Unrecorded):
@@ -63,11 +63,11 @@ def _inputs(op: Operator, seed: int) -> tuple[dict[str, Draw], dict[str, np.ndar
 
 
 class _Unrecorded(Exception):
-    """An operator draws in a way that is not one of `Draw`'s."""
+    """An operator draws inputs in a way that `Draw` cannot express."""
 
 
 class _Recorder:
-    """Stands for a random generator, and notes what is asked of it: large inputs are drawn on the GPU, not here."""
+    """Replaces a random generator and records the calls: large inputs are drawn on the GPU, not here."""
 
     def __init__(self) -> None:
         self.draws: dict[int, Draw] = {}
@@ -95,7 +95,7 @@ class _Recorder:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Gives a program that is there already."""
+    """Returns a program that was built already."""
 
     program: Program
 
@@ -111,15 +111,16 @@ def _not_here(*_: Any) -> Any:
 
 
 def portable(op: Operator) -> Operator:
-    """The operator as far as compiling needs it, fit for pickling: a program is plain data, what builds it is not."""
+    """The operator with what compiling needs, for pickling: a program is plain data, the function that builds it is
+    not."""
     return replace(op, build=_Given(op.program), compute=_not_here, draw=_not_here)
 
 
 def emit(op: Operator, candidate: Choice, target: Target | None = None) -> KernelSpec | str:
-    """Compiles a candidate to Triton's source, or says why some stage refuses it.
+    """Compiles a candidate to Triton's source, or returns the refusal of a stage.
 
     Args:
-        target: the GPU to emit for; None: the one at hand.
+        target: the GPU to emit for; None: the local one.
     """
     try:  # its numbers are compared with the reference on the device, before it is timed
         return compile_choice(op, candidate, validate="none", target=target).spec
@@ -127,11 +128,11 @@ def emit(op: Operator, candidate: Choice, target: Target | None = None) -> Kerne
         return error.reason
 
 
-# -- keeping what came of it ---------------------------------------------------------------------------------
+# -- records ---------------------------------------------------------------------------------
 
 
 def source_hash(text: str) -> str:
-    """What an emitted module is known by."""
+    """The digest that identifies an emitted module in records."""
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
@@ -144,7 +145,7 @@ def record_of(
     measured: Measurement,
     command: str,
 ) -> Record:
-    """A measurement as it is kept; `about` is the operator's name and what it was made from."""
+    """A measurement as a record; `about` is the operator's name and what it was made from."""
     return Record(
         workload=task.key,
         operator=about[0],
@@ -168,5 +169,5 @@ def record_of(
 
 
 def now() -> str:
-    """The time as records have it."""
+    """The current time in the form of records."""
     return datetime.now(UTC).isoformat(timespec="seconds")

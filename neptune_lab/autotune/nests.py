@@ -1,5 +1,5 @@
-"""The loop nests of an operator as MCFuser's chains, and a candidate's tile of each loop: what the rules and the model
-look at without compiling anything."""
+"""The loop nests of an operator as MCFuser's chains, and a candidate's tile of each loop: the input of the rules and
+the model, which compile nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from neptune_lab.pipeline import Choice, TileConfig
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
-# Triton's, where an option is left out.
+# Triton's defaults.
 DEFAULT_WARPS = 4
 DEFAULT_STAGES = 3
 
@@ -34,14 +34,15 @@ class NestChain:
     """One nest of an operator, as a chain.
 
     Args:
-        chain: its reductions, and outputs that run along the column again; a map is part of what reads it.
-        batch: loops of which each iteration is a thread block of its own.
-        row: the loop that block_q tiles; None where there is none.
-        row_size: the tile that it must have; None where any will do.
+        chain: its reductions, and outputs that run along the column again; a map is part of the computation that reads
+            it.
+        batch: loops each iteration of which is a thread block.
+        row: the loop that block_q tiles; None if there is none.
+        row_size: the tile that it must have; None: any.
         column: the loop that block_kv tiles, and that splits cut.
-        contraction: the loop that only the first computation folds; None where there is none.
-        out: the loop of the output that only the last product runs along (h of a GEMM chain); None likewise.
-        again: how many of the last computations run along the column a second time, once it has been folded.
+        contraction: the loop that only the first computation folds; None if there is none.
+        out: the loop of the output that only the last product runs along (h of a GEMM chain); None if there is none.
+        again: how many of the last computations run along the column a second time, after it has been folded.
     """
 
     chain: Chain
@@ -123,17 +124,17 @@ class NestChain:
         return padded(tuple(tiles[loop] for loop in tensor.loops if loop not in self.batch)) * tensor.itemsize
 
     def _computed_operands(self) -> Iterator[Operand]:
-        """What products multiply that the nest itself computes, converted to the dtype of the other factor."""
+        """Operands of products that the nest itself computes, converted to the dtype of the other factor."""
         for computation in self.chain.computations:
             if self.multiplies(computation):
                 loaded = [o.itemsize for o in computation.operands if o.name not in self.chain.computed]
                 inner = [o for o in computation.operands if o.name in self.chain.computed]
-                # Row statistics are read beside the operand; it is the one along most loops.
+                # Row statistics are read too; the operand is the one along most loops.
                 if inner and loaded:
                     yield replace(max(inner, key=lambda o: len(o.loops)), itemsize=min(loaded))
 
     def values_per_thread(self, config: TileConfig, n: int) -> float:
-        """How many numbers of the largest tiles each thread holds at once: the accumulators of all products, or where
+        """How many numbers of the largest tiles each thread holds at once: the accumulators of all products, or if
         there are none, the largest tile that is loaded."""
         tiles = self.tiles(config, n)
         warps = entry(config.num_warps, n) or DEFAULT_WARPS
@@ -154,7 +155,7 @@ def entry(value: PerNest, n: int) -> int | None:
 
 
 def splits_of(candidate: Choice, n: int) -> int | None:
-    """Into how many parts nest number `n` is cut; None where the template chooses; 1 for a nest that rolls."""
+    """The number of parts that nest number `n` is cut into; None if the template chooses; 1 for a nest that rolls."""
     return 1 if candidate.template != "split_k_update" else entry(candidate.splits, n)
 
 
@@ -167,11 +168,11 @@ class Nests:
 
     @classmethod
     def found_in(cls, operator: Operator) -> Nests:
-        """Those that the templates find."""
+        """The nests that the templates find."""
         return cls(nest_chains(operator), nest_chains(operator, pad_rows=True))
 
     def of(self, candidate: Choice) -> tuple[NestChain, ...]:
-        """Those that a candidate has."""
+        """The nests of a candidate."""
         return self.padded if candidate.sizes.pad_rows else self.plain
 
 
@@ -221,7 +222,7 @@ def _nest_chain(program: Program, dims: Dimensions, blocks: Mapping[str, Block],
 
 
 def _again(computation: Computation, computed: set[str]) -> Computation:
-    """A second pass, whose loads are loads of its own: a column is too long to wait in registers."""
+    """A second pass, which loads its operands again: a column is too long for registers."""
     operands = (o if o.name in computed else replace(o, name=f"{o.name}_again") for o in computation.operands)
     return replace(computation, operands=tuple(operands))
 
@@ -289,7 +290,7 @@ class _Reader:
         return Operand(block.writes, loops, itemsize(self._stored_as(block)))
 
     def _stored_as(self, block: Block) -> str:
-        """The dtype in which it reaches memory: that of the output that it becomes by maps alone."""
+        """The dtype in which it is stored: that of the output that it becomes by maps alone."""
         reader = next((b for b in self.blocks.values() if any(r.buffer == block.writes for r in loads(b.body.value))
                        and b.name != block.name and not b.is_reduction), None)  # fmt: skip
         if reader is not None and len(reader.iters) == len(self.dims.all_of(block, "spatial")):

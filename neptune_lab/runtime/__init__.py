@@ -1,4 +1,4 @@
-"""Loads and launches kernels, on a GPU or in Triton's interpreter; imports torch and Triton as late as it can."""
+"""Loads and launches kernels, on a GPU or in Triton's interpreter; imports torch and Triton as late as possible."""
 
 from __future__ import annotations
 

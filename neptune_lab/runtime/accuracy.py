@@ -1,4 +1,4 @@
-"""How far outputs are from a float64 reference, and the attention of torch to compare with."""
+"""Errors of outputs against a float64 reference, and torch's attention kernels to compare with."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def error_summary(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> Erro
     """The errors of all samples together.
 
     Args:
-        got: an output a sample, any float dtype that `numpy.asarray` takes.
-        want: its float64 reference, of the same shape.
+        got: one output per sample, of any float dtype that `numpy.asarray` takes.
+        want: the float64 reference of each, of the same shape.
 
     Raises:
-        MeasureError: no sample, shapes that differ, or an output that is not finite where the reference is.
+        MeasureError: no sample, shapes that differ, or an output that is not finite although the reference is.
     """
     if not got or len(got) != len(want):
         raise MeasureError(
@@ -83,15 +83,15 @@ def to_float64(value: Any) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """Attention as torch's kernels are told it.
+    """An attention operator in the terms of torch's kernels.
 
     Args:
         heads, kv_heads: of q, and of k and v.
-        q_len, kv_len: numbers of queries and keys; the last query stands at the last key.
+        q_len, kv_len: numbers of queries and keys; the last query is at the position of the last key.
         scale: factor of the scores.
-        causal: a query sees the keys up to its own position only.
-        window: how many keys a query sees at most (its own the last); None: all.
-        cap: scores become cap * tanh(score / cap); None: they stay.
+        causal: a query sees only the keys up to its own position.
+        window: the most keys that a query sees, the last at its own position; None: all.
+        cap: scores become cap * tanh(score / cap); None: no soft cap.
         alibi: 2**(-8 * (h + 1) / heads) * (key's position - query's) is added to a score.
     """
 
@@ -107,7 +107,7 @@ class AttentionCase:
 
 
 def case_of(op: Operator) -> AttentionCase:
-    """What torch's kernels have to be told of an operator whose first inputs are q and k.
+    """An operator whose first inputs are q and k, in the terms of torch's kernels.
 
     Args:
         op: q has the shape (batch, heads, q_len, head_dim), k (batch, kv_heads, kv_len, head_dim).
@@ -153,9 +153,9 @@ SDPA_ON_CPU = "SDPA (CPU)"
 def peers(case: AttentionCase, device: str) -> dict[str, Peer]:
     """Torch's fused attention kernels for the case, by name: each takes q, k and v (batch, heads, length, head_dim).
 
-    On "cpu": scaled_dot_product_attention as it is, which computes in wider numbers than it is given.  On "cuda": its
-    flash, cuDNN and memory-efficient backends, and FlexAttention, compiled.  SDPA has no soft capping.  A backend that
-    does not take a case raises RuntimeError when it is called.
+    On "cpu": scaled_dot_product_attention, which computes in wider dtypes than its inputs'.  On "cuda": its flash,
+    cuDNN and memory-efficient backends, and FlexAttention, compiled.  SDPA has no soft capping.  A backend that does
+    not support a case raises RuntimeError when it is called.
     """
     available: dict[str, Peer] = {}
     if case.cap is None:
@@ -180,12 +180,12 @@ def peers(case: AttentionCase, device: str) -> dict[str, Peer]:
 
 
 def _sdpa(case: AttentionCase, q: Any, k: Any, v: Any) -> Any:
-    """The case by scaled_dot_product_attention; what is no plain causal mask goes in as a bias in q's dtype."""
+    """The case by scaled_dot_product_attention; all but a plain causal mask is a bias in q's dtype."""
     import torch
 
     plain = case.window is None and not case.alibi and (not case.causal or case.q_len == case.kv_len)
     grouped = case.kv_heads != case.heads
-    if grouped and q.is_cuda:  # not every backend takes fewer key heads than query heads
+    if grouped and q.is_cuda:  # not every backend supports fewer key heads than query heads
         k, v = (x.repeat_interleave(case.heads // case.kv_heads, dim=1) for x in (k, v))
         grouped = False
     bias = None if plain else _bias(case, q)
@@ -220,7 +220,7 @@ def _flex(case: AttentionCase, device: str) -> Peer:
     masked = case.causal or case.window is not None
     mask = create_block_mask(mask_mod, None, None, case.q_len, case.kv_len, device=device) if masked else None
     changed = score_mod if case.alibi or case.cap is not None else None
-    # After eight compiled shapes torch would fall back to unfused code, which is another peer.
+    # After eight compiled shapes, torch would fall back to unfused code, which is not this peer.
     torch.compiler.reset()
     fused = torch.compile(flex_attention, dynamic=False, fullgraph=True)
     grouped = case.kv_heads != case.heads
@@ -228,7 +228,7 @@ def _flex(case: AttentionCase, device: str) -> Peer:
 
 
 def run_peer(peer: Peer, arrays: Sequence[np.ndarray], device: str) -> np.ndarray | str:
-    """The peer's output in float64, or why it has none (torch says so in a RuntimeError)."""
+    """The peer's output in float64, or the reason that it has none (the text of torch's RuntimeError)."""
     from neptune_lab.runtime.arrays import to_tensor
 
     with warnings.catch_warnings(record=True) as heard:
@@ -236,7 +236,7 @@ def run_peer(peer: Peer, arrays: Sequence[np.ndarray], device: str) -> np.ndarra
         try:
             return to_float64(peer(*(to_tensor(a, device) for a in arrays)))
         except RuntimeError as refusal:
-            # SDPA warns of each backend it does not use; what remains says why the one that was asked for refuses.
+            # SDPA warns of each backend that it does not use; the other warnings say why this one refuses.
             said = [str(w.message).split(" (Triggered")[0] for w in heard]
             why = [x for x in said if not x.endswith(("because:", "has been runtime disabled."))]
             return " ".join(why) or str(refusal).strip().splitlines()[0]

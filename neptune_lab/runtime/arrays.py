@@ -1,4 +1,4 @@
-"""Kernels called with NumPy arrays, for checks and for people without torch at hand."""
+"""Calls kernels with NumPy arrays, for checks and for callers without torch tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def to_tensor(array: np.ndarray, device: Any = "cpu") -> torch.Tensor:
     import torch
 
     own = np.ascontiguousarray(array)
-    if own.dtype.name == "bfloat16":  # torch takes no extension dtype of NumPy's, but the bits are the same
+    if own.dtype.name == "bfloat16":  # torch does not support NumPy's extension dtypes; the bits are the same
         return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16).to(device)
     return torch.from_numpy(own).to(device)
 
@@ -27,10 +27,10 @@ def call_on_arrays(kernel: LoadedKernel, arrays: Sequence[np.ndarray]) -> tuple[
     """Copies the inputs to the GPU (or leaves them on the CPU, for the interpreter), launches, and copies back.
 
     Args:
-        arrays: one a input, in order, in the kernel's shapes and dtypes.
+        arrays: one per input, in order, in the kernel's shapes and dtypes.
 
     Returns:
-        the outputs in float64.
+        The outputs in float64.
     """
     import torch
 

@@ -41,12 +41,12 @@ from neptune_lab.strict.json_text import at_place, check_schema, read_json
 from neptune_lab.strict.typed import Line, Name, Text, pack, unpack
 
 SCHEMA = 1
-# Bytes of a kernel's source: the largest of ours has 40 KiB.
+# The most bytes of a kernel's source; the largest of ours has 40 KiB.
 MOST_SOURCE = 4 * MIB
 KERNEL = re.compile(r"kernels/[\w.-]{1,150}\.py")
 VALUES = re.compile(r"values/[\w.-]{1,150}\.npz")
 _REWRITE = "write the bundle again with this version (neptune-lab bundle), and measure it"
-# The best few of a workload are timed again in turns.
+# How many of a workload's fastest kernels are timed again, in turns.
 AGAIN = 5
 
 
@@ -61,7 +61,7 @@ class BundleEntry:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A kernel in a manifest: its file, what is called in it, and the choice that it was compiled from."""
+    """A kernel in a manifest: its file, its entry function, and the choice that it was compiled from."""
 
     file: Annotated[str, Text(200)]
     name: Line
@@ -84,7 +84,7 @@ class Workload:
 
 
 def read_manifest(folder: Path) -> tuple[Workload, ...]:
-    """The entries of a bundle's manifest; MeasureError where there is none, or a field is not of its type."""
+    """The entries of a bundle's manifest; MeasureError if there is none, or a field is not of its type."""
     path = folder / "manifest.json"
     data = _read(path, "manifest of a bundle")
     with at_place(shown_path(path), MeasureError, help=_REWRITE):
@@ -103,7 +103,7 @@ def read_manifest(folder: Path) -> tuple[Workload, ...]:
 
 
 def read_entry(folder: Path, data: Workload) -> BundleEntry:
-    """An entry with its kernels' sources and its values; MeasureError where one is missing or is not what it says."""
+    """An entry with its kernels' sources and its values; MeasureError if one is missing or differs."""
     values: dict[str, np.ndarray] = {}
     if data.values is not None:
         values = read_npz(inside(folder, data.values, MeasureError), MeasureError)
@@ -123,15 +123,15 @@ def read_entry(folder: Path, data: Workload) -> BundleEntry:
 
 
 class BundleResults:
-    """What was measured so far, in a file that is written after each kernel, whole or not at all.
+    """The measurements so far, in a file that is written after each kernel, whole or not at all.
 
     Args:
-        path: of the file; results of a run that was broken off are read from it.
+        path: of the file; results of an interrupted run are read from it.
         facts: the device; a file of another device is refused.
 
     Raises:
-        MeasureError: of another device.
-        FileError: nothing can be written there, which is found out before anything is measured.
+        MeasureError: the file is of another device.
+        FileError: the file cannot be written; this is checked before anything is measured.
     """
 
     def __init__(self, path: Path, facts: DeviceFacts) -> None:
@@ -151,14 +151,14 @@ class BundleResults:
         write_text(path, self._text())
 
     def add(self, measured: Mapping[str, Measurement]) -> str | None:
-        """Adds measurements, or replaces them, and writes the file; why it cannot be written, where that is new."""
+        """Adds or replaces measurements and writes the file; a new reason that it cannot be written, or None."""
         with self._lock:
             self.measured.update(measured)
             self.due.difference_update(measured)
             return self._file.save(self._text())
 
     def finish(self) -> None:
-        """Writes what could not be written before; FileError where it cannot be, which says where the results are."""
+        """Writes what could not be written before; FileError if that fails, with the place of the results."""
         with self._lock:
             self._file.finish()
 
@@ -168,7 +168,7 @@ class BundleResults:
 
 
 def read_results(path: Path) -> tuple[DeviceFacts, dict[str, Measurement]]:
-    """The device and the measurements, by kernel file, of a results file; MeasureError where there are none."""
+    """The device and the measurements, by kernel file, of a results file; MeasureError if there are none."""
     data = _read(path, "results")
     with at_place(shown_path(path), MeasureError, help=_REWRITE):
         device = unpack(data.get("device"), DeviceFacts, "device", MeasureError)
@@ -194,15 +194,15 @@ def run(
 
     Args:
         folder: the bundle's.
-        results: the file to write, and to go on with.
-        workers: one a GPU; each takes the next workload that is left.
-        only: measure entries whose name contains this text.
-        again: measure what has a result too.
-        say: told a line a kernel, and a line a workload that had to be given up; the next run tries it again.
+        results: the file to write; an interrupted run resumes from it.
+        workers: one per GPU; each takes the next workload that is left.
+        only: measure only entries whose name contains this text.
+        again: also measure kernels that have a result.
+        say: called with one line per kernel, and per workload that was given up; the next run tries it again.
 
     Raises:
         MeasureError: no bundle there, results of another device, or a GPU that does not answer at first.
-        FileError: results cannot be written; where that happens after the start, it says where they are.
+        FileError: results cannot be written; after the start, it says where they are.
     """
     kept = BundleResults(results, workers[0].facts())
     if again:
@@ -228,7 +228,7 @@ def run(
                 done, serving = wait(serving, WAKE_SECONDS, FIRST_COMPLETED)
                 for served in done:
                     served.result()
-        except BaseException:  # Ctrl-C, or a GPU that is lost: the threads end now, and not with the last entry
+        except BaseException:  # Ctrl-C, or a lost GPU: end the threads now, not after the last entry
             with lock:
                 left.clear()
             for worker in workers:
@@ -241,7 +241,7 @@ def run(
 
 
 def _measure(entry: BundleEntry, worker: GpuWorker, kept: BundleResults, say: Callable[[str], None]) -> None:
-    """Every kernel of an entry: compiled ahead by as many threads as there are processes, measured in order."""
+    """Measures every kernel of an entry in order, while threads, one per process, compile the next ones."""
     todo = {file: spec for file, spec in entry.kernels.items() if file not in kept.measured or file in kept.due}
     if not todo:
         return
@@ -270,14 +270,14 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     """`python run.py`: measures the bundle in `folder`.
 
     Returns:
-        the exit status: 0; 1 where a kernel has no result; 2 where nothing could be measured; 130 after Ctrl-C.
+        The exit status: 0; 1 if a kernel has no result; 2 if nothing could be measured; 130 after Ctrl-C.
     """
     parser = argparse.ArgumentParser(description="Measures the kernels of this bundle and writes results.json.")
     parser.add_argument("--results", type=Path, default=folder / "results.json", help="the file to write")
     parser.add_argument("--only", default="", metavar="TEXT", help="entries whose name contains TEXT")
     parser.add_argument("--gpus", default="0", help="numbers of the GPUs to use, separated by commas")
     parser.add_argument("--jobs", type=int, default=0, help="processes that compile, for each GPU")
-    parser.add_argument("--again", action="store_true", help="measure what has a result too")
+    parser.add_argument("--again", action="store_true", help="also measure kernels that have a result")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.runner == RUNNER and not has_gpu():

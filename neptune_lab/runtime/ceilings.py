@@ -1,4 +1,4 @@
-"""What the GPU at hand reaches at best, measured: copying memory, and multiplying matrices."""
+"""Measures the best rates of the local GPU: copying memory, and multiplying matrices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.timing import Ceiling, has_gpu, measure
 
-# Far more than a second-level cache holds, and long enough that launching does not count.
+# Far more than a second-level cache holds, and so long that the launch overhead does not count.
 COPIED_BYTES = 1 << 30
 MATRIX_SIDE = 8192
 

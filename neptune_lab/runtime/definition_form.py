@@ -1,4 +1,4 @@
-"""The form of a definition in a file (`neptune_lab.records.definition` writes it), checked whole before it is used."""
+"""The form of a definition in a file, as `neptune_lab.records.definition` writes it; checked before it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels run on here: a GPU, or Triton's interpreter."""
+"""The device that kernels run on: a GPU, or Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """The device at hand and the versions that compile for it.
+    """The local device, and the versions that compile for it.
 
     Args:
         name: the GPU's name, or "Triton's interpreter on <processor>".
@@ -27,7 +27,7 @@ class DeviceFacts:
         memory_bytes: memory of the GPU; None without one.
         torch, triton: versions.
         cuda: CUDA version that torch was built with; None for a CPU build.
-        shared_memory: bytes of shared memory that one block can have (opted in to); None where it is not known.
+        shared_memory: bytes of shared memory that one block can have (opted in to); None if not known.
         l2_bytes: bytes of the second-level cache; None likewise.
         registers: 32-bit registers of a multiprocessor; None likewise.
         warp_size: threads of a warp.
@@ -48,10 +48,10 @@ class DeviceFacts:
 
 
 def ask_for_interpreter() -> bool:
-    """Whether there is a CUDA GPU; without one Triton is asked for its interpreter.
+    """Whether there is a CUDA GPU; without one, Triton's interpreter is switched on.
 
-    Triton can only grant that before it is imported, since its own functions are decorated then; so what imports parts
-    of torch that import Triton calls this first.
+    That has an effect only before Triton is imported, since its own functions are decorated then. Call this before
+    importing parts of torch that import Triton.
     """
     import torch
 
@@ -62,7 +62,7 @@ def ask_for_interpreter() -> bool:
 
 
 def interpreting() -> bool:
-    """Whether Triton interprets kernels in this process; without a GPU this asks for it.
+    """Whether Triton interprets kernels in this process; without a GPU, this switches the interpreter on.
 
     Raises:
         LaunchError: there is no GPU, and Triton was imported without its interpreter.
@@ -72,7 +72,7 @@ def interpreting() -> bool:
     from triton import knobs
     from triton.runtime.interpreter import InterpretedFunction
 
-    # Triton's library was decorated at import, a kernel is at its own: both must be on the same side.
+    # Triton's library was decorated when it was imported, a kernel is when its module is: both must agree.
     library, kernels = isinstance(tl.sum, InterpretedFunction), bool(knobs.runtime.interpret)
     if library != kernels or not (library or has_gpu):
         where = "with" if library else "without"
@@ -115,7 +115,7 @@ def device_facts() -> DeviceFacts:
 
 
 def check_device(name: str, tensor: torch.Tensor, interpreter: bool) -> None:
-    """Raise LaunchError where kernels cannot run on the device of the argument `name`."""
+    """Raise LaunchError if kernels cannot run on the device of the argument `name`."""
     if interpreter or tensor.is_cuda:
         return
     raise LaunchError(

@@ -1,4 +1,4 @@
-"""One GPU with its processes: some that compile ahead, and one that measures."""
+"""One GPU with its processes: some compile in advance, and one measures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
 
 COMPILE_SECONDS = 120.0
-# Inputs and reference of a workload, once; then each candidate, of which one that hangs must not take all the time.
+# Time limits: for inputs and reference of a workload, once; and for each candidate, since one may hang.
 PREPARE_SECONDS = 180.0
 MEASURE_SECONDS = 20.0
 RUNNER = "neptune_lab.runtime.measurement"
@@ -26,10 +26,10 @@ class GpuWorker:
     """One GPU with its processes.
 
     Args:
-        gpu: its number among those that this process may see; None: the processes see what this one sees.
-        compilers: how many processes compile ahead.
+        gpu: its number among those that this process sees; None: the processes see the same GPUs as this one.
+        compilers: the number of processes that compile in advance.
         runner: the module whose functions are called, `measurement` or one with the same functions.
-        compile_seconds, measure_seconds: after which a process is ended.
+        compile_seconds, measure_seconds: time limits of a call, after which its process is ended.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GpuWorker:
         return self.time(task, spec) if refused is None else Measurement(failure=refused)
 
     def compile(self, spec: KernelSpec) -> str | None:
-        """Compiles in one of the compiling processes; what went wrong, or None."""
+        """Compiles in one of the compiling processes; the error, or None."""
         try:
             refused = self._compilers.call(f"{self._runner}:compile_ahead", spec, timeout=self._compile_seconds)
         except MeasureError as error:
@@ -79,7 +79,7 @@ class GpuWorker:
         with self._lock:
             try:
                 return self._timed(task, spec)
-            except ProcessKilled:  # not the candidate's fault, as far as one can see: once more
+            except ProcessKilled:  # probably not the candidate's fault: try once more
                 return self._timed(task, spec, again=True)
 
     def _timed(self, task: Task, spec: KernelSpec, again: bool = False) -> Measurement:
@@ -98,7 +98,7 @@ class GpuWorker:
             return Measurement(failure=f"measuring: {error.reason}")
 
     def _prepare(self, task: Task) -> None:
-        """Has inputs and reference made in the measuring process; MeasureError where they cannot be."""
+        """Makes inputs and reference in the measuring process; MeasureError if that fails."""
         wanted = (task.key, task.seed)
         if self._prepared != wanted:
             self._prepared = None
@@ -106,17 +106,17 @@ class GpuWorker:
             self._prepared = wanted
 
     def drain(self) -> None:
-        """Gives up what is not being measured yet."""
+        """Gives up candidates that are not being measured yet."""
         self._compilers.kill()
 
     def kill(self) -> None:
-        """Gives up everything, what is being measured too; the worker is of no more use."""
+        """Gives up every candidate, the one being measured too; the worker cannot be used afterwards."""
         self._killed.set()
         self.drain()
         self._measuring.kill()
 
     def remeasure(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
-        """Times kernels in turns; MeasureError where one of them fails."""
+        """Times kernels in turns; MeasureError if one of them fails."""
         with self._lock:
             if self._killed.is_set():
                 raise not_measured()
@@ -136,14 +136,14 @@ class GpuWorker:
 
 
 def gpu_count() -> int:
-    """How many GPUs there are here, without a CUDA context in this process."""
+    """The number of local GPUs, without a CUDA context in this process."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def visible_gpu(index: int) -> str:
-    """What CUDA_VISIBLE_DEVICES says for the GPU that is number `index` here, where it may name some already."""
+    """The value of CUDA_VISIBLE_DEVICES for GPU number `index` among those that it names now."""
     here = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = here.split(",") if here else []
     return names[index] if index < len(names) else str(index)

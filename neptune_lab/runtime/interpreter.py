@@ -26,7 +26,7 @@ class _PatchedOnce:
         self._patched: dict[int, Any] = {}
 
     def __call__(self, function: Any) -> Any:
-        """What takes the patches out again, by `restore()`; Triton calls that at the end of a kernel only."""
+        """An object whose `restore()` undoes the patches; Triton calls it only at the end of a kernel."""
         key = id(function.__globals__)
         if key not in self._patched:
             self._patched[key] = self._patch(function)
@@ -34,7 +34,7 @@ class _PatchedOnce:
 
 
 class _Restored:
-    """The end of a kernel: its patches are out, and the next kernel puts them in again."""
+    """Undoes the patches at the end of a kernel; the next kernel applies them again."""
 
     def __init__(self, patched: dict[int, Any], scope: Any) -> None:
         self._all, self._scope = patched, scope

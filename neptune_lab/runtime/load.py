@@ -1,4 +1,4 @@
-"""Generated modules as callables: written to a file (Triton reads its source back), imported, checked, launched."""
+"""Makes generated modules callable: writes them to a file (Triton reads its source back), imports, checks, launches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if hasattr(os, "register_at_fork"):
 class LoadedKernel:
     """A generated module, imported and ready: `kernel(q, k, v)` checks the arguments, launches, returns the outputs.
 
-    CUDA tensors run on their GPU; where Triton's interpreter is on (always so without a GPU), CPU tensors run there.
+    CUDA tensors run on their GPU; with Triton's interpreter (always on without a GPU), CPU tensors run in it.
     """
 
     def __init__(self, spec: KernelSpec, module: ModuleType, interpreter: bool) -> None:
@@ -85,7 +85,7 @@ class LoadedKernel:
         return self.launch(*tensors)
 
     def _fits(self, tensors: tuple[Any, ...]) -> bool:
-        """Whether all arguments are right, in as little time as it takes; `check_arguments` says what is wrong."""
+        """Whether all arguments are right, in as little time as possible; `check_arguments` says what is wrong."""
         expected = self._expected
         if not tensors or len(tensors) != len(expected) or self._forward._current_level >= 0:
             return False
@@ -108,7 +108,7 @@ class LoadedKernel:
         return True
 
     def launch(self, *tensors: torch.Tensor) -> Any:
-        """Launches without looking at the arguments, for callers who have: contiguous, on one device, as in the spec.
+        """Launches without checking the arguments, which must be contiguous, on one device, and as in the spec.
 
         A kernel with tensor descriptors gets a copy of an argument that does not begin at a multiple of 16 bytes. So
         does every kernel of one whose memory holds the negated values (`Tensor.is_neg`).
@@ -163,7 +163,7 @@ class LoadedKernel:
         return getattr(self.module, self.spec.entry)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Saves the module, which needs torch and Triton only, to `path`; FileError where it cannot be written."""
+        """Saves the module, which needs only torch and Triton, to `path`; FileError if it cannot be written."""
         return write_text(path, self.spec.text)
 
     def __repr__(self) -> str:
@@ -173,7 +173,7 @@ class LoadedKernel:
 
 
 def load(spec: KernelSpec) -> LoadedKernel:
-    """Import the module of `spec`, once a process for each text.
+    """Import the module of `spec`, once per process and text.
 
     Raises:
         LaunchError: there is no GPU, and Triton was imported without its interpreter, or the module needs a GPU.
@@ -210,7 +210,7 @@ def cache_directory() -> Path:
 def _write(stem: str, text: str) -> Path:
     try:
         return _write_to(cache_directory(), stem, text)
-    except FileError as error:  # read-only home, full disk: the process still gets its module
+    except FileError as error:  # read-only home or full disk: use a temporary folder
         try:
             return _write_to(_temporary_folder(), stem, text)
         except OSError:  # nor is there a folder for temporary files
@@ -240,7 +240,7 @@ def _temporary_folder() -> Path:
 
 
 class _Loader(SourceFileLoader):
-    """Compiles the text at hand; never takes bytecode from a cache, in which a flipped bit could be anything."""
+    """Compiles the text; never loads bytecode from a cache, which could be damaged."""
 
     def __init__(self, name: str, path: Path, text: str) -> None:
         super().__init__(name, str(path))
@@ -266,7 +266,7 @@ def _import(stem: str, path: Path, text: str) -> ModuleType:
 
 
 def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: bool) -> None:
-    """Raise LaunchError, naming the argument, where `tensors` are not what `spec` was compiled for."""
+    """Raise LaunchError, naming the argument, unless `tensors` are what `spec` was compiled for."""
     check_shapes(spec, tensors)
     for argument, tensor in zip(spec.inputs, tensors, strict=True):
         check_device(argument.name, tensor, interpreter)
@@ -289,7 +289,7 @@ def check_arguments(spec: KernelSpec, tensors: tuple[Any, ...], interpreter: boo
 
 
 def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
-    """Raise LaunchError, naming the argument, where one records gradients: a kernel has no backward."""
+    """Raise LaunchError, naming the argument, if one records gradients: a kernel has no backward."""
     import torch
     from torch.autograd import forward_ad
 
@@ -308,7 +308,7 @@ def refuse_gradients(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
 
 
 def check_shapes(spec: KernelSpec, tensors: tuple[Any, ...]) -> None:
-    """Raise LaunchError where the number of `tensors`, a shape or a dtype is not that of `spec`."""
+    """Raise LaunchError unless the number of `tensors`, their shapes and dtypes are those of `spec`."""
     import torch
 
     names = ", ".join(argument.name for argument in spec.inputs)

@@ -1,7 +1,7 @@
-"""One candidate tried: compiled, checked against float64, then timed. Runs in a process of its own.
+"""Tries one candidate: compiles it, checks it against float64, then times it. Runs in a process of its own.
 
-The functions here are what a `ChildProcess` calls; each takes and gives plain data, and keeps on the GPU what the
-next call of the same workload needs again (inputs and reference).
+A `ChildProcess` calls these functions; each takes and returns plain data, and keeps inputs and reference on the GPU for
+the next call of the same workload.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from neptune_lab.runtime.task import Task
 from neptune_lab.runtime.timing import Resources, resources, sampler, summary
 from neptune_lab.strict.typed import Number, Time, Words, pack, unpack
 
-# A kernel that spills more registers a thread than this is not timed; a few spills cost little.
+# A kernel that spills more registers per thread than this is not timed; a few spills cost little.
 SPILLS = 128
-# Samples of a kernel: as many as fit the time, within these.
+# The most and the fewest samples of a kernel; in between, as many as fit the time.
 SAMPLES, FEWEST = 30, 3
 SAMPLE_MS = 200.0
 
-# Makes, from a launch and whether L2 is to be cold, what gives so many microseconds.
+# From a launch and whether L2 is cold, makes a function from a number of samples to their microseconds.
 Sampler = Callable[[Callable[[], Any], bool], Callable[[int], list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementLimits:
-    """What a candidate may take before it is dropped, and how long it is timed.
+    """Limits of a candidate, and how long it is timed.
 
     Args:
-        spills: the most registers a thread that a kernel may spill.
-        samples: the most that are taken.
-        milliseconds: about how long to take them, if it is enough for a few.
+        spills: the most registers per thread that a kernel may spill.
+        samples: the most samples that are taken.
+        milliseconds: about how long to take them, if that is enough for the fewest.
     """
 
     spills: int = SPILLS
@@ -46,12 +46,12 @@ class MeasurementLimits:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What came of one candidate: times in microseconds, or the reason that there are none.
+    """The result of one candidate: times in microseconds, or the reason that there are none.
 
     Args:
         us: the median; None for a failure.
         low, high: the tenth and the ninetieth percentile.
-        error: the largest relative error against float64; None where it did not come so far, or is not finite.
+        error: the largest relative error against float64; None if it was not computed, or is not finite.
         resources: of each kernel.
         failure: why there is no time.
     """
@@ -79,12 +79,12 @@ def facts() -> DeviceFacts:
 
 
 def prepare(task: Task) -> None:
-    """Makes the task's inputs and its reference, which takes a while where they are large."""
+    """Makes the task's inputs and its reference, which takes a while if they are large."""
     _prepared(task)
 
 
 def compile_ahead(spec: KernelSpec) -> str | None:
-    """Compiles a module's kernels without running them; what the compiler said, or None.
+    """Compiles a module's kernels without running them; the compiler's error, or None.
 
     The result stays in Triton's cache on disk, where the measuring process finds it. The module's own entry function
     is called, with every launch turned into a compilation, on tensors that have a shape and no memory.
@@ -105,7 +105,7 @@ def compile_ahead(spec: KernelSpec) -> str | None:
 
 @contextmanager
 def _compiling_only() -> Iterator[None]:
-    """Launches compile, and do nothing else."""
+    """Inside, launches only compile."""
     from triton.runtime.jit import JITFunction
 
     launch = JITFunction.run
@@ -126,11 +126,11 @@ def measure(
     """Runs a kernel on the task's inputs, checks its numbers, and times it.
 
     Args:
-        clock: what times launches; None: the GPU's events (`timing.sampler`).
+        clock: times launches; None: the GPU's events (`timing.sampler`).
 
     Returns:
-        a measurement; a kernel that cannot be launched, spills too much, or is wrong gives one with its `failure`.
-        An error of CUDA's own is raised: the process that met it is of no more use.
+        A measurement; of a kernel that cannot be launched, spills too much, or is wrong, one with its `failure`.
+        An error of CUDA itself is raised: the process cannot be used afterwards.
     """
     limits = limits or MeasurementLimits()
     inputs, wanted = _prepared(task)
@@ -157,7 +157,7 @@ def measure(
 
 
 def _fitting(times: Sequence[float], limits: MeasurementLimits) -> int:
-    """How many samples like these (microseconds) there is time for."""
+    """The number of samples like these (microseconds) that there is time for."""
     return min(limits.samples, int(limits.milliseconds * 1e3 / summary(times)[0]))
 
 
@@ -171,7 +171,7 @@ def remeasure(
     """Times kernels that were measured before, in turns, so that clocks and heat are the same for all.
 
     Returns:
-        a measurement a kernel, in order; its `error` is None.
+        One measurement per kernel, in order; its `error` is None.
     """
     limits = limits or MeasurementLimits()
     inputs, _ = _prepared(task)
@@ -196,7 +196,7 @@ def _sampler(
     return sampler(run, cold=task.cold) if clock is None else clock(run, task.cold)
 
 
-# Of the last workload: inputs and reference may take much of the GPU's memory.
+# The last workload only: inputs and reference may take much of the GPU's memory.
 _prepared_task: dict[tuple[str, int], tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
 
 
@@ -213,7 +213,7 @@ def _prepared(task: Task) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def _in_short(error: Exception) -> str:
-    """An error's class, and the first and last line of what it says: Triton's quotes the source in between."""
+    """An error's class, and the first and last line of its text: Triton quotes the source in between."""
     said = error.reason if isinstance(error, NeptuneError) else str(error)
     lines = [line.strip() for line in said.splitlines() if line.strip()] or [""]
     return f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"[:300]

@@ -1,4 +1,4 @@
-"""Torch tensors with named axes, as far as a reference needs them: broadcasting, gathering, contractions, folds."""
+"""Torch tensors with named axes, for the reference: broadcasting, gathering, contractions, folds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _HELP = "measure with the version that wrote the definition, or write the bundle
 
 
 class Named(NamedTuple):
-    """A tensor, one name an axis, no name twice."""
+    """A tensor with one name per axis, no name twice."""
 
     axes: tuple[str, ...]
     tensor: Any
 
 
 class NamedSlice(NamedTuple):
-    """An axis read as a whole run of a variable's values."""
+    """A read of an axis along consecutive values of a variable."""
 
     name: str
     start: int
@@ -48,7 +48,7 @@ def _together(values: Sequence[Named]) -> tuple[tuple[str, ...], list[Any]]:
 
 
 def take(tensor: Any, places: Sequence[NamedSlice | Named]) -> Named:
-    """The tensor's elements at these places, one an axis; computed places broadcast by name."""
+    """The tensor's elements at these places, one per axis; computed places broadcast by name."""
     kept = [p for p in places if isinstance(p, NamedSlice)]
     names = [p.name for p in kept]
     computed = [n for p in places if isinstance(p, Named) for n in p.axes]
@@ -89,7 +89,7 @@ def contract(factors: Sequence[Named], keep: Sequence[str]) -> Named:
 
 
 def fold(reducer: str, value: Named, over: Mapping[str, int]) -> Named:
-    """The value folded over the axes `over` (name to length); one that it lacks counts as often as it is long."""
+    """The value folded over the axes `over` (name to length); an axis that it lacks counts as often as its length."""
     import torch
 
     tensor, axes = value.tensor, list(value.axes)
@@ -129,7 +129,7 @@ def elementwise(name: str, values: Sequence[Named]) -> Named:
 
 
 def known_arity(name: str) -> int | None:
-    """How many operands an operation takes that the reference knows; None for any other."""
+    """The number of operands of an operation that the reference supports; None for any other."""
     row = in_loops(name)
     return row.arity if row is not None and (row.torch or row.formula is not None) else None
 

@@ -1,14 +1,14 @@
 """Launches without Triton's per-launch work: the second launch of a kernel reuses what the first one compiled.
 
 `kernel[grid](*arguments, num_warps=…)` binds and classifies its arguments, builds a cache key and looks the compiled
-kernel up, every time.  A generated module passes the same kinds of arguments at every call, so all of this can only
-come out as before, but for one thing: Triton compiles another version for a pointer that is no multiple of 16.  So the
-first launch keeps its compiled kernel, and later ones look at the pointers and call it (Triton's tutorials call a
-compiled kernel in the same way).  A launch with another alignment goes the long way.
+kernel up, at every call.  A generated module passes the same kinds of arguments at every call, so the result changes
+only with the alignment: Triton compiles another version for a pointer that is not a multiple of 16.  So the first
+launch keeps its compiled kernel, and later ones check the pointers and call it (Triton's tutorials call a compiled
+kernel in the same way).  A launch with another alignment takes Triton's own path.
 
 Measured with scripts/launch_overhead.py (torch 2.11, Triton 3.6; the host's part, without the driver's): calling a
-module of one kernel takes 6.8 us as it stands, 4.3 us so, 6.4 us with all arguments checked; of two kernels with three
-intermediates 17.8, 12.3 and 14.6 us.
+module of one kernel takes 6.8 us by Triton's launches, 4.3 us by these, 6.4 us with all arguments checked; of two
+kernels with three intermediates 17.8, 12.3 and 14.6 us.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
-# Bits of a pointer that are 0 where Triton takes it for aligned.
+# Bits of a pointer that are 0 if Triton treats it as aligned.
 _UNALIGNED = 15
 
 
@@ -25,7 +25,7 @@ def with_precompiled_launches(function: FunctionType, module: ModuleType) -> Cal
     """`function` of a generated module, launching the module's kernels without Triton's per-launch work.
 
     For one device: the compiled kernels are that device's.  `function` itself, and the module, stay as they are;
-    it is returned where it launches no kernel, or on a GPU whose kernels depend on more than alignment (AMD's).
+    it is returned if it launches no kernel, or on a GPU whose kernels depend on more than alignment (AMD's).
     """
     import torch
     from triton.runtime.jit import JITFunction
@@ -43,7 +43,7 @@ def with_precompiled_launches(function: FunctionType, module: ModuleType) -> Cal
 
 
 class _Kernel:
-    """Stands for a JIT function: `kernel[grid](*arguments, **options)`."""
+    """Replaces a JIT function: `kernel[grid](*arguments, **options)`."""
 
     __slots__ = ("_grids", "_jit")
 
@@ -84,7 +84,7 @@ class _Launch:
             self._keep(compiled, arguments, options)
 
     def _keep(self, compiled: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Remembers the compiled kernel where nothing but alignment can change it."""
+        """Keeps the compiled kernel if nothing but alignment can change it."""
         import torch
         from triton.compiler import CompiledKernel
 

@@ -1,8 +1,8 @@
-"""A Python process that runs one call at a time, and that may crash or hang without harm to its parent.
+"""Python processes that run one call at a time, and that may crash or hang without harm to their parent.
 
-It is started from the command line, not forked (CUDA forbids that) and not by `multiprocessing` (which would run the
-user's script again). Calls and answers travel pickled over two pipes of their own, so that what libraries print does
-not come between.
+A process is started from the command line, not forked (CUDA forbids that) and not by `multiprocessing` (which would run
+the user's script again). Calls and answers are pickled through two pipes of their own, so that output of libraries does
+not mix with them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from neptune_lab.errors import MeasureError
 _START = "from neptune_lab.runtime.process import serve; serve({reader}, {writer}, {preload})"
 _TAIL = 400
 _KILLED = "free some memory: the system kills processes when it runs out"
-# The main thread is told of Ctrl-C only while it runs, and the system may give the signal to a thread that waits:
-# so no wait in it is longer than this, in seconds.
+# Python handles Ctrl-C only in the main thread, and the system may give the signal to a thread that waits: so no wait
+# in the main thread is longer than this, in seconds.
 WAKE_SECONDS = 0.2
 
 
 class ProcessKilled(MeasureError):
-    """The process was killed from outside (by the system where memory ran out, or by a person), not by what it ran."""
+    """The process was killed from outside (by the system when memory ran out, or by a user), not by what it ran."""
 
 
 class ChildProcess:
@@ -64,7 +64,7 @@ class ChildProcess:
         """
         reader, writer = self._ready(restart)
         late = threading.Event()
-        # A process that has stopped leaves a send or a receive waiting too, and neither takes a time-out.
+        # A stopped process also blocks a send or a receive, and neither has a time-out.
         timer = threading.Timer(timeout, self._end, [late]) if timeout is not None else None
         if timer is not None:
             timer.daemon = True
@@ -92,7 +92,7 @@ class ChildProcess:
         return result
 
     def _ready(self, restart: bool) -> tuple[Connection, Connection]:
-        """The ends to speak with a process that runs."""
+        """The two pipe ends of a running process."""
         if self._process is not None and self._process.poll() is not None and not self._ended_here:
             self.close()
             if not restart:
@@ -117,7 +117,7 @@ class ChildProcess:
             process.kill()
 
     def close(self) -> None:
-        """Ends the process, at once and whatever it does; from the thread that calls, or when none does."""
+        """Ends the process at once, from the thread that calls it, or when none does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -129,11 +129,11 @@ class ChildProcess:
         self._ended_here = False
 
     def start(self) -> tuple[Connection, Connection]:
-        """Starts the process where it does not run; the two ends to speak with it."""
+        """Starts the process if it does not run; its two pipe ends."""
         if self._connections is not None:
             return self._connections
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
-        with contextlib.ExitStack() as opened:  # what is open where one more is refused
+        with contextlib.ExitStack() as opened:  # closes the pipes if one cannot be opened
             from_parent, to_child = _pipe(opened)
             from_child, to_parent = _pipe(opened)
             # The child finds what the parent finds, wherever the parent was started from.
@@ -157,7 +157,7 @@ class ChildProcess:
         return self._connections
 
     def _died(self) -> MeasureError:
-        """What became of a process that broke off, with the end of what it printed."""
+        """The error of a process that ended during a call, with the end of its output."""
         process, errors = self._process, self._errors
         status: int | None = None
         if process is not None:

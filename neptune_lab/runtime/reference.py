@@ -1,9 +1,9 @@
-"""A definition computed in float64 with torch, on any device, in chunks: what kernels of any size are checked against.
+"""Computes a definition in float64 with torch, on any device, in chunks: the reference for kernels of any size.
 
-The definition comes as plain JSON (`neptune_lab.records.definition_of` writes it), so that a machine without the
-compiler computes the same reference.  Outputs are made box by box: a box of an output says which box of every stage
-it needs (interval arithmetic over the indices), those stages are computed on their boxes, and the next box follows.
-Rounding between stages is left out, as `Operator.reference` leaves it out.
+The definition is plain JSON (`neptune_lab.records.definition_of` writes it), so that a machine without the compiler
+computes the same reference.  Outputs are computed box by box: interval arithmetic over the indices gives the box of
+every stage that a box of an output needs, and the stages are computed on those boxes.  As in `Operator.reference`,
+nothing is rounded between stages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def reference(
         outputs: names of the outputs to compute; None: all.
 
     Returns:
-        a tensor an output, on the device of the inputs: float64, or what whole numbers and conditions are kept in.
+        One tensor per output, on the device of the inputs: float64, or the dtype of whole numbers and conditions.
 
     Raises:
         MeasureError: a wrong number or shape of inputs, or an operation that is not known here.
@@ -130,7 +130,7 @@ _EVERYTHING = range(-(1 << 62), 1 << 62)
 
 
 def _interval(e: Expression, within: Mapping[str, range]) -> range:
-    """The values that an index can have; everything where it depends on data."""
+    """The values that an index can have; all values if it depends on data."""
     match e:
         case ["const", value, _]:
             return range(int(value), int(value) + 1)
@@ -240,7 +240,7 @@ class _Stage:
                 places.append(index_of_axis(index[1], self.within[index[1]], start))
                 continue
             loaded = self.value(index)
-            # Where an index is out of range its value is not used: a condition picks another.
+            # The value at an index that is out of range is not used: a condition selects another.
             inside = (loaded.tensor.to(torch.int64) - start).clamp(0, tensor.shape[axis] - 1)
             places.append(Named(loaded.axes, inside))
         loaded = take(tensor, places)

@@ -1,4 +1,4 @@
-"""What the runtime needs to know of a generated module; nothing of the compiler."""
+"""The runtime's view of a generated module, independent of the compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to measure kernels on: a workload as plain data, its inputs and its float64 reference made from it."""
+"""A workload that kernels are measured on, as plain data; makes its inputs and its float64 reference."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from neptune_lab.runtime.torch_relative_error import relative_error
 from neptune_lab.strict.typed import Count, Line, Name, pack, unpack
 from neptune_lab.tensor_spec import TensorSpec
 
-# The largest relative error (Frobenius norm) that counts as right: a few times what a kernel makes that rounds to this
-# dtype between two matrix products (float32 ones may use tf32), and far less than what a mistake makes.
+# The largest relative error (Frobenius norm) that counts as right: a few times the error of a kernel that rounds to
+# this dtype between two matrix products (float32 ones may use tf32), and far less than that of a wrong kernel.
 TOLERANCES: Mapping[str, float] = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-3, "float64": 1e-6}
-# Of outputs that are whole numbers: a value beside the edge between two may go to either.
+# For outputs that are whole numbers: a value close to the middle between two may be rounded either way.
 WHOLE_TOLERANCE = 2e-2
 
 
@@ -41,13 +41,13 @@ class Draw:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A workload that kernels are measured on; it travels to other processes and machines.
+    """A workload that kernels are measured on; it is sent to other processes and machines.
 
     Args:
         key: `workload_key` of the operator.
         definition: JSON data, as `neptune_lab.records.definition` describes it.
-        draws: one an input that has no value below.
-        values: inputs given as they are (captured tensors; inputs drawn in a way of their own), by name.
+        draws: by name, for each input without a value.
+        values: by name, the inputs that are not drawn (captured tensors, or inputs with a generator of their own).
         seed: of the drawn inputs.
         cold: flush L2 before each timed launch.
     """
@@ -97,7 +97,7 @@ class Task:
 
     @property
     def tolerance(self) -> float:
-        """The largest relative error that counts as right: that of the coarsest tensor that comes in or goes out."""
+        """The largest relative error that counts as right: that of the coarsest dtype of an input or output."""
         floats = [TOLERANCES[t.dtype] for t in (*self.inputs, *self.outputs) if t.dtype in TOLERANCES]
         whole = [WHOLE_TOLERANCE for t in self.outputs if t.dtype not in TOLERANCES]
         return max(floats + whole)
@@ -131,7 +131,7 @@ class Task:
         )
 
     def error(self, outputs: Any, wanted: Sequence[Any]) -> float:
-        """The largest relative error (Frobenius norm) over the outputs; infinite where NaN or infinity differ.
+        """The largest relative error (Frobenius norm) over the outputs; infinite if NaN or infinities differ.
 
         Args:
             outputs: what the kernel returned, a tensor or a tuple.

@@ -1,4 +1,4 @@
-"""How long a launch takes on the GPU: CUDA events, cold or warm L2, medians; and the ceilings to compare it with."""
+"""Times launches on the GPU by CUDA events, with cold or warm L2; and the ceilings to compare with."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from neptune_lab.runtime.load import LoadedKernel
 from neptune_lab.strict.typed import Count, Line
 
 _CHUNK = 10
-# Passed through L2 before each run, so that nothing else is left there: several times the largest one there is.
+# Bytes that replace the contents of L2 before each run: several times the largest L2.
 _FLUSH_BYTES = 256 << 20
-# What the GPU waits before a timed run (about 0.1 ms), so that the host has queued all of the run by then.
+# How long the GPU waits before a timed run (about 0.1 ms), so that the host has queued the whole run by then.
 _SLEEP_CYCLES = 200_000
-# Warm launches stand in one CUDA graph until together they take about this long; events alone resolve too little.
+# A CUDA graph holds so many warm launches that they take about this long together; events resolve no shorter times.
 _GRAPH_MS = 2.0
 _GRAPH_LAUNCHES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What a device could do at best: `assumed` says where the two figures come from."""
+    """A device's best rates; `assumed` says where the two figures are from."""
 
     device: str
     tflops: float
@@ -34,7 +34,7 @@ class Ceiling:
     assumed: str
 
     def seconds(self, flops: float, moved: float) -> float:
-        """The roofline's time: the slower of computing and moving."""
+        """The roofline's time: the longer of computing and moving."""
         return max(flops / (self.tflops * 1e12), moved / (self.gbps * 1e9))
 
 
@@ -60,11 +60,11 @@ class Measured:
     cancelled: bool = False
 
     def tflops(self, flops: float) -> float:
-        """Rate for this many operations a launch."""
+        """The rate, in TFLOP/s, for this many operations per launch."""
         return flops / self.us / 1e6
 
     def gbps(self, moved: float) -> float:
-        """Rate for this many bytes a launch."""
+        """The rate, in GB/s, for this many bytes per launch."""
         return moved / self.us / 1e3
 
 
@@ -93,12 +93,12 @@ def measure(
 
     Args:
         run: launches once; its first call may compile.
-        warmup: runs that are not timed, the first one aside.
-        repetitions: runs that are timed, each by itself.
+        warmup: runs that are not timed, after the first one.
+        repetitions: runs that are timed, each separately.
         flush_l2: empty the L2 cache before each run.
-        device: index of the GPU; the current one of this thread where None.
-        cancel: asked after every few runs; true ends the measurement, which keeps what it has.
-        progress: told the share that is done, from 0 to 1.
+        device: index of the GPU; None: the current one of this thread.
+        cancel: called after every few runs; True ends the measurement, which keeps its times so far.
+        progress: called with the share that is done, from 0 to 1.
 
     Raises:
         MeasureError: no GPU here, or it was cancelled before the first timed run.
@@ -136,10 +136,10 @@ def measure(
 
 
 def flusher() -> Callable[[], None]:
-    """What empties the current GPU's L2 when called.
+    """A function that empties the current GPU's L2.
 
-    One buffer is written and then a second, clean one read: with the first alone, its dirty lines would be written
-    back to memory while the kernel runs, on the kernel's time.
+    It writes one buffer and then reads a second, clean one: with the first alone, dirty lines would be written back to
+    memory while the timed kernel runs.
     """
     import torch
 
@@ -154,7 +154,7 @@ def flusher() -> Callable[[], None]:
 
 
 def _chunk(torch: Any, run: Callable[[], Any], flush: Callable[[], None] | None, count: int) -> list[float]:
-    """Milliseconds of `count` runs; the host waits once, at the end."""
+    """Milliseconds of each of `count` runs; the host waits once, at the end."""
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
     for start, end in events:
         if flush is not None:
@@ -168,14 +168,14 @@ def _chunk(torch: Any, run: Callable[[], Any], flush: Callable[[], None] | None,
 
 
 def sampler(run: Callable[[], Any], *, cold: bool) -> Callable[[int], list[float]]:
-    """What times `run`, captured in a CUDA graph: called with a number, it gives as many microseconds a launch.
+    """A function that times `run`, captured in a CUDA graph: from a number of samples to their microseconds per launch.
 
-    Made once and called several times, so that samples of several kernels can be taken in turns.
+    It is made once and called several times, so that samples of several kernels can be taken in turns.
 
     Args:
         run: launches on the current stream; it ran before, so nothing is compiled here.
-        cold: flush L2 before each launch and time it by itself; otherwise launches follow one another in the graph,
-            and a sample is their mean.
+        cold: flush L2 before each launch and time it separately; otherwise several launches are in the graph, and a
+            sample is their mean.
     """
     import torch
 
@@ -216,7 +216,7 @@ def summary(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _quantile(ordered: list[float], q: float) -> float:
-    """Between the two nearest of sorted values."""
+    """Interpolated between the two nearest of sorted values."""
     place = q * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
@@ -225,7 +225,7 @@ def _quantile(ordered: list[float], q: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a compiled kernel takes: registers a thread, spilled ones, bytes of shared memory a program, warps."""
+    """Resources of a compiled kernel: registers and spills per thread, bytes of shared memory per program, warps."""
 
     kernel: Line
     registers: Count | None
@@ -235,7 +235,7 @@ class Resources:
 
 
 def resources(module: ModuleType) -> tuple[Resources, ...]:
-    """Of every kernel of a generated module that was launched in this process; empty in the interpreter."""
+    """The resources of every launched kernel of a generated module; empty in the interpreter."""
     launched = []
     for name, function in vars(module).items():
         caches = getattr(function, "device_caches", None)  # a triton.JITFunction of Triton 3.x
@@ -267,7 +267,7 @@ def time_loaded(
     cancel: Callable[[], bool] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[Measured, tuple[Resources, ...]]:
-    """Times a loaded kernel on inputs copied to the GPU once, and says what its compiled launches take.
+    """Times a loaded kernel on inputs copied to the GPU once; its times, and the resources of its compiled kernels.
 
     Raises:
         MeasureError: no GPU here, the process interprets kernels, or it was cancelled before the first timed run.

@@ -1,4 +1,4 @@
-"""Kernels as operators of torch: torch.compile and CUDA graphs take them without a break."""
+"""Registers kernels as torch operators, which torch.compile and CUDA graphs support without a graph break."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch._ops import OpOverload
 
-# torch.ops.neptune_lab.<name> is where they are.
+# The operators are torch.ops.neptune_lab.<name>.
 NAMESPACE = "neptune_lab"
 
 _registered: dict[str, tuple[str, OpOverload]] = {}
@@ -25,7 +25,7 @@ _library: list[Any] = []
 
 
 def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
-    """Registers `kernel` as torch.ops.neptune_lab.<name>; registering it again gives the same operator.
+    """Registers `kernel` as torch.ops.neptune_lab.<name>; registering it again returns the same operator.
 
     The operator takes the kernel's inputs, contiguous, and gives its outputs as new tensors.  It has a fake
     implementation, so torch.compile(fullgraph=True) and torch.export know its shapes; it has no backward.
@@ -66,7 +66,7 @@ def _register(kernel: LoadedKernel, name: str) -> OpOverload:
 
     spec = kernel.spec
     if not _library:
-        # Kept for as long as the process: torch forgets the operators of a library that is collected.
+        # Kept until the process ends: torch removes the operators of a library that is garbage-collected.
         _library.append(torch.library.Library(NAMESPACE, "FRAGMENT"))
     library = _library[0]
     outputs = [(t.shape, getattr(torch, t.dtype)) for t in spec.outputs]
@@ -82,7 +82,7 @@ def _register(kernel: LoadedKernel, name: str) -> OpOverload:
 
     given = ", ".join(f"Tensor {t.name}" for t in spec.inputs)
     made = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
-    # Without the second tag Inductor may hand over other strides than those that were traced.
+    # Without the second tag, Inductor may pass other strides than those that were traced.
     tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_contiguous_strides
     library.define(f"{name}({given}) -> {made}", tags=tags)
     for backend in ("CPU", "CUDA"):  # on a CPU for Triton's interpreter
