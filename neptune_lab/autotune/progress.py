@@ -1,4 +1,4 @@
-"""What a tuning run shows while it goes: time spent, candidates tried, the best so far."""
+"""The progress display of a tuning run: time spent, candidates tried, the best so far."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Protocol, Self
 
 
 class ProgressDisplay(Protocol):
-    """Told of every candidate; used as a context manager around the run."""
+    """Shows every candidate; a context manager around the run."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
 
     def update(self, seconds: float, tried: int, failed: int, best: str) -> None:
-        """A candidate came back: seconds so far, how many were tried and failed, and the best one with its time."""
+        """After a candidate: seconds so far, how many were tried and failed, and the best one with its time."""
         ...
 
 
@@ -36,8 +36,8 @@ class Bar:
     """A progress bar over the time, on standard error, drawn by rich.
 
     Args:
-        title: what is tuned.
-        seconds: how long the run may take.
+        title: the operator's name.
+        seconds: time limit of the run.
     """
 
     def __init__(self, title: str, seconds: float) -> None:
@@ -64,12 +64,12 @@ class Bar:
         self._progress.__exit__(*error)
 
     def update(self, seconds: float, tried: int, failed: int, best: str) -> None:
-        """Moves the bar and says what is known."""
+        """Moves the bar and updates its text."""
         self._bar.update(self._task, completed=seconds, said=f"{tried} tried, {failed} failed; best {best}")
 
 
 def bar(title: str, seconds: float) -> ProgressDisplay:
-    """A `Bar`; nothing on a machine without rich, such as one that only measures."""
+    """A `Bar`; `Silent` on a machine without rich, such as one that only measures."""
     try:
         return Bar(title, seconds)
     except ModuleNotFoundError:

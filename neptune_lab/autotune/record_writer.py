@@ -1,4 +1,4 @@
-"""A run's records on their way to the store; what it refuses stays in memory, is tried again, and is said."""
+"""Stores a run's records; records that the store refuses stay in memory and are tried again, and the user is warned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neptune_lab.errors import MeasureError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.records import Record, Store, dump
 
-# Seconds for another process that has locked the file: at first, and once it has failed.
+# Seconds to wait for a process that has locked the file: at first, and after a failure.
 PATIENCE = 5.0
 PATIENCE_AFTER_FAILURE = 0.1
 
@@ -23,8 +23,8 @@ class RecordWriter:
     """Stores records as they come, from any thread.
 
     Args:
-        store: where they go.
-        patience: seconds that the first failure may take; later ones take less.
+        store: where they are kept.
+        patience: seconds to wait before the first failure; later ones wait less.
     """
 
     def __init__(self, store: Store, patience: float = PATIENCE) -> None:
@@ -38,17 +38,17 @@ class RecordWriter:
 
     @property
     def unsaved(self) -> tuple[Record, ...]:
-        """What the store has refused so far."""
+        """The records that the store has refused so far."""
         return tuple(self._unsaved.values())
 
     def put(self, record: Record) -> None:
-        """Stores a record, together with those that were refused before; raises nothing where the store refuses."""
+        """Stores a record, together with those that were refused before; raises nothing if the store refuses."""
         with self._lock:
             self._unsaved[record.source] = record
             self._try(self._patience if self.failure is None else PATIENCE_AFTER_FAILURE)
 
     def news(self) -> str | None:
-        """What to tell the user, once: that records are not stored, why, and what would help."""
+        """A message, once: that records are not stored, why, and a help."""
         failure = self.failure
         if failure is None or self._told:
             return None
@@ -59,7 +59,7 @@ class RecordWriter:
         )
 
     def finish(self) -> str | None:
-        """A last try; what is left goes to a file elsewhere. What to tell the user, or None where all is stored."""
+        """Tries a last time, and saves the rest to a file elsewhere. A message, or None if all records are stored."""
         with self._lock:
             if not self._unsaved:
                 return None

@@ -1,4 +1,4 @@
-"""Records as a table for people."""
+"""Records as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neptune_lab.strict.console import printable
 
 
 def by_workload(records: Iterable[Record]) -> list[list[Record]]:
-    """The records of each workload together (GPUs apart, cold and warm apart), in the order in which they come."""
+    """The records grouped by workload, GPU, and cold or warm L2, in their order."""
     groups: dict[tuple[str, str, bool], list[Record]] = {}
     for record in records:
         groups.setdefault((record.workload, record.device, record.cold), []).append(record)
@@ -24,7 +24,7 @@ def fastest(records: Iterable[Record]) -> list[Record]:
 
 
 def table(records: Iterable[Record]) -> str:
-    """The fastest of each workload and how its numbers are, as lines of text."""
+    """The fastest record of each workload with its figures, as lines of text."""
     head = f"{'operator':<24} {'sizes':<44} {'device':<16}"
     lines = [f"{head} {'us':>10} {'error':>9} {'regs':>5} {'spills':>6} {'shared':>7}  candidate"]
     for group in by_workload(records):

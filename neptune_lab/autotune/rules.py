@@ -1,4 +1,4 @@
-"""Which candidates are not worth a look: MCFuser's rules 1 to 4 (its section III-C), each a function of its own.
+"""MCFuser's pruning rules 1 to 4 (its section III-C), one function each.
 
 A rule takes a space of (tiling expression, tile sizes) and returns a smaller one; a space that it does not change is
 returned as it is.  `waterfall` counts what each of them leaves.
@@ -15,15 +15,15 @@ from neptune_lab.autotune.shared_memory import tiles_in_shared_memory
 
 # The matrix units' smallest tile: every tile size is a multiple of it.
 UNIT = 16
-# How much of a padded dimension may be padding, where the dimension is no power of two.
+# The largest share of padding of a dimension that is not a power of two.
 PADDING = 0.05
-# Estimates of shared memory may be this much too high (MCFuser, VI-E1).
+# Estimates of shared memory may be too high by this factor (MCFuser, VI-E1).
 SLACK = 1.2
 
 
 @dataclass(frozen=True, slots=True)
 class TilingSpace:
-    """Every combination of an expression and a tile size a loop.
+    """Every combination of an expression and a tile size per loop.
 
     Args:
         chain: what is tiled.
@@ -68,8 +68,8 @@ def without_duplicates(space: TilingSpace) -> TilingSpace:
 def without_partial_intermediates(space: TilingSpace) -> TilingSpace:
     """Rule 2: an intermediate tensor is complete before its next tile is begun.
 
-    Where a loop that it is folded over stands outside a loop that indexes it (k outside n, for C[m, n]), the partial
-    sums of all of its tiles have to be kept at once.
+    If a loop that it is folded over is outside a loop that indexes it (k outside n, for C[m, n]), the partial sums of
+    all of its tiles have to be kept at once.
     """
     left = tuple(t for t in space.expressions if not keeps_partial_tiles(space.chain, t))
     return space if left == space.expressions else replace(space, expressions=left)
@@ -116,7 +116,7 @@ def within_shared_memory(space: TilingSpace, limit: int) -> TilingSpace:
 
     Args:
         space: after rule 3, since this one looks at each combination of tile sizes.
-        limit: bytes of shared memory a block.
+        limit: bytes of shared memory per block.
     """
     every = product(*space.sizes) if space.fitting is None else space.fitting
     loops = space.chain.loops

@@ -1,4 +1,4 @@
-"""One tuning run: candidates asked for, compiled, measured, and their records kept as they come."""
+"""One tuning run: asks for candidates, compiles and measures them, and stores their records at once."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline import Kernel
 
-# The best few are timed again in turns, and for that some of the time is kept.
+# How many of the fastest are timed again, in turns, and the share of the time that is reserved for it.
 REMEASURED = 5
 REMEASURE_SHARE = 0.1
 EMIT_SECONDS = 60.0
-# After Ctrl-C for what is being measured, and for threads to end whose processes were killed.
+# Seconds to wait after Ctrl-C for candidates that are being measured, and for threads whose processes were killed.
 INTERRUPT_SECONDS = 20.0
 KILL_SECONDS = 10.0
 
 
 class Searcher(Protocol):
-    """What proposes candidates, and is told how fast they are (`autotune.search.Search`)."""
+    """Proposes candidates, and is told their times (`autotune.search.Search`)."""
 
     @property
     def finished(self) -> bool:
-        """Nothing more is worth a try."""
+        """Whether it has no more candidates."""
         ...
 
     def ask(self, n: int) -> list[Choice]:
-        """At most `n` new candidates; none while it waits to be told."""
+        """At most `n` new candidates; none while it waits for times."""
         ...
 
     def tell(self, candidate: Choice, microseconds: float | None) -> None:
-        """The time of a candidate that was asked for; None where it failed."""
+        """Reports the time of a candidate that was asked for; None if it failed."""
         ...
 
 
@@ -121,7 +121,7 @@ class TuneResult:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What came of a candidate: a record, the compiler's refusal, or the error that left it unmeasured."""
+    """The result of a candidate: a record, the compiler's refusal, or the error that prevented its measurement."""
 
     candidate: Choice
     spec: KernelSpec | None = None
@@ -131,7 +131,7 @@ class _Outcome:
 
 
 class Emitters(ProcessPool):
-    """Processes that compile candidates to source, which takes a fraction of what Triton needs for the rest."""
+    """Processes that compile candidates to source, which takes a fraction of Triton's time for the rest."""
 
     def __init__(self) -> None:
         count = max(1, min(4, (os.cpu_count() or 1) // 4))
@@ -139,7 +139,7 @@ class Emitters(ProcessPool):
         self.start()
 
     def emit(self, op: Operator, candidate: Choice, target: Target | None) -> KernelSpec | str:
-        """As `measuring.emit`, in the next process that is free; MeasureError where that fails."""
+        """As `measuring.emit`, in the next idle process; MeasureError if that fails."""
         return self.call(f"{emit.__module__}:{emit.__name__}", op, candidate, target, timeout=EMIT_SECONDS)
 
 
@@ -168,7 +168,7 @@ class TuningRun:
         self.target = None if self.facts.interpreter else Target.of(self.facts)
 
     def result(self, search: Searcher, trials: int | None, shown: ProgressDisplay) -> TuneResult:
-        """Runs the search to its end, times the best again, and says what was found."""
+        """Runs the search to its end, times the best again, and returns the result."""
         try:
             ended = self._loop(search, trials, shown)
             if ended in ("converged", "time", "trials"):
@@ -186,7 +186,7 @@ class TuningRun:
         return replace(tuned, lost=len(self.unmeasured), unsaved=writer.unsaved, rescued=writer.rescued)
 
     def _loop(self, search: Searcher, trials: int | None, shown: ProgressDisplay) -> str:
-        """Asks, measures and tells, until something ends it; why it ended."""
+        """Asks, measures and reports until the run ends; why it ended."""
         done: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         deadline = self.started + self.seconds * (1 - REMEASURE_SHARE)
         left: list[Future[None]] = []
@@ -228,7 +228,7 @@ class TuningRun:
         done: queue.SimpleQueue[_Outcome],
         until: float,
     ) -> None:
-        """Waits for what is on a GPU, but not past `until`, and keeps it."""
+        """Waits until `until` for candidates that are on a GPU, and keeps their results."""
         complete = False
         try:
             self.workers.drain()
@@ -238,9 +238,9 @@ class TuningRun:
                 for _ in range(len(tried) - received - sum(f.cancelled() for f in tried)):
                     self._keep(self.clock.get(done, until))
                 complete = True
-        except KeyboardInterrupt:  # again: it is meant
+        except KeyboardInterrupt:  # Ctrl-C again: end at once
             pass
-        if not complete:  # a future that has put its result is as good as done, and may not say so yet
+        if not complete:  # a future that has put its result may not be marked as done yet
             self.workers.kill()
             wait(tried, KILL_SECONDS)
         while not done.empty():
@@ -248,7 +248,7 @@ class TuningRun:
                 self._keep(done.get())
 
     def _try(self, candidate: Choice, done: Callable[[_Outcome], None]) -> None:
-        """Emits and measures one candidate; whatever happens, something is put into the queue."""
+        """Emits and measures one candidate; always puts an outcome into the queue."""
         try:
             outcome = self._measured(candidate)
         except Exception as error:  # noqa: BLE001 - the loop raises what is not ours
@@ -270,7 +270,7 @@ class TuningRun:
         return record_of(about, self.task, candidate.to_json(), spec.text, self.facts, measured, self.command)
 
     def _keep(self, outcome: _Outcome) -> float | None:
-        """Notes what came of a candidate; its time. Raises WorkersLost, and what is no error of ours."""
+        """Keeps the outcome of a candidate; its time. Raises WorkersLost, and errors that are not ours."""
         if outcome.record is not None and outcome.spec is not None:
             self.specs[outcome.record.source] = outcome.spec
             self.records[outcome.record.source] = outcome.record
@@ -284,7 +284,7 @@ class TuningRun:
         return None
 
     def _remeasure_best(self, ended: str) -> str:
-        """Times the best few in turns, and keeps those times; without them the first times stand. Why the run ended."""
+        """Times the fastest few in turns, and keeps those times if that succeeds. Why the run ended."""
         timed = sorted((r for r in self.records.values() if r.us is not None), key=lambda r: r.us or 0.0)[:REMEASURED]
         left = self.started + self.seconds - self.clock.now()
         if len(timed) < 2 or left <= 0:

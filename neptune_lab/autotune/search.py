@@ -1,12 +1,12 @@
-"""MCFuser's heuristic search (its Algorithm 1), as something that is asked for candidates and told their times.
+"""MCFuser's heuristic search (its Algorithm 1), with an interface to ask for candidates and report their times.
 
-A population is drawn at random, ranked by the model, and its first few are measured; then each next population is
-drawn from the one before, with a chance of 1 / estimated time each, and one knob of each drawn candidate is changed.
-The search ends when new answers bring nothing any more.
+A population is drawn at random, ranked by the model, and its first few are measured; then each next population is drawn
+from the one before, with a probability proportional to 1 / estimated time, and one option of each drawn candidate is
+changed. The search ends when new times are no improvement.
 
-Ours beside the algorithm: it does not wait for a whole generation, so that many workers stay busy; and as times come
-in, the estimates are corrected by what was measured for the same values of the knobs (`correction`), since the model
-sees tiles and trips, but neither warps nor stages nor how loads are spelled.
+Two additions to the algorithm: it does not wait for a whole generation, so that many workers stay busy; and estimates
+are corrected by the times that were measured for the same values of options (`correction`), since the model uses tiles
+and trips, but neither warps, stages nor the kind of loads.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from neptune_lab.pipeline import Choice
 
 Estimate: TypeAlias = Callable[[Choice], float]
 
-# Choices whose estimate is this many times the best one are left for later generations.
+# Candidates whose estimate is over this many times the best are left for later generations.
 FIRST_LOOK = 3.0
 # One in this many candidates of a generation is drawn at random.
 EXPLORE = 8
-# Draws of a generation that may bring nothing new before the space counts as exhausted.
+# Draws of a generation without a new candidate, after which the space counts as exhausted.
 DRY_GENERATIONS = 3
 
 
 class Search:
-    """Algorithm 1 over a space, by asking and telling.
+    """Algorithm 1 over a space, by `ask` and `tell`.
 
-    The same answers in the same order give the same candidates.
+    The same times in the same order give the same candidates.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Search:
             seed: of all random choices.
             population: candidates in a generation (the algorithm's N).
             batch: how many of them are measured (its n).
-            tolerance: an answer counts as better where it is less by this share (its epsilon).
-            patience: the search has converged after this many answers of which none was better.
+            tolerance: a time counts as better if it is less by this share (its epsilon).
+            patience: the search has converged after this many times without a better one.
 
         Raises:
             TuneError: a size is not positive, or the space is empty.
@@ -95,7 +95,7 @@ class Search:
         return self._since_better >= self.patience or (self.exhausted and not self.queue)
 
     def ask(self, n: int) -> list[Choice]:
-        """At most `n` candidates that were not asked for before, the most promising first; none where it has
+        """At most `n` candidates that were not asked for before, the most promising first; none if it has
         finished."""
         candidates: list[Choice] = []
         while len(candidates) < n and not self.finished:
@@ -108,7 +108,7 @@ class Search:
         return candidates
 
     def tell(self, candidate: Choice, microseconds: float | None) -> None:
-        """The time of a candidate that was asked for; None where it failed, and then it is not asked for again.
+        """Reports the time of a candidate that was asked for; None if it failed, and then it is not asked for again.
 
         Raises:
             TuneError: it was not asked for, was told before, or the time is not positive.
@@ -135,8 +135,8 @@ class Search:
         return self.estimates[candidate]
 
     def _first_look(self) -> list[Choice]:
-        """The first generation in order: by estimate, but with the candidates that the model cannot tell apart (of
-        one set of tiles) in turns with others, so that the first answers say something about both."""
+        """The first generation in order: by estimate, but candidates that the model cannot distinguish (of one set of
+        tiles) alternate with others, so that the first times are of both."""
         groups: dict[float, list[Choice]] = {}
         for candidate in self.population:
             groups.setdefault(self._estimate(candidate), []).append(candidate)
@@ -157,7 +157,7 @@ class Search:
             if ranked:
                 self.queue.extend(self._chosen(sorted(ranked, key=ranked.__getitem__)))
                 return
-            # Every neighbour was asked for: look elsewhere.
+            # Every neighbour was asked for: draw new ones.
             self.population = self.space.sample(self.random, self.size)
             if fresh := [c for c in self.population if c not in self.asked]:
                 self.queue.extend(sorted(fresh, key=self._estimate)[: self.batch])
@@ -165,8 +165,8 @@ class Search:
         self.exhausted = True
 
     def _chosen(self, ranked: list[Choice]) -> list[Choice]:
-        """The first few of a ranking, and in place of every eighth one drawn from the rest: what is only ever ranked
-        by what is known stays near it."""
+        """The first few of a ranking, with every eighth replaced by one drawn from the rest: a ranking by known times
+        alone would stay near the known candidates."""
         drawn = self.batch // EXPLORE
         first, rest = ranked[: self.batch - drawn], ranked[self.batch - drawn :]
         return first + self.random.sample(rest, min(drawn, len(rest)))

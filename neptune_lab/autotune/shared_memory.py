@@ -1,14 +1,14 @@
-"""How much shared memory a thread block will take: MCFuser's Eq. 1, and an estimate for the kernels that we emit.
+"""Estimates the shared memory of a thread block: MCFuser's Eq. 1, and an estimate for the kernels that we emit.
 
-Eq. 1 adds up one tile of every tensor.  What Triton allocates on Hopper is another sum.  An operand of a product that
-is loaded before the loop has one buffer.  One that the innermost loop loads has `num_stages` of them, or one less where
-the rows are too few for a group of four warps (`GROUP_ROWS`).  What an outer loop loads takes the place of what the
-inner one no longer needs.  A computed operand stays in registers, as accumulators do; with few rows it changes threads
-through memory on its way.  A loop without products that is told to load ahead (`loop_stages`) has buffers for that.
+Eq. 1 adds up one tile of every tensor.  Triton's allocation on Hopper is another sum.  An operand of a product that is
+loaded before the loop has one buffer.  One that the innermost loop loads has `num_stages` of them, or one less where
+the rows are too few for a group of four warps (`GROUP_ROWS`).  Operands that an outer loop loads reuse the buffers of
+the inner loop.  A computed operand stays in registers, as accumulators do; with few rows, threads exchange it through
+shared memory.  A loop without products that prefetches (`loop_stages`) has buffers for that.
 
-For attention and GEMM chains with pointers that is what Triton 3.6 allocates for sm_90 (128x64 in 3 stages: 131072
-bytes, 128x128 in 2: 163840); descriptors add less than 100 bytes of barriers.  Of 43 kernels with products, drawn at
-random from the spaces of attention and GEMM chains, two took over 1% more.
+For attention and GEMM chains with pointers, the estimate is Triton 3.6's allocation for sm_90 (128x64 in 3 stages:
+131072 bytes, 128x128 in 2: 163840); descriptors add less than 100 bytes of barriers.  Of 43 kernels with products,
+drawn at random from the spaces of attention and GEMM chains, two took over 1% more.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from neptune_lab.htile.walk import stores, subexpressions
 SMALLEST_SIDE = 16
 # Rows from which Hopper's four warps multiply together, out of shared memory.
 GROUP_ROWS, GROUP_WARPS = 64, 4
-# What shared memory is handed out in beside operands: barriers of descriptors.
+# Bytes of the barriers of descriptors.
 BARRIERS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class OperandBuffer:
-    """One tile of a product's operand in shared memory; `ahead` where a loop loads it, several iterations ahead."""
+    """One tile of a product's operand in shared memory; `ahead`: a loop loads it, several iterations ahead."""
 
     bytes: int
     ahead: bool
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes an element.
+    """Bytes per element.
 
     >>> itemsize("float16"), itemsize("bfloat16"), itemsize("bool")
     (2, 2, 1)
@@ -69,8 +69,8 @@ def padded(shape: tuple[int, ...]) -> int:
 def copies(num_stages: int, rows: int, num_warps: int) -> int:
     """Buffers of an operand that is loaded ahead.
 
-    Hopper's groups of warps multiply asynchronously, so that the tile at work is held beside those that are loaded; a
-    product of fewer rows is done with its tile at once.
+    Hopper's groups of warps multiply asynchronously, so that the current tile is kept while others are loaded; a
+    product of fewer rows releases its tile at once.
 
     >>> copies(3, rows=128, num_warps=8), copies(3, rows=32, num_warps=4), copies(1, rows=128, num_warps=8)
     (3, 2, 1)
@@ -87,8 +87,8 @@ def total_bytes(kept: tuple[int, ...], stretches: tuple[tuple[OperandBuffer, ...
     """The estimate for an emitted kernel.
 
     Args:
-        kept: bytes of what is there all the time.
-        stretches: operands of each stretch of the program; stretches use the same memory, one after the other.
+        kept: bytes of the buffers that are live all the time.
+        stretches: operands of each stretch of the program; stretches reuse the same memory in sequence.
         ahead: buffers of an operand that is loaded ahead (`copies`).
     """
     return sum(kept) + max((sum(b.bytes * (ahead if b.ahead else 1) for b in s) for s in stretches), default=0)
@@ -98,8 +98,8 @@ def kernel_bytes(program: Program, kernel: Kernel, *, num_warps: int = 4, num_st
     """The estimate for a kernel of an HTile program, `loop_stages` and scratch of reductions aside.
 
     Args:
-        program, kernel: where it stands.
-        num_warps, num_stages: taken where the kernel has none of its own; Triton's defaults.
+        program, kernel: the kernel, in its program.
+        num_warps, num_stages: used if the kernel has none of its own; Triton's defaults.
     """
     straight = tuple(s for s in kernel.body if isinstance(s, Store))
     multiplied = {a.tensor for s in stores(kernel.body) for a in _multiplied(s)}
@@ -127,7 +127,7 @@ def _computed(program: Program, kernel: Kernel) -> Iterator[int]:
 
 
 def _stretches(program: Program, body: tuple[Stmt, ...]) -> Iterator[tuple[OperandBuffer, ...]]:
-    """The operands that each loop loads itself: ahead where it is an innermost one."""
+    """The operands that each loop loads itself: ahead if it is an innermost one."""
     for loop in body:
         if isinstance(loop, For):
             own = tuple(s for s in loop.body if isinstance(s, Store))
@@ -142,7 +142,7 @@ def _rows(program: Program, kernel: Kernel) -> int:
 
 
 def _operands(program: Program, body: tuple[Store, ...], *, ahead: bool) -> tuple[OperandBuffer, ...]:
-    """Buffers of what a stretch loads and multiplies in the same stretch."""
+    """Buffers of operands that a stretch both loads and multiplies."""
     by_name = {s.target.tensor: s for s in body}
     buffers: dict[Access, OperandBuffer] = {}
     for store in body:
@@ -168,7 +168,7 @@ def _loaded(program: Program, expr: TileExpr) -> Access | None:
 
 
 def _bare(expr: TileExpr) -> Access | None:
-    """The access that an operand is, permuted or converted or not; None where it is computed."""
+    """The access that an operand is, permuted or converted or not; None if it is computed."""
     while isinstance(expr, Permute | Cast):
         expr = expr.arg
     return expr if isinstance(expr, Access) else None

@@ -1,4 +1,5 @@
-"""The candidates of an operator on a device: every template that suits it, with its knobs, and what rules some out."""
+"""The candidates of an operator on a device: every template that suits it with its options, less those that rules
+refuse."""
 
 from __future__ import annotations
 
@@ -33,30 +34,30 @@ COLUMNS = {
 WARPS = {"matrix": (2, 4, 8), "vector": (1, 2, 4, 8), "rows": (2, 4, 8, 16, 32)}
 STAGES = (1, 2, 3, 4)
 OUTPUT_COLUMNS = (32, 64, 128)
-# A split aims at this many thread blocks a multiprocessor.
+# Thread blocks per multiprocessor of a split.
 WAVES = (1, 2, 4)
 LOADS = ("pointers", "descriptors", "host_descriptors")
-# Of kernels in Gluon: columns of a tile, and tiles that a ring holds.
+# Of kernels in Gluon: columns of a tile, and tiles in a pipelined buffer.
 GLUON_COLUMNS = (64, 128)
 GLUON_STAGES = (2, 3)
 GLUON_HEADS = (None, 1, 8)
 # Of loops without products; None is Triton's default, nothing loaded ahead.
 LOOP_STAGES = (None, 2, 4)
-# Where a rolling loop leaves more than this many multiprocessors for each that works, it is short or not worth a try.
+# A rolling loop that uses less than one in this many multiprocessors is tried only if it is short.
 IDLE = 4
-# A column this long or shorter may roll even where few rows leave the device idle; a row without products in one tile.
+# The longest such column; that of a row without products fits in one tile.
 SHORT_COLUMN = {"matrix": 2048, "vector": 2048, "rows": 32768}
 # A split has at least this many columns.
 LEAST_COLUMNS = 32
-# Spaces of this size are looked through where draws find nothing.
+# The largest space that is enumerated if random draws find nothing.
 ENUMERATED = 50_000
-# Draws from a space before it is given up as empty.
+# Draws from a space before it counts as empty.
 ATTEMPTS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """An option and the values to choose from; `nest` is the number of the nest that it is for, None for all."""
+    """An option and the values to choose from; `nest` is the number of its nest, None for all."""
 
     option: str
     values: tuple[Option, ...]
@@ -68,7 +69,7 @@ class Subspace:
     """A template and its knobs.
 
     Args:
-        fixed: options that all its candidates have; they tell two subspaces of one template apart.
+        fixed: options that all its candidates have; they distinguish two subspaces of one template.
     """
 
     template: str
@@ -83,11 +84,11 @@ class Subspace:
 
     @property
     def size(self) -> int:
-        """How many combinations there are, before any is ruled out."""
+        """The number of combinations, before any is refused."""
         return prod(len(knob.values) for knob in self.knobs)
 
     def candidate(self, values: tuple[Option, ...]) -> Choice:
-        """The candidate with one value a knob; options of several nests become tuples."""
+        """The candidate with one value per knob; options of several nests become tuples."""
         options: dict[str, Any] = dict(self.fixed)
         nests = 1 + max((knob.nest for knob in self.knobs if knob.nest is not None), default=0)
         for knob, value in zip(self.knobs, values, strict=True):
@@ -109,10 +110,10 @@ class Subspace:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Subspaces of candidates, less those that `limits` rules out.
+    """Subspaces of candidates, less those that `limits` refuses.
 
     Args:
-        subspaces: a template each.
+        subspaces: one or more per template.
         nests: the operator's nests.
         target: the GPU that the candidates run on.
     """
@@ -123,11 +124,11 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many combinations there are, before any is ruled out."""
+        """The number of combinations, before any is refused."""
         return sum(subspace.size for subspace in self.subspaces)
 
     def refusal(self, candidate: Choice) -> str | None:
-        """Why the candidate is not worth compiling, in a sentence; None where it is."""
+        """Why the candidate is not worth compiling, in a sentence; None if it is."""
         nests = self.nests.of(candidate)
         for rule in limits.rules_of(candidate):
             if (reason := rule(nests, candidate, self.target)) is not None:
@@ -143,7 +144,7 @@ class Space:
                     yield candidate
 
     def refused(self) -> dict[str, int]:
-        """How many combinations each rule refuses (the first one counts), by the rule's name, and "kept": the rest."""
+        """The number of combinations that each rule refuses first, by the rule's name, and "kept": the rest."""
         counts = {rule.__name__: 0 for rule in (*limits.RULES, *limits.GLUON_RULES)} | {"kept": 0}
         for subspace in self.subspaces:
             for values in product(*(knob.values for knob in subspace.knobs)):
@@ -194,7 +195,7 @@ class Space:
         return f"{candidate}: {self.refusal(candidate)}"
 
     def mutate(self, candidate: Choice, rng: random.Random) -> Choice:
-        """The candidate with another value of one knob; itself where no such neighbour is left by the rules."""
+        """The candidate with another value of one knob; itself if the rules refuse every such neighbour."""
         subspace = self._subspace_of(candidate)
         values = subspace.values_of(candidate)
         moves = [
@@ -214,8 +215,8 @@ class Space:
 def space(operator: Operator, target: Target) -> Space:
     """The candidates of `operator` on `target`.
 
-    Templates: one rolling loop a nest, unless that leaves most multiprocessors idle for long; splits, unless rows alone
-    fill the device.
+    Templates: one rolling loop per nest, unless that leaves most multiprocessors idle for long; splits, unless rows
+    alone fill the device.
 
     Raises:
         TuneError: the operator has no reduction, so that there is nothing to choose.
@@ -226,7 +227,7 @@ def space(operator: Operator, target: Target) -> Space:
     knobs = [knob for n in range(len(nests.plain)) for knob in _nest_knobs(nests.plain[n], nests.padded[n], n)]
     shared = _shared_knobs(operator, nests, target)
     splits = [Knob("splits", _split_counts(nest, target), n) for n, nest in enumerate(nests.plain)]
-    # A kernel can start before the one in front of it has ended.
+    # A kernel can start before the previous one has ended.
     early = [Knob("dependent_launch", (False, True))] if target.dependent_launch else []
     subspaces = []
     if any(_rolls(nest, target) for nest in nests.plain):
@@ -255,7 +256,7 @@ def _nest_knobs(nest: NestChain, padded: NestChain, n: int) -> Iterator[Knob]:
 
 
 def _shared_knobs(operator: Operator, nests: Nests, target: Target) -> tuple[Knob, ...]:
-    """The knobs of code generation, which are for all nests."""
+    """The knobs of code generation, which apply to all nests."""
     every = (*nests.plain, *nests.padded)
     long_rows = any(n.has_product and n.row_size is None and n.extent(n.row) >= 2 * limits.HALF_ROWS for n in every)
     knobs = []
@@ -303,25 +304,25 @@ def _up_to(sizes: tuple[int, ...], extent: int) -> tuple[int, ...]:
 
 
 def kind_of(nest: NestChain) -> str:
-    """What its tiles are like: "matrix", "vector" (products with a single row) or "rows" (none)."""
+    """Its kind of tiles: "matrix", "vector" (products with a single row) or "rows" (no products)."""
     if nest.has_product:
         return "matrix"
     return "vector" if any(c.product for c in nest.chain.computations) else "rows"
 
 
 def _usual(nest: NestChain) -> TileConfig:
-    """Tiles that an operator of its kind often has."""
+    """Usual tiles of an operator of its kind."""
     return TileConfig(block_q=64 if nest.has_product else 1, block_kv=64)
 
 
 def _rolls(nest: NestChain, target: Target) -> bool:
-    """Whether one loop over the columns is worth a try: not where it is long and most of the device is idle."""
+    """Whether one loop over the columns is tried: not if it is long and most of the device is idle."""
     blocks = limits.blocks_of(nest, replace(_usual(nest), block_q=ROWS[kind_of(nest)][0]))
     return IDLE * blocks >= target.sm_count or nest.extent(nest.column) <= SHORT_COLUMN[kind_of(nest)]
 
 
 def _splits(nest: NestChain, target: Target) -> bool:
-    """Whether there are columns to share out, and too few rows to fill the device by themselves."""
+    """Whether the columns can be split, and rows alone do not fill the device."""
     few = limits.blocks_of(nest, _usual(nest)) < target.sm_count
     return few and len(_split_counts(nest, target)) > 1
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Searcher", "TuneResult", "default_search", "tune"]
 
-# A locked file of records may take this part of the time, at the start and at the first failure.
+# The share of the time to wait for a locked file of records, at the start and at the first failure.
 LOCK_SHARE = 0.05
-# Workers that start load torch; this long they may take where the budget is shorter.
+# Time limit for the start of workers, which load torch, if the budget is shorter.
 START_SECONDS = 120.0
 
 
@@ -115,13 +115,13 @@ def _facts(workers: Workers, seconds: float) -> DeviceFacts:
 
 
 def _known(store: Store, task: Task, facts: DeviceFacts) -> dict[str, Record]:
-    """What was measured on the same device with the same versions, by the source."""
+    """The records of the same device and versions, by source."""
     stored = store.find(workload=task.key, device=facts.name, cold=task.cold)
     return {r.source: r for r in stored if (r.torch, r.triton) == (facts.torch, facts.triton)}
 
 
 def default_search(op: Operator, target: Target, seed: int) -> Searcher:
-    """MCFuser's search over the operator's own space, after what `compile` takes by itself: so nothing gets slower.
+    """MCFuser's search over the operator's space, after the default of `compile`, so that the result is never slower.
 
     Raises:
         TuneError: the space is empty.
@@ -131,7 +131,7 @@ def default_search(op: Operator, target: Target, seed: int) -> Searcher:
 
 
 class _DefaultFirst:
-    """A search that is asked after one candidate of ours."""
+    """A search that starts with a given candidate."""
 
     def __init__(self, first: Choice, search: Searcher) -> None:
         self._first, self._asked, self._search = first, False, search

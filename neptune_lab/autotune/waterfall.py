@@ -1,17 +1,17 @@
-"""How many candidates each rule leaves, as numbers and as a chart (MCFuser's Figure 7).
+"""Counts the candidates that each rule leaves, as numbers and as a chart (MCFuser's Figure 7).
 
-Its example is a GEMM chain with M = N = 1024 and K = H = 512 on an A100.  What the paper says, and what comes out here:
+Its example is a GEMM chain with M = N = 1024 and K = H = 512 on an A100.  The paper's counts and ours:
 
 | after | the paper | here |
 | --- | --- | --- |
 | nothing | 26 expressions, 109,051,904 candidates | the same |
-| rule 1 | 5 expressions | 5 (`expressions.bind` says by which reading) |
+| rule 1 | 5 expressions | 5 (`expressions.bind` has the reading) |
 | rule 2 | 3 expressions | 3 |
 | rule 3 | 99% of tile sizes gone | 99.96%: 1764 of 4,194,304 combinations, 5292 candidates |
 | rule 4 | 40% of the rest gone, about 10**4 candidates | 39.6% gone, 3195 candidates |
 
-The figure for rule 4 comes out where Eq. 1 counts elements, as it is printed, against a limit of 163 KiB; with two
-bytes an element 57% are gone.
+The figure for rule 4 is reproduced if Eq. 1 counts elements, as it is printed, against a limit of 163 KiB; with two
+bytes per element, 57% are gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from neptune_lab.autotune.rules import (
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What is left after a rule: `rule` names it, with counts of expressions, of tile choices, and of candidates."""
+    """The space after a rule: the rule's name, and counts of expressions, of tile choices, and of candidates."""
 
     rule: str
     expressions: int
@@ -44,8 +44,8 @@ def prune(chain: Chain, shared_memory: int) -> tuple[tuple[str, TilingSpace], ..
     """The space of a chain, whole and after each rule in turn.
 
     Args:
-        chain: what is tiled.
-        shared_memory: bytes that a block may have (`DeviceFacts.shared_memory`).
+        chain: the computations that are tiled.
+        shared_memory: bytes that a block can have (`DeviceFacts.shared_memory`).
     """
     space = whole_space(chain)
     levels = [("all", space)]
@@ -61,7 +61,7 @@ def prune(chain: Chain, shared_memory: int) -> tuple[tuple[str, TilingSpace], ..
 
 
 def waterfall(chain: Chain, shared_memory: int) -> tuple[Level, ...]:
-    """The counts of `prune`, a level a rule."""
+    """The counts of `prune`, one level per rule."""
     return tuple(
         Level(name, len(space.expressions), space.tile_choices, space.count)
         for name, space in prune(chain, shared_memory)

@@ -1,7 +1,7 @@
-"""Where candidates are measured: here the GPUs of this machine; `dask_workers` has those that a dask scheduler knows.
+"""Workers that measure candidates: here the local GPUs; `dask_workers` has the workers of a dask scheduler.
 
-Both are `Workers`, whose `measure` may be called from `size` threads at once, so that each GPU finds its next candidate
-compiled.
+Both are `Workers`, whose `measure` may be called from `size` threads at once, so that the next candidate of each GPU is
+compiled in advance.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neptune_lab.runtime.task import Task
 
 
 class WorkersLost(MeasureError):
-    """There is nobody left who could measure: every worker is gone, or the scheduler does not answer."""
+    """No worker is left: all are lost, or the scheduler does not answer."""
 
 
 class Workers(Protocol):
@@ -29,17 +29,17 @@ class Workers(Protocol):
 
     @property
     def size(self) -> int:
-        """How many threads may call `measure` at once."""
+        """The number of threads that may call `measure` at once."""
         ...
 
     def facts(self) -> DeviceFacts:
-        """The device, which is the same everywhere; MeasureError where it is not, or where there is none."""
+        """The device, which all workers must share; MeasureError if they do not, or if there is none."""
         ...
 
     def measure(self, task: Task, spec: KernelSpec) -> Measurement:
-        """Compiles, checks and times one kernel; MeasureError where it never came to that (a worker lost, `drain`).
+        """Compiles, checks and times one kernel; MeasureError if it was not measured (a worker lost, `drain`).
 
-        WorkersLost where no later call could be answered either.
+        WorkersLost if later calls would fail too.
         """
         ...
 
@@ -48,11 +48,11 @@ class Workers(Protocol):
         ...
 
     def kill(self) -> None:
-        """Ends everything, what is being measured too; `measure` and `remeasure` raise MeasureError soon after."""
+        """Ends everything, measurements too; `measure` and `remeasure` raise MeasureError soon after."""
         ...
 
     def remeasure(self, task: Task, specs: Sequence[KernelSpec]) -> tuple[Measurement, ...]:
-        """Times kernels in turns on one GPU; MeasureError where that fails."""
+        """Times kernels in turns on one GPU; MeasureError if that fails."""
         ...
 
     def close(self) -> None:
@@ -78,16 +78,16 @@ class LocalWorkers:
 
     @property
     def size(self) -> int:
-        """Threads that keep all compiling processes and GPUs at work."""
+        """The number of threads that keep all compiling processes and GPUs busy."""
         return sum(s.size for s in self._workers)
 
     def facts(self) -> DeviceFacts:
-        """The device of the first worker; MeasureError where another has another device."""
+        """The device of the first worker; MeasureError if another worker has another device."""
         with ThreadPoolExecutor(len(self._workers)) as pool:
             return same_device(list(pool.map(GpuWorker.facts, self._workers)))
 
     def measure(self, task: Task, spec: KernelSpec) -> Measurement:
-        """On the next worker that has a place free."""
+        """On the next worker with a free slot."""
         worker = self._free.get()
         try:
             return worker.measure(task, spec)
@@ -127,7 +127,7 @@ def same_device(devices: Sequence[DeviceFacts]) -> DeviceFacts:
 
 
 def local(gpus: Sequence[int] | None = None) -> LocalWorkers:
-    """Workers on this machine's GPUs, all of them by default; cores are shared out among them for compiling.
+    """Workers on this machine's GPUs, all of them by default; cores are divided among them for compiling.
 
     Raises:
         MeasureError: there is no GPU.

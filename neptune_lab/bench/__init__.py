@@ -1,8 +1,8 @@
-"""The benchmark: our kernels and what a user would take instead, in one run, checked and reported.
+"""The benchmark: our kernels and their alternatives in one run, checked and reported.
 
-    from neptune_lab.bench.run import Plan, run
+    from neptune_lab.bench.run import BenchmarkPlan, run
 
-    results = run(Plan(out=Path("bench.json"), workers=14))
+    results = run(BenchmarkPlan(out=Path("bench.json"), workers=14))
 
 `neptune-lab bench` does this; `neptune-lab bench --report` draws the results that come with the package.
 """

@@ -10,7 +10,7 @@ from neptune_lab.bench.measured import DEFAULT, OURS
 from neptune_lab.bench.setups import Setup
 from neptune_lab.htile_passes import PASSES
 
-# The setups that are ablated: the paper's two, and one for each thing that they do not have.
+# The setups that are ablated: the paper's two, and one for each feature that they lack.
 ABLATED = (
     "global_pf-512", "causal_pf-512", "causal_pf-8192", "gqa_pf-8192", "softcap_pf-8192", "window_pf-8192",
     "gqa_dc-8192", "l2_norm-256x131072", "performer-8192", "g12",
@@ -22,11 +22,11 @@ class Variant:
     """A way to compile a setup.
 
     Args:
-        name: what the results call it.
+        name: in the results.
         template: None: by shape.
         options: fields of the template's config and of `CodeOptions`, by name; those two need TVM, which a machine
             that measures kernels compiled elsewhere may lack.
-        tuned: take template and options from the records, where there are any.
+        tuned: use template and options of the records, if there are any.
     """
 
     name: str
@@ -44,7 +44,7 @@ TUNED = Variant(OURS, tuned=True)
 
 
 def variants(setup: Setup) -> tuple[Variant, ...]:
-    """Ours as it is, and where the setup is ablated, with untuned options, and those with one change each."""
+    """Our kernel, and if the setup is ablated, the one with default options and those with one change each."""
     if setup.name not in ABLATED:
         return (TUNED,)
     templates = [Variant(name, name) for name in ("rolling_update", "split_k_update")]

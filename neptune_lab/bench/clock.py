@@ -1,4 +1,4 @@
-"""Times of several contestants, taken in turns, so that a clock that drifts drifts for all of them."""
+"""Times several contestants in turns, so that a drifting GPU clock affects all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from neptune_lab.runtime.timing import measure, sampler
 
-# Stands in torch's message when the process has lost the GPU.
+# In torch's message when the process has lost the GPU.
 LOST = "CUDA error"
 
 Call = Callable[[], Any]
@@ -22,8 +22,8 @@ class Samples:
     """Microseconds per launch, one per turn.
 
     Args:
-        us: in the order in which they were taken; none where the call failed.
-        note: how, where it is not the usual way, or why it failed.
+        us: in the order in which they were taken; none if the call failed.
+        note: how they were taken, if not in a CUDA graph, or why the call failed.
     """
 
     us: tuple[float, ...]
@@ -31,7 +31,7 @@ class Samples:
 
 
 class KernelTimer(Protocol):
-    """What times calls."""
+    """Times calls."""
 
     def quick(self, call: Call) -> float:
         """Approximate microseconds of a call, after a warm-up call."""
@@ -47,8 +47,8 @@ class GpuTimer:
     """CUDA events around replayed graphs.
 
     Args:
-        seconds: how long a setup is timed for, about.
-        least, most: turns.
+        seconds: about how long a setup is timed.
+        least, most: the numbers of turns.
     """
 
     seconds: float = 1.0
@@ -60,7 +60,7 @@ class GpuTimer:
         return measure(call, warmup=1, repetitions=5, flush_l2=False).us
 
     def times(self, calls: Mapping[str, Call], cold: bool) -> dict[str, Samples]:
-        """One sample of each call a turn, each turn begun by another."""
+        """One sample of each call per turn, each turn starting with another call."""
         sample: dict[str, Callable[[int], list[float]]] = {}
         notes: dict[str, str] = {}
         for name, call in calls.items():
@@ -76,7 +76,7 @@ class GpuTimer:
                     continue
                 try:
                     taken[name] += sample[name](1)
-                except RuntimeError as error:  # one that runs out of memory is not everybody's failure
+                except RuntimeError as error:  # one call that runs out of memory does not end the others
                     if LOST in str(error):
                         raise
                     failed[name] = f"could not be timed: {str(error).splitlines()[0]}"
@@ -102,7 +102,7 @@ class GpuTimer:
 
 @dataclass(frozen=True)
 class HostTimer:
-    """The host's own clock, for a machine without a GPU: what it says of interpreted kernels is no time of theirs."""
+    """The host's clock, for a machine without a GPU: timings of interpreted kernels say nothing about a GPU."""
 
     turns: int = 2
 
@@ -122,5 +122,5 @@ class HostTimer:
 
 
 def clock() -> KernelTimer:
-    """The clock for this machine."""
+    """The timer of this machine."""
     return GpuTimer() if torch.cuda.is_available() else HostTimer()

@@ -23,9 +23,9 @@ class Contestant:
 
     Args:
         name, kind: as in `measured.Entry`.
-        refuses: why it takes no part, given the device's bytes; empty where it does.
-        make: readies it; raises where it cannot.
-        variant: of a kernel of ours, what is changed.
+        refuses: why it does not support a setup, given the device's bytes; empty if it does.
+        make: prepares it; raises if that fails.
+        variant: how our kernel is compiled; None for a peer.
         quiet: times its own candidates while it compiles.
     """
 
@@ -47,7 +47,7 @@ def contestants(setup: Setup, kernels: Kernels, autotuned: Sequence[str] = ()) -
 
 
 class Refused(Exception):
-    """A kernel of ours that could not be compiled; the reason is its text."""
+    """Our kernel could not be compiled; the text is the reason."""
 
 
 def _ours(kernels: Kernels, variant: Variant) -> Callable[[Setup, Tensors, Quick], Ready]:
@@ -58,7 +58,7 @@ def _ours(kernels: Kernels, variant: Variant) -> Callable[[Setup, Tensors, Quick
 
 
 def launchable(made: Compiled, tensors: Tensors) -> Ready:
-    """A compiled kernel of ours on these tensors."""
+    """Our compiled kernel on these tensors."""
     if made.spec is None:
         raise Refused(made.note)
     kernel = load(made.spec)
@@ -68,12 +68,12 @@ def launchable(made: Compiled, tensors: Tensors) -> Ready:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A contestant that was readied and checked: what is known of it, and how to call it where it counts.
+    """A contestant that was prepared and checked: its result without a time, and how to call it.
 
     Args:
-        entry: without a time.
-        ready: None where it does not count.
-        fatal: the GPU is lost to this process.
+        entry: its result, without a time.
+        ready: None if it is not timed: it was refused, failed, or is wrong.
+        fatal: this process has lost the GPU.
     """
 
     entry: ContestantResult
@@ -84,10 +84,10 @@ class Attempt:
 def attempt(
     contestant: Contestant, setup: Setup, tensors: Tensors, reference: Reference | None, quick: Quick, memory: int
 ) -> Attempt:
-    """Readies a contestant, runs it once, and compares its answer.
+    """Prepares a contestant, runs it once, and compares its answer.
 
     Args:
-        reference: None: the answer is not looked at.
+        reference: the right answer; None: the answer is not checked.
     """
     entry = ContestantResult(contestant.name, contestant.kind, "ok")
     if why := contestant.refuses(setup, memory):
@@ -97,7 +97,7 @@ def attempt(
         answer = ready.call()
         if tensors[0].is_cuda:
             torch.cuda.synchronize()
-    except Exception as error:  # noqa: BLE001 - peers are foreign code; whatever they raise is their result
+    except Exception as error:  # noqa: BLE001 - peers are foreign code; any error is their result
         said = str(error).strip().splitlines() or [""]
         lost = LOST in str(error)
         return Attempt(replace(entry, status="failed", note=f"{type(error).__name__}: {said[0]}"[:300]), fatal=lost)
@@ -117,7 +117,7 @@ def _finite(error: float) -> float | None:
 
 
 def repeats(made: Mapping[str, Compiled]) -> set[str]:
-    """The ablations whose kernel is, word for word, the one with default options: what they change is not in it."""
+    """The ablations whose kernel is, word for word, the one with default options: their change has no effect."""
     usual = made.get(DEFAULT)
     if usual is None or usual.spec is None:
         return set()

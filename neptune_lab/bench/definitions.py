@@ -1,7 +1,7 @@
-"""The operators in plain torch, stage by stage as our own definitions have them.
+"""The operators in plain torch, stage by stage as in our own definitions.
 
-They serve twice: compiled by torch.compile they are a peer, and in float64 they are the reference that every answer
-is checked against.  `wide` is the dtype of sums and exponentials; inputs keep theirs.
+They have two uses: compiled by torch.compile they are a peer, and in float64 they are the reference that every answer
+is checked against.  `wide` is the dtype of sums and exponentials; inputs keep their own.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def attention(
 ) -> torch.Tensor:
     """Attention with every score in memory, of all queries or a part of them.
 
-    The sum of exponentials divides last, as in our definition: in that form torch.compile does not put a library's
-    attention in its place.
+    The division by the sum of exponentials is last, as in our definition: in that form, torch.compile does not replace
+    the code by a library's attention.
 
     Args:
         q: (batch, heads, rows, head_dim), rows `first_row` and on of heads `first_head` and on.
@@ -63,7 +63,7 @@ def attention(
     """
     batch, heads, rows, _ = q.shape
     kv_heads, kv_len = k.shape[1], k.shape[2]
-    # The heads of a group become rows below each other, so that no key is copied.
+    # The heads of a group become consecutive rows, so that no key is copied.
     packed = q.reshape(batch, kv_heads, -1, q.shape[-1])
     score = (packed @ k.transpose(-1, -2)).reshape(batch, heads, rows, kv_len).to(wide) * case.scale
     head = torch.arange(first_head, first_head + heads, device=q.device)[:, None, None].to(wide)

@@ -1,4 +1,4 @@
-"""The machine that a run was on: names, versions, clocks under load, and the rates it really reaches."""
+"""The machine of a run: names, versions, clocks under load, and measured rates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neptune_lab.runtime.timing import measure
 _COPIED = 1 << 31
 _MATMUL = 8192
 
-# Fields that nvidia-smi is queried for, and our names of them.  Nothing is set.
+# Our names of the fields that nvidia-smi is queried for.  Nothing is set.
 _LOAD = {
     "sm_mhz": "clocks.sm",
     "memory_mhz": "clocks.mem",
@@ -29,13 +29,13 @@ _LOAD = {
 
 
 def describe() -> dict[str, Any]:
-    """Facts about the device and its driver; `gpu` is false where kernels are interpreted."""
+    """Facts about the device and its driver; `gpu` is false if kernels are interpreted."""
     facts = device_facts()
     return {**asdict(facts), "gpu": not facts.interpreter, "driver": _smi("driver_version")}
 
 
 def used_versions() -> dict[str, str]:
-    """Versions of what takes part."""
+    """Versions of Python and the packages that the benchmark uses."""
     numbers: dict[str, Any] = {"Python": platform.python_version()}
     for package in ("neptune-lab", "torch", "triton", "apache-tvm", "numpy"):
         with suppress(PackageNotFoundError):
@@ -47,7 +47,8 @@ def used_versions() -> dict[str, str]:
 
 
 def rates() -> dict[str, float]:
-    """The rates of a copy (2 GiB, bytes read and written), a large fp16 product, and the time of an empty span.
+    """The rates of a copy (2 GiB, bytes read and written), a large fp16 product, and the overhead of an empty event
+    pair.
 
     Empty without a GPU.
     """
@@ -83,7 +84,7 @@ def under_load(launch: Callable[[], Any], us: float) -> Mapping[str, Any]:
 
 
 def _smi(query: str) -> str:
-    """What nvidia-smi answers for the current device; empty where it does not."""
+    """nvidia-smi's answer for the current device; empty if there is none."""
     if not torch.cuda.is_available() or shutil.which("nvidia-smi") is None:
         return ""
     uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid

@@ -30,7 +30,8 @@ from neptune_lab.bench.measured import (
 )
 from neptune_lab.bench.tables import axis
 
-# One colour and one sign a contestant in every figure (Okabe and Ito's palette, which colour-blind people tell apart).
+# One colour and one marker per contestant in every figure (Okabe and Ito's palette, which colour-blind people tell
+# apart).
 _COLOURS = {
     OURS: "#000000",
     FLEX: "#0072b2",
@@ -77,7 +78,7 @@ def figures(results: BenchmarkResults) -> tuple[Drawn, ...]:
         model(results),
     )
     drawn = tuple(one for one in made if one is not None)
-    for one in drawn:  # the legend at the foot, below the titles of axes
+    for one in drawn:  # the legend at the bottom, below the titles of axes
         one.figure.update_layout(
             template="plotly_white",
             legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
@@ -115,7 +116,7 @@ def _style(name: str) -> dict[str, object]:
 def _lines(
     figure: go.Figure, place: tuple[int, int], lines: dict[str, list[tuple[float, float]]], seen: set[str]
 ) -> None:
-    """Adds a line a name; a name is in the legend once."""
+    """Adds one line per name; a name is in the legend once."""
     for name, points in lines.items():
         x, y = zip(*sorted(points), strict=True)
         figure.add_trace(go.Scatter(x=x, y=y, showlegend=name not in seen, **_style(name)), row=place[0], col=place[1])
@@ -160,7 +161,7 @@ def _grid(titles: Sequence[str], columns: int = _COLUMNS, row_height: int = 260,
 
 
 def _ticks(values: Iterable[int]) -> dict[str, Any]:
-    """Every value as it is: plotly would write 32768 as 32.768k."""
+    """Axis settings that show every value in full: plotly would write 32768 as 32.768k."""
     ticks = sorted(set(values))
     return {"type": "log", "tickvals": ticks, "ticktext": [str(n) for n in ticks], "tickangle": 0}
 
@@ -194,7 +195,7 @@ def throughput(results: BenchmarkResults) -> Drawn | None:
 
 
 def ablation(results: BenchmarkResults) -> Drawn | None:
-    """Figure 10: our kernel with one thing changed."""
+    """Figure 10: our kernel with one change."""
     setups = [s for s in results.setups if s.time(DEFAULT)]
     if not setups:
         return None
@@ -313,7 +314,7 @@ def shared_memory(results: BenchmarkResults) -> Drawn | None:
         go.Scatter(x=[0, most], y=[0, most], mode="lines", line={"color": "#999999", "dash": "dot"}, name="equal")
     )
     figure.update_layout(xaxis_title="estimated, KiB", yaxis_title="actual, KiB", height=480)
-    return Drawn("Shared memory, estimated and actual (MCFuser, Figure 10)", "One point a candidate.", figure)
+    return Drawn("Shared memory, estimated and actual (MCFuser, Figure 10)", "One point per candidate.", figure)
 
 
 def model(results: BenchmarkResults) -> Drawn | None:
@@ -335,7 +336,7 @@ def model(results: BenchmarkResults) -> Drawn | None:
         coefficient = _correlation([(x, y) for x, y, at in points if at == name])
         if coefficient is not None:
             said.append(f"{name} {coefficient:.2f}")
-    text = f"One point a candidate. Correlation: {', '.join(said)}." if said else "One point a candidate."
+    text = f"One point per candidate. Correlation: {', '.join(said)}." if said else "One point per candidate."
     return Drawn("The analytical model and the measured times (MCFuser, Figure 11)", text, figure)
 
 
@@ -352,7 +353,7 @@ def _scatter(points: Sequence[tuple[float, float, str]]) -> go.Figure:
 
 
 def _correlation(points: Sequence[tuple[float, float]]) -> float | None:
-    """Pearson's coefficient; None of fewer than three points, or where one coordinate never changes."""
+    """Pearson's coefficient; None for fewer than three points, or if one coordinate never changes."""
     if len(points) < 3:
         return None
     try:

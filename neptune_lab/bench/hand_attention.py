@@ -1,7 +1,7 @@
-"""FlashAttention-2's forward pass written by hand in Triton: what a good engineer gets without a compiler like ours.
+"""FlashAttention-2's forward pass written by hand in Triton, the alternative to a compiler.
 
-One kernel in two spellings of memory access, pointers and host tensor descriptors, tuned over `CONFIGS` for each
-shape.  It takes fp16 attention without a score change: global or causal, with or without groups of query heads (Dao,
+One kernel with two kinds of memory access, pointers and host tensor descriptors, tuned over `CONFIGS` for each shape.
+It supports fp16 attention without a score change: global or causal, with or without groups of query heads (Dao,
 "FlashAttention-2", 2023, Algorithm 1).
 """
 
@@ -117,7 +117,7 @@ CONFIGS = (
 
 
 def refusal(case: AttentionCase, head_dim: int, v_head_dim: int) -> str:
-    """Why the kernel does not take this attention; empty where it does."""
+    """Why the kernel does not support this attention; empty if it does."""
     if case.alibi or case.cap is not None or case.window is not None:
         return "written for global and causal attention"
     if case.q_len == 1:
@@ -170,7 +170,7 @@ def tuned(
     """The fastest configuration, and the kernel ready to launch with it.
 
     Args:
-        quick: times a launch in a moment.
+        quick: times a launch approximately.
 
     Raises:
         MeasureError: no configuration fits the GPU.
@@ -184,7 +184,7 @@ def tuned(
         try:
             times[config] = quick(call(config))
         except OutOfResources:
-            continue  # this GPU has less shared memory than the configuration wants
+            continue  # this GPU has less shared memory than the configuration needs
     if not times:
         raise MeasureError(
             "no configuration of the hand-written kernel fits this GPU",

@@ -1,7 +1,7 @@
-"""Our kernels: compiled here, or read from a directory that was written where TVM is.
+"""Our kernels: compiled here, or read from a directory that was written on a machine with TVM.
 
-The directory holds one file for each distinct kernel (it needs torch and Triton only) and manifest.json, which says
-for each setup and variant which file and function it is.
+The directory holds one file for each distinct kernel (it needs only torch and Triton) and manifest.json, which has the
+file and function of each setup and variant.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Compiled:
     """One of our kernels, ready to load, or the reason why there is none.
 
     Args:
-        spec: the module and how it is called; None where it was refused.
+        spec: the module and how it is called; None if it was refused.
         options: template and options that it was compiled with.
         note: "tuned", "default options", or the refusal.
     """
@@ -125,7 +125,7 @@ class Directory:
         object.__setattr__(self, "_kernels", entries)
 
     def __call__(self, setup: Setup, variant: Variant) -> Compiled:
-        """The kernel, or a refusal where the directory has none."""
+        """The kernel, or a refusal if the directory has none."""
         entry = getattr(self, "_kernels").get(setup.name, {}).get(variant.name)  # noqa: B009
         if entry is None:
             return Compiled(None, {}, f"the kernels in {self.path.name} have none for it")

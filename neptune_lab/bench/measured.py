@@ -1,4 +1,4 @@
-"""What a run found, as frozen data with a versioned JSON form; every table and figure is drawn from it."""
+"""The results of a run as frozen data with a versioned JSON form; every table and figure is drawn from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neptune_lab.strict.typed import Count, Extent, Line, Number, OneOf, Time, W
 
 SCHEMA = 1
 
-# Names of contestants; one that comes in several ways has its way after a comma.
+# Names of contestants; a mode follows after a comma.
 OURS = "neptune_lab"
 DEFAULT = "default options"
 FLEX = "FlexAttention"
@@ -28,17 +28,17 @@ FLASH = "SDPA flash"
 EFFICIENT = "SDPA efficient"
 EAGER = "PyTorch eager"
 
-# An answer counts when no checked block of so many rows is farther off than this (Frobenius norm, relative).  Float16
-# rounding is an order of magnitude below it, a wrong tile an order above.
+# An answer is right if the relative error (Frobenius norm) of every checked block of so many rows is at most this.
+# Float16 rounding is an order of magnitude below it, a wrong tile an order above.
 BOUND = 1e-2
 BLOCK_ROWS = 128
-# How many blocks are checked where not all are.
+# How many blocks are checked if not all are.
 SAMPLED = 64
 
-# What a contestant is.  Compilers and libraries as Neptune's section 7 tells them apart: a compiler is told the
-# operator, a library brings it.
+# Kinds of contestants.  Compilers and libraries as in Neptune's section 7: a compiler is given the operator, a library
+# contains it.
 Kind: TypeAlias = Annotated[str, OneOf(frozenset({"ours", "ablation", "compiler", "library"}))]
-# "same": an ablation whose kernel is ours without it, word for word.
+# "same": an ablation whose kernel is the one with default options, word for word.
 Status: TypeAlias = Annotated[str, OneOf(frozenset({"ok", "wrong", "failed", "skipped", "same"}))]
 
 
@@ -51,11 +51,11 @@ class ContestantResult:
         kind: one of `Kind`.
         status: one of `Status`; only "ok" has a time.
         us, low, high: median, tenth and ninetieth percentile, in microseconds.
-        runs: how many times were taken.
+        runs: the number of samples.
         error: the relative error of the worst block against float64.
         note: why it has no time, or other remarks.
-        options: the template's and emitter's options of a kernel of ours.
-        resources: registers, spills, shared memory and warps of each launched kernel of ours.
+        options: the template's and emitter's options, if it is our kernel.
+        resources: registers, spills, shared memory and warps of each launched kernel, if it is ours.
     """
 
     name: Line
@@ -77,11 +77,11 @@ class SetupResult:
 
     Args:
         name, row, group: the setup's.
-        sizes: its sizes, for people and for axes.
+        sizes: its sizes, for display and for axes.
         cold: whether L2 was flushed.
-        flops, bytes, kv_bytes: what it has to do at least.
-        checked: what part of the answers was compared with float64.
-        entries: one a contestant.
+        flops, bytes, kv_bytes: its least work.
+        checked: the part of the answers that was compared with float64.
+        entries: one per contestant.
         load: clocks, power and temperature while our kernel ran, as nvidia-smi gives them.
     """
 
@@ -98,16 +98,16 @@ class SetupResult:
     load: Mapping[str, Any] = field(default_factory=dict)
 
     def time(self, name: str) -> float | None:
-        """The median of a contestant that counts, else None."""
+        """The median of a contestant whose answer is right, else None."""
         return next((e.us for e in self.entries if e.name == name and e.status == "ok"), None)
 
     @property
     def ours(self) -> float | None:
-        """Our median, None where it does not count."""
+        """Our median; None if our answer is not right."""
         return self.time(OURS)
 
     def best(self, *kinds: str) -> ContestantResult | None:
-        """The fastest of these kinds whose answer is right."""
+        """The fastest contestant of these kinds whose answer is right."""
         right = [e for e in self.entries if e.kind in kinds and e.status == "ok" and e.us]
         return min(right, key=lambda e: e.us or 0.0, default=None)
 
@@ -117,7 +117,7 @@ class SetupResult:
         return best.us / self.ours if best and best.us and self.ours else None
 
     def over(self, name: str) -> float | None:
-        """The time of the contestant, the fastest of its ways, over ours."""
+        """The time of the contestant, in its fastest mode, over ours."""
         times = [e.us for e in self.entries if e.name.split(", ")[0] == name and e.status == "ok" and e.us]
         return min(times) / self.ours if times and self.ours else None
 
@@ -127,14 +127,14 @@ class BenchmarkResults:
     """A run.
 
     Args:
-        device: what `bench.device` says of it: name, memory, driver, capability.
+        device: from `bench.device`: name, memory, driver, capability.
         versions: of torch, Triton, CUDA, cuDNN, ours.
-        rates: copy_gbps, matmul_tflops, empty_us (two events with nothing between).
+        rates: copy_gbps, matmul_tflops, empty_us (overhead of an empty event pair).
         started: UTC, ISO 8601.
-        seconds: how long all of its parts took.
-        command: what makes it again.
+        seconds: the time of all of its parts.
+        command: repeats it.
         setups: in the order in which they were measured.
-        tuning: a record a tuned setup: its seconds, and for each candidate predicted and measured microseconds and
+        tuning: one entry per tuned setup: its seconds, and for each candidate predicted and measured microseconds and
             estimated and actual bytes of shared memory (MCFuser's Figures 10 and 11).
     """
 
@@ -149,7 +149,7 @@ class BenchmarkResults:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the times are a GPU's."""
+        """Whether the times were measured on a GPU."""
         return bool(self.device.get("gpu"))
 
     def group(self, *groups: str) -> tuple[SetupResult, ...]:
@@ -157,12 +157,12 @@ class BenchmarkResults:
         return tuple(s for s in self.setups if s.group in groups)
 
     def with_setup(self, done: SetupResult, seconds: float) -> BenchmarkResults:
-        """These results with one setup more, in place of one of its name."""
+        """These results with the setup added, or replaced if there is one of its name."""
         by_name = {s.name: s for s in self.setups} | {done.name: done}
         return replace(self, setups=tuple(by_name.values()), seconds=seconds)
 
     def with_tuning(self, told: Mapping[str, Any], seconds: float) -> BenchmarkResults:
-        """These results with the tuning of one setup more, in place of one of its name."""
+        """These results with the setup's tuning added, or replaced if there is one."""
         by_name = {t["setup"]: t for t in self.tuning} | {told["setup"]: told}
         return replace(self, tuning=tuple(by_name.values()), seconds=seconds)
 
@@ -187,8 +187,8 @@ def from_json(text: str, where: str = "the results") -> BenchmarkResults:
     return results
 
 
-# Sizes that tables and figures calculate with.
 _CHANGED = "the file was changed: measure again with neptune-lab bench"
+# Sizes that tables and figures calculate with.
 _SIZES = ("kv_len", "q_len", "cols", "seq", "n", "batch", "rows", "heads")
 
 
@@ -222,7 +222,7 @@ class _Tuning:
 
 
 def _check_parts(results: BenchmarkResults) -> None:
-    """What tables and figures read of the parts that are plain JSON."""
+    """Checks the fields that tables and figures read from the parts that are plain JSON."""
     known = {name: value for name, value in results.device.items() if name in ("name", "gpu")}
     unpack(known, _Device, "results.device", MeasureError)
     if results.rates:
@@ -241,7 +241,7 @@ def _check_parts(results: BenchmarkResults) -> None:
 
 
 def read(path: Path) -> BenchmarkResults:
-    """The results in a file; MeasureError where there are none."""
+    """The results in a file; MeasureError if there are none."""
     if not path.is_file():
         raise MeasureError(f"there is no file {shown_path(path)}", help="neptune-lab bench -o writes one")
     return from_json(read_text(path, MOST_BYTES, MeasureError), shown_path(path))

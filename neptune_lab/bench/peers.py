@@ -1,7 +1,7 @@
-"""What a user would take instead of our kernel: compilers and libraries, each with what it refuses.
+"""The alternatives to our kernel: compilers and libraries, each with the setups that it does not support.
 
-Compilers are told the operator: FlexAttention, torch.compile of the plain definition, Triton written by hand.
-Libraries bring it: the backends of torch's scaled_dot_product_attention, and cuBLAS products called one by one.
+Compilers are given the operator: FlexAttention, torch.compile of the plain definition, Triton written by hand.
+Libraries contain it: the backends of torch's scaled_dot_product_attention, and cuBLAS products called in sequence.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ TUNED = "max-autotune"
 Tensors = tuple[torch.Tensor, ...]
 Quick = Callable[[Callable[[], Any]], float]
 
-# A score matrix beyond this share of the GPU's memory is not tried, and a mask as a tensor not beyond a quarter of it.
+# The largest share of the GPU's memory for a score matrix.
 _SHARE = 0.35
-# A mask over so many pairs is not made in one piece.
+# A mask over more pairs than this is not created in one piece.
 _LARGE_MASK = 1 << 28
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A contestant that can be called: no argument, its outputs.
+    """A contestant that can be called.
 
     Args:
-        call: launches once.
-        note: what it turned out to be, such as the configuration that won.
+        call: launches once, and returns the outputs.
+        note: a remark, such as the fastest configuration.
         options: of our kernels.
         resources: resources of its launched kernels, read after a call.
     """
@@ -53,14 +53,14 @@ class Ready:
 
 @dataclass(frozen=True)
 class Peer:
-    """One contestant that is not ours.
+    """A contestant that is not ours.
 
     Args:
         name: unique.
         kind: "compiler" or "library".
-        refuses: why it does not take a setup on a device with so many bytes; empty where it does.
-        make: compiles for the setup and its tensors; `quick` times a call in a moment.
-        quiet: must be compiled with the GPU to itself, since it times its own candidates.
+        refuses: why it does not support a setup on a device with so many bytes; empty if it does.
+        make: compiles for the setup and its tensors; `quick` times a call approximately.
+        quiet: must be compiled with the GPU otherwise idle, since it times its own candidates.
     """
 
     name: str
@@ -74,7 +74,7 @@ def peers(setup: Setup, autotuned: Sequence[str] = ()) -> tuple[Peer, ...]:
     """The contestants of a setup.
 
     Args:
-        autotuned: patterns of setup names; those that match are also compiled with max-autotune, which takes minutes.
+        autotuned: patterns of setup names; setups that match are also compiled with max-autotune, which takes minutes.
     """
     compiled = (Peer(COMPILE, "compiler", _plain_refuses, _compiled()),)
     eager = (Peer(EAGER, "library", _plain_refuses, _eager),)
@@ -129,7 +129,7 @@ def _compiled(mode: str | None = None) -> Callable[[Setup, Tensors, Quick], Read
 
 
 def compile_for(tensors: Tensors, function: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:
-    """torch.compile for one shape; without a GPU, whose code Inductor is not asked for, its tracing alone."""
+    """torch.compile for one shape; without a GPU, only its tracing."""
     if not tensors[0].is_cuda:
         return torch.compile(function, backend="eager", dynamic=False)
     return torch.compile(function, dynamic=False, mode=mode)
@@ -218,7 +218,7 @@ def _sdpa(backend: SDPBackend, repeat: bool = False) -> Callable[[Setup, Tensors
         q, k, v = tensors
         case = setup.case
         grouped = case.kv_heads != case.heads
-        if grouped and repeat:  # this backend takes no groups; the copies are not on its time
+        if grouped and repeat:  # this backend supports no groups; the copies are not timed
             k, v = (t.repeat_interleave(case.heads // case.kv_heads, 1) for t in (k, v))
             grouped = False
         plain = _is_plain(setup)
@@ -231,7 +231,7 @@ def _sdpa(backend: SDPBackend, repeat: bool = False) -> Callable[[Setup, Tensors
                 )
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a refusal is raised as well
+            warnings.simplefilter("ignore")  # a refusal also raises
             call()
         note = "" if plain else "mask and bias as a float16 tensor"
         return Ready(call, note if not repeat or case.kv_heads == case.heads else "keys and values repeated beforehand")
@@ -240,7 +240,7 @@ def _sdpa(backend: SDPBackend, repeat: bool = False) -> Callable[[Setup, Tensors
 
 
 def _bias(setup: Setup, q: torch.Tensor) -> torch.Tensor:
-    """What the scores get added, a head at a time, so that float32 copies stay small."""
+    """The bias of the scores, made head by head, so that float32 copies stay small."""
     case = setup.case
     query = torch.arange(case.q_len, device=q.device)[:, None] + (case.kv_len - case.q_len)
     key = torch.arange(case.kv_len, device=q.device)

@@ -1,4 +1,4 @@
-"""The float64 answer, computed where the tensors are, a piece at a time; and how far an answer is from it."""
+"""The float64 answer, computed on the tensors' device in parts, and the error of an answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from neptune_lab.bench.measured import BLOCK_ROWS, SAMPLED
 from neptune_lab.bench.setups import Setup
 from neptune_lab.runtime.torch_relative_error import squared_norms
 
-# Up to so many scores every row is checked; above, `SAMPLED` blocks of rows.
+# Up to this many scores, every row is checked; with more, `SAMPLED` blocks of rows.
 CHECKED_SCORES = 1 << 33
 
-# Scores held at once in float64: 256 MiB, and a few arrays of that size.
+# Scores in memory at once in float64: 256 MiB, in a few arrays of that size.
 _HELD_SCORES = 1 << 25
 
 Index = tuple[slice, ...]
@@ -28,8 +28,8 @@ class Reference:
     """Blocks of the float64 answer.
 
     Args:
-        blocks: which output, which part of it, and what belongs there.
-        checked: what part of the answer they are, for people.
+        blocks: (number of the output, index of the part, right values).
+        checked: a description of the part of the answer that they cover.
     """
 
     blocks: tuple[tuple[int, Index, torch.Tensor], ...]
@@ -56,7 +56,7 @@ def reference(setup: Setup, tensors: Sequence[torch.Tensor], scores: int = CHECK
     if setup.is_attention:
         return _attention(setup, tensors, scores)
     wide = tuple(t.to(torch.float64) for t in tensors)
-    if setup.group == "performer":  # a head at a time: features are wider than what goes in
+    if setup.group == "performer":  # head by head: features are wider than the inputs
         heads = wide[0].shape[1]
         run = definition(setup, torch.float64)
         parts = [run(*(t[:, h : h + 1] for t in wide[:3]), wide[3])[0] for h in range(heads)]
@@ -101,5 +101,5 @@ def _sample(places: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 
 
 def _by_rows(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """(..., rows, width) in pieces of `BLOCK_ROWS` rows; a vector is one piece."""
+    """(..., rows, width) in blocks of `BLOCK_ROWS` rows; a vector is one block."""
     return (values[None],) if values.dim() == 1 else values.split(BLOCK_ROWS, dim=-2)

@@ -34,16 +34,16 @@ th { position: sticky; top: 0; background: #f4f4f4; }
 code { background: #f4f4f4; padding: 0 .2em; }
 """
 
-# What the figures and tables rest on, for a reader who has not run them.
+# How figures and tables were measured.
 _METHOD = f"""
 All contestants of a setup get the same tensors (standard normal, fp16) and are timed in turns; a figure is the median.
 Prefill, norms, performer and chains: launches replayed from a CUDA graph, L2 as the launch before left it.
 Decoding: one launch at a time, after a buffer larger than L2 was written and another, clean one read.
-An answer counts when the relative error (Frobenius norm) of its worst block of {BLOCK_ROWS} rows of a head, against \
+An answer is right if the relative error (Frobenius norm) of its worst block of {BLOCK_ROWS} rows of a head, against \
 float64, is at most {BOUND:g}; with more than 2^33 scores, {SAMPLED} blocks of rows are checked.
-Compilers are told the operator: FlexAttention, torch.compile of the plain definition, and FlashAttention-2 written \
+Compilers are given the operator: FlexAttention, torch.compile of the plain definition, and FlashAttention-2 written \
 by hand in Triton (the fastest of eight configurations, with pointers and with descriptors).
-Libraries bring it: the backends of scaled_dot_product_attention, and PyTorch's own kernels one after the other.
+Libraries contain it: the backends of scaled_dot_product_attention, and PyTorch's own kernels in sequence.
 What limits a setup: the least time for its products at the measured rate of a large product, and for reading its \
 inputs and writing its outputs once at the measured copy rate; the larger of the two as a share of our time.
 “{OURS}” has the options that tuning found, “{DEFAULT}” those without tuning.
@@ -51,7 +51,7 @@ inputs and writing its outputs once at the measured copy rate; the larger of the
 
 
 def to_html(results: BenchmarkResults) -> str:
-    """The whole report; plotly's script is in it once.
+    """The whole report, with plotly's script.
 
     Raises:
         MeasureError: plotly is not installed.
@@ -99,14 +99,14 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _inline(text: str) -> str:
-    """The two marks that our Markdown cells use."""
+    """HTML of a Markdown cell with bold text and code."""
     safe = html.escape(text)
     safe = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", safe)
     return re.sub(r"`(.+?)`", r"<code>\1</code>", safe)
 
 
 def for_readme(results: BenchmarkResults) -> str:
-    """The targets and the attention times, with the command that makes them again."""
+    """The targets and the attention times, with the command that repeats them."""
     attention = results.group("attention")
     lengths = sorted({axis(s) for s in attention})
     rows = []
@@ -133,7 +133,7 @@ def write_readme(path: Path, results: BenchmarkResults) -> None:
     """Replaces the text between the markers in the file.
 
     Raises:
-        MeasureError: the file has no such markers, or not once each and in order.
+        MeasureError: the file does not have each marker once, in order.
     """
     text = path.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):

@@ -1,4 +1,5 @@
-"""The run: ours and every peer on the same tensors, checked against float64, timed in turns, written as it goes."""
+"""The run: our kernels and every peer on the same tensors, checked against float64, timed in turns, saved after each
+setup."""
 
 from __future__ import annotations
 
@@ -26,28 +27,28 @@ from neptune_lab.errors import MeasureError
 from neptune_lab.files import LongRun
 from neptune_lab.runtime.timing import summary
 
-# Setups compiled ahead at a time: enough to keep the processes busy, few enough that a run that is cut short has
-# results.
+# Setups that are compiled in advance together: enough to keep the processes busy, few enough that an interrupted run
+# has results.
 TIER = 40
 
-# Where FlexAttention and torch.compile also get to search: it takes them minutes, so the long prefill setups, where
-# the choice matters most, and one chain of each kind.
+# Setups on which FlexAttention and torch.compile also search, which takes minutes: long prefill, where the choice
+# matters most, and one chain of each kind.
 AUTOTUNED = ("*_pf-8192", "g4", "g12")
 
 
 @dataclass(frozen=True)
 class BenchmarkPlan:
-    """What a run does.
+    """The plan of a run.
 
     Args:
-        setups: what is measured, in this order.
+        setups: the setups to measure, in this order.
         out: the JSON file that results are written to after each setup; setups that it holds are not run again.
-        budget_s: no setup is begun after so many seconds.
-        workers: processes that compile ahead; 0: everything is compiled where it is measured.
-        source: where our kernels come from.
+        budget_s: no setup is started after so many seconds.
+        workers: processes that compile in advance; 0: everything is compiled in the measuring process.
+        source: the origin of our kernels.
         autotuned: patterns of setups on which torch's compilers also run with max-autotune.
         environment: variables of the compiling processes, such as TORCHINDUCTOR_CACHE_DIR.
-        again: setups to measure though the file has them.
+        again: setups to measure even if the file has them.
     """
 
     setups: tuple[Setup, ...] = field(default_factory=all_setups)
@@ -63,23 +64,23 @@ class BenchmarkPlan:
 def run(
     plan: BenchmarkPlan, *, timer: KernelTimer | None = None, progress: Callable[[str], None] = lambda line: None
 ) -> BenchmarkResults:
-    """Measures what the plan names and its file lacks.
+    """Measures the plan's setups that its file lacks.
 
     Args:
-        timer: what takes the times; default: this machine's.
-        progress: told in a line what is being done.
+        timer: times calls; default: this machine's.
+        progress: called with lines of text.
 
     Returns:
-        all results of the file.
+        All results of the file.
 
     Raises:
         MeasureError: the file is of another device, or the GPU was lost (what was measured is in the file, and
             another start resumes).
-        FileError: results cannot be written; where that happens after the start, it says where they are.
+        FileError: results cannot be written; after the start, it says where they are.
     """
     began = time.monotonic()
     results = _begin(plan)
-    write(plan.out, results)  # found out now if it cannot be written
+    write(plan.out, results)  # fails now if it cannot be written
     saved = LongRun(plan.out)
     try:
         return _measure_all(plan, results, saved, timer or clock(), progress, began)
@@ -143,7 +144,7 @@ def _begin(plan: BenchmarkPlan) -> BenchmarkResults:
 def _measure_or_tell(
     setup: Setup, plan: BenchmarkPlan, ahead: dict[tuple[str, str], Warm], timer: KernelTimer
 ) -> tuple[SetupResult, bool]:
-    """`measure_setup`; where torch fails outside of any contestant (tensors that do not fit), that as the result."""
+    """`measure_setup`; an error of torch outside of any contestant (tensors that do not fit) becomes the result."""
     try:
         return measure_setup(setup, plan, ahead, timer)
     except RuntimeError as error:
@@ -154,7 +155,7 @@ def _measure_or_tell(
 def measure_setup(
     setup: Setup, plan: BenchmarkPlan, ahead: dict[tuple[str, str], Warm], timer: KernelTimer
 ) -> tuple[SetupResult, bool]:
-    """One setup, and whether the GPU was lost over it."""
+    """The result of one setup, and whether the GPU was lost during it."""
     _forget()
     kernels = _remembered(plan.source.kernels(), ahead)
     same = repeats({v.name: kernels(setup, v) for v in variants(setup)}) if len(variants(setup)) > 1 else set()
@@ -196,13 +197,13 @@ def measure_setup(
 def tune_setups(
     plan: BenchmarkPlan, seconds: float, progress: Callable[[str], None] = lambda line: None
 ) -> BenchmarkResults:
-    """Tunes the plan's setups from nothing, and adds what came of it to the plan's file.
+    """Tunes the plan's setups without records, and adds the results to the plan's file.
 
     Args:
-        seconds: how long one setup may take.
+        seconds: time limit of one setup.
 
     Raises:
-        MeasureError: as `run`, or a setup of which no candidate came to a time.
+        MeasureError: as `run`, or no candidate of a setup could be timed.
     """
     from neptune_lab.bench.tuning import tune_setup
 
@@ -225,15 +226,15 @@ def tune_setups(
 
 
 def _forget() -> None:
-    """Gives back what a setup held: the score matrix of one would leave no room for the next."""
-    torch.compiler.reset()  # also since after eight shapes of a function torch would fall back to unfused code
+    """Frees the memory of a setup: its score matrix would leave no room for the next."""
+    torch.compiler.reset()  # also because torch falls back to unfused code after eight shapes of a function
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def _remembered(kernels: Kernels, ahead: dict[tuple[str, str], Warm]) -> Kernels:
-    """Kernels that were compiled ahead, and each other one once."""
+    """Kernels that were compiled in advance, and others, each compiled once."""
     made: dict[tuple[str, str], Compiled] = {k: w.compiled for k, w in ahead.items() if w.compiled is not None}
 
     def find(setup: Setup, variant: Variant) -> Compiled:
@@ -261,7 +262,7 @@ def _result(setup: Setup, entries: Sequence[ContestantResult], checked: str) -> 
 
 
 def line(result: SetupResult) -> str:
-    """A setup in a line: ours, and the best peer."""
+    """A setup in one line: our time, and the best peer's."""
     best = result.best("compiler", "library")
     own = next(e for e in result.entries if e.name == OURS)
     said = f"{own.us:.1f} us" if own.status == "ok" and own.us else f"{own.status}: {own.note}"

@@ -1,7 +1,7 @@
-"""What is measured: the operators of the papers' tables, at the sizes of their figures, the important ones first.
+"""The setups: the operators of the papers' tables, at the sizes of their figures, the important ones first.
 
-A setup is one operator at one size (Neptune, section 7, calls it that too, GPU included).  Making one needs NumPy
-only, so that a machine without TVM can measure kernels that were compiled elsewhere.
+A setup is one operator at one size (Neptune, section 7, uses the term for one on one GPU).  Creating one needs only
+NumPy, so that a machine without TVM can measure kernels that were compiled elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NORMS = ("l2_norm", "rms_norm_max", "rms_norm_quantize")
 CHAINS = tuple(gemm_chain.PRESETS)
 MODULES = tuple(name for name, preset in PRESETS.items() if preset.paper.startswith("MCFuser"))
 
-# The lengths in the order of what is learnt from them, should time run out.
+# The lengths, the most informative first, since the time may run out.
 _ORDER = (8192, 2048, 512, 32768)
 
 
@@ -43,9 +43,10 @@ class Setup:
         name: unique, such as "causal_pf-2048".
         row: the row of a table that it belongs to, such as "causal_pf".
         group: the table or figure that shows it.
-        operator: what `operators.find` knows it by.
+        operator: its name for `operators.find`.
         sizes: arguments of that function.
-        cold: time with nothing in L2 (decoding reads each key and value once); otherwise by replay of a CUDA graph.
+        cold: L2 is flushed before each launch (decoding reads each key and value once); otherwise a CUDA graph is
+            replayed.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Setup:
     cold: bool = False
 
     def __reduce__(self) -> tuple[type[Setup], tuple[Any, ...]]:
-        """To another process go the fields alone: an operator holds functions, which cannot be sent."""
+        """Pickles only the fields: an operator holds functions, which cannot be pickled."""
         return Setup, tuple(getattr(self, f.name) for f in fields(self))
 
     @cached_property
@@ -71,12 +72,12 @@ class Setup:
 
     @cached_property
     def case(self) -> AttentionCase:
-        """What attention libraries have to be told of it; of attention setups only."""
+        """Its form for attention libraries; of attention setups only."""
         return case_of(self.op)
 
     @cached_property
     def flops(self) -> float:
-        """Operations of its matrix products, where it has any; masked pairs of positions do not count."""
+        """Operations of its matrix products, 0 if it has none; masked pairs of positions do not count."""
         shapes = {t.name: t.shape for t in self.op.inputs}
         if self.is_attention:
             batch, heads, _, width = shapes["q"]
@@ -91,12 +92,12 @@ class Setup:
 
     @cached_property
     def bytes(self) -> int:
-        """Every input and output once."""
+        """Bytes of all inputs and outputs, once each."""
         return sum(_size(t.shape, t.dtype) for t in (*self.op.inputs, *self.op.outputs))
 
     @cached_property
     def kv_bytes(self) -> int:
-        """Keys and values once, 0 where there are none."""
+        """Bytes of keys and values, once each; 0 if there are none."""
         return sum(_size(t.shape, t.dtype) for t in self.op.inputs if self.is_attention and t.name in "kv")
 
 
@@ -109,7 +110,7 @@ def seen_pairs(case: AttentionCase) -> int:
 
 
 def all_setups() -> tuple[Setup, ...]:
-    """Every setup, those that decide the most first."""
+    """Every setup, the most important first."""
     attention = [_attention(row, n) for n in _ORDER for row in TEN]
     norms = [_norm(row, rows, cols) for row in NORMS for rows in ROWS for cols in COLUMNS]
     performers = [_performer(n) for n in _ORDER]
@@ -120,7 +121,7 @@ def all_setups() -> tuple[Setup, ...]:
 
 
 def tiny_setups() -> tuple[Setup, ...]:
-    """One setup or two of each group at toy sizes, which Triton's interpreter takes: they try the benchmark itself."""
+    """One or two setups of each group at tiny sizes, for Triton's interpreter: they test the benchmark itself."""
     small = {"head_dim": 16, "heads": 2}
     rows = ("causal_pf", "softcap_pf", "gqa_dc")
     attention = [_attention(row, n, {**small, **_kv_heads(row)}) for row in rows for n in (64, 128)]

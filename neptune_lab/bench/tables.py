@@ -34,7 +34,7 @@ TARGETS_HEADER = ("operators", "against", "at least", "found", "", "smallest")
 
 
 def target_rows(results: BenchmarkResults) -> Rows:
-    """The targets: what was asked, what was found, whether that is reached."""
+    """The targets: the figure asked for, the measured one, and whether it is reached."""
     return [
         [
             t.operators,
@@ -95,7 +95,7 @@ def speedup_rows(results: BenchmarkResults, *kinds: str) -> tuple[list[str], Row
 
 
 def setup_rows(results: BenchmarkResults) -> Rows:
-    """Every setup: our time, the best compiler and library, and what share of the device that is."""
+    """Every setup: our time, the best compiler and library, and the share of the device's rates."""
     rows = []
     for setup in results.setups:
         compiler, library = setup.best("compiler"), setup.best("library")
@@ -119,7 +119,7 @@ SETUPS_HEADER = ("setup", "ours, µs", "best compiler, µs", "speedup", "best li
 
 
 def limit(setup: SetupResult, results: BenchmarkResults) -> str:
-    """Which of the device's measured rates a setup is nearer to, and the share of it that our kernel reaches."""
+    """The measured rate that limits a setup more, and the share of it that our kernel reaches."""
     rate, peak = results.rates.get("copy_gbps"), results.rates.get("matmul_tflops")
     if not setup.ours or not rate or not peak:
         return "-"
@@ -135,7 +135,7 @@ RESOURCES_HEADER = ("setup", "kernel", "registers", "spills", "shared, bytes", "
 
 
 def resource_rows(results: BenchmarkResults) -> Rows:
-    """What each launched kernel of ours takes, and how it was compiled."""
+    """The resources of each launched kernel of ours, and how it was compiled."""
     rows = []
     for setup in results.setups:
         for entry in setup.entries:
@@ -153,7 +153,7 @@ PROBLEMS_HEADER = ("setup", "contestant", "", "why")
 
 
 def problem_rows(results: BenchmarkResults) -> Rows:
-    """Everything that has no time that counts, and why."""
+    """Every contestant without a valid time, and why."""
     return [
         [s.name, e.name, f"**{e.status}**" if e.status == "wrong" else e.status, e.note]
         for s in results.setups
@@ -163,7 +163,7 @@ def problem_rows(results: BenchmarkResults) -> Rows:
 
 
 def ablation_rows(results: BenchmarkResults) -> Rows:
-    """Neptune's Figure 10 as figures: the time with one thing changed over the time with default options."""
+    """Neptune's Figure 10 as figures: the time with one change over the time with default options."""
     rows = []
     for setup in results.setups:
         usual = setup.time(DEFAULT)
@@ -177,7 +177,7 @@ def ablation_rows(results: BenchmarkResults) -> Rows:
 
 
 def summary(results: BenchmarkResults) -> str:
-    """Where and with what the run was made, in a few lines of Markdown."""
+    """The device, versions and command of the run, in a few lines of Markdown."""
     lines = [f"{results.device.get('name')}, {results.started}, {results.seconds:.0f} s, {len(results.setups)} setups."]
     if not results.is_gpu:
         lines.append("**Not a GPU: numbers were checked, times mean nothing.**")

@@ -21,15 +21,15 @@ class Goal:
     """One row of the table.
 
     Args:
-        operators: what it is about.
-        against: what is compared with.
+        operators: the operators that it is about.
+        against: the contestants that are compared with.
         least: the target.
-        found: the figure; None where nothing was measured.
-        how: what the figure is, "geometric mean" or "smallest".
+        found: the measured figure; None if nothing was measured.
+        how: the kind of figure, "geometric mean" or "smallest".
         worst: the setup with the smallest figure, and that figure.
         counted: how many setups have a figure.
         failed: setups on which our kernel has no right answer.
-        missing: setups without a figure for another reason: not measured, or no peer that counts.
+        missing: setups without a figure for another reason: not measured, or no peer with a valid time.
     """
 
     operators: str
@@ -44,7 +44,7 @@ class Goal:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the figure is as large as asked for; None where that is open."""
+        """Whether the figure is at least the target; None if that is open."""
         if self.failed:
             return False
         if self.found is None or self.missing:

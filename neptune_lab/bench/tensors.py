@@ -11,12 +11,12 @@ SEED = 0
 
 
 def device_name() -> str:
-    """Where tensors live: "cuda", or "cpu" without a GPU."""
+    """The device of tensors: "cuda", or "cpu" without a GPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def device_memory() -> int:
-    """Bytes of memory that tensors may take in all; 8 GiB without a GPU."""
+    """Bytes of memory for all tensors; 8 GiB without a GPU."""
     if not torch.cuda.is_available():
         return 8 << 30
     return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory

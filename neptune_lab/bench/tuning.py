@@ -1,4 +1,4 @@
-"""Tuning as part of a run: how long it takes from nothing, and what was foretold of each candidate."""
+"""Tuning as part of a run: how long it takes without records, and the predictions for each candidate."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ TUNED_SETUPS = ("g1", "g2", "g3", "g4", "causal_pf-2048")
 
 
 def tune_setup(setup: Setup, seconds: float) -> dict[str, Any]:
-    """Tunes a setup as if nothing were known of it, and says what came of it, as `Results.tuning` keeps it.
+    """Tunes a setup without records; the result in the form of `BenchmarkResults.tuning`.
 
     Args:
-        seconds: how long it may take.
+        seconds: time limit.
 
     Raises:
-        MeasureError: there is no GPU, or no candidate came to a time.
+        MeasureError: there is no GPU, or no candidate could be timed.
     """
     return told(setup, tune(setup.op, seconds=seconds, cold=setup.cold, fresh=True, command="neptune-lab bench"))
 
 
 def told(setup: Setup, result: TuneResult) -> dict[str, Any]:
-    """A tuning run on the GPU here as plain JSON: its seconds, why it ended, and a trial a measured candidate."""
+    """A tuning run on the GPU here as plain JSON: its seconds, why it ended, and one trial per measured candidate."""
     return {
         "setup": setup.name,
         "seconds": result.seconds,
@@ -43,7 +43,7 @@ def told(setup: Setup, result: TuneResult) -> dict[str, Any]:
 def trials(op: Operator, records: Iterable[Record], target: Target) -> list[Mapping[str, Any]]:
     """For each record: measured and predicted microseconds, actual and estimated bytes of shared memory.
 
-    A figure that is not known (a candidate that failed has no time) is None.
+    A figure that is not known is None (a candidate that failed has no time).
     """
     model = CostModel(op, target)
     return [_trial(op, record, model) for record in records]
@@ -56,7 +56,7 @@ def _trial(op: Operator, record: Record, model: CostModel) -> Mapping[str, Any]:
         "us": record.us,
         "predicted_us": model(candidate) * 1e6,
         "shared": max(actual, default=None),
-        # Compiling takes a third of a second: only where there is something to compare with.
+        # Compiling takes a third of a second: only if there is an actual size to compare with.
         "shared_estimate": _estimate(op, candidate) if actual else None,
     }
 

@@ -1,7 +1,7 @@
-"""Compiling ahead: every contestant once, in processes of their own, so that measuring finds it in the caches.
+"""Compiles every contestant in advance, in processes of their own, so that measuring finds it in the caches.
 
-torch.compile takes 8 to 20 s per shape.  Its caches, and Triton's, are on disk: what one process compiled another
-loads.  A contestant that crashes or hangs does so here, where it costs nothing else.
+torch.compile takes 8 to 20 s per shape.  Its caches, and Triton's, are on disk: a process loads what another has
+compiled.  A contestant that crashes or hangs does so here, without harm to the measurement.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TIMEOUT_S = 240.0
 
 @dataclass(frozen=True)
 class Source:
-    """Where our kernels come from, in a form that another process can be told.
+    """The origin of our kernels, in a form that can be sent to another process.
 
     Args:
-        directory: of `kernels.export`; None: compiled where they are needed.
+        directory: written by `kernels.export`; None: they are compiled when they are needed.
         device: the GPU whose tuning records are used; None: the local GPU.
     """
 
@@ -55,10 +55,10 @@ class WarmupTask:
 
 @dataclass(frozen=True)
 class Warm:
-    """What came of it: the kernel where it is ours, and why it must not be tried again where it failed.
+    """The result of a task: the kernel if it is ours, and if it failed, why it must not be tried again.
 
     Args:
-        refusal: empty where it ran.
+        refusal: empty if it ran.
         compiled: our kernel.
         fatal: the process cannot use the GPU any more.
     """
@@ -90,13 +90,13 @@ def warm(task: WarmupTask) -> Warm:
     del tensors
     if torch.cuda.is_available() and not tried.fatal:
         torch.cuda.empty_cache()
-    # Several processes share the memory here; where the contestant runs it has all of it.
+    # Several processes share the memory here; the measuring process has all of it.
     failed = tried.entry.status == "failed" and not tried.entry.note.startswith("OutOfMemoryError")
     return Warm(tried.entry.note if failed else "", made, tried.fatal)
 
 
 def _once(call: Callable[[], Any]) -> float:
-    """Compiles by calling; what is fastest is found out when the GPU is quiet."""
+    """Compiles by calling; timing follows when the GPU is idle."""
     call()
     return 0.0
 
@@ -111,7 +111,7 @@ def warm_all(
 ) -> dict[tuple[str, str], Warm]:
     """`warm` for every contestant of these setups, by names of setup and contestant.
 
-    Those that time their own candidates come last, one at a time, with all of the machine's cores.
+    Contestants that time their own candidates are last, one at a time, with all of the machine's cores.
     """
     every = [(s, c) for s in setups for c in contestants(s, source.kernels(), autotuned)]
     results: dict[tuple[str, str], Warm] = {}

@@ -15,12 +15,12 @@ Task = TypeVar("Task")
 
 @dataclass(frozen=True)
 class Lost:
-    """A task without an answer: its process ended, or took too long, or the function raised."""
+    """A task without an answer: its process ended or took too long, or the function raised."""
 
     reason: str
 
 
-# A process imports torch and more before it can begin.
+# Time limit for the start of a process, which imports torch.
 _START_S = 180.0
 
 
@@ -32,13 +32,13 @@ def run_apart(
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Task, Any]]:
-    """`function(task)` for every task, as they come: pairs of a task and its answer, or `Lost`.
+    """`function(task)` for every task: pairs of a task and its answer, or `Lost`, as they are completed.
 
     Args:
-        function: of a module, so that another process can import it; what it gives can be pickled.  An answer with a
-            true attribute `fatal` is the last that its process gives.
-        workers: processes at a time.
-        timeout_s: how long one task may take, the start of a process aside.
+        function: of a module, so that another process can import it; its result can be pickled.  After an answer with
+            a true attribute `fatal`, the process is ended.
+        workers: the number of processes.
+        timeout_s: time limit of one task, without the start of its process.
         environment: variables set in the processes before `function` runs.
     """
     name, module = f"{function.__module__}:{function.__name__}", function.__module__

@@ -140,7 +140,7 @@ def test_every_figure_is_drawn(made_up):
     for figure in ("Figure 8", "Figure 10", "Figure 11"):
         assert f"MCFuser, {figure}" in titles
     model = drawn[-1]
-    assert model.text == "One point a candidate. Correlation: g1 1.00."
+    assert model.text == "One point per candidate. Correlation: g1 1.00."
 
 
 def test_figure_8_shows_our_time_over_theirs(made_up):
