@@ -52,7 +52,7 @@ __all__ = [
     "tune",
 ]
 
-# Where each public name lives: "module:attribute", or "module" where the name is the module itself.
+# The place of each public name: "module:attribute", or "module" if the name is a module.
 _HOMES = {
     "CodeOptions": "neptune_lab.pipeline:CodeOptions",
     "Kernel": "neptune_lab.pipeline:Kernel",
@@ -113,7 +113,7 @@ def __getattr__(name: str) -> object:
         ) from error
     if attribute:
         value = getattr(value, attribute)
-    globals()[name] = value  # the next access does not come here
+    globals()[name] = value  # __getattr__ is not called for it again
     return value
 
 

@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, which imports and compiles do without."""
+"""Switches Python's cyclic garbage collector off during imports and compiles."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ R = TypeVar("R")
 
 
 def uncollected(work: Callable[P, R]) -> Callable[P, R]:
-    """`work` without collections of cyclic garbage while it runs.
+    """`work`, which runs without collections of cyclic garbage.
 
-    Importing TVM and compiling make many objects and few cycles. A full collection walks all objects of the process,
-    those of TVM, SymPy and torch too, and took an eighth of the time. Objects without references are freed as always.
+    Importing TVM and compiling create many objects and few cycles. Full collections, which walk all objects of the
+    process, including those of TVM, SymPy and torch, took an eighth of the time. Objects without references are freed
+    as always.
     """
 
     @wraps(work)

@@ -58,10 +58,10 @@ class RepairError(NeptuneError):
     """There is no repair term: `step` names the step of the algebra that failed, `expression` the expression.
 
     Steps, in order: "read", "separate", "invert", "derive", "prove Eq. 3", "prove Eq. 4", "guard", "range" (in a
-    program: right over the reals, and not in floats); and of a vector repair: "close" (no finite family), "count" (how
-    many terms there are is not known); "time": the algebra took longer than `repair.time_limit` allows, or was stopped.
-    `passed` has the steps of `repair.solve` that were done before the one that failed, ready to show; none where
-    something else refused.
+    program: right over the reals, and not in floats); and of a vector repair: "close" (no finite family), "count" (the
+    number of terms is not known); "time": the algebra took longer than `repair.time_limit` allows, or was stopped.
+    `passed` has the steps of `repair.solve` before the one that failed, ready to show; empty if another function
+    refused.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ValidationError(NeptuneError):
 
     Args:
         stage: the earliest form of the program that differs, such as "the scheduled loops" or "Triton".
-        script: path of a Python file that repeats it; None where none could be written.
+        script: path of a Python file that repeats it; None if it could not be written.
     """
 
     def __init__(

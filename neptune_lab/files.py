@@ -16,7 +16,7 @@ from pathlib import Path
 
 from neptune_lab.errors import FileError
 
-# A killed process may leave one of these behind; the name says whose it is.
+# A killed process may leave such a file behind; the name says that it is ours.
 TEMPORARY = ".neptune_lab-{}.part"
 
 _HELP = {
@@ -48,8 +48,8 @@ def write_text(path: str | os.PathLike[str], text: str, *, parents: bool = False
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = False) -> Path:
     """Saves `data`, whole or not at all; the path.
 
-    A file that was there keeps its permissions.  A link is followed.  A device or a pipe, such as /dev/stdout, is
-    written directly, because it cannot be replaced.
+    An existing file keeps its permissions.  A link is followed.  A device or a pipe, such as /dev/stdout, is written
+    directly, because it cannot be replaced.
 
     Args:
         path: of the file.
@@ -57,7 +57,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = Fa
         parents: make missing folders.
 
     Raises:
-        FileError: the file cannot be written; a file that was there is unchanged, and nothing is left behind.
+        FileError: the file cannot be written; an existing file is unchanged, and no temporary file is left.
     """
     if not isinstance(path, str | os.PathLike):
         raise FileError(
@@ -74,7 +74,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = Fa
 
 
 class LongRun:
-    """The file that a long run saves after each step. If that fails, the run continues and keeps the text.
+    """The file that a long run saves after each step. If saving fails, the run continues and keeps the text.
 
     Args:
         path: of the file.
@@ -85,7 +85,7 @@ class LongRun:
         self._text: str | None = None
 
     def save(self, text: str) -> str | None:
-        """Saves the run's whole text so far, in place of the last one; what to tell the user of a failure, once."""
+        """Saves the run's whole text so far, replacing the last one; a message about the first failure, else None."""
         told = self._text is not None
         try:
             write_text(self.path, text)
@@ -96,10 +96,10 @@ class LongRun:
         return None
 
     def finish(self) -> None:
-        """Saves what could not be saved before; where that fails, to a new file in the folder for temporary files.
+        """Saves what could not be saved before; if that fails, to a new file in the folder for temporary files.
 
         Raises:
-            FileError: the file cannot be written; it says where the text is.
+            FileError: the file cannot be written; the message has the place of the text.
         """
         if self._text is None:
             return
@@ -146,7 +146,7 @@ def _write(target: Path, data: bytes) -> None:
         if not stat.S_ISREG(old.st_mode) or _is_output(old):
             target.write_bytes(data)
             return
-        if not os.access(target, os.W_OK):  # a rename asks only for a folder that can be written
+        if not os.access(target, os.W_OK):  # a rename needs only a writable folder
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     real = Path(os.path.realpath(target))
     part = real.with_name(TEMPORARY.format(secrets.token_hex(8)))
@@ -157,7 +157,7 @@ def _write(target: Path, data: bytes) -> None:
         with suppress(OSError):
             part.unlink()
         raise
-    with suppress(OSError):  # the new file is there; whether a power cut keeps its name, the file system decides
+    with suppress(OSError):  # the new file is in place; this makes its name survive a power cut on most file systems
         _sync_folder(real.parent)
 
 
@@ -178,7 +178,7 @@ def _is_output(old: os.stat_result) -> bool:
 
 
 def _fill(part: Path, data: bytes, old: os.stat_result | None) -> None:
-    """Writes a new file that is on the disk, with the owner and the permissions of the old one."""
+    """Writes a new file to the disk, with the owner and the permissions of the old one."""
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         rest = memoryview(data)

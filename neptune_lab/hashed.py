@@ -1,4 +1,4 @@
-"""Nodes that compute their hash once: caches are keyed by whole programs, and a hash walks all of a tree."""
+"""Nodes that compute their hash once: caches are keyed by whole programs, and a hash walks the whole tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Hashed:
-    """Room for the hash of a node. It is no field: it is not compared, printed, copied by `replace` or pickled
+    """A slot for the hash of a node. It is not a field: it is not compared, printed, copied by `replace` or pickled
     (another process hashes strings differently)."""
 
     __slots__ = ("_hash",)
@@ -17,7 +17,7 @@ class Hashed:
 
 
 def hash_once(cls: type[T]) -> type[T]:
-    """A frozen dataclass that inherits `Hashed`, with its generated hash remembered.
+    """A frozen dataclass that inherits `Hashed`, with its generated hash cached.
 
     >>> from neptune_lab.loop_ir.nodes import Op, Var
     >>> hash(Op("neg", (Var("i"),))) == hash(Op("neg", (Var("i"),)))
@@ -38,8 +38,8 @@ def hash_once(cls: type[T]) -> type[T]:
 
 
 def same_constant(one: Any, other: object) -> bool:
-    """The equality of constant nodes, with `value` and `dtype`: 0.0 and -0.0 are two constants, since 1/x is not the
-    same for them, and what is cached for one may not be taken for the other.
+    """The equality of constant nodes, with `value` and `dtype`: 0.0 and -0.0 are two constants, since 1/x differs,
+    and a cached result of one must not be used for the other.
 
     >>> from neptune_lab.loop_ir.nodes import Const
     >>> Const(0.0, "float32") == Const(-0.0, "float32"), Const(1.0, "float32") == Const(1, "float32")

@@ -1,4 +1,4 @@
-"""How far computed outputs are from a reference, as one number."""
+"""The relative error of computed outputs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The scalar operations of both IRs: one row per operation, for evaluators, printers, bridges, mods and analyses.
 
-A row holds names and facts, and imports nothing: each reader looks its name up in its own library, at the first use.
-What a library has no name for is computed by the row's formula.  A new function is one row, for example:
+A row holds names and facts, and imports nothing: each reader looks the name up in its own library at the first use.
+An operation for which a library has no name is computed by the row's formula.  A new function is one row, for example:
 
     _function(
         "sinh", triton="", formula=("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2), zero=True, rising=True,
@@ -25,7 +25,7 @@ Kind: TypeAlias = Literal["number", "integer", "float", "comparison", "logic", "
 # An operand ("x", "y" or "z"), a number, or an operation's name and its operands.
 Formula: TypeAlias = str | int | float | tuple[Any, ...]
 
-# How strongly the operators of printed programs bind; an atom needs no brackets anywhere.
+# Precedences of the operators of printed programs; an atom never needs brackets.
 OR, AND, NOT, COMPARE, ADD, MUL, NEGATE, ATOM = 1, 2, 3, 4, 5, 6, 7, 9
 
 
@@ -36,10 +36,10 @@ class ScalarOp:
     Args:
         name: in the loop-scalar IR, and in HTile IR unless `htile` is given.
         arity: number of operands.
-        kind: what it takes. "number", "float", "integer": operands of one such dtype, which the result has too;
+        kind: its operands. "number", "float", "integer": operands of one such dtype, which the result has too;
             "comparison": operands of one dtype, to a condition; "logic": conditions; "choice": the first operand
             decides between the others.
-        symbol, level: in printed programs, infix (prefix for one operand), and how strongly it binds. "": a call.
+        symbol, level: in printed programs, infix (prefix for one operand), and its precedence. "": a call.
         htile: name in HTile IR, if it is another.
         ir: the IR that it belongs to.
         python: in Python's module `operator`.
@@ -50,9 +50,9 @@ class ScalarOp:
         ieee: the HTile operation that is rounded as IEEE 754 says, where a GPU's own is not.
         formula: the operation by others, for readers whose library has no name for it.
         exact: the result is not rounded.
-        zero: it is 0 where all operands are, and finite where they are.
-        rising: it never falls as an operand grows.
-        start: where the domain begins; below, the result is NaN.
+        zero: it is 0 if all operands are 0, and finite if they are finite.
+        rising: it is monotonic: it never falls as an operand grows.
+        start: the lower end of the domain; below, the result is NaN.
         within: the least and the greatest value.
         costly: it is worth a tile of its own if two stores need it.
         absolute_error: kernels compute it with an absolute error, and not a relative one.
@@ -89,12 +89,12 @@ class ScalarOp:
 
     @property
     def jumps(self) -> bool:
-        """Whether one rounding more or less of an operand can change it by a whole step."""
+        """Whether the rounding of an operand can change it by a whole step."""
         return self.kind == "comparison" or (self.exact and self.kind in ("float", "integer"))
 
 
 def _function(name: str, **own: Any) -> ScalarOp:
-    """A function of one float that is called the same everywhere."""
+    """A function of one float with the same name in every library."""
     names = {"numpy": name, "torch": name, "sympy": name, "tvm": name, "triton": f"tl.{name}"}
     return ScalarOp(name, 1, "float", **{"costly": True, **names, **own})
 
@@ -210,7 +210,7 @@ _ROWS = (
 OPERATIONS: dict[str, ScalarOp] = {name: row for row in _ROWS for name in (row.name, row.htile or row.name)}
 """The row of each name of either IR.  Readers look here, and keep no list."""
 
-# What a comparison of two numbers that are no NaN is where it does not hold.
+# The negation of each comparison, for numbers other than NaN.
 NEGATION = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
@@ -232,7 +232,7 @@ def in_htile(name: str) -> ScalarOp | None:
 
 
 def symbol(name: str) -> tuple[str, int]:
-    """An operation's symbol in printed programs, and how strongly it binds; "": it is printed as a call."""
+    """An operation's symbol in printed programs, and its precedence; "": it is printed as a call."""
     row = OPERATIONS.get(name)
     return ("", ATOM) if row is None else (row.symbol, row.level)
 

@@ -52,8 +52,9 @@ _GPUS: Mapping[str, _Sheet] = MappingProxyType(
         "mi300x": _Sheet("hip", None, 304, 64 * 1024, 1307.4, 5300.0),
     }
 )
-# GPUs of which only the kind is known, and of NVIDIA's the capability.  Plans take the default GPU's multiprocessors,
-# and 96 KiB of shared memory, which Volta and all of NVIDIA's GPUs for data centres since have, the T4 aside.
+# GPUs of which only the kind is known, and for NVIDIA's the capability.  Plans assume the default GPU's
+# multiprocessors, and 96 KiB of shared memory, which Volta and all later GPUs of NVIDIA for data centres have, except
+# the T4.
 _KINDS: Mapping[str, _Sheet] = MappingProxyType(
     {
         "any": _Sheet("any", None, _GPUS["h200"].sm_count, 96 * 1024),
@@ -115,9 +116,10 @@ _MEMORIES: Mapping[str, _Memory] = MappingProxyType(
 # Architecture" likewise).
 _SHARED_BYTES_PER_CLOCK = 128
 
-# What no known GPU has more of, in one block: tiles that need more fit nowhere.
+# The most shared memory of one block on any known GPU: tiles that need more fit nowhere.
 MOST_SHARED_MEMORY = max(gpu.shared_memory for gpu in _GPUS.values())
-# The whole chip of Hopper ("NVIDIA H100 Tensor Core GPU Architecture", table 3); no product has all of them enabled.
+# All multiprocessors of the Hopper chip ("NVIDIA H100 Tensor Core GPU Architecture", table 3); no product has all
+# enabled.
 MOST_HOPPER_SMS = 144
 
 
@@ -131,16 +133,16 @@ class Target:
     Args:
         name: a known GPU (one of `GPUS`), such as "h200"; or a kind of GPU: "cuda", "hip" (AMD), or "any", for code
             that runs on all of them and in Triton's interpreter.
-        capability: CUDA compute capability, such as (9, 0); to be given with "cuda" only.
-        sm_count: streaming multiprocessors (AMD: compute units); 0: those of the data sheet, an H200's for a kind.
-        shared_memory: bytes of shared memory that one block can have (opted in to); 0: those of the data sheet, for a
-            kind those of a known GPU of the capability, else 96 KiB (AMD: 64 KiB).
-        tflops: float16 products without sparsity, in 10**12 operations a second; None: as the data sheet has it, not
-            known for a kind.
-        gbps: rate of the memory, in 10**9 bytes a second; None: likewise.
+        capability: CUDA compute capability, such as (9, 0); only with "cuda".
+        sm_count: streaming multiprocessors (AMD: compute units); 0: from the data sheet, an H200's for a kind.
+        shared_memory: bytes of shared memory that one block can have (opted in to); 0: from the data sheet, for a kind
+            those of a known GPU of the capability, else 96 KiB (AMD: 64 KiB).
+        tflops: float16 products without sparsity, in 10**12 operations per second; None: from the data sheet, not known
+            for a kind.
+        gbps: rate of the memory, in 10**9 bytes per second; None: likewise.
 
     Raises:
-        EmitError: no such name, or a figure that is none.
+        EmitError: no such name, or an invalid figure.
     """
 
     name: str = "any"
@@ -215,7 +217,7 @@ class Target:
 
     @property
     def kind(self) -> str:
-        """Whose GPU it is: "cuda", "hip", or "any"."""
+        """The kind of GPU: "cuda", "hip", or "any"."""
         return _SHEETS[self.name].kind
 
     @property
@@ -252,7 +254,7 @@ class Target:
 
     @property
     def warpgroup_products(self) -> bool:
-        """Whether it has products by groups of four warps, which only Hopper has."""
+        """Whether it has matrix products by groups of four warps (only Hopper)."""
         return self.capability is not None and self.capability[0] == 9
 
     @property
@@ -294,6 +296,6 @@ def as_target(value: Any) -> Target:
 
 
 ANY = Target()
-# What default code is planned for on every GPU, so that its text is the same everywhere; and the target of code for one
-# kind of GPU (descriptors, Gluon) if none is here.
+# Default code is planned for this GPU, so that its text is the same everywhere; it is also the target of code for one
+# kind of GPU (descriptors, Gluon) on a machine without a GPU.
 DEFAULT = Target("h200")

@@ -1,6 +1,6 @@
-"""Lines out of nested text: brackets that do not fit a line are opened, an item a line.
+"""Wraps nested text: brackets that do not fit on a line are opened, with one item per line.
 
-The printers of both IRs and the emitters build a `Doc` and ask for its lines, so all wrap alike.
+The printers of both IRs and the emitters build a `Doc` and print its lines, so all wrap in the same way.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from neptune_lab.scalar_ops import ATOM, COMPARE, symbol
 INDENT = "    "
 WORTH_OPENING = 12  # characters between brackets: shorter ones stay closed
 
-# A sequence tries its parts in up to three ways, each part its own parts again: without what was found before, the time
-# would be exponential in the depth.  The lists that these functions return are never changed.
+# A sequence tries its parts in up to three ways, and each part tries its own parts: without the cache, the time would
+# be exponential in the depth.  The lists that these functions return are never changed.
 _remembered = lru_cache(maxsize=1 << 14)
 
 
 @dataclass(frozen=True, slots=True)
 class Bracketed:
-    """`head item, item tail`, such as `max(`, `a`, `b`, `)`: may stand on one line or on several."""
+    """`head item, item tail`, such as `max(`, `a`, `b`, `)`: on one line or on several."""
 
     head: str
     items: tuple[Doc, ...]
@@ -38,7 +38,7 @@ class Seq:
 
 @dataclass(frozen=True, slots=True)
 class Loose:
-    """`inner`, which gets round brackets where nothing inside it breaks well enough."""
+    """`inner`, in round brackets if no break inside it makes the lines short enough."""
 
     inner: Doc
 
@@ -78,11 +78,11 @@ def number_text(value: float | int | bool) -> str:
 
 
 def operation(name: str, operands: Sequence[tuple[Doc, int]], negated_number: bool = False) -> tuple[Doc, int]:
-    """An operation of `scalar_ops` on printed operands, each with how strongly it binds: infix with the brackets that
-    it needs, or a call.
+    """An operation of `scalar_ops` on printed operands with their precedences: infix with the brackets that it needs,
+    or a call.
 
     Args:
-        negated_number: the operand of a negation is a number, and -2.0 would be read as one: it becomes -(2.0).
+        negated_number: the operand of a negation is a number; since -2.0 is one number, the result is -(2.0).
 
     >>> flat(operation("mul", [operation("add", [("a", ATOM), ("b", ATOM)]), ("c", ATOM)])[0])
     '(a + b) * c'
@@ -101,7 +101,7 @@ def operation(name: str, operands: Sequence[tuple[Doc, int]], negated_number: bo
 
 
 def lines(doc: Doc, width: int, indent: str = "") -> list[str]:
-    """`doc` in lines of at most `width` characters where its brackets allow that, each starting with `indent`.
+    """`doc` in lines of at most `width` characters if its brackets allow that, each starting with `indent`.
 
     >>> lines(call("max", "score[i]", call("sum", "p[i]")), 16)
     ['max(', '    score[i],', '    sum(p[i]),', ')']
@@ -143,7 +143,7 @@ def _widest(lines: list[str]) -> int:
 
 
 def _narrower(bare: list[str], wrapped: list[str]) -> list[str]:
-    """`wrapped` where its brackets make lines shorter; a line too long in both is no reason for brackets."""
+    """`wrapped` if its brackets make the lines shorter, else `bare`."""
     return wrapped if _widest(wrapped) < _widest(bare) else bare
 
 

@@ -1,8 +1,8 @@
 """Interactive latency on this machine: `python scripts/latency.py` prints a table, medians in milliseconds.
 
 Compiling and editing run in this process; step changes run in Chromium, on a page that `export_html` wrote.
-`python scripts/latency.py compile` prints CPU time alone, of a cold compile and of edits, and what validation takes of
-it: CPU time says the same on a busy machine, as far as any number does.
+`python scripts/latency.py compile` prints CPU time alone, of a cold compile and of edits, with validation and without:
+on a busy machine, CPU time is more stable than wall time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Where the time of a launch goes on the host: `python scripts/launch_overhead.py [module.py ...]`.
+"""The host's time per launch: `python scripts/launch_overhead.py [module.py ...]`.
 
-Times the Python side of calling a generated module, in microseconds a call.  Without a GPU a stand-in takes
-the place of Triton's driver: kernels are compiled for an H200 and everything is done but the launch itself.  On a GPU
-the launches are real, and the host's time is what is left when nobody waits for the GPU.
+Times the Python side of calling a generated module, in microseconds per call.  Without a GPU, a substitute replaces
+Triton's driver: kernels are compiled for an H200, and everything but the launch itself is done.  On a GPU the launches
+are real, and the host does not wait for them.
 
-    plain       the module's function as it stands, which launches as Triton's users do
+    plain       the module's function with Triton's own launches
     checked     LoadedKernel.__call__: arguments checked, kernels launched as compiled
     unchecked   LoadedKernel.launch
     as an op    kernel.as_torch_op()
-    no launch   the module's function with launches that do nothing: allocations, mostly
+    no launch   the module's function with launches that do nothing: mostly allocations
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ H200 = Target("h200")
 PROPERTIES = {"max_shared_mem": H200.shared_memory, "multiprocessor_count": H200.sm_count}
 
 
-class StandIn:
-    """A driver of Triton's that does all but talk to a GPU."""
+class NoDriver:
+    """A substitute for Triton's driver on a machine without a GPU."""
 
     def __init__(self) -> None:
         self.utils = SimpleNamespace(
@@ -74,7 +74,7 @@ def spec_of(path: Path) -> KernelSpec:
 
 
 def microseconds(run: Callable[[], Any], *, chunks: int = 100, calls: int = 100) -> float:
-    """The fastest of some chunks of calls: what disturbs a chunk only makes it slower."""
+    """Microseconds per call in the fastest of some chunks of calls: disturbances only make a chunk slower."""
     times = []
     run()
     for _ in range(chunks):
@@ -102,11 +102,11 @@ def without_launches(function: FunctionType, module: Any) -> Callable[..., Any]:
 def main(paths: list[Path]) -> None:
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
-        triton.runtime.driver.set_active(StandIn())  # type: ignore[arg-type]
+        triton.runtime.driver.set_active(NoDriver())  # type: ignore[arg-type]
         sys.modules["neptune_lab.runtime.load"].interpreting = lambda: False  # type: ignore[attr-defined]
         torch.cuda.current_device = lambda: None
     device = "cuda" if on_gpu else "cpu"
-    print(f"torch {torch.__version__}, Triton {triton.__version__}, {'GPU' if on_gpu else 'a stand-in for the driver'}")
+    print(f"torch {torch.__version__}, Triton {triton.__version__}, {'GPU' if on_gpu else 'no GPU'}")
     print(f"{'module':30} {'plain':>9} {'checked':>9} {'unchecked':>9} {'as an op':>9} {'no launch':>9}")
     for path in paths:
         kernel = load(spec_of(path))

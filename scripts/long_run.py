@@ -1,7 +1,8 @@
-"""Runs that take hours, and that go on where they were interrupted: `make fuzz` and `make nightly`.
+"""Runs that take hours, and that resume after an interruption: `make fuzz` and `make nightly`.
 
-`make nightly` runs the tests that are marked `nightly`, file by file, and then the fuzzer. What has passed is kept in
-build/long-runs/CODE/, where CODE is a digest of the sources: with other sources everything is run again.
+`make nightly` runs the tests that are marked `nightly`, file by file, and then the fuzzer. The names of steps that
+passed are kept in build/long-runs/CODE/, where CODE is a digest of the sources: with other sources everything is run
+again.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ NIGHTLY_CASES = 10_000
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a long run; its name is also its key in the file of what has passed.
+    """A command of a long run; its name is also its key in the file of passed steps.
 
     Args:
-        resumes: it keeps what it has done by itself, so that it is started again to print its result.
+        resumes: it keeps its own progress, so that it is started again to print its result.
     """
 
     name: str

@@ -1,15 +1,16 @@
-"""Runs notebooks on a GPU and brings the result home.
+"""Runs notebooks on a GPU, and puts the results into this repository.
 
 On the machine with the GPU (nbclient, ipykernel, plotly and TVM are there, a browser is not):
 
     python scripts/record_gpu.py -o FOLDER            # 06_gpu; or name others
 
-writes the executed notebooks, and beside them recorded/*.json, what their cells measured.  Then, in a checkout with
-`make setup` done:
+writes the executed notebooks, and the measurements of their cells to recorded/*.json.  Then, in a checkout after
+`make setup`:
 
     python scripts/record_gpu.py --keep FOLDER
 
-takes out what belongs to that machine alone, draws the figures as SVG, and puts notebooks and records into notebooks/.
+removes output that is specific to that machine, draws the figures as SVG, and copies notebooks and records to
+notebooks/.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ CELL_SECONDS = 600
 
 
 class NotRecorded(Exception):
-    """Why nothing was recorded or kept."""
+    """Nothing was recorded or kept; the text says why."""
 
 
 def record(names: Sequence[str], out: Path, command: str, notebooks: Path = NOTEBOOKS) -> list[Path]:
-    """Executes copies of notebooks in `out`; what they measure is written to out/recorded.
+    """Executes copies of notebooks in `out`; their measurements are written to out/recorded.
 
     Args:
         names: of the notebooks, without their ending.
-        command: what the records say made them.
+        command: the command that the records name.
 
     Raises:
         NotRecorded: there is no GPU, or no such notebook.
-        nbclient.exceptions.CellExecutionError: a cell failed; the notebook is written as far as it came.
+        nbclient.exceptions.CellExecutionError: a cell failed; the notebook is written up to that cell.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -90,7 +91,7 @@ def keep(folder: Path, notebooks: Path = NOTEBOOKS) -> list[Path]:
     """Puts executed notebooks and their records into `notebooks`, cleaned and with their figures drawn.
 
     Raises:
-        NotRecorded: nothing to keep, a notebook that failed, or one whose source is another by now.
+        NotRecorded: nothing to keep, a notebook that failed, or one whose source has changed since.
     """
     sys.path.insert(0, str(ROOT / "tests"))
     import nbformat
@@ -128,7 +129,7 @@ def _demand_whole(name: str, cells: Sequence[Any]) -> None:
 
 
 def _passing(out: Any) -> bool:
-    """What was there only while the cell ran: a live widget, or a line of status that was emptied."""
+    """Whether an output was only for the running cell: a live widget, or a line of status that was emptied."""
     data = out.get("data", {})
     live = "application/vnd.jupyter.widget-view+json" in data
     return live or (bool(data) and not any(str(form).strip() for form in data.values()))

@@ -1,7 +1,7 @@
 """Makes the README's pictures of the explorer: `python scripts/screenshots.py` writes docs/images/*.png.
 
-Each is a page that `export_html` wrote, opened from disk in Chromium with the network off.  `--all` also takes the
-narrow and dark ones of both, to look at.
+Each is a page that `export_html` wrote, opened from disk in Chromium with the network off.  `--all` also makes
+the narrow and dark ones of both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 
 def figure1() -> nl.Schedule:
-    """The paper's first example: naive, repaired, and as a kernel of one row a program."""
+    """The paper's first example: naive, repaired, and as a kernel with one row per program."""
     schedule = nl.Schedule(nl.operators.softmax.figure1(rows=2, cols=4))
     schedule.rolling_update("s_sum", "s_max.j", maps="keep")
     schedule.retire_tags("s_max")
