@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neptune_lab.errors import TileError
 from neptune_lab.htile.bounds import Env, grid_env, interval, loop_interval
-from neptune_lab.htile.nodes import Cast, Elementwise, For, Iota, Literal, Program, Scalar, Slice, Stmt, Store, TileExpr
+from neptune_lab.htile.nodes import Cast, Elementwise, Iota, Literal, Program, Scalar, Slice, Stmt, Store, TileExpr
 from neptune_lab.htile.walk import rewrite_store, unchanged, with_body
 from neptune_lab.htile_passes.rewrite import map_kernels, tile_pass
 
@@ -39,12 +39,8 @@ def _body(body: tuple[Stmt, ...], env: Env) -> tuple[Stmt, ...]:
         if isinstance(stmt, Store):
             out.append(rewrite_store(stmt, visit))
         else:
-            out.append(with_body(stmt, _body(stmt.body, _inside(stmt, env))))
+            out.append(with_body(stmt, _body(stmt.body, {**env, stmt.var: loop_interval(stmt, env)})))
     return body if unchanged(out, body) else tuple(out)
-
-
-def _inside(loop: For, env: Env) -> Env:
-    return {**env, loop.var: loop_interval(loop, env)}
 
 
 def _converted(expr: TileExpr) -> TileExpr:

@@ -32,12 +32,8 @@ def _kernel(kernel: Kernel) -> Kernel:
         return kernel
     body = kernel.body
     for axis in growing:
-        body = substitute(body, axis.var, _reversed(axis))
+        body = substitute(body, axis.var, Arith("-", Int(axis.extent - 1), Name(axis.var)))
     return replace(kernel, body=body)
-
-
-def _reversed(axis: GridAxis) -> Arith:
-    return Arith("-", Int(axis.extent - 1), Name(axis.var))
 
 
 def _grows(body: tuple[Stmt, ...], axis: GridAxis) -> bool:

@@ -102,10 +102,7 @@ class Magnitudes:
 
     def _growing(self, value: float, expr: ir.TileExpr) -> float:
         """The bound for an operator that can grow from one iteration to the next: unknown if it reads itself."""
-        return _INF if self._reads_open(expr) else value
-
-    def _reads_open(self, expr: ir.TileExpr) -> bool:
-        return any(access.tensor in self.open for access in accesses(expr))
+        return _INF if any(access.tensor in self.open for access in accesses(expr)) else value
 
     def _tensor(self, name: str) -> float:
         if name in self.known:

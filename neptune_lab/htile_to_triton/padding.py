@@ -152,7 +152,4 @@ class Padding:
             return True
         assumed |= {(name, own)}
         values = [store.value for store in self._stores if store.target.tensor == name]
-        return all(self._zero_stored(value, own, assumed) for value in values)
-
-    def _zero_stored(self, value: ir.TileExpr, dim: int, assumed: frozenset[tuple[str, int]]) -> bool:
-        return self._zero_operand("store", value, dim, assumed)
+        return all(self._zero_operand("store", value, own, assumed) for value in values)

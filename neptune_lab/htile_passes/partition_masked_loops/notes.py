@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from neptune_lab.htile.nodes import For, Kernel
 from neptune_lab.htile.printer import index_text
 from neptune_lab.htile_passes.partition_masked_loops.formula import Atom, Unknown, atoms, formula_of
-from neptune_lab.htile_passes.partition_masked_loops.masks import Conjunct, Mask, Masks
+from neptune_lab.htile_passes.partition_masked_loops.masks import Mask, Masks
 from neptune_lab.htile_passes.partition_masked_loops.noop_iterations import NoOpProof, text
 from neptune_lab.htile_passes.partition_masked_loops.ranges import IterationRange, Span, everywhere, somewhere
 
@@ -37,7 +37,7 @@ def explain(
         out += _mask(mask, span)
     listed = {str(atom) for mask in masks.masks for atom in atoms(formula_of(mask.condition))}
     ends = [c for c in masks.conjuncts if c.condition is None and str(c.formula) not in listed]
-    out += [line for end in ends for line in _end(end, span)]
+    out += [f"the end of a tensor, {end.formula}: {_where(end.true_on, span.all, span)}" for end in ends]
     for attempt in attempts:
         out += _attempt(attempt, span)
     return out
@@ -70,10 +70,6 @@ def _where(true: IterationRange, visited: IterationRange, span: Span) -> str:
     if span.is_empty(visited):
         return "false on every tile"
     return f"true {true_text}, false on whole tiles outside {span.var} in {visited}"
-
-
-def _end(end: Conjunct, span: Span) -> list[str]:
-    return [f"the end of a tensor, {end.formula}: {_where(end.true_on, span.all, span)}"]
 
 
 def _attempt(attempt: ProofAttempt, span: Span) -> list[str]:
