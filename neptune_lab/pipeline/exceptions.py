@@ -12,7 +12,7 @@ from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.schedule import Applied, Schedule
-from neptune_lab.pipeline.record import Applied as AppliedPass
+from neptune_lab.pipeline.record import AppliedPass
 from neptune_lab.repair import RepairTerm, VectorRepair
 
 

@@ -46,7 +46,7 @@ class Kernel:
 
     schedule: Schedule
     translated: TileProgram
-    passes: tuple[record.Applied, ...]
+    passes: tuple[record.AppliedPass, ...]
     triton: EmittedModule
     validated: Validated | None = None
 

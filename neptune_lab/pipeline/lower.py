@@ -13,7 +13,7 @@ from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_to_htile import translate
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.options import CodeOptions
-from neptune_lab.pipeline.record import Applied
+from neptune_lab.pipeline.record import AppliedPass
 
 if TYPE_CHECKING:
     from neptune_lab.target import Target
@@ -41,13 +41,13 @@ def lower(scheduled: Schedule, code: CodeOptions, target: Target | None, *, each
     return Kernel(scheduled, translated, passes, source)
 
 
-def passed(tiles: TileProgram, code: CodeOptions, *, each: bool = True) -> tuple[Applied, ...]:
+def passed(tiles: TileProgram, code: CodeOptions, *, each: bool = True) -> tuple[AppliedPass, ...]:
     """The HTile program after each pass, verified if `each`."""
     passes = []
     for name, rewrite in code_passes(code).items():
         done = htile_passes.apply(rewrite, tiles)
         tiles = done.program if done.program is tiles or not each else verify_and_return(done.program)
-        passes.append(Applied(name, tiles, done.notes))
+        passes.append(AppliedPass(name, tiles, done.notes))
     return tuple(passes)
 
 

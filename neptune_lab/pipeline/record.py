@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PACKAGES = ("apache-tvm", "triton", "torch", "sympy", "numpy")
 
 
-class Applied(NamedTuple):
+class AppliedPass(NamedTuple):
     """An HTile pass as it was applied: its name, the program after it, and its proof, if it gives one."""
 
     name: str
@@ -202,7 +202,7 @@ def kernel_record(
     name: str,
     program: Program,
     translated: TileProgram,
-    passes: tuple[Applied, ...],
+    passes: tuple[AppliedPass, ...],
     source: EmittedModule,
 ) -> record.KernelRecord:
     """HTile before and after each pass, and Triton with its links."""

@@ -64,7 +64,7 @@ def test_a_step_that_goes_wrong_at_large_sizes_alone_is_seen(monkeypatch: pytest
     sch = schedule(attention.causal(1, 4, 512), "rolling_update")
     planned = sizes.plan(sch)
     small = resize.resized(stale(sch.program), sch.definition, planned)
-    made = resize.Resized(replay.small_operator(sch.operator, planned.definition), small)
+    made = resize.ResizedSchedule(replay.small_operator(sch.operator, planned.definition), small)
     kernel = lower(made, CodeOptions(), None)
     found = check._compared(kernel, "quick", False)
     assert not isinstance(found, package.Validated)
@@ -81,7 +81,7 @@ def test_a_program_that_was_resized_wrongly_is_no_error(monkeypatch: pytest.Monk
     def wrong(scheduled, planned):
         found = made(scheduled, planned)
         program = tree.map_blocks(found.program, lambda block: negative(block) if block.name == "out" else block)
-        return resize.Resized(found.operator, program)
+        return resize.ResizedSchedule(found.operator, program)
 
     steps = check.small_schedule
     monkeypatch.setattr(check, "resized_schedule", wrong)

@@ -30,7 +30,7 @@ from neptune_lab.pipeline.validate.compare import Difference, Wanted, difference
 from neptune_lab.pipeline.validate.data import data_sets
 from neptune_lab.pipeline.validate.replay import small_schedule, specs_of
 from neptune_lab.pipeline.validate.report import Validated, failed, shapes_of
-from neptune_lab.pipeline.validate.resize import Resized, resized_schedule
+from neptune_lab.pipeline.validate.resize import ResizedSchedule, resized_schedule
 from neptune_lab.pipeline.validate.sizes import Plan, plan
 from neptune_lab.strict.values import check_choice
 
@@ -118,14 +118,14 @@ def structure(kernel: Kernel) -> str:
     return re.sub(r"(?<![\w.])\d+(?![\w.])", rename, text)
 
 
-def _form(kernel: Kernel, planned: Plan | None, small: Resized | None) -> Hashable:
+def _form(kernel: Kernel, planned: Plan | None, small: ResizedSchedule | None) -> Hashable:
     """The key of a kernel: of several with one key, only the first is run."""
     if planned is None:
         return structure(kernel)
     return planned.key if small is None else (planned.definition, small.program)
 
 
-def _resized(scheduled: Schedule, planned: Plan) -> Resized | None:
+def _resized(scheduled: Schedule, planned: Plan) -> ResizedSchedule | None:
     """The scheduled program at small sizes; None if the meaning of a number in it is not known from its position."""
     try:
         return resized_schedule(scheduled, planned)
@@ -134,7 +134,7 @@ def _resized(scheduled: Schedule, planned: Plan) -> Resized | None:
 
 
 def _validate_small(
-    kernel: Kernel, planned: Plan, small: Resized | None, code: CodeOptions, target: Target | None, mode: str
+    kernel: Kernel, planned: Plan, small: ResizedSchedule | None, code: CodeOptions, target: Target | None, mode: str
 ) -> Validated:
     """As `_validate`, at small sizes.  Gluon has no small form: its program of tiles is run.
 

@@ -44,7 +44,7 @@ from neptune_lab.pipeline.validate.replay import small_operator
 from neptune_lab.pipeline.validate.sizes import Plan, new_constant, new_factor
 
 
-class Resized(Schedule):
+class ResizedSchedule(Schedule):
     """A schedule whose program was resized, and not made by steps; its history is that of the large program."""
 
     def __init__(self, operator: Operator, program: Program, history: Iterable[Applied] = ()) -> None:
@@ -57,7 +57,7 @@ class Resized(Schedule):
         return self._program
 
 
-def resized_schedule(scheduled: Schedule, planned: Plan) -> Resized:
+def resized_schedule(scheduled: Schedule, planned: Plan) -> ResizedSchedule:
     """The schedule's program at the sizes of `planned`, legal for its small definition.
 
     Raises:
@@ -65,7 +65,7 @@ def resized_schedule(scheduled: Schedule, planned: Plan) -> Resized:
     """
     program = resized(scheduled.program, scheduled.definition, planned)
     verify(program, planned.definition)
-    return Resized(small_operator(scheduled.operator, planned.definition), program, scheduled.history)
+    return ResizedSchedule(small_operator(scheduled.operator, planned.definition), program, scheduled.history)
 
 
 def resized(program: Program, definition: Program, planned: Plan) -> Program:
@@ -348,4 +348,4 @@ def _heard(loop: Loop) -> tuple[tuple[str, str | int], ...]:
     return tuple((key, value) for key, value in loop.annotations if key not in HINTS)
 
 
-__all__ = ["Resized", "resized", "resized_schedule"]
+__all__ = ["ResizedSchedule", "resized", "resized_schedule"]

@@ -9,24 +9,19 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from neptune_lab.autotune.command import bundle_command, records_command, report_command, tune_command
 from neptune_lab.bench.command import bench
+from neptune_lab.cli.request import OPTIONS, Request, with_operator
 from neptune_lab.errors import DefinitionError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.strict.console import printable
 from neptune_lab.strict.values import check_number
-
-if TYPE_CHECKING:
-    from neptune_lab.operators import Operator
-    from neptune_lab.pipeline import Choice
 
 app = typer.Typer(
     name="neptune-lab",
@@ -60,116 +55,6 @@ class Emit(StrEnum):
 MACHINE_CODE = (Emit.ttir, Emit.ttgir, Emit.llir, Emit.ptx, Emit.sass, Emit.amdgcn, Emit.resources)
 
 
-Size = Annotated[int | None, typer.Option(min=1)]
-
-# Options of every command that takes an operator: the operator's sizes, then the template's.
-SIZES = (
-    "batch", "heads", "kv_heads", "seq", "q_len", "kv_len", "head_dim", "v_head_dim", "window", "prefix",
-    "rows", "cols", "features", "m", "n", "k", "h",
-)  # fmt: skip
-OPTIONS: dict[str, Any] = {
-    **dict.fromkeys(SIZES, Size),
-    "cap": Annotated[float | None, typer.Option(help="For attention.softcap: scores are limited to ±cap.")],
-    "eps": Annotated[float | None, typer.Option(help="The constant added under a square root, or to an exponential.")],
-    "causal": Annotated[bool | None, typer.Option("--causal/--no-causal", help="Whether to apply the causal mask.")],
-    "return_lse": Annotated[bool | None, typer.Option("--return-lse", help="Also return the log-sum-exp.")],
-    "dtype": Annotated[str | None, typer.Option(help="Dtype of the inputs: float16, bfloat16 or float32.")],
-}
-TILES = ("block_q", "block_kv")
-SHARED: dict[str, Any] = {
-    "operator": Annotated[
-        str,
-        typer.Argument(help="Operator or preset; `neptune-lab list` shows them with their sizes.", metavar="OPERATOR"),
-    ],
-    **OPTIONS,
-    "template": Annotated[
-        str | None, typer.Option(help="rolling_update or split_k_update (default: chosen by shape).")
-    ],
-    **dict.fromkeys(TILES, Size),
-    "option": Annotated[
-        list[str] | None,
-        typer.Option("--option", "-O", help="Any other option of the template or of code generation, as name=value."),
-    ],
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The operator that a command line names, and the choice of template and options to compile it with; `chosen` says
-    whether the command line gives any."""
-
-    operator: Operator
-    choice: Choice
-    chosen: bool
-
-
-def with_operator(command: Callable[..., None]) -> Callable[..., None]:
-    """`command(request, **its own options)` as a command that takes the shared options too."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-
-    def run_command(**given: Any) -> None:
-        shared = {name: given.pop(name) for name in SHARED}
-        made = _operator(shared["operator"], {n: shared[n] for n in OPTIONS})
-        options = {n: shared[n] for n in TILES if shared[n] is not None}
-        options |= dict(map(_option, shared["option"] or ()))
-        choice = _choice(shared["template"], options)
-        command(Request(made, choice, shared["template"] is not None or bool(options)), **given)
-
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(n, kind, annotation=a, default=inspect.Parameter.empty if n == "operator" else None)
-        for n, a in SHARED.items()
-    ]
-    parameters += [p.replace(kind=kind) for p in own]
-    run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run_command.__annotations__ = {p.name: p.annotation for p in parameters}
-    run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
-    return run_command
-
-
-def _choice(template: str | None, options: dict[str, Any]) -> Choice:
-    """The choice of `--template`, `--block-q`, `--block-kv` and `-O name=value ...`."""
-    from neptune_lab.pipeline import Choice
-
-    return Choice.of(template, options, "--option")
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """`splits=4`, `loads=descriptors`, `block_q=64,32` (one a nest), `interleave=2`, `persistent=true`."""
-    name, sign, value = text.partition("=")
-    if not sign or not name.isidentifier():
-        raise DefinitionError(f"--option {text!r}: expected name=value", help="for example --option splits=4")
-    known = {"true": True, "false": False, "none": None}
-
-    def one(part: str) -> Any:
-        return known[part.lower()] if part.lower() in known else int(part) if part.lstrip("-").isdigit() else part
-
-    parts = [one(part) for part in value.split(",")]
-    return name, tuple(parts) if len(parts) > 1 or name == "disable_passes" else parts[0]
-
-
-def _operator(name: str, sizes: dict[str, Any]) -> Any:
-    """The operator, made from the options that were given; DefinitionError names one it does not take."""
-    from neptune_lab.operators import find
-
-    make = find(name)
-    parameters = inspect.signature(make).parameters
-    given = {k: v for k, v in sizes.items() if v is not None}
-    for option in given:
-        if option not in parameters:
-            known = [f"--{p.replace('_', '-')}" for p in parameters if p in sizes]
-            raise DefinitionError(
-                f"{name} has no option --{option.replace('_', '-')}", help=f"it takes {', '.join(known)}"
-            )
-    missing = [p for p, v in parameters.items() if v.default is inspect.Parameter.empty and p not in given]
-    if missing:
-        raise DefinitionError(
-            f"{name} needs --{missing[0].replace('_', '-')}",
-            help="`neptune-lab list` lists the arguments of each operator",
-        )
-    return make(**given)
-
-
 @app.command("compile")
 @with_operator
 def compile_command(
@@ -182,46 +67,44 @@ def compile_command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
 ) -> None:
     """Compile an operator and print one of its stages."""
-    op = request.operator
     if target is not None and emit not in MACHINE_CODE:
         raise DefinitionError(
             f"--target={target} is for the stages of machine code, not for --emit {emit}",
             help=f"give --emit {', '.join(MACHINE_CODE[:-1])} or {MACHINE_CODE[-1]}",
         )
-    if emit is Emit.definition:
-        from neptune_lab.loop_ir.render import definition
-
-        text = "".join(f"{line.text}\n" for line in definition(op.program))
-    else:
-        from neptune_lab.pipeline import compile_choice, schedule
-
-        if emit is Emit.loops:
-            from neptune_lab.loop_ir.printer import to_text
-
-            text = to_text(schedule(op, request.choice.template, config=request.choice.config).program)
-        else:
-            kernel = compile_choice(op, request.choice)
-            if emit is Emit.htile:
-                text = kernel.htile_text
-            elif emit is Emit.outline:
-                text = kernel.outline
-            elif emit is Emit.triton:
-                text = kernel.source
-            elif emit in MACHINE_CODE:
-                from neptune_lab.machine_code import to_text as resources_text
-
-                code = kernel.machine_code(target)
-                text = resources_text(code) if emit is Emit.resources else code.text(emit.value)
-            else:
-                from dataclasses import replace
-
-                from neptune_lab.trace import to_json
-
-                text = to_json(replace(kernel.trace, command="neptune-lab " + " ".join(sys.argv[1:]))) + "\n"
+    text = _stage(request, emit, target)
     if output is None:
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
+
+
+def _stage(request: Request, emit: Emit, target: str | None) -> str:
+    """The text of a stage of the operator's compilation; `target` is for the stages of machine code."""
+    op = request.operator
+    if emit is Emit.definition:
+        from neptune_lab.loop_ir.render import definition
+
+        return "".join(f"{line.text}\n" for line in definition(op.program))
+    from neptune_lab.pipeline import compile_choice, schedule
+
+    if emit is Emit.loops:
+        from neptune_lab.loop_ir.printer import to_text
+
+        return to_text(schedule(op, request.choice.template, config=request.choice.config).program)
+    kernel = compile_choice(op, request.choice)
+    if emit in MACHINE_CODE:
+        from neptune_lab.machine_code import to_text as resources_text
+
+        code = kernel.machine_code(target)
+        return resources_text(code) if emit is Emit.resources else code.text(emit.value)
+    if emit is Emit.trace:
+        from dataclasses import replace
+
+        from neptune_lab.trace import to_json
+
+        return to_json(replace(kernel.trace, command="neptune-lab " + " ".join(sys.argv[1:]))) + "\n"
+    return {Emit.htile: kernel.htile_text, Emit.outline: kernel.outline, Emit.triton: kernel.source}[emit]
 
 
 @app.command()

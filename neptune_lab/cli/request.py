@@ -1,0 +1,125 @@
+"""The operator of a command line, and the choice to compile it with: the options that several commands share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neptune_lab.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import Choice
+
+Size = Annotated[int | None, typer.Option(min=1)]
+
+# Options of every command that takes an operator: the operator's sizes, then the template's.
+SIZES = (
+    "batch", "heads", "kv_heads", "seq", "q_len", "kv_len", "head_dim", "v_head_dim", "window", "prefix",
+    "rows", "cols", "features", "m", "n", "k", "h",
+)  # fmt: skip
+OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(SIZES, Size),
+    "cap": Annotated[float | None, typer.Option(help="For attention.softcap: scores are limited to ±cap.")],
+    "eps": Annotated[float | None, typer.Option(help="The constant added under a square root, or to an exponential.")],
+    "causal": Annotated[bool | None, typer.Option("--causal/--no-causal", help="Whether to apply the causal mask.")],
+    "return_lse": Annotated[bool | None, typer.Option("--return-lse", help="Also return the log-sum-exp.")],
+    "dtype": Annotated[str | None, typer.Option(help="Dtype of the inputs: float16, bfloat16 or float32.")],
+}
+TILES = ("block_q", "block_kv")
+SHARED: dict[str, Any] = {
+    "operator": Annotated[
+        str,
+        typer.Argument(help="Operator or preset; `neptune-lab list` shows them with their sizes.", metavar="OPERATOR"),
+    ],
+    **OPTIONS,
+    "template": Annotated[
+        str | None, typer.Option(help="rolling_update or split_k_update (default: chosen by shape).")
+    ],
+    **dict.fromkeys(TILES, Size),
+    "option": Annotated[
+        list[str] | None,
+        typer.Option("--option", "-O", help="Any other option of the template or of code generation, as name=value."),
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The operator that a command line names, and the choice of template and options to compile it with; `chosen` says
+    whether the command line gives any."""
+
+    operator: Operator
+    choice: Choice
+    chosen: bool
+
+
+def with_operator(command: Callable[..., None]) -> Callable[..., None]:
+    """`command(request, **its own options)` as a command that takes the shared options too."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    def run_command(**given: Any) -> None:
+        shared = {name: given.pop(name) for name in SHARED}
+        made = _operator(shared["operator"], {n: shared[n] for n in OPTIONS})
+        options = {n: shared[n] for n in TILES if shared[n] is not None}
+        options |= dict(map(_option, shared["option"] or ()))
+        choice = _choice(shared["template"], options)
+        command(Request(made, choice, shared["template"] is not None or bool(options)), **given)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(n, kind, annotation=a, default=inspect.Parameter.empty if n == "operator" else None)
+        for n, a in SHARED.items()
+    ]
+    parameters += [p.replace(kind=kind) for p in own]
+    run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run_command.__annotations__ = {p.name: p.annotation for p in parameters}
+    run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
+    return run_command
+
+
+def _choice(template: str | None, options: dict[str, Any]) -> Choice:
+    """The choice of `--template`, `--block-q`, `--block-kv` and `-O name=value ...`."""
+    from neptune_lab.pipeline import Choice
+
+    return Choice.of(template, options, "--option")
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """`splits=4`, `loads=descriptors`, `block_q=64,32` (one per nest), `interleave=2`, `persistent=true`."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.isidentifier():
+        raise DefinitionError(f"--option {text!r}: expected name=value", help="for example --option splits=4")
+    known = {"true": True, "false": False, "none": None}
+
+    def one(part: str) -> Any:
+        return known[part.lower()] if part.lower() in known else int(part) if part.lstrip("-").isdigit() else part
+
+    parts = [one(part) for part in value.split(",")]
+    return name, tuple(parts) if len(parts) > 1 or name == "disable_passes" else parts[0]
+
+
+def _operator(name: str, sizes: dict[str, Any]) -> Any:
+    """The operator with the sizes of the command line; DefinitionError names an option that it does not take."""
+    from neptune_lab.operators import find
+
+    make = find(name)
+    parameters = inspect.signature(make).parameters
+    given = {k: v for k, v in sizes.items() if v is not None}
+    for option in given:
+        if option not in parameters:
+            known = [f"--{p.replace('_', '-')}" for p in parameters if p in sizes]
+            raise DefinitionError(
+                f"{name} has no option --{option.replace('_', '-')}", help=f"it takes {', '.join(known)}"
+            )
+    missing = [p for p, v in parameters.items() if v.default is inspect.Parameter.empty and p not in given]
+    if missing:
+        raise DefinitionError(
+            f"{name} needs --{missing[0].replace('_', '-')}",
+            help="`neptune-lab list` lists the arguments of each operator",
+        )
+    return make(**given)
