@@ -340,8 +340,27 @@ def change_variables(
         step="separate",
         expression=text(g),
         help="inputs may occur in one expression without r only, as in exp(c1 - r)*c2 with C = exp(c1)*c2; "
-        f"if {names[-1]} has one value for the whole reduction, declare it: constants=['{names[-1]}']",
+        + _declare(_enough(g, producers, free, variable)),
     )
+
+
+def _enough(g: Expr, producers: Sequence[Symbol], free: list[Symbol], variable: Symbol) -> list[str]:
+    """One input, else two, with which g separates if they are constants, best so that C can be recovered; or none."""
+    found: list[tuple[bool, list[str]]] = []
+    for chosen in (c for size in (1, 2) for c in combinations(reversed(free), size) if size < len(free)):
+        roles = _Roles(frozenset(producers), frozenset(free) - frozenset(chosen))
+        if not (found and len(chosen) > 1) and (made := _peel(g, variable, roles) or _by_atoms(g, variable, roles)):
+            lost = any(variable in part.free_symbols for part in made[0].atoms(sp.Max, sp.Min))
+            found.append((lost, sorted(map(text, chosen))))
+    return min(found, key=lambda pair: pair[0], default=(False, []))[1]
+
+
+def _declare(names: list[str]) -> str:
+    """How to declare constants, as the end of a help."""
+    if not names:
+        return "declare inputs that have one value for the whole reduction as constants, or sum the parts apart"
+    have, them = ("has", "it") if len(names) == 1 else ("have", "them")
+    return f"if {' and '.join(names)} {have} one value for the whole reduction, declare {them}: constants={names}"
 
 
 def _choices(free: list[Symbol], fixed: tuple[Symbol, ...], infer: bool) -> list[tuple[Symbol, ...]]:

@@ -143,3 +143,32 @@ def test_what_cannot_be_read_has_no_steps():
     with pytest.raises(RepairError) as refused:
         solve("sum", "exp(c - ", "r")
     assert refused.value.passed == ()
+
+
+@pytest.mark.parametrize(
+    ("g", "constant"),
+    [("exp(s*c - r)*x + b", "b"), ("exp(x - max(r, v))", "v"), ("exp(c*r - d)", "d"), ("c1*exp(r) + c2", "c2")],
+)
+def test_the_help_names_a_constant_with_which_the_term_separates(g: str, constant: str):
+    with pytest.raises(RepairError, match="does not separate") as refused:
+        solve("max", g, "r")
+    assert f"if {constant} has one value for the whole reduction, declare it: constants=['{constant}']" in str(
+        refused.value.help
+    )
+    try:
+        solve("max", g, "r", constants=[constant])
+    except RepairError as error:
+        assert error.step != "separate"
+
+
+def test_the_help_names_two_constants_or_none():
+    for g, words in (
+        (
+            "a*r + b*r**2 + d*r**3",
+            "if b and d have one value for the whole reduction, declare them: constants=['b', 'd']",
+        ),
+        ("a*r + b*r**2 + d*r**3 + e*r**4", "declare inputs that have one value for the whole reduction as constants"),
+    ):
+        with pytest.raises(RepairError, match="does not separate") as refused:
+            solve("sum", g, "r")
+        assert words in str(refused.value.help)
