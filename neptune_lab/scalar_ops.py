@@ -47,7 +47,7 @@ class ScalarOp:
             SymPy's name is for functions that are finite inside their domain; give one with poles (tan) a formula.
         triton: in emitted modules: an infix symbol, "tl.f", or "_f", a function of `htile_to_triton.helpers`.
         gluon: whether Gluon has it under Triton's name; otherwise its formula is emitted there.
-        ieee: the HTile operation that is rounded as IEEE 754 says, where a GPU's own is not.
+        ieee: the HTile operation that is rounded as IEEE 754 says, if a GPU's own is not.
         formula: the operation by others, for readers whose library has no name for it.
         exact: the result is not rounded.
         zero: it is 0 if all operands are 0, and finite if they are finite.

@@ -138,7 +138,7 @@ def _passing(out: Any) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("notebooks", nargs="*", default=["06_gpu"], help="names; 06_gpu where none is given")
+    parser.add_argument("notebooks", nargs="*", default=["06_gpu"], help="names (default: 06_gpu)")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("-o", "--out", type=Path, help="run the notebooks on the GPU and write them to this folder")
     where.add_argument("--keep", type=Path, help="take executed notebooks and records from this folder")

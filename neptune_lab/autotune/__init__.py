@@ -8,7 +8,7 @@
     search = Search(candidates, CostModel(operator, target))    # Algorithm 1, ranked by Eqs. 2 to 5
     while candidates := search.ask(8):
         for candidate in candidates:
-            search.tell(candidate, measure(candidate))  # microseconds, or None where it failed
+            search.tell(candidate, measure(candidate))  # microseconds, or None if it failed
     search.best                                        # (candidate, microseconds)
 
 `expressions`, `dag`, `rules` and `waterfall` are the paper's own space, of tiling expressions; `nests` gives the

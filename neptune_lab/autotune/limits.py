@@ -68,7 +68,7 @@ def registers(nests: tuple[NestChain, ...], candidate: Choice, target: Target) -
         most = (HELD_A_THREAD if many else HELD_A_THREAD_FEW_ROWS) if nest.has_product else HELD_A_THREAD_PLAIN
         if not LEAST_A_THREAD <= held <= most:
             warps = entry(candidate.sizes.num_warps, n) or DEFAULT_WARPS
-            return f"{held:.0f} numbers a thread with {warps} warps; expected {LEAST_A_THREAD} to {most}"
+            return f"{held:.0f} numbers per thread with {warps} warps; expected {LEAST_A_THREAD} to {most}"
     return None
 
 
@@ -108,7 +108,7 @@ def useful_tiles(nests: tuple[NestChain, ...], candidate: Choice, target: Target
         tiles = nest.tiles(config, n)
         rows, columns = tiles.get(nest.row or "", 1), tiles[nest.column]
         if columns < SMALL_COLUMNS and nest.extent(nest.column) >= LONG_COLUMN:
-            return f"tiles of {columns} columns where there are {nest.extent(nest.column)}"
+            return f"tiles of {columns} columns, of {nest.extent(nest.column)}"
         if nest.row is None or nest.row_size is not None:
             continue
         blocks = blocks_of(nest, config, n) * (splits_of(candidate, n) or 1)

@@ -172,7 +172,7 @@ class Search:
         return first + self.random.sample(rest, min(drawn, len(rest)))
 
     def _scores(self, candidates: list[Choice]) -> dict[Choice, float]:
-        """The logarithm of each candidate's corrected estimate, relative to the least; a time where there is one."""
+        """The logarithm of each candidate's corrected estimate, relative to the least; of its time if it has one."""
         settings = self.space.settings
         seen = ((settings(c), log(self._estimate(c)), None if t is None else log(t)) for c, t in self.times.items())
         correct = fit(tuple(seen))

@@ -127,7 +127,7 @@ def accuracy(setup: AccuracySetup, progress: Callable[[str], None] = lambda name
 
     Raises:
         DefinitionError: an unknown operator, no sample, or recorded inputs that do not fit.
-        MeasureError: an output that is not finite where the reference is.
+        MeasureError: an output that is not finite although the reference is.
     """
     unknown = [name for name in setup.operators if name not in TEN]
     if unknown:

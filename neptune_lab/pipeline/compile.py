@@ -116,8 +116,9 @@ def compile(
             also has the number of splits.  What is left out is chosen by shape.
         code: options of code generation, such as CodeOptions(loads="descriptors").
         tuned: uses the template, config and code of the tuning record (`nl.tune`) for this operator and GPU, at these
-            sizes or the nearest ones.  Without a record, writes rolling loops in Gluon on a Hopper GPU.  A template,
-            config or code given here replaces the record's; block_q, block_kv and disable_passes replace one field.
+            sizes or the nearest ones.  A record of these sizes that does not compile is skipped with a
+            `RecordsWarning`. Without a record, writes rolling loops in Gluon on a Hopper GPU.  A template, config or
+            code given here replaces the record's; block_q, block_kv and disable_passes replace one field.
         target: the GPU that code is emitted for, as a `Target` or by name ("h200"); default: the local GPU.
         validate: "quick" runs the emitted kernel in NumPy against the definition, at small sizes, on ordinary and on
             special numbers (docs/concepts/validation.md); "full" runs every stage; "none" runs nothing.

@@ -65,7 +65,7 @@ def _errors(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     errors = np.abs(got.astype(np.float64)[finite] - want[finite])
     if not np.isfinite(errors).all():
         raise MeasureError(
-            f"{np.count_nonzero(~np.isfinite(errors))} elements of the output are not finite where the reference is",
+            f"{np.count_nonzero(~np.isfinite(errors))} elements of the output are not finite, but the reference is",
             help="check the inputs for values that overflow in the operator's dtype",
         )
     return errors

@@ -142,12 +142,12 @@ def measure(
     taken = resources(kernel.module)
     spilled = max((r.spills or 0 for r in taken), default=0)
     if spilled > limits.spills:
-        return Measurement(resources=taken, failure=f"spills {spilled} registers a thread")
+        return Measurement(resources=taken, failure=f"spills {spilled} registers per thread")
     error = task.error(outputs, wanted)
     del outputs
     if not error <= task.tolerance:
         finite = error if error < float("inf") else None
-        off = "NaN or infinity where the reference has none" if finite is None else f"relative error {error:.1e}"
+        off = "NaN or infinity, which the reference does not have" if finite is None else f"relative error {error:.1e}"
         return Measurement(error=finite, resources=taken, failure=f"wrong: {off} (at most {task.tolerance:g} is right)")
     sample = _sampler(kernel, inputs, task, clock)
     times = sample(FEWEST)

@@ -188,7 +188,7 @@ def test_a_kernel_that_spills_is_dropped_before_it_is_timed(small, spec, monkeyp
     taken = (Resources("k", 255, 8, 0, 4), Resources("combine", 255, 180, 0, 4))
     monkeypatch.setattr("neptune_lab.runtime.measurement.resources", lambda module: taken)
     clock = fake_runner.clock(10.0)
-    assert measure(task_of(small), spec, clock=clock).failure == "spills 180 registers a thread"
+    assert measure(task_of(small), spec, clock=clock).failure == "spills 180 registers per thread"
     assert measure(task_of(small), spec, MeasurementLimits(spills=180), clock).us == 10.0
 
 

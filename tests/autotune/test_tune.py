@@ -254,7 +254,7 @@ class TestLoop:
         assert len(run(small, store, Listed(*by_tile), Sheet(answer, size=3)).records) == 3
 
     def test_without_any_time_the_reasons_are_told(self, small, store, by_tile):
-        workers = Sheet(lambda s: Measurement(failure="spills 80 registers a thread"))
+        workers = Sheet(lambda s: Measurement(failure="spills 80 registers per thread"))
         with pytest.raises(MeasureError, match=r"no candidate .*2 times: spills 80.*; 1 times: .*block_q=\(16, 16\)"):
             run(small, store, Listed(*by_tile[:2], choice("rolling_update", block_q=(16, 16))), workers)
 

@@ -155,9 +155,9 @@ def _validate_small(
     try:
         replayed = lower(small_schedule(kernel.schedule, planned), code, target)
     except NeptuneError as error:
-        return Validated(mode, note=f"too large to run, and not to be made small: {error.reason.splitlines()[0]}")
+        return Validated(mode, note=f"too large to run, and cannot be resized: {error.reason.splitlines()[0]}")
     if _is_large(replayed, "full"):
-        return Validated(mode, note="too large to run, also where its sizes are made small")
+        return Validated(mode, note="too large to run, even at small sizes")
     return _validate(replayed, code, mode, gluon)
 
 
@@ -263,7 +263,7 @@ def _stages(
 
 
 def _difference(run: Run, wanted: Mapping[str, Wanted], removes: bool) -> Difference | str | None:
-    """What is wrong with a form of the program; None where nothing is."""
+    """The error of a form of the program; None if it is right."""
     try:
         return difference(wanted, run(), removes=removes)
     except triton_numpy.UnknownSpelling:

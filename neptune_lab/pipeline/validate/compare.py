@@ -34,7 +34,7 @@ class Rounding:
     """The effect of rounding on an output.
 
     Args:
-        decides: elements that it decides, as it decides 0/0 where a variance of equal numbers is divided by.
+        decides: elements that it decides, such as a division by the variance of equal numbers.
         spread: the distance between the evaluations; infinite if some give no number.
     """
 

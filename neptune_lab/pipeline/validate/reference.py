@@ -127,7 +127,7 @@ class _Machine:
         self.arrays[block.writes] = self.convert(value, dtype)
 
     def product(self, term: Expr, env: Mapping[str, Array], axes: list[str], kept: int) -> Array | None:
-        """A sum of products of two factors by one matrix product; None where the term is not of that form."""
+        """A sum of products of two factors by one matrix product; None if the term is not of that form."""
         match term:
             case Op("mul", (left, right)):
                 pass
@@ -163,7 +163,7 @@ class _Machine:
         return value * (1 + _ROUNDING * self.rounding.choice([-1.0, 1.0], value.shape))
 
     def ordered(self, value: Array, term: Expr, env: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
-        """A sum, NaN at random where the order of its terms decides whether it overflows in float32."""
+        """A sum; NaN at random if the order of its terms decides whether it overflows in float32."""
         assert self.rounding is not None
         terms = np.abs(np.broadcast_to(self.expr(term, env), shape).astype(np.float64))
         folded = tuple(range(value.ndim, len(shape)))
@@ -180,7 +180,7 @@ class _Machine:
             case Load(buffer, indices):
                 array = self.arrays[buffer]
                 places = [np.asarray(self.expr(i, env)) for i in indices]
-                # A read that a condition guards may leave the tensor where the condition is false.
+                # A read that a condition guards may be out of bounds if the condition is false.
                 inside = [
                     p if isinstance(i, Var) and p.size <= n else np.clip(p, 0, n - 1)
                     for i, p, n in zip(indices, places, array.shape[1:], strict=True)

@@ -90,7 +90,7 @@ def script(scheduled: Schedule, code: CodeOptions, inputs: Mapping[str, np.ndarr
 
 
 def _written(text: str, name: str) -> Path | None:
-    """The file's path; None where it cannot be written."""
+    """The file's path; None if it cannot be written."""
     from neptune_lab.files import write_text
     from neptune_lab.runtime import cache_directory
 

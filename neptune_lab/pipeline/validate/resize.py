@@ -2,9 +2,9 @@
 
 The loops keep their order, the blocks their stores, conditions and places; only numbers change: extents of loops,
 factors in the bindings of iterations, ends in predicates, shapes of tensors, and constants of masks, which change as in
-the small definition.  So what is run is the program that the kernel was made of, not one that the steps make of a small
-definition.  Each number is taken for what its place says (the extent of a loop that an iteration of a known dimension
-is bound to, the factor of a loop in a binding), and a number whose place does not say it is refused.
+the small definition.  So the program that is run is the kernel's own, and not one that the steps make of a small
+definition.  The position of a number gives its meaning (the extent of a loop that an iteration of a known dimension is
+bound to, the factor of a loop in a binding); a number whose position does not give one is refused.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def resized_schedule(scheduled: Schedule, planned: Plan) -> ResizedSchedule:
     """The schedule's program at the sizes of `planned`, legal for its small definition.
 
     Raises:
-        ScheduleError: a number has no place that says what it is, or the program is not legal at small sizes.
+        ScheduleError: a number's position does not give its meaning, or the program is not legal at small sizes.
     """
     program = resized(scheduled.program, scheduled.definition, planned)
     verify(program, planned.definition)
@@ -76,7 +76,7 @@ def resized(program: Program, definition: Program, planned: Plan) -> Program:
         definition: what it computes.
 
     Raises:
-        ScheduleError: a number has no place that says what it is.
+        ScheduleError: a number's position does not give its meaning.
     """
     return _Resizer(program, definition, planned).program()
 
@@ -129,7 +129,7 @@ class _Resizer:
         return small.pop() if small else None
 
     def keys(self, block: Block, it: Iter) -> Iterator[tuple[str, str, str | int]]:
-        """What an iteration may be in the definition: one of its stage, or an axis that it indexes."""
+        """The keys of an iteration in the definition: of an iteration of its stage, and of axes that it indexes."""
         yield "iter", block.origin or block.name, it.name
         accesses = [(block.writes, block.body.indices), *((r.buffer, r.indices) for r in loads(block.body.value))]
         for name, indices in accesses:
@@ -245,7 +245,7 @@ class _Resizer:
         if buffer.name in self.buffers:
             return self.buffers[buffer.name]
         if buffer.name not in self.large or buffer.shape != self.large[buffer.name].shape:
-            raise ScheduleError(f"nothing says what the sizes of tensor {buffer.name!r} are", help="replay the steps")
+            raise ScheduleError(f"the sizes of tensor {buffer.name!r} are not known", help="replay the steps")
         return replace(buffer, shape=self.small.buffer(buffer.name).shape)
 
     # -- statements ---------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class _Resizer:
         if stmt.extent > 1 and path not in self.extents:
             unclear(tree.blocks_under(stmt)[0], f"no dimension is known for loop {stmt.var!r}")
         body = tuple(self.statement(s, (*path, n)) for n, s in enumerate(stmt.body))
-        return replace(stmt, extent=extent, body=body, annotations=_heard(stmt))
+        return replace(stmt, extent=extent, body=body, annotations=_semantic(stmt))
 
     def block(self, block: Block) -> Block:
         iters = tuple(
@@ -343,8 +343,8 @@ class _Resizer:
         return rebuild(e, tuple(self.value(block, c) for c in children(e)))
 
 
-def _heard(loop: Loop) -> tuple[tuple[str, str | int], ...]:
-    """The notes on a loop that change what is run."""
+def _semantic(loop: Loop) -> tuple[tuple[str, str | int], ...]:
+    """The annotations of a loop that change its results."""
     return tuple((key, value) for key, value in loop.annotations if key not in HINTS)
 
 

@@ -1,7 +1,7 @@
-"""An operator and its schedule at small sizes that keep what matters: which tiles are whole, and where masks end.
+"""Small sizes for an operator and its schedule, with the same whole tiles, remainders and ends of masks.
 
-Two iterations have one size where a tensor connects them.  Each size is replaced by a few tiles of a few elements, with
-a remainder where there was one; the constants of masks follow.  The result is a definition like any other, and the
+Two iterations have one size if a tensor connects them.  Each size is replaced by a few tiles of a few elements, with a
+remainder if there was one; the constants of masks follow.  The result is a definition like any other, and the
 steps of the schedule, their factors changed likewise, are applied to it.
 """
 
@@ -35,18 +35,18 @@ from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 
-# Elements of the smallest tile, tiles along a dimension, the size of a dimension that nothing tiles, and of one on the
-# grid that repeats what is done to tiled rows of another.
+# Small sizes: elements of the smallest tile, tiles along a dimension, the size of a dimension that is not tiled, and of
+# one on the grid if rows of another dimension are tiled.
 _TILE, _TILES, _WHOLE, _REPEATED = 4, 3, 4, 2
 
 
 @dataclass
 class Sizes:
-    """Which size of the definition becomes which.
+    """The new sizes of the definition.
 
     Args:
         classes: iterations and axes that are one dimension.
-        extents: by class.
+        extents: the old extents, by class.
         fixed: classes that keep their extent.
         divided: classes of axes that are read at `iteration // number`, with both.
         new: the small extents, by class.
@@ -66,11 +66,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a schedule is made small; `key` is equal for two schedules that become the same small one.
+    """The small form of a schedule; `key` is equal for two schedules with the same small form.
 
     Args:
         definition: at small sizes.
-        sizes: which size became which.
+        sizes: the old and the new sizes.
     """
 
     definition: Program
@@ -99,7 +99,7 @@ def is_silent(step: Step) -> bool:
 
 
 def _shapes_of_steps(scheduled: Schedule, sizes: Sizes) -> Iterator[str]:
-    """Each step with what its factors become."""
+    """Each step with its new factors."""
     for applied in scheduled.history:
         step = applied.step
         if is_silent(step):
@@ -220,10 +220,10 @@ def _repeated(scheduled: Schedule, sizes: Sizes, tiled: set[Any]) -> set[Any]:
 
 
 def _tiled_size(extent: int, largest: int, smallest: int, tiles: dict[int, int], part: int | None) -> int:
-    """A few whole tiles, and a remainder where there was one."""
+    """A few whole tiles, and a remainder if there was one."""
     whole, rest = divmod(extent, largest)
     count = min(whole, _TILES)
-    if part is not None:  # the tiles are cut into parts once more, of two tiles each where they had several
+    if part is not None:  # the tiles are cut into parts again, of two tiles each if they had several
         total = -(-extent // largest)
         each, groups = min(part, 2), min(-(-total // part), 2)
         count = each * groups - (1 if total % part else 0) - (1 if rest else 0)
@@ -294,7 +294,7 @@ def new_index(index: Expr, block: Block, sizes: Sizes) -> Expr:
 
 
 def new_value(e: Expr, block: Block, sizes: Sizes) -> Expr:
-    """The value with the whole numbers of masks made to fit; indices of tensors as `_index` has them."""
+    """The value with the integer constants of masks changed to the new sizes, and indices as in `new_index`."""
     match e:
         case Load(buffer, indices):
             return Load(buffer, tuple(new_index(i, block, sizes) for i in indices))
@@ -308,7 +308,7 @@ def new_value(e: Expr, block: Block, sizes: Sizes) -> Expr:
 
 
 def new_constant(value: int, sizes: Sizes) -> int:
-    """A whole number of a mask: an extent, or a difference of two, stays one; others keep their place in their tile."""
+    """An integer constant of a mask: an extent or difference of two stays one; others keep their position in a tile."""
     size = abs(value)
     if size <= 2:
         return value
@@ -333,7 +333,7 @@ def new_constant(value: int, sizes: Sizes) -> int:
 
 
 def new_factor(extent: int, factor: int, small: int, sizes: Sizes) -> int:
-    """What a loop of `small` iterations is cut by, where one of `extent` was cut by `factor`."""
+    """The factor that cuts a loop of `small` iterations, in place of `factor` for one of `extent`."""
     if extent == small:
         return factor
     if factor >= extent:

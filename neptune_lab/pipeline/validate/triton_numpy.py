@@ -200,7 +200,7 @@ def _fold(function: Callable[..., Any]) -> Callable[..., Tile]:
 
 
 def _axis(axis: int) -> int:
-    """Where an axis of a tile is in its array."""
+    """The position of a tile's axis in its array."""
     return axis + 1 if axis >= 0 else axis
 
 
