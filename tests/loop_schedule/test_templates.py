@@ -9,6 +9,7 @@ import small_operators as small
 
 import neptune_lab as nl
 from neptune_lab.htile.interpret import interpret
+from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.plan import plan
 from neptune_lab.loop_schedule.templates import TEMPLATES, choose_template
@@ -33,7 +34,7 @@ def test_chains(name: str, template: str, options: dict):
     assert sch.check()
     inputs = sch.operator.random_inputs(1)
     found = interpret(nl.compile(sch).htile, inputs)
-    want = sch.run(**inputs)
+    want = run_wide(sch.definition, inputs)
     for output in sch.definition.outputs:
         np.testing.assert_allclose(found[output], want[output], rtol=1e-4, atol=1e-5)
 
