@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -234,3 +235,19 @@ def test_what_runs_at_night_is_named_with_what_the_day_keeps():
     assert sorted(row.removeprefix("tests/") for row in rows) == sorted(
         p.relative_to(tests).as_posix() for p in marked if p.name != Path(__file__).name
     )
+
+
+def test_browser_tests_are_one_unit_of_work_and_every_other_file_is_one(request: pytest.FixtureRequest):
+    plugins = request.config.pluginmanager.get_plugins()
+    (conftest,) = [p for p in plugins if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py")]
+
+    def scheduler(dist: str):
+        config = SimpleNamespace(getoption=lambda name: dist, getvalue=lambda name: ["2*popen"])
+        return conftest.pytest_xdist_make_scheduler(config, None)
+
+    assert scheduler("load") is None
+    scope = scheduler("loadfile")._split_scope
+    assert (
+        scope("tests/browser/test_course.py::test[a]") == scope("tests/browser/test_solver.py::test") == "tests/browser"
+    )
+    assert scope("tests/docs/test_site.py::test[tests/browser/]") == "tests/docs/test_site.py"

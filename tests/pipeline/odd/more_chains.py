@@ -262,8 +262,8 @@ def softmax_of_a_vector_with_scalars():
 
 @odd
 def big_matmul():
-    a, b = X((70, 300), "a"), X((300, 90), "b")
-    k = rx(300, "k")
+    a, b = X((70, 130), "a"), X((130, 90), "b")
+    k = rx(130, "k")
     return [a, b], [C((70, 90), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="o")]
 
 
