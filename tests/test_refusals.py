@@ -122,8 +122,8 @@ CASES: dict[str, Refused] = {
     "a consumer behind a loop whose tags are retired": Refused(
         two_readers,
         lambda s: s.reverse_compute_at("q", "r.i"),
-        "among blocks that share a buffer to write: r_0 by r_start and r_next",
-        "before retire_tags .*; fuse_under",
+        "if several blocks write the same buffer: r_0 by r_start and r_next",
+        "before retire_tags .*; after them, use fuse_under",
     ),
     "a producer under a loop that its consumer is not in": Refused(
         figure1,
@@ -143,7 +143,7 @@ CASES: dict[str, Refused] = {
     "a read at another element": Refused(
         lambda: split(small.elsewhere(lambda i, j: 3 - i)),
         lambda s: s.rolling_update("o", "r.j0"),
-        r"would read r.*, but what is written there",
+        r"would read r.*, but only .* is written",
         "at the element",
     ),
     "a repair that cannot be proved": Refused(
@@ -159,7 +159,7 @@ CASES: dict[str, Refused] = {
         "operations that can be undone",
     ),
     "splits of one element": Refused(
-        figure1, lambda s: s.split_k_update("s_sum", "s_max.j"), "each split would hold one element", "split the loop"
+        figure1, lambda s: s.split_k_update("s_sum", "s_max.j"), "each split would have one element", "split the loop"
     ),
     "an unknown policy": Refused(
         figure1, lambda s: s.rolling_update("s_sum", "s_max.j", maps="some"), "maps='some'", '"auto", "inline"'

@@ -61,7 +61,7 @@ TERMS = (
     Row("empirical measurement", "6", ("runtime.measurement.measure",), ("06",)),
     # -- programs -----------------------------------------------------------------------------------------------------
     Row("loop nest", "3.1", ("loop_ir.tree.loop_nest",), ("01",)),
-    Row("affine access function", "3.1", ("htile.affine.affine", "loop_schedule.fusion.affine_terms")),
+    Row("affine access function", "3.1", ("htile.affine.affine", "loop_schedule.affine.affine_terms")),
     Row("tag", "3.1", ("loop_ir.tags.record",), ("01",)),
     Row(
         "materialized example",

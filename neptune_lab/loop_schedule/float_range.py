@@ -227,13 +227,13 @@ def _refuse(run: _Run, name: str, found: Array, expected: Array, wrong: Array) -
         if value.dtype.kind == "f"
     )
     raise RepairError(
-        f"h is right over the reals, and not in float32: the {name} loop gives {found[at]:.6g}, and the definition "
+        f"h is right over the reals but not in float32: the {name} loop gives {found[at]:.6g}, the definition gives "
         f"{expected[at]:.6g}, at {shown} (tile by tile)",
         step="range",
         expression=expression(run.loop.moved[0]),
-        help="a partial result must not lose its digits before it is moved: a factor of h may not exceed 1 as the "
-        "producer moves, and a term may not overflow before the producer has its last value, as in exp(x - max x); "
-        "keep the stages apart otherwise",
+        help="a partial result must keep its digits until h moves it: no factor of h may exceed 1, and no term may "
+        "overflow before the producer has its last value, as in exp(x - max x); otherwise keep the stages in separate "
+        "kernels",
     )
 
 

@@ -31,7 +31,8 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.roles import Role
-from neptune_lab.loop_schedule.fusion import align, fuse_naively, loop_ref, under
+from neptune_lab.loop_schedule.alignment import align
+from neptune_lab.loop_schedule.fusion import fuse_naively, loop_ref, under
 from neptune_lab.loop_schedule.primitives.materialize_tags import tag_of
 
 

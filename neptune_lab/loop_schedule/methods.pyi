@@ -410,10 +410,11 @@ class PrimitiveMethods:
         Args:
             block: the reduction to fuse (L_t).
             loop: the rolling loop, "block.loop".
-            maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganize_dataflow`).
+            maps: the elementwise stages between: "inline", "keep" as separate blocks, or "auto" (see
+                `maps.reorganize_dataflow`).
             repair: h as text, over t, `<buffer>_before` and `<buffer>_now` of each producer; default: it is derived.
-            proved: refuse a given h that is not proved; False accepts it, and marks the program if it is wrong. A wrong
-                program cannot be compiled to a kernel.
+            proved: whether to refuse a given h that is not proved. False accepts it, and marks the program if it is wrong;
+                a wrong program cannot be compiled to a kernel.
 
         Returns:
             The local blocks that were made.
@@ -443,7 +444,7 @@ class PrimitiveMethods:
             block: the reduction to fuse (L_t).
             loop: the loop over splits, "block.loop".
             maps: as in `rolling_update`.
-            repair: as in `rolling_update`; before is a split's own value of a producer, now the whole one.
+            repair: as in `rolling_update`; "before" is the split's own value of a producer, "now" its complete value.
             proved: as in `rolling_update`.
 
         Returns:

@@ -330,10 +330,10 @@ def solve_repair(
         wrong = phases[-1].wrong or why.wrong
         title = "repair function, not proved"
         return repair, Phase("repair", title, note, program, repair.term, wrong=wrong, reads_early=early)
-    note = f"f is {repair.term.reducer}, g is read off {local}; h takes what {block} holds from one value of "
+    note = f"f is {repair.term.reducer}, and g is the term of {local}. h moves the value of {block} from one value of "
     note += f"{', '.join(buffers)} to another. {repair.checked[:1].upper()}{repair.checked[1:]}."
     if repair.given is not None:
-        note = f"h was given and is proved; {note}"
+        note = f"h was given and is proved. {note}"
     return repair, Phase(
         "repair", "repair function", note, program, repair.term, wrong=phases[-1].wrong, reads_early=early
     )

@@ -149,20 +149,20 @@ def _absorbing(
 def _refusal(producer: str, point: object, consumer: Block, solved: RepairTerm | VectorRepair) -> RepairError:
     at = text(point)  # type: ignore[arg-type]
     return RepairError(
-        f"{producer!r} can be {at} on the way, where h cannot start, and the program does not show that "
-        f"{consumer.name!r} has accumulated nothing by then: what it holds would be lost, or an infinity hidden",
+        f"{producer!r} can be {at} before the loop ends, where h is undefined, and the program does not show that "
+        f"{consumer.name!r} is still its identity then: its value would be lost, or an infinity hidden",
         step="guard",
         expression=text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g),
         help=f"keep {producer!r} away from {at} in the definition, for example with a small constant, or fold terms "
-        f"that vanish as long as {producer!r} is {at}",
+        f"that are the identity as long as {producer!r} is {at}",
     )
 
 
 def _unclear_end(producer: str, point: object, consumer: Block, solved: RepairTerm | VectorRepair) -> RepairError:
     at = text(point)  # type: ignore[arg-type]
     return RepairError(
-        f"where {producer!r} ends at {at}, some terms of {consumer.name!r} are not numbers, and others are, as masked "
-        "ones; a loop that passes over the tiles once cannot tell which there were, and an output can",
+        f"if {producer!r} ends at {at}, some terms of {consumer.name!r} are NaN and others, such as masked ones, are "
+        "not; a loop that visits each tile once cannot tell which occurred, but an output depends on it",
         step="guard",
         expression=text(solved.h) if isinstance(solved, RepairTerm) else text(solved.g),
         help=f"keep {producer!r} away from {at} in the definition, or mask its elements and those of {consumer.name!r} "

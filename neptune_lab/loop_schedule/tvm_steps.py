@@ -1,17 +1,20 @@
-"""Steps that TVM's own schedule makes: names translated both ways, and what TVM accepts by mistake refused."""
+"""Steps that TVM's schedule applies: names are translated both ways, and what TVM accepts by mistake is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import early_read, incomplete_read
 from neptune_lab.loop_ir.names import loop_names
-from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.nodes import Block, Program, Var, add, bound_loops, mul
 from neptune_lab.loop_ir.tvm_compat import TvmRefusal, apply
-from neptune_lab.loop_schedule.fusion import loop_ref, restore_unit_loops
+from neptune_lab.loop_schedule.affine import affine_terms
+from neptune_lab.loop_schedule.alignment import accesses
+from neptune_lab.loop_schedule.fusion import loop_ref
 
 
 def apply_in_tvm(
@@ -26,44 +29,47 @@ def apply_in_tvm(
     """The program after a step of TVM's schedule.
 
     Args:
-        program: before the step.
+        program: the program before the step.
         primitive: its name, for messages.
-        node: the block or the loop that it is applied to, for messages.
-        action: the step itself, on a `tvm.s_tir.Schedule`.
-        absent: the blocks that TVM's refusal would name by numbers.
-        help: what usually helps if TVM's own check refuses; TVM's message names no block.
+        node: the block or loop that it is applied to, for messages.
+        action: applies the step to a `tvm.s_tir.Schedule`.
+        absent: names of the blocks that TVM's message would number.
+        help: the help of the error if TVM's own check refuses; TVM's message names no block.
+
+    Returns:
+        The new program, with this package's loop names.
 
     Raises:
         ScheduleError: TVM refuses, or a block would read a value too early.
     """
     try:
         result = tree.rename_loops(restore_unit_loops(apply(program, action)), loop_names(*program.body))
-        known = {b: b for b in tree.blocks(program)}  # a block that stays is the same object: caches compare it at once
+        known = {b: b for b in tree.blocks(program)}  # an unchanged block stays the same object, for fast comparisons
         result = tree.map_blocks(result, lambda b: known.get(b, b))
     except TvmRefusal as error:
         twice = _written_twice(program)
         if "not a stage pipeline" in error.reason and twice:
             raise ScheduleError(
-                f"{primitive} on {node!r}: TVM moves nothing among blocks that share a buffer to write: {twice}",
+                f"{primitive} on {node!r}: TVM moves no block if several blocks write the same buffer: {twice}",
                 node=node.partition(".")[0],
-                help=f"{primitive} before retire_tags and decompose_reduction, which add start values; fuse_under can "
-                "still move a block behind them",
+                help=f"apply {primitive} before retire_tags and decompose_reduction, which add start values; after "
+                "them, use fuse_under",
             ) from error
         reason, listed, numbers = error.reason.partition(" However, there ")
         reason += f" Not there: {', '.join(absent)}." if listed and absent else listed + numbers
         raise ScheduleError(
             f"{primitive} on {node!r}: TVM refuses: {reason}", node=node.partition(".")[0], help=help
         ) from error
-    # TVM moves a producer behind its consumers where these stand before the target loop.
+    # TVM moves a producer after its consumers if these come before the target loop.
     early = early_read(result)
     if early is not None and early_read(program) is None:
         reader, buffer, writer = early
         raise ScheduleError(
             f"{primitive} on {node!r}: {reader!r} would read {buffer!r} before {writer!r} writes it",
             node=node.partition(".")[0],
-            help=f"bring {reader!r} under that loop first, or name a loop that comes before it",
+            help=f"move {reader!r} under that loop first, or name a loop that comes before it",
         )
-    # TVM takes a reduction for complete inside a loop that it folds along, where an inner loop has one iteration.
+    # If an inner loop has one iteration, TVM takes a reduction for complete inside an outer loop that it folds along.
     incomplete = incomplete_read(result)
     if incomplete is not None:
         reader, writer, var = incomplete
@@ -77,18 +83,53 @@ def apply_in_tvm(
 
 
 def _written_twice(program: Program) -> str:
-    """The buffers that several blocks write, each with the blocks."""
+    """The buffers that several blocks write, each with its blocks, as text."""
     writers: dict[str, list[str]] = {}
     for block in tree.blocks(program):
         writers.setdefault(block.writes, []).append(block.name)
-    return "; ".join(f"{name} by {' and '.join(found)}" for name, found in writers.items() if len(found) > 1)
+    return "; ".join(f"{name} by {' and '.join(blocks)}" for name, blocks in writers.items() if len(blocks) > 1)
 
 
 def handle_of(schedule: Any, program: Program, ref: str) -> Any:
-    """TVM's handle of "block.loop"."""
+    """TVM's handle of the loop "block.loop"."""
     block, var = loop_ref(ref)
     _, _, around = tree.find_loop(program, block, var)
     return schedule.get_loops(schedule.get_sblock(block))[len(around)]
 
 
-__all__ = ["apply_in_tvm", "handle_of"]
+def restore_unit_loops(program: Program) -> Program:
+    """The program with loops of extent 1 in the bindings again, which TVM omits when it moves a block under them.
+
+    `j = j1` under `for j0 in range(1)` becomes `j = j0 * 64 + j1`, as in the other blocks under that loop: the value is
+    the same, and a rolling loop of one iteration stays a rolling loop.
+    """
+    places = [(path, stmt, loops) for path, stmt, loops in tree.statements(program) if isinstance(stmt, Block)]
+    for path, block, loops in places:
+        changed = block
+        for depth, loop in enumerate(loops):
+            if loop.extent != 1 or loop.var in bound_loops(changed.iters):
+                continue
+            others = [b for p, b, _ in places if p[: depth + 1] == path[: depth + 1] and b.name != block.name]
+            changed = _along_unit(changed, loop.var, others)
+        if changed is not block:
+            program = tree.replace_block(program, block.name, changed)
+    return program
+
+
+def _along_unit(block: Block, loop: str, others: list[Block]) -> Block:
+    """The block with `loop`, of extent 1, in the binding of the variable that aligns with one of `others` along it."""
+    for other in others:
+        steps = {i.name: split[0] for i in other.iters if (split := affine_terms(i.binding, loop)) and split[0] > 0}
+        theirs = {(b, d): i.name for b, d, i in accesses(other) if isinstance(i, Var) and i.name in steps}
+        for buffer, dim, index in accesses(block):
+            if isinstance(index, Var) and (buffer, dim) in theirs:
+                step = steps[theirs[buffer, dim]]
+                iters = tuple(
+                    replace(i, binding=add(mul(Var(loop), step), i.binding)) if i.name == index.name else i
+                    for i in block.iters
+                )
+                return replace(block, iters=iters)
+    return block
+
+
+__all__ = ["apply_in_tvm", "handle_of", "restore_unit_loops"]

@@ -67,8 +67,8 @@ def find_family_repair(
     term = solve_vector(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions)
     if len(term.growth) > 1:
         raise RepairError(
-            f"the parts of the term move at different rates ({', '.join(text(rate) for rate in term.growth)}) as "
-            f"{', '.join(asked.producers)} changes: one sum of them would lose the digits of the part that is small",
+            f"the parts of the term grow at different rates ({', '.join(text(rate) for rate in term.growth)}) as "
+            f"{', '.join(asked.producers)} changes: their sum would lose the digits of the smaller part",
             step="close",
             expression=text(term.g),
             node=consumer.name,
@@ -182,7 +182,7 @@ def solve_any_repair(
     except RepairError as error:
         if error.reason == scalar.reason:
             raise refused from scalar
-        also = f"; and as a family of sums, step {error.step!r} failed: {error.reason}"
+        also = f"; and for a vector repair, step {error.step!r} failed: {error.reason}"
         last = replace(
             refused.phases[-1],
             note=refused.phases[-1].note + also,
@@ -192,8 +192,9 @@ def solve_any_repair(
             refused.reason + also, node=block, help=refused.help, phases=(*refused.phases[:-1], last), cause=scalar
         ) from scalar
     term = repair.term
-    note = f"{block} has no repair of its own (step {scalar.step!r}: {scalar.reason}). But its term is one of a family "
-    note += f"of {term.size} that is closed under a change of {', '.join(repair.reads)}: {block} carries their sums, "
-    note += "and a matrix takes them from one value to another."
+    producers = ", ".join(repair.reads)
+    note = f"{block} has no repair term of its own (step {scalar.step!r}: {scalar.reason}). But its term belongs to "
+    note += f"{term.size} functions that are closed under a change of {producers}: {block} carries their sums, and a "
+    note += f"matrix moves these from one value of {producers} to another."
     early = phases[-1].reads_early
     return repair, Phase("repair", "repair function", note, program, term, wrong=phases[-1].wrong, reads_early=early)

@@ -1,7 +1,7 @@
 """Attention, as in the paper's Figure 12: scores, a mod, a mask, softmax, and the weighted sum of values.
 
-`general` takes any mods; `full`, `causal`, `alibi`, `softcap`, `window`, `prefix`, `document` and `gqa` have theirs;
-`preset` gives one of them at a published model's sizes. Each computes
+`general` takes any mods. `full`, `causal`, `alibi`, `softcap`, `window`, `prefix`, `document` and `gqa` have mods of
+their own. `preset` makes one of them at a published model's sizes. Each computes
 
     score[b, h, i, j] = mod(scale * sum over d of q[b, h, i, d] * k[b, h // group, j, d])
     out[b, h, i, :] = sum over j of softmax over j (score[b, h, i, j]) * v[b, h // group, j, :]
@@ -10,19 +10,19 @@ from `q` (batch, heads, q_len, head_dim), `k` (batch, kv_heads, kv_len, head_dim
 v_head_dim) to `out` (batch, heads, q_len, v_head_dim), all of one dtype, with group = heads // kv_heads, as in
 FlexAttention's enable_gqa.
 
-`score_mod(score, b, h, q, kv)` and `mask_mod(b, h, q, kv)` have FlexAttention's signatures.  A mod is called twice:
-with symbols, which gives the definition, and with NumPy arrays, which gives the float64 reference.  So it must use
-Python's operators (`+ - * / // % **`, comparisons, `&`, `|`, `~`) and the functions of `operators.math` (torch's and
-NumPy's functions of the same names also accept a mod's arguments), and not `if`, `and`, `or`, `not`, which need one
-truth value for all positions.
+`score_mod(score, b, h, q, kv)` and `mask_mod(b, h, q, kv)` have FlexAttention's signatures.  A mod is called with
+symbols to make the definition, and with NumPy arrays to compute the float64 reference.  So it must use Python's
+operators (`+ - * / // % **`, comparisons, `&`, `|`, `~`) and the functions of `operators.math` (torch's and NumPy's
+functions of the same names also accept a mod's arguments), but not `if`, `and`, `or`, `not`, which need one truth value
+for all positions.
 
     >>> def window(b, h, q, kv):
     ...     return (q >= kv) & (q - kv <= 2)
     >>> general(1, 1, 8, 8, 4, mask_mod=window).params["mask_mod"]
     'window'
 
-A mod may read elements of tensors that it captures (`operators.capture`); each becomes an input of the operator,
-which a kernel supplies unless the caller does:
+A mod may read elements of tensors that it captures (`operators.capture`).  Each becomes an input of the operator; if
+the caller does not pass it, the kernel uses the captured values:
 
     >>> slopes = np.array([0.5, 0.25])
     >>> print(general(1, 2, 8, 8, 4, lambda score, b, h, q, kv: score + slopes[h] * (kv - q)).inputs[3])
@@ -34,7 +34,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ParamSpec, TypedDict, Unpack, get_args
+from typing import Any, Unpack, get_args
 
 import numpy as np
 
@@ -48,6 +48,7 @@ from neptune_lab.operators.attention_definition import (
     define_attention,
     sizes_of,
 )
+from neptune_lab.operators.attention_options import DEFAULTS, AttentionOptions, documented, with_options
 from neptune_lab.operators.base import Operator, Params, name_of, positive
 from neptune_lab.operators.presets import PRESETS
 from neptune_lab.strict.values import check_choice, check_number, check_switch
@@ -66,78 +67,8 @@ __all__ = [
     "window",
 ]  # fmt: skip
 
-Own = ParamSpec("Own")
 
-
-class AttentionOptions(TypedDict, total=False):
-    """The keyword arguments of every operator of this module (`_SHARED` describes them)."""
-
-    q_len: int | None
-    kv_len: int | None
-    kv_heads: int | None
-    v_head_dim: int | None
-    dtype: str
-    scale: float | None
-    return_lse: bool
-    empty_rows: EmptyRows
-
-
-_DEFAULTS: AttentionOptions = {
-    "q_len": None, "kv_len": None, "kv_heads": None, "v_head_dim": None, "dtype": "float16", "scale": None,
-    "return_lse": False, "empty_rows": "nan",
-}  # fmt: skip
-
-
-# The arguments of all operators of this module, for their docstrings.
-_SHARED = {
-    "batch": "number of sequences.",
-    "heads": "number of query heads.",
-    "seq": "number of queries and of keys; or give q_len and kv_len instead.",
-    "q_len": "number of queries.",
-    "kv_len": "number of keys.",
-    "head_dim": "width of a head of `q` and `k`.",
-    "kv_heads": "heads of `k` and `v`, a divisor of `heads`; None: as many as `heads`.",
-    "v_head_dim": "width of a head of `v` and `out`; None: head_dim.",
-    "dtype": '"float16", "bfloat16" or "float32", of the inputs and `out`; sums are in float32.',
-    "scale": "factor of the scores; None: 1/sqrt(head_dim).",
-    "return_lse": "also return `lse` (batch, heads, q_len) in float32, the natural logarithm of the sum over j of\n"
-    "        exp(score); -inf for a row without any position to see.",
-    "empty_rows": 'the value of `out` in such a row: "nan", or "zero" as in FlexAttention.',
-}
-_TENSORS = """\
-`q` (batch, heads, q_len, head_dim), `k` (batch, kv_heads, kv_len, head_dim) and `v` (batch, kv_heads, kv_len,
-v_head_dim) to `out` (batch, heads, q_len, v_head_dim); the module has the formula."""
-_RETURNS = """\
-Returns:
-    The operator, from `q`, `k`, `v` and the captured tensors to `out`, or to (`out`, `lse`); shapes as above.
-
-Raises:
-    DefinitionError: a size that is not a positive integer, another dtype, an argument out of range, or a mod that
-        cannot be compiled; the message names it."""
-
-
-def _documented(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
-    """`make` with a docstring that describes the shared arguments, after its own, and the tensors."""
-    if make.__doc__:  # None under python -OO
-        text, _, own = inspect.cleandoc(make.__doc__).partition("\n\nArgs:\n")
-        shared = [n for n in inspect.signature(make).parameters if n in _SHARED and f"    {n}: " not in own]
-        arguments = [*own.rstrip().splitlines(), *(f"    {n}: {_SHARED[n]}" for n in shared)]
-        make.__doc__ = "\n".join([text, "", _TENSORS, "", "Args:", *arguments, "", _RETURNS])
-    return make
-
-
-def _with_options(make: Callable[Own, Operator]) -> Callable[Own, Operator]:
-    """`make(..., **options)` with a signature that names every option: `help` and the command line read it."""
-    signature = inspect.signature(make)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    hints = AttentionOptions.__annotations__
-    more = [inspect.Parameter(n, kind, default=d, annotation=hints[n]) for n, d in _DEFAULTS.items()]
-    make.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-    return _documented(make)
-
-
-@_documented
+@documented
 def general(
     batch: int,
     heads: int,
@@ -172,7 +103,7 @@ def general(
     return _operator("attention_general", "Attention", params, mods, more, score_mod, mask_mod, live)
 
 
-@_with_options
+@with_options
 def full(
     batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[AttentionOptions]
 ) -> Operator:
@@ -181,7 +112,7 @@ def full(
     return _operator("attention_full", "Full attention", params, {}, options, None, None)
 
 
-@_with_options
+@with_options
 def causal(
     batch: int = 1, heads: int = 1, seq: int | None = None, head_dim: int = 64, **options: Unpack[AttentionOptions]
 ) -> Operator:
@@ -193,7 +124,7 @@ def causal(
     return _operator("attention_causal", "Causal attention", params, {}, options, None, _causal_mask(params))
 
 
-@_with_options
+@with_options
 def gqa(
     batch: int = 1,
     heads: int = 1,
@@ -215,7 +146,7 @@ def gqa(
     return _operator("attention_gqa", title, params, {"causal": causal}, options, None, mask)
 
 
-@_with_options
+@with_options
 def alibi(
     batch: int = 1,
     heads: int = 1,
@@ -243,7 +174,7 @@ def alibi(
     return _operator("attention_alibi", title, params, {"causal": causal}, options, alibi_bias, mask)
 
 
-@_with_options
+@with_options
 def softcap(
     batch: int = 1,
     heads: int = 1,
@@ -270,7 +201,7 @@ def softcap(
     return _operator("attention_softcap", "Attention with soft capping", params, own, options, softcapped, mask)
 
 
-@_with_options
+@with_options
 def window(
     batch: int = 1,
     heads: int = 1,
@@ -295,7 +226,7 @@ def window(
     return _operator("attention_window", title, params, {"window": int(window)}, options, None, window_mask)
 
 
-@_with_options
+@with_options
 def prefix(
     batch: int = 1,
     heads: int = 1,
@@ -320,7 +251,7 @@ def prefix(
     return _operator("attention_prefix", title, params, {"prefix": int(prefix)}, options, None, prefix_mask)
 
 
-@_with_options
+@with_options
 def document(
     doc: Any, heads: int = 1, head_dim: int = 64, causal: bool = True, **options: Unpack[AttentionOptions]
 ) -> Operator:
@@ -369,19 +300,19 @@ def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) 
     """
     if name not in PRESETS:
         raise DefinitionError(f"there is no preset {name!r}", help=f"one of {', '.join(PRESETS)}")
-    found = PRESETS[name]
-    sizes = {**found.sizes, "batch": batch, **overrides}
-    if found.decode and seq is not None:
+    chosen = PRESETS[name]
+    sizes = {**chosen.sizes, "batch": batch, **overrides}
+    if chosen.decode and seq is not None:
         sizes = {"q_len": 1, "kv_len": seq, **sizes}
     elif seq is not None:
         sizes["seq"] = seq
-    elif found.takes_seq and not {"q_len", "kv_len"} & set(overrides):
+    elif chosen.takes_seq and not {"q_len", "kv_len"} & set(overrides):
         raise DefinitionError(f"preset {name!r} needs seq", help="give the number of keys, such as seq=2048")
-    make = _OPERATORS[found.operator]
+    make = _OPERATORS[chosen.operator]
     unknown = [n for n in sizes if n not in inspect.signature(make).parameters]
     if unknown:
         raise DefinitionError(
-            f"attention.{found.operator}, of which {name!r} is a preset, takes no {unknown[0]}",
+            f"attention.{chosen.operator}, of which {name!r} is a preset, takes no {unknown[0]}",
             help="leave it out, or call the operator itself",
         )
     return make(**sizes)
@@ -389,16 +320,16 @@ def preset(name: str, seq: int | None = None, batch: int = 1, **overrides: Any) 
 
 def preset_function(name: str) -> Callable[..., Operator]:
     """The preset called `name` as a function with the operator's own parameters, for the command line."""
-    found = PRESETS[name]
-    taken = dict(inspect.signature(_OPERATORS[found.operator]).parameters)
-    if found.takes_seq:
+    chosen = PRESETS[name]
+    taken = dict(inspect.signature(_OPERATORS[chosen.operator]).parameters)
+    if chosen.takes_seq:
         del taken["q_len"], taken["kv_len"]
     else:
         del taken["seq"]
     make = partial(preset, name)
-    parameters = [p.replace(kind=p.KEYWORD_ONLY, default=found.sizes.get(n, p.default)) for n, p in taken.items()]
+    parameters = [p.replace(kind=p.KEYWORD_ONLY, default=chosen.sizes.get(n, p.default)) for n, p in taken.items()]
     make.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    make.__doc__ = f"{found.operator} at the sizes of {found.model} ({found.paper})."
+    make.__doc__ = f"{chosen.operator} at the sizes of {chosen.model} ({chosen.paper})."
     return make
 
 
@@ -417,10 +348,10 @@ def _causal_mask(params: Params) -> MaskMod:
 
 
 def _lengths(batch: int, heads: int, seq: int | None, head_dim: int, options: AttentionOptions) -> Params:
-    """The sizes, with `seq` written out; DefinitionError names an option that does not exist."""
-    unknown = [n for n in options if n not in _DEFAULTS]
+    """The sizes, with q_len and kv_len in place of `seq`; DefinitionError if an option does not exist."""
+    unknown = [n for n in options if n not in DEFAULTS]
     if unknown:
-        raise DefinitionError(f"there is no argument {unknown[0]!r}", help=f"one of {', '.join(_DEFAULTS)}")
+        raise DefinitionError(f"there is no argument {unknown[0]!r}", help=f"one of {', '.join(DEFAULTS)}")
     q_len, kv_len = options.get("q_len"), options.get("kv_len")
     if (seq is None) == (q_len is None and kv_len is None):
         raise DefinitionError(
@@ -449,13 +380,13 @@ def _operator(
     mask_mod: MaskMod | None,
     live: bool = False,
 ) -> Operator:
-    """The operator; kv_heads, v_head_dim, return_lse and empty_rows are recorded only where they say something."""
+    """The operator; its params have kv_heads, v_head_dim, return_lse and empty_rows unless they are the default."""
     if "causal" in own:
         check_switch("causal", own["causal"], DefinitionError)
-    other = {"kv_heads": sizes["heads"], "v_head_dim": sizes["head_dim"]}
-    positive(**{n: options[n] for n in other if options.get(n) is not None})
-    given = {n: options.get(n) for n, usual in other.items() if options.get(n) not in (None, usual)}
-    sizes = _checked({**sizes, **given})
+    defaults = {"kv_heads": sizes["heads"], "v_head_dim": sizes["head_dim"]}
+    positive(**{n: options[n] for n in defaults if options.get(n) is not None})
+    differing = {n: options.get(n) for n, default in defaults.items() if options.get(n) not in (None, default)}
+    sizes = _checked({**sizes, **differing})
     last: Params = {"dtype": options.get("dtype", "float16"), "scale": options.get("scale")}
     return_lse, empty_rows = options.get("return_lse", False), options.get("empty_rows", "nan")
     check_choice("empty_rows", empty_rows, get_args(EmptyRows), DefinitionError)

@@ -22,19 +22,20 @@ from neptune_lab.operators.base import (
 from neptune_lab.operators.calling import call_mod
 from neptune_lab.operators.capture import Captures, capture
 from neptune_lab.operators.operations import product
+from neptune_lab.operators.stages import stage_name
 from neptune_lab.strict.values import check_choice, check_number, check_switch
 
 if TYPE_CHECKING:
-    from neptune_lab.loop_ir.nodes import Program, Stmt
+    from neptune_lab.loop_ir.nodes import Program
 
 ScoreMod: TypeAlias = Callable[[Any, Any, Any, Any, Any], Any]
 MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
-# What `out` is for a query whose scores are all -inf, which sees no key.
+# The value of `out` for a query that sees no key: all its scores are -inf.
 EmptyRows: TypeAlias = Literal["nan", "zero"]
 
 DTYPES = ("float16", "bfloat16", "float32")
 
-# Rows of the score matrix that the reference holds at once: at most 2**22 float64 values, 32 MiB.
+# The most scores that the reference holds at once: 2**22 float64 values, 32 MiB.
 _REFERENCE_VALUES = 1 << 22
 
 
@@ -52,8 +53,12 @@ class AttentionSizes:
 
     @property
     def group(self) -> int:
-        """Query heads for each head of keys and values: query head h reads head h // group."""
+        """Query heads per head of keys and values."""
         return self.heads // self.kv_heads
+
+    def kv_head(self, head: Any) -> Any:
+        """The head of keys and values that a query head reads; a number or an expression."""
+        return head if self.group == 1 else head // self.group
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -81,23 +86,32 @@ def define_attention(
 ) -> tuple[list[Any], list[Any]]:
     """Attention as tensor expressions: the inputs and the outputs; `captured` are placeholders that the mods read.
 
-    With `wide`, mods get positions of 64 bits, as PyTorch has them; 32 are faster, and enough for most mods.
-
-    A row that sees no key has s_max -inf, so exp(score - s_max), s_sum and acc are NaN.  The outputs ask for s_max,
-    once a row: the loops over keys have nothing more to do for empty_rows="zero".
+    With `wide`, mods get positions of 64 bits, as in PyTorch; 32 bits are faster, and enough for most mods.
     """
     te = tensor_expressions()
-    shapes, group = sizes.shapes, sizes.group
-    queries, scores = shapes["lse"], (*shapes["lse"], sizes.kv_len)
-    q, k, v = (te.placeholder(shapes[name], dtype, name=name) for name in ("q", "k", "v"))
+    q, k, v = (te.placeholder(sizes.shapes[name], dtype, name=name) for name in ("q", "k", "v"))
+    score = _score(te, sizes, q, k, score_mod, mask_mod, scale, wide)
+    return [q, k, v, *captured], _softmax_outputs(te, sizes, score, v, return_lse, empty_rows)
+
+
+def _score(
+    te: Any,
+    sizes: AttentionSizes,
+    q: Any,
+    k: Any,
+    score_mod: ScoreMod | None,
+    mask_mod: MaskMod | None,
+    scale: float,
+    wide: bool,
+) -> Any:
+    """The scaled product of queries and keys, after the mods, in float32."""
+    shape = (*sizes.shapes["lse"], sizes.kv_len)
     d = te.reduce_axis((0, sizes.head_dim), name="d")
-
-    def kv_head(h):
-        return h if group == 1 else h // group
-
     qk = te.compute(
-        scores,
-        lambda b, h, i, j: te.sum(q[b, h, i, d].astype("float32") * k[b, kv_head(h), j, d].astype("float32"), axis=d),
+        shape,
+        lambda b, h, i, j: te.sum(
+            q[b, h, i, d].astype("float32") * k[b, sizes.kv_head(h), j, d].astype("float32"), axis=d
+        ),
         name="qk",
     )
 
@@ -112,7 +126,19 @@ def define_attention(
             score = te.if_then_else(mask, score, te.const(float("-inf"), "float32"))
         return score
 
-    score = te.compute(scores, modified, name="score")
+    return te.compute(shape, modified, name="score")
+
+
+def _softmax_outputs(
+    te: Any, sizes: AttentionSizes, score: Any, v: Any, return_lse: bool, empty_rows: EmptyRows
+) -> list[Any]:
+    """`out`, and with `return_lse` also `lse`, from the scores.
+
+    For a query that sees no key, s_max is -inf, so exp(score - s_max), s_sum and acc are NaN.  The outputs test s_max,
+    once per query, so that the loops over keys need no test.
+    """
+    shapes, scores, dtype = sizes.shapes, tuple(score.shape), v.dtype
+    queries = shapes["lse"]
     j = te.reduce_axis((0, sizes.kv_len), name="j")
     s_max = te.compute(queries, lambda b, h, i: te.max(score[b, h, i, j], axis=j), name="s_max")
     s_exp = te.compute(scores, lambda b, h, i, j: te.exp(score[b, h, i, j] - s_max[b, h, i]), name="s_exp")
@@ -120,32 +146,27 @@ def define_attention(
     p = te.compute(scores, lambda b, h, i, j: s_exp[b, h, i, j].astype(dtype), name="p")
     acc = te.compute(
         shapes["out"],
-        lambda b, h, i, d: te.sum(p[b, h, i, j].astype("float32") * v[b, kv_head(h), j, d].astype("float32"), axis=j),
+        lambda b, h, i, d: te.sum(
+            p[b, h, i, j].astype("float32") * v[b, sizes.kv_head(h), j, d].astype("float32"), axis=j
+        ),
         name="acc",
     )
-    nothing = te.const(float("-inf"), "float32")
+    lowest = te.const(float("-inf"), "float32")
 
     def normalised(b, h, i, d):
         value = (acc[b, h, i, d] / s_sum[b, h, i]).astype(dtype)
         if empty_rows == "nan":
             return value
-        return te.if_then_else(s_max[b, h, i].equal(nothing), te.const(0.0, dtype), value)
+        return te.if_then_else(s_max[b, h, i].equal(lowest), te.const(0.0, dtype), value)
 
-    outputs = [te.compute(shapes["out"], normalised, name="out")]
-    if return_lse:
-        outputs.append(
-            te.compute(
-                queries,
-                lambda b, h, i: te.if_then_else(
-                    s_max[b, h, i].equal(nothing), nothing, s_max[b, h, i] + te.log(s_sum[b, h, i])
-                ),
-                name="lse",
-            )
-        )
-    return [q, k, v, *captured], outputs
+    def log_sum(b, h, i):
+        return te.if_then_else(s_max[b, h, i].equal(lowest), lowest, s_max[b, h, i] + te.log(s_sum[b, h, i]))
+
+    out = te.compute(shapes["out"], normalised, name="out")
+    return [out, te.compute(queries, log_sum, name="lse")] if return_lse else [out]
 
 
-# The order of the definition; TVM gives the stages in the order in which the outputs reach them.
+# The stages in the order of the definition; TVM orders them as the outputs depend on them.
 _STAGES = ("qk", "score", "s_max", "s_exp", "s_sum", "p", "acc", "out", "lse")
 
 
@@ -158,9 +179,22 @@ def attention_operator(
     mask_mod: MaskMod | None,
     live: bool = False,
 ) -> Operator:
-    """The operator; `params` has dtype, scale, return_lse and empty_rows, and is what the operator is recorded with.
+    """An operator of the attention family.
 
-    `live` as in `capture`.
+    Args:
+        name: the operator's name.
+        title: one line for people.
+        sizes: the sizes.
+        params: the operator's params; dtype and scale are required, return_lse and empty_rows optional.
+        score_mod: from a scaled score to a new one; None: unchanged.
+        mask_mod: if it is false, the score is -inf; None: no mask.
+        live: as in `capture`.
+
+    Returns:
+        The operator, from `q`, `k`, `v` and the captured tensors to `out`, or to (`out`, `lse`).
+
+    Raises:
+        DefinitionError: a param has a wrong value, or a mod cannot be compiled.
     """
     dtype, scale = params["dtype"], params["scale"]
     return_lse, empty_rows = params.get("return_lse", False), params.get("empty_rows", "nan")
@@ -176,25 +210,7 @@ def attention_operator(
     outputs = {"out": dtype, "lse": "float32"} if return_lse else {"out": dtype}
 
     def build() -> Program:
-        from neptune_lab.loop_ir.simplify import exceeds_int32
-        from neptune_lab.loop_ir.tvm_compat import from_te
-
-        te = tensor_expressions()
-        extra = {n: te.placeholder(a.shape, str(a.dtype), name=n) for n, a in captures.arrays.items()}
-        score, mask = captures.bind("score_mod", extra), captures.bind("mask_mod", extra)
-        placeholders = tuple(extra.values())
-
-        def program_of(wide: bool) -> Program:
-            parts = define_attention(sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows, wide)
-            return from_te(name, *parts)
-
-        try:
-            program = program_of(wide=False)
-            exceeded = exceeds_int32(program)
-        except DefinitionError:  # TVM folds two constants to one that int32 does not hold
-            exceeded = True
-        program = captures.within(program_of(wide=True) if exceeded else program)
-        return replace(program, body=tuple(sorted(program.body, key=_stage)))
+        return _program(name, captures, sizes, dtype, scale, return_lse, empty_rows)
 
     def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray, *extra: np.ndarray) -> Arrays:
         values = dict(zip(captures.arrays, extra, strict=True))
@@ -204,7 +220,7 @@ def attention_operator(
     def draw(rng: np.random.Generator) -> Arrays:
         return tuple(rng.standard_normal(shapes[n]) for n in ("q", "k", "v"))
 
-    mods = [source_of(mod) for mod in (score_mod, mask_mod) if mod is not None]
+    mods = [mod for mod in (score_mod, mask_mod) if mod is not None]
     return Operator(
         name=name,
         title=title,
@@ -215,7 +231,7 @@ def attention_operator(
             *(TensorSpec(n, a.shape, str(a.dtype)) for n, a in captures.arrays.items()),
         ),
         outputs=tuple(TensorSpec(n, shapes[n], t) for n, t in outputs.items()),
-        source="\n\n".join([*mods, source_of(define_attention)]),
+        source="\n\n".join(map(source_of, (*mods, define_attention, _score, _softmax_outputs))),
         build=build,
         compute=compute,
         draw=draw,
@@ -223,12 +239,46 @@ def attention_operator(
     )
 
 
+def _program(
+    name: str,
+    captures: Captures,
+    sizes: AttentionSizes,
+    dtype: str,
+    scale: float,
+    return_lse: bool,
+    empty_rows: EmptyRows,
+) -> Program:
+    """The definition as a loop-scalar program. Positions have 32 bits, or 64 if a mod computes more than 32 hold."""
+    from neptune_lab.loop_ir.simplify import exceeds_int32
+    from neptune_lab.loop_ir.tvm_compat import from_te
+
+    te = tensor_expressions()
+    extra = {n: te.placeholder(a.shape, str(a.dtype), name=n) for n, a in captures.arrays.items()}
+    score, mask = captures.bind("score_mod", extra), captures.bind("mask_mod", extra)
+    placeholders = tuple(extra.values())
+
+    def program_of(wide: bool) -> Program:
+        parts = define_attention(sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows, wide)
+        return from_te(name, *parts)
+
+    try:
+        program = program_of(wide=False)
+        exceeded = exceeds_int32(program)
+    except DefinitionError:  # TVM has folded two constants to one that int32 does not hold
+        exceeded = True
+    program = captures.within(program_of(wide=True) if exceeded else program)
+    return replace(program, body=tuple(sorted(program.body, key=lambda stmt: _STAGES.index(stage_name(stmt)))))
+
+
 def captured_by(
     sizes: AttentionSizes, score_mod: ScoreMod | None, mask_mod: MaskMod | None, live: bool = False
 ) -> Captures:
     """The tensors that the mods read; `live` as in `capture`.
 
-    The mods are tried on the first and last positions, so that a mistake in them shows here and needs no TVM.
+    The mods are called on the first and last positions, so that mistakes in them are reported early and without TVM.
+
+    Raises:
+        DefinitionError: a mod cannot be compiled, or reads outside a tensor.
     """
     captures = capture({"score_mod": score_mod, "mask_mod": mask_mod}, {*_STAGES, "q", "k", "v"}, live)
     values = {n: a.astype(np.int64 if str(a.dtype) in WHOLE else np.float64) for n, a in captures.arrays.items()}
@@ -243,15 +293,6 @@ def captured_by(
     return captures.only(used)
 
 
-def _stage(stmt: Stmt) -> int:
-    """Where the one block of a loop nest stands in the definition."""
-    from neptune_lab.loop_ir.nodes import Loop
-
-    while isinstance(stmt, Loop):
-        (stmt,) = stmt.body
-    return _STAGES.index(stmt.name)
-
-
 def reference(
     sizes: AttentionSizes,
     q: np.ndarray,
@@ -262,7 +303,7 @@ def reference(
     scale: float,
     empty_rows: EmptyRows = "nan",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`out` and `lse` in float64, a head and a chunk of rows at a time; the lse of a fully masked row is -inf."""
+    """`out` and `lse` in float64, one head and one chunk of rows at a time; lse is -inf if a query sees no key."""
     out, lse = np.empty(sizes.shapes["out"]), np.empty(sizes.shapes["lse"])
     rows = max(1, _REFERENCE_VALUES // sizes.kv_len)
     for b, h in np.ndindex(sizes.batch, sizes.heads):
@@ -279,16 +320,16 @@ def reference(
             highest = score.max(axis=1)
             with np.errstate(invalid="ignore"):
                 weights = np.exp(score - highest[:, None])
-                found = weights @ values / weights.sum(axis=1, keepdims=True)
+                averages = weights @ values / weights.sum(axis=1, keepdims=True)
                 total = highest + np.log(weights.sum(axis=1))
             empty = np.isneginf(highest)
-            out[b, h, start:stop] = np.where(empty[:, None], 0.0, found) if empty_rows == "zero" else found
+            out[b, h, start:stop] = np.where(empty[:, None], 0.0, averages) if empty_rows == "zero" else averages
             lse[b, h, start:stop] = np.where(empty, -np.inf, total)
     return out, lse
 
 
 def sizes_of(params: Mapping[str, Any]) -> AttentionSizes:
-    """`params` as `AttentionSizes`: kv_heads is heads and v_head_dim is head_dim where they are not given."""
+    """`params` as `AttentionSizes`; by default kv_heads is heads and v_head_dim is head_dim."""
     kv_heads, v_head_dim = params.get("kv_heads", params["heads"]), params.get("v_head_dim", params["head_dim"])
     if params["heads"] % kv_heads:
         raise DefinitionError(

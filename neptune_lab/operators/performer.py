@@ -15,100 +15,118 @@ from neptune_lab.strict.values import check_number
 Definition = tuple[list[Any], list[Any]]
 
 
+WIDE = "float32"
+
+
 def define_performer(
     batch: int, heads: int, seq: int, head_dim: int, features: int, eps: float, dtype: str
 ) -> Definition:
     """Performer as tensor expressions: the inputs and the outputs.
 
-    Every stage that folds reads an exponential alone, never exponential + eps, which no repair term fits.  So eps
-    enters through sums of its own that no maximum touches: sum((e + eps) * v) = sum(e * v) + eps * sum(v).
+    No reduction folds exponential + eps, for which there is no repair term; each folds the exponential alone.  So eps
+    enters through sums of its own, which no maximum affects: sum((e + eps) * v) = sum(e * v) + eps * sum(v).
     """
     te = tensor_expressions()
-    wide = "float32"
-    group, rows = (batch, heads), (batch, heads, seq)
-    q = te.placeholder((*rows, head_dim), dtype, name="q")
-    k = te.placeholder((*rows, head_dim), dtype, name="k")
-    v = te.placeholder((*rows, head_dim), dtype, name="v")
+    rows = (batch, heads, seq)
+    q, k, v = (te.placeholder((*rows, head_dim), dtype, name=name) for name in "qkv")
     proj = te.placeholder((features, head_dim), dtype, name="proj")
+    k_sum, kv = _key_sums(te, k, v, proj, eps)
+    return [q, k, v, proj], [_query_outputs(te, q, proj, k_sum, kv, eps)]
+
+
+def _projected(te: Any, x: Any, proj: Any, name: str) -> tuple[Any, Any]:
+    """x @ proj.T, normalised; and half the squared norm of each row of x, normalised likewise."""
+    *rows, head_dim = (int(n) for n in x.shape)
+    norm, half = te.const(head_dim**-0.25, WIDE), te.const(0.5 * head_dim**-0.5, WIDE)
     c = te.reduce_axis((0, head_dim), name="c")
-    norm, half, ratio, small = (te.const(x, wide) for x in (head_dim**-0.25, 0.5 * head_dim**-0.5, features**-0.5, eps))
+    scores = (*rows, int(proj.shape[0]))
+    dot = te.compute(
+        scores,
+        lambda b, h, i, m: te.sum(x[b, h, i, c].astype(WIDE) * proj[m, c].astype(WIDE), axis=c),
+        name=f"{name}_dot",
+    )
+    dash = te.compute(scores, lambda b, h, i, m: dot[b, h, i, m] * norm, name=f"{name}_dash")
+    square = te.compute(
+        rows,
+        lambda b, h, i: te.sum(x[b, h, i, c].astype(WIDE) * x[b, h, i, c].astype(WIDE), axis=c),
+        name=f"{name}_square",
+    )
+    return dash, te.compute(rows, lambda b, h, i: square[b, h, i] * half, name=f"{name}_diag")
 
-    def projected(x: Any, name: str) -> tuple[Any, Any]:
-        """x @ proj.T, normalised; and half the squared norm of each row of x, normalised likewise."""
-        dot = te.compute(
-            (*rows, features),
-            lambda b, h, i, m: te.sum(x[b, h, i, c].astype(wide) * proj[m, c].astype(wide), axis=c),
-            name=f"{name}_dot",
-        )
-        dash = te.compute((*rows, features), lambda b, h, i, m: dot[b, h, i, m] * norm, name=f"{name}_dash")
-        square = te.compute(
-            rows,
-            lambda b, h, i: te.sum(x[b, h, i, c].astype(wide) * x[b, h, i, c].astype(wide), axis=c),
-            name=f"{name}_square",
-        )
-        return dash, te.compute(rows, lambda b, h, i: square[b, h, i] * half, name=f"{name}_diag")
 
-    # Keys: feature maps of all positions, summed over positions.
-    k_dash, k_diag = projected(k, "k")
+def _key_sums(te: Any, k: Any, v: Any, proj: Any, eps: float) -> tuple[Any, Any]:
+    """phi(k).T @ 1 and phi(k).T @ v: the keys' features, summed over positions."""
+    *group, seq, head_dim = (int(n) for n in k.shape)
+    features, dtype = int(proj.shape[0]), k.dtype
+    ratio = te.const(features**-0.5, WIDE)
+    dash, diag = _projected(te, k, proj, "k")
     i, m = te.reduce_axis((0, seq), name="i"), te.reduce_axis((0, features), name="m")
-    k_max = te.compute(group, lambda b, h: te.max(k_dash[b, h, i, m], axis=[i, m]), name="k_max")
+    k_max = te.compute(group, lambda b, h: te.max(dash[b, h, i, m], axis=[i, m]), name="k_max")
     k_exp = te.compute(
-        (*rows, features),
-        lambda b, h, i, m: te.exp(k_dash[b, h, i, m] - k_diag[b, h, i] - k_max[b, h]),
+        (*group, seq, features),
+        lambda b, h, i, m: te.exp(dash[b, h, i, m] - diag[b, h, i] - k_max[b, h]),
         name="k_exp",
     )
     k_exp_sum = te.compute((*group, features), lambda b, h, m: te.sum(k_exp[b, h, i, m], axis=i), name="k_exp_sum")
-    k_weight = te.compute((*rows, features), lambda *p: k_exp[p].astype(dtype), name="k_weight")
+    k_weight = te.compute((*group, seq, features), lambda *p: k_exp[p].astype(dtype), name="k_weight")
     kv_exp = te.compute(
         (*group, features, head_dim),
-        lambda b, h, m, d: te.sum(k_weight[b, h, i, m].astype(wide) * v[b, h, i, d].astype(wide), axis=i),
+        lambda b, h, m, d: te.sum(k_weight[b, h, i, m].astype(WIDE) * v[b, h, i, d].astype(WIDE), axis=i),
         name="kv_exp",
     )
-
-    def with_eps(value: Any, rest: Callable[[], Any]) -> Any:
-        """value + eps * rest(), or the value where eps is 0."""
-        return value + small * rest() if eps else value
-
-    v_sum = te.compute((*group, head_dim), lambda b, h, d: te.sum(v[b, h, i, d].astype(wide), axis=i), name="v_sum")
+    v_sum = te.compute((*group, head_dim), lambda b, h, d: te.sum(v[b, h, i, d].astype(WIDE), axis=i), name="v_sum")
     # eps * seq is one number: as a product of two constants it would be rounded to float32.
-    count = te.const(eps * seq, wide)
+    count = te.const(eps * seq, WIDE)
     k_sum = te.compute((*group, features), lambda b, h, m: ratio * (k_exp_sum[b, h, m] + count), name="k_sum")
     kv = te.compute(
         (*group, features, head_dim),
-        lambda b, h, m, d: (ratio * with_eps(kv_exp[b, h, m, d], lambda: v_sum[b, h, d])).astype(dtype),
+        lambda b, h, m, d: (ratio * _with_eps(te, eps, kv_exp[b, h, m, d], lambda: v_sum[b, h, d])).astype(dtype),
         name="kv",
     )
+    return k_sum, kv
 
-    # Queries: feature maps of each position, against the sums.
-    q_dash, q_diag = projected(q, "q")
-    q_max = te.compute(rows, lambda b, h, i: te.max(q_dash[b, h, i, m], axis=m), name="q_max")
+
+def _query_outputs(te: Any, q: Any, proj: Any, k_sum: Any, kv: Any, eps: float) -> Any:
+    """phi(q) @ kv / (phi(q) @ k_sum): each query's features, multiplied by the sums over the keys."""
+    *group, seq, head_dim = (int(n) for n in q.shape)
+    rows, features, dtype = (*group, seq), int(proj.shape[0]), q.dtype
+    ratio = te.const(features**-0.5, WIDE)
+    dash, diag = _projected(te, q, proj, "q")
+    m = te.reduce_axis((0, features), name="m")
+    q_max = te.compute(rows, lambda b, h, i: te.max(dash[b, h, i, m], axis=m), name="q_max")
     q_exp = te.compute(
         (*rows, features),
-        lambda b, h, i, m: te.exp(q_dash[b, h, i, m] - q_diag[b, h, i] - q_max[b, h, i]),
+        lambda b, h, i, m: te.exp(dash[b, h, i, m] - diag[b, h, i] - q_max[b, h, i]),
         name="q_exp",
     )
     den_exp = te.compute(rows, lambda b, h, i: te.sum(q_exp[b, h, i, m] * k_sum[b, h, m], axis=m), name="den_exp")
     q_weight = te.compute((*rows, features), lambda *p: q_exp[p].astype(dtype), name="q_weight")
     num_exp = te.compute(
         (*rows, head_dim),
-        lambda b, h, i, d: te.sum(q_weight[b, h, i, m].astype(wide) * kv[b, h, m, d].astype(wide), axis=m),
+        lambda b, h, i, d: te.sum(q_weight[b, h, i, m].astype(WIDE) * kv[b, h, m, d].astype(WIDE), axis=m),
         name="num_exp",
     )
     k_total = te.compute(group, lambda b, h: te.sum(k_sum[b, h, m], axis=m), name="k_total")
     kv_total = te.compute(
-        (*group, head_dim), lambda b, h, d: te.sum(kv[b, h, m, d].astype(wide), axis=m), name="kv_total"
+        (*group, head_dim), lambda b, h, d: te.sum(kv[b, h, m, d].astype(WIDE), axis=m), name="kv_total"
     )
-    den = te.compute(rows, lambda b, h, i: ratio * with_eps(den_exp[b, h, i], lambda: k_total[b, h]), name="den")
+    den = te.compute(
+        rows, lambda b, h, i: ratio * _with_eps(te, eps, den_exp[b, h, i], lambda: k_total[b, h]), name="den"
+    )
     num = te.compute(
         (*rows, head_dim),
-        lambda b, h, i, d: ratio * with_eps(num_exp[b, h, i, d], lambda: kv_total[b, h, d]),
+        lambda b, h, i, d: ratio * _with_eps(te, eps, num_exp[b, h, i, d], lambda: kv_total[b, h, d]),
         name="num",
     )
-    out = te.compute((*rows, head_dim), lambda b, h, i, d: (num[b, h, i, d] / den[b, h, i]).astype(dtype), name="out")
-    return [q, k, v, proj], [out]
+    return te.compute((*rows, head_dim), lambda b, h, i, d: (num[b, h, i, d] / den[b, h, i]).astype(dtype), name="out")
 
 
-# What a feature map needs of x alone stands before its matrix product, so that the product's loop can take it in.
+def _with_eps(te: Any, eps: float, value: Any, term: Callable[[], Any]) -> Any:
+    """value + eps * term(); if eps is 0, the value alone, so that the stage of the term is not needed."""
+    return value + te.const(eps, WIDE) * term() if eps else value
+
+
+# The parts of a feature map that depend on x alone come before its matrix product, and can be fused into its loop.
 _STAGES = (
     *("k_square", "k_diag", "k_dot", "k_dash", "k_max", "k_exp", "k_exp_sum", "k_weight", "kv_exp", "v_sum"),
     *("k_sum", "kv", "k_total", "kv_total", "q_square", "q_diag", "q_dot", "q_dash", "q_max", "q_exp", "den_exp"),
@@ -130,8 +148,8 @@ def performer(
     With the feature map phi(x) = features**-0.5 * (exp(dash - diag - max) + eps), where dash = head_dim**-0.25 *
     x @ proj.T and diag = |x|**2 / (2 * sqrt(head_dim)): out = phi(q) @ (phi(k).T @ v) / (phi(q) @ phi(k).T @ 1).
     For queries max is that of a row; for keys that of a (batch, head), over positions and features alike, so that it
-    cancels.  The formulas are Neptune's appendix C (after Choromanski et al., "Rethinking Attention with Performers",
-    2021); eps is a common addition that keeps every feature positive.
+    cancels.  The formulas are those of Neptune's appendix C (after Choromanski et al., "Rethinking Attention with
+    Performers", 2021); eps is a common addition that keeps every feature positive.
 
     Exponentials, and the sums phi(k).T @ v, are rounded to `dtype` before a matrix product; sums are in float32.
     With 16-bit inputs and eps 0, keys whose exponentials are far below their maximum lose digits to that rounding.
@@ -141,8 +159,8 @@ def performer(
         heads: number of heads.
         seq: number of positions.
         head_dim: width of a head.
-        features: random features, the rows of `proj`.
-        eps: what is added to each exponential; 0 leaves it out, and with it the stages that it needs.
+        features: number of random features, the rows of `proj`.
+        eps: number added to each exponential; 0 omits it and the stages that it needs.
         dtype: "float16", "bfloat16" or "float32", of the inputs and the output.
 
     Returns:
@@ -171,7 +189,7 @@ def performer(
         params={**{name: int(size) for name, size in sizes.items()}, "eps": eps, "dtype": dtype},
         inputs=(*(TensorSpec(n, shape, dtype) for n in "qkv"), TensorSpec("proj", (features, head_dim), dtype)),
         outputs=(TensorSpec("out", shape, dtype),),
-        source=source_of(define_performer),
+        source="\n".join(map(source_of, (define_performer, _projected, _key_sums, _query_outputs, _with_eps))),
         build=builder("performer", _STAGES, define_performer, batch, heads, seq, head_dim, features, eps, dtype),
         compute=compute,
         draw=lambda rng: tuple(rng.standard_normal(s) for s in (shape, shape, shape, (features, head_dim))),

@@ -1,4 +1,4 @@
-"""From tensor expressions to a program whose blocks stand in the order in which the definition names its stages."""
+"""From tensor expressions to a program whose blocks are in the order of the definition's stages."""
 
 from __future__ import annotations
 
@@ -17,26 +17,31 @@ def builder(
     *args: Any,
     masked: tuple[str, ...] = (),
 ) -> Callable[[], Program]:
-    """What `Operator.build` takes: a function that makes the program of `define(*args)`, its inputs and outputs.
+    """A function that makes the program of a definition, for `Operator.build`.
 
     Args:
-        name: the program's.
-        stages: the stages as the definition orders them; TVM gives them in the order in which outputs reach them.
-        masked: inputs whose elements may be -inf, for elements that are absent.
+        name: the program's name.
+        stages: the stages in the order of the definition; TVM orders them as the outputs depend on them.
+        define: from `args` to the inputs and the outputs as tensor expressions.
+        args: arguments of `define`.
+        masked: inputs in which -inf marks absent elements.
+
+    Returns:
+        The function; TVM is imported when it is called.
     """
 
     def build() -> Program:
         from neptune_lab.loop_ir.tvm_compat import from_te
 
         program = from_te(name, *define(*args))
-        body = tuple(sorted(program.body, key=lambda stmt: stages.index(_stage(stmt))))
+        body = tuple(sorted(program.body, key=lambda stmt: stages.index(stage_name(stmt))))
         return replace(program, body=body, masked=masked)
 
     return build
 
 
-def _stage(stmt: Stmt) -> str:
-    """The name of the one block of a loop nest of a definition."""
+def stage_name(stmt: Stmt) -> str:
+    """The name of the single block of a definition's loop nest."""
     from neptune_lab.loop_ir.nodes import Loop
 
     while isinstance(stmt, Loop):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, walk
 from neptune_lab.loop_ir.simplify import bounds, simplify
-from neptune_lab.loop_schedule.fusion import affine_terms
+from neptune_lab.loop_schedule.affine import affine_terms
 
 PYTHON = {
     "add": lambda a, b: a + b,

@@ -162,6 +162,6 @@ def test_a_read_beside_what_the_loop_has_written_is_refused():
     x = te.placeholder((4, 6), "float32", name="x")
     c = small.compute((4, 6), lambda i, j: x[i, j] * 2.0, name="c")
     sch = nl.Schedule(custom("beside", [x], [small.compute((4, 5), lambda i, j: c[i, j] + c[i, j + 1], name="o")]))
-    with pytest.raises(ScheduleError, match=r"would read c\[i, j \+ 1\], but what is written there by then"):
+    with pytest.raises(ScheduleError, match=r"would read c\[i, j \+ 1\], but only .* is written by then"):
         sch.fuse_under("o", "c.i")
     assert sch.check()

@@ -77,7 +77,7 @@ def test_a_guard_does_not_hide_an_infinity(which: int, update: str):
     x, y = small.matrix(m=6), small.matrix("y", m=6)
     sch = small.schedule(([x, y], [quotient(x, y)[which]]))
     sch.split("r.j", (None, 2))
-    with pytest.raises(ScheduleError, match=r"step 'guard' failed: '.*' can be 0 on the way"):
+    with pytest.raises(ScheduleError, match=r"step 'guard' failed: '.*' can be 0 before the loop ends"):
         getattr(sch, update)("o", "r.j0")
 
 

@@ -304,7 +304,7 @@ def test_no_grid_along_tags_or_along_what_replaced_them(sch: Schedule):
 
 def test_a_block_of_another_kernel_is_not_fused(sch: Schedule):
     sch.bind("s_sum.i", "blockIdx.x")
-    with pytest.raises(ScheduleError, match="'s_sum' stands in a loop that is bound to the grid"):
+    with pytest.raises(ScheduleError, match="'s_sum' is in a loop that is bound to the grid"):
         sch.fuse_under("s_sum", "s_max.i")
 
 

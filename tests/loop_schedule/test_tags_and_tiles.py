@@ -60,7 +60,9 @@ def test_retire_tags_keeps_two_values(sch: Schedule):
         "xmax_0": ((2,), "local"),
         "xmax_1": ((2,), "local"),
     }
-    assert sch.phases[0].note.endswith("xmax_0 starts as -inf. s_exp reads xmax_0 behind the loop: the last one.")
+    assert sch.phases[0].note.endswith(
+        "xmax_0 starts as -inf. After the loop, s_exp reads xmax_0, which is then the last value."
+    )
     assert sch.check()
 
 
@@ -90,7 +92,7 @@ def test_nothing_is_written_past_the_last_tag(sch: Schedule):
 REFUSALS: dict[str, tuple[Callable[[Schedule], object], str]] = {
     "private, element by element": (
         lambda s: s.privatize_reduction("s_max.j"),
-        "one element per step[^:]*: there is nothing to make private",
+        "folds a single element of [^:]*: there is nothing to make private",
     ),
     "private along a spatial loop": (
         lambda s: s.privatize_reduction("s_max.i"),

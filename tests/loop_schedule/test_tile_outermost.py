@@ -28,7 +28,9 @@ def test_the_first_product_is_computed_for_each_tile(chain: Schedule, golden: Ca
     golden("tile_outermost.txt", figure(chain.program))
     assert chain.loops("ab")[0] == "ab.e0"
     (phase,) = chain.phases
-    assert phase.note == "3 tiles of e run outside everything else; ab, ab_rounded are computed again for each."
+    assert phase.note == (
+        "The loop over 3 tiles of e is the outermost now; ab, ab_rounded are computed again for each tile."
+    )
     assert chain.check(), "2 does not divide 5"
 
 

@@ -79,7 +79,7 @@ UNPROVABLE: dict[str, tuple[Callable[[], small.Definition], str, str]] = {
         "separate",
         "changes with r",
     ),
-    "c * r, r may end at 0": (lambda: small.pair(lambda c, r: c * r), "guard", "can be 0 on the way"),
+    "c * r, r may end at 0": (lambda: small.pair(lambda c, r: c * r), "guard", "can be 0 before the loop ends"),
 }
 
 
@@ -119,7 +119,7 @@ def test_r_must_be_read_at_the_element_that_the_loop_computes(update: str):
         sch = small.schedule(small.elsewhere(index))
         sch.split("r.j", (None, 2))
         assert_refused(
-            sch, lambda sch=sch: getattr(sch, update)("o", "r.j0"), r"would read r.*, but what is written there by then"
+            sch, lambda sch=sch: getattr(sch, update)("o", "r.j0"), r"would read r.*, but only .* is written by then"
         )
 
 
@@ -189,6 +189,6 @@ def test_tiles_past_the_end(update: str):
 
 def test_splits_of_one_element_or_along_the_wrong_nest():
     sch = Schedule(softmax.figure1(cols=4))
-    assert_refused(sch, lambda: sch.split_k_update("s_sum", "s_max.j"), "each split would hold one element")
+    assert_refused(sch, lambda: sch.split_k_update("s_sum", "s_max.j"), "each split would have one element")
     sch = small.updated(small.schedule(small.two_sums()), "split_k_update", "s")
     assert_refused(sch, lambda: sch.split_k_update("q", "r.j0"), "loop 'r.j0' combines the splits of 'r'")

@@ -43,7 +43,7 @@ def test_rolling_update_records_four_phases():
         ("repaired", "repaired program", False),
     ]
     dataflow, naive, repair, repaired = sch.phases
-    assert dataflow.note == "s_sum depends on s_max; s_exp inlined."
+    assert dataflow.note == "s_sum depends on s_max; s_exp is inlined."
     assert naive.reads_early == (("s_sum", "s_max"),)
     assert repair.program is naive.program
     assert repair.derivation is not None

@@ -229,14 +229,14 @@ def test_replayed_it_is_the_same_program():
 def test_a_family_that_cancels_is_refused():
     """r * sum c, made with r = -1 and moved to r = 1e-6, has no digit left of the sum."""
     sch = small.schedule(pair(lambda c, r: c * r))
-    with pytest.raises(RepairRefused, match=r"step 'guard' failed: .*as a family of sums, step 'range' failed"):
+    with pytest.raises(RepairRefused, match=r"step 'guard' failed: .*for a vector repair, step 'range' failed"):
         sch.rolling_update("o", "r.j")
 
 
 def test_both_solvers_reasons_are_given():
     sch = small.schedule(pair(lambda c, r: te.tanh(c - r)))
     with pytest.raises(
-        RepairRefused, match=r"step 'prove Eq\. 4' failed: .*and as a family of sums, step 'close'"
+        RepairRefused, match=r"step 'prove Eq\. 4' failed: .*and for a vector repair, step 'close'"
     ) as it:
         sch.rolling_update("o", "r.j")
     assert it.value.phases[-1].refusal is not None
@@ -334,6 +334,6 @@ def test_parts_that_move_at_different_rates_are_refused(term):
     sch = small.schedule(pair(term, of=te.abs))
     sch.split("r.j", (None, 2))
     before = sch.program
-    with pytest.raises(ScheduleError, match="parts of the term move at different rates"):
+    with pytest.raises(ScheduleError, match="parts of the term grow at different rates"):
         sch.rolling_update("o", "r.j0")
     assert sch.program is before

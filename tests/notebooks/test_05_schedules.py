@@ -19,7 +19,7 @@ MISTAKES = {
     'wrong.rolling_update("acc", "qk.j0")': ("encloses block 's_max' already", "leave this step out"),
     's.reverse_compute_at("out", "qk.j0")': ("'acc' still folds", "to fuse across 'acc'"),
     's.retire_tags("s_sum")': ("no tags to retire", "a block gets tags when"),
-    's.reverse_compute_at("out", "qk.i0"))': ("share a buffer to write: s_max_0", "before retire_tags"),
+    's.reverse_compute_at("out", "qk.i0"))': ("write the same buffer: s_max_0", "before retire_tags"),
     's.decompose_reduction("acc", "acc.d")': ("folds along 'j0'", "decompose_reduction('acc', 'acc.j0')"),
     's.set_scope("out", "local")': ("an output", "cache_write"),
     'wrong.set_scope("acc", "local")': ("blocks 'acc_start' and 'out' of different kernels", "into one nest"),

@@ -55,7 +55,7 @@ def bind(program: Program, *, loop: LoopRef, thread: GridAxis) -> Outcome:
             help=f"bind to another of {', '.join(THREADS)}, or fuse the two loops",
         )
     result = tree.map_loops(program, path, lambda x: replace(x, kind=thread))
-    return plain("bind", result, f"{var} runs along {thread}.")
+    return plain("bind", result, f"{var} is bound to {thread}.")
 
 
 def _loops_in(loop: Loop) -> list[Loop]:

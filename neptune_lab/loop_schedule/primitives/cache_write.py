@@ -33,4 +33,5 @@ def cache_write(program: Program, *, block: BlockName, scope: Scope = "local") -
     result = apply_in_tvm(program, "cache_write", block, lambda s: s.cache_write(s.get_sblock(block), 0, scope))
     result = with_origin(result, before, writer.origin)
     made = tuple(b.name for b in tree.blocks(result) if b.name not in before)
-    return plain("cache_write", result, f"{block} writes a copy in {scope} memory first.", made)
+    note = f"{block} writes to {scope} memory; {made[0]} stores the result to {writer.writes}."
+    return plain("cache_write", result, note, made)

@@ -32,7 +32,7 @@ def cut(program: Program, *, block: BlockName) -> Outcome:
     Raises:
         ScheduleError: nothing comes before the block, or it shares a nest with what does.
     """
-    path, found, _ = tree.find_block(program, block)
+    path, first_block, _ = tree.find_block(program, block)
     if path[0] == 0 and all(n == 0 for n in path):
         raise ScheduleError(
             f"nothing comes before block {block!r}", node=block, help="name a block that comes after another kernel"
@@ -42,9 +42,9 @@ def cut(program: Program, *, block: BlockName) -> Outcome:
         raise ScheduleError(
             f"block {block!r} shares a nest with {first.name!r}, which comes before it",
             node=block,
-            help=f"cut before {first.name!r}, or cut before the two are fused",
+            help=f"cut before {first.name!r}, or take this step before the two are fused",
         )
-    return plain("cut", program, f"{found.origin} starts a part of its own: nothing is fused across this line.")
+    return plain("cut", program, f"A new part starts at {first_block.origin}: no block is fused across it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ def part_of(program: Program, groups: Sequence[frozenset[str]], names: Iterable[
     if len(set(home.values())) > 1:
         first, last = min(home, key=lambda n: home[n]), max(home, key=lambda n: home[n])
         raise ScheduleError(
-            f"there is a cut between block {first!r} and block {last!r}: they never share a loop",
+            f"a cut separates block {first!r} from block {last!r}: they cannot share a loop",
             node=last,
-            help="take the cut out of the schedule first",
+            help="remove the cut from the schedule first",
         )
     return extract(program, groups[next(iter(home.values()))]) if home else None
 

@@ -44,4 +44,4 @@ def fuse(program: Program, *, block: BlockName, loops: LoopNames, name: NewName 
         program, "fuse", block, lambda s: s.fuse(*(handle_of(s, program, r) for r in refs)), help=_HELP
     )
     result = rename_loop(result, path, new)
-    return plain("fuse", result, f"{', '.join(loops)} fused to {new}.", (f"{block}.{new}",))
+    return plain("fuse", result, f"{', '.join(loops)} are fused to {new}.", (f"{block}.{new}",))

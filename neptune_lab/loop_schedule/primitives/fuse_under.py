@@ -53,11 +53,11 @@ def fuse_under(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
         raise ScheduleError(
             f"block {block!r} would read {', '.join(incomplete)} inside loop {loop!r}, which leaves it incomplete",
             node=block,
-            help="use rolling_update or split_k_update, which repair that, or an outer loop",
+            help="use rolling_update or split_k_update, which repair such reads, or name an outer loop",
         )
     if any(found.kind != "serial" for found in loops):
         raise ScheduleError(
-            f"block {block!r} stands in a loop that is bound to the grid", node=block, help="fuse before binding loops"
+            f"block {block!r} is in a loop that is bound to the grid", node=block, help="fuse before binding loops"
         )
     there = names_under(program, loop)
     moved = fusion.fuse_naively(program, block, loop)

@@ -47,7 +47,7 @@ def inline(program: Program, *, block: BlockName) -> Outcome:
             result = maps.inline(result, inlined, reader.name)
     else:
         result = apply_in_tvm(program, "inline", block, lambda s: s.compute_inline(s.get_sblock(block)), help=_HELP)
-    return plain("inline", result, f"{block} is written into its consumers.")
+    return plain("inline", result, f"{block} is inlined into its consumers.")
 
 
 def _alone(program: Program, block: str) -> bool:

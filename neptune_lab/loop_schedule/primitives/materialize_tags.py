@@ -26,8 +26,8 @@ from neptune_lab.loop_ir.nodes import (
     with_buffers,
 )
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_schedule.affine import affine_terms
 from neptune_lab.loop_schedule.declare import primitive
-from neptune_lab.loop_schedule.fusion import affine_terms
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 

@@ -1,7 +1,8 @@
-"""privatize_reduction: one reduction becomes a local one a tile and a global one over tiles (paper, 4.3, B.2)."""
+"""privatize_reduction: one reduction becomes a local one per tile and a global one over tiles (paper, 4.3, B.2)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
@@ -14,6 +15,7 @@ from neptune_lab.loop_ir.nodes import (
     Expr,
     Iter,
     Load,
+    Loop,
     Op,
     Program,
     Stmt,
@@ -28,16 +30,23 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_schedule.affine import affine_terms
 from neptune_lab.loop_schedule.declare import primitive
-from neptune_lab.loop_schedule.fusion import affine_terms, loop_ref
+from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.kinds import LoopRef
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """A privatised reduction: `global_stmt` is the global block in its loops, not yet placed; None where the loop
-    already walks the reduction one element per step, so that there is nothing to make private."""
+    """A privatised reduction.
+
+    Args:
+        program: the program with the local block in place of the reduction.
+        local: the local block's name.
+        global_stmt: the global block in its loops, which are not in the program yet; None: each iteration of the loop
+            folds a single element, so that nothing was made private.
+    """
 
     program: Program
     local: str
@@ -45,12 +54,16 @@ class Private:
 
 
 def rolled_iter(block: Block, loop: str) -> tuple[Iter, int, Expr]:
-    """The reduce iteration that runs along `loop`, with a and rest of its binding a * loop + rest."""
+    """The reduce variable of `block` that runs along `loop`, with a and rest of its value a * loop + rest.
+
+    Raises:
+        ScheduleError: there is none, or several, or its value has another form.
+    """
     along = [it for it in block.iters if it.kind == "reduce" and loop in variables(it.binding)]
     if len(along) != 1:
-        found = "no reduce iteration does" if not along else f"{', '.join(it.name for it in along)} do"
+        reason = "no reduce iteration does" if not along else f"{', '.join(it.name for it in along)} do"
         raise ScheduleError(
-            f"block {block.name!r} does not reduce along loop {loop!r}: {found}",
+            f"block {block.name!r} does not reduce along loop {loop!r}: {reason}",
             node=block.name,
             help="split or fuse loops so that exactly one reduced dimension runs along the loop",
         )
@@ -66,98 +79,140 @@ def rolled_iter(block: Block, loop: str) -> tuple[Iter, int, Expr]:
 
 
 def privatize(program: Program, name: str, loop: str, part: Role, *, outside: bool) -> Private:
-    """Privatises block `name`, which stands under loop `loop` (a variable), along that loop.
+    """Privatises block `name`, which is under the loop of the variable `loop`, along that loop.
 
     before ⇒ after (j = j0 * 2 + j1):
         for j0, j1: X[i] = X[i] (f) e(j)   ⇒   for j0, j1: X_local[i, j0] = X_local[i, j0] (f) e(j0 * 2 + j1)
                                                 for j0:     X[i] = X[i] (f) X_local[i, j0]
 
-    `outside`: the global block gets loops of its own throughout; otherwise it shares those around and with `loop`.
+    Args:
+        program: the program.
+        name: the reduction.
+        loop: the loop's variable.
+        part: the role of the local block, `Role.LOCAL` or `Role.TILE`.
+        outside: whether the global block gets new loops; otherwise it shares `loop` and those around it.
+
+    Returns:
+        The program with the local block in place of `name`, and the global block.
+
+    Raises:
+        ScheduleError: the block does not reduce along `loop`, or also along an outer loop.
     """
     _, block, loops = tree.find_block(program, name)
-    reduction = match_reduction(block)
+    match_reduction(block)
     depth = tree.depth_of(loops, loop)
     it, step, rest = rolled_iter(block, loop)
-    inside = {around.var: around.extent for around in loops[depth + 1 :]}
-    outer_vars = {around.var for around in loops[:depth]}
-    if variables(rest) & outer_vars:
+    outer = {x.var for x in loops[:depth]}
+    if variables(rest) & outer:
         raise ScheduleError(
             f"block {name!r} reduces along {loop!r} and along an outer loop as well",
             node=name,
             help="privatise along the outer loop first, then along this one",
         )
-    whole_loop = step == 1 and rest == Const(0) and len([i for i in block.iters if i.kind == "reduce"]) == 1
-    if whole_loop and loops[depth].extent > 1:  # a single element has its tile of one
+    one_element_each = step == 1 and rest == Const(0) and len([i for i in block.iters if i.kind == "reduce"]) == 1
+    if one_element_each and loops[depth].extent > 1:  # a single element has its tile of one
         return Private(program, name, None)
+    split = _split_of(program, block, it, step, loops[depth], part, outer)
+    local = _local_block(block, it, step, rest, split)
+    inside = {x.var: x.extent for x in loops[depth + 1 :]}
+    combining = _global_nest(block, it, split, None if outside else inside)
+    buffer = program.buffer(block.writes)
+    shape = (*buffer.shape[: split.axis], split.count, *buffer.shape[split.axis :])
+    program = with_buffers(program, Buffer(split.read.buffer, shape, buffer.dtype))
+    program = tree.replace_block(program, name, local)
+    return Private(program, local.name, combining)
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Names in a privatised reduction.
+
+    Args:
+        local: the local block. role: its role.
+        loop: the loop's variable. count: its extent.
+        tag, inner: the iteration variables that replace the reduce variable.
+        axis: the dimension of the local buffer that the tag indexes.
+        read: the element of the local buffer that the block computes at a tag.
+    """
+
+    local: str
+    role: Role
+    loop: str
+    count: int
+    tag: str
+    inner: str
+    axis: int
+    read: Load
+
+
+def _split_of(program: Program, block: Block, it: Iter, step: int, loop: Loop, part: Role, outer: set[str]) -> _Split:
     others = {i.name for i in block.iters}
     tag = unique(f"{it.name}0", others, "_")
     inner = unique(f"{it.name}1", {*others, tag}, "_")
-    whole = loops[depth].extent
-    local_name = fresh(program, f"{name}_{part}")
-    buffer = program.buffer(block.writes)
-    local_buffer = fresh(program, f"{block.writes}_{part}")
     spatial = [i for i in block.iters if i.kind == "spatial"]
-    shared = [n for n, i in enumerate(spatial) if variables(i.binding) & (outer_vars | {loop})]
-    place = shared[-1] + 1 if shared else 0
+    # The tag comes after the dimensions that run along the loop or loops around it.
+    shared = [n for n, i in enumerate(spatial) if variables(i.binding) & (outer | {loop.var})]
     position = {index.name: n for n, index in enumerate(block.body.indices) if isinstance(index, Var)}
-    axis = max((position.get(i.name, -1) + 1 for i in spatial[:place]), default=0)
+    axis = max((position.get(i.name, -1) + 1 for i in spatial[: shared[-1] + 1 if shared else 0]), default=0)
+    indices = (*block.body.indices[:axis], Var(tag), *block.body.indices[axis:])
+    read = Load(fresh(program, f"{block.writes}_{part}"), indices)
+    return _Split(fresh(program, f"{block.name}_{part}"), part, loop.var, loop.extent, tag, inner, axis, read)
 
-    env: dict[str, Expr] = {it.name: add(mul(Var(tag), step), Var(inner))}
-    at = block.body.indices
-    own = Load(local_buffer, (*at[:axis], Var(tag), *at[axis:]))
-    local = Block(
-        local_name,
-        tuple(
-            x
-            for i in block.iters
-            for x in (
-                (Iter(tag, whole, "spatial", Var(loop)), Iter(inner, step, "reduce", rest))
-                if i.name == it.name
-                else (i,)
-            )
-        ),
-        Store(local_buffer, own.indices, Op(OPERATORS[reduction.reducer], (own, substitute(reduction.term, env)))),
-        Store(local_buffer, own.indices, reduction.identity),
+
+def _local_block(block: Block, it: Iter, step: int, rest: Expr, split: _Split) -> Block:
+    """The block that folds each tile on its own."""
+    reduction = match_reduction(block)
+    term = substitute(reduction.term, {it.name: add(mul(Var(split.tag), step), Var(split.inner))})
+    pair = (
+        Iter(split.tag, split.count, "spatial", Var(split.loop)),
+        Iter(split.inner, step, "reduce", rest),
+    )
+    return Block(
+        split.local,
+        tuple(x for i in block.iters for x in (pair if i.name == it.name else (i,))),
+        Store(split.read.buffer, split.read.indices, Op(OPERATORS[reduction.reducer], (split.read, term))),
+        Store(split.read.buffer, split.read.indices, reduction.identity),
         block.predicates,
         origin=block.origin,
-        role=part,
+        role=split.role,
     )
-    extents: dict[str, int] = {}
-    iters: list[Iter] = []
-    for i in spatial:
-        if outside:
-            extents[i.name] = i.extent
-            iters.append(replace(i, binding=Var(i.name)))
-        else:
-            for var in variables(i.binding) & set(inside):
-                extents[var] = inside[var]
-            iters.append(i)
-    if outside:
-        extents[tag] = whole
-    iters.append(Iter(tag, whole, "reduce", Var(tag if outside else loop)))
-    ordered = {v: e for v, e in inside.items() if v in extents} if not outside else extents
-    gone = set(inside) - set(ordered)
-    combined = Block(
-        name,
-        tuple(iters),
-        Store(
-            block.writes,
-            block.body.indices,
-            Op(OPERATORS[reduction.reducer], (Load(block.writes, at), own)),
-        ),
+
+
+def _global_nest(block: Block, it: Iter, split: _Split, inside: Mapping[str, int] | None) -> Stmt:
+    """The block that folds the tiles, in its loops.
+
+    Args:
+        inside: the loops inside the privatised one, by extent, which the block shares; None: it gets new loops.
+    """
+    reduction = match_reduction(block)
+    spatial = [i for i in block.iters if i.kind == "spatial"]
+    if inside is None:
+        extents = {i.name: i.extent for i in spatial} | {split.tag: split.count}
+        iters = [replace(i, binding=Var(i.name)) for i in spatial]
+        predicates: tuple[Expr, ...] = ()
+    else:
+        used = {var for i in spatial for var in variables(i.binding)}
+        extents = {var: extent for var, extent in inside.items() if var in used}
+        iters = spatial
+        gone = set(inside) - set(extents)
+        predicates = tuple(p for p in block.predicates if not variables(p) & gone and not _bounds(p, it, split.loop))
+    tag = Iter(split.tag, split.count, "reduce", Var(split.tag if inside is None else split.loop))
+    value = Op(OPERATORS[reduction.reducer], (Load(block.writes, block.body.indices), split.read))
+    combining = Block(
+        block.name,
+        (*iters, tag),
+        Store(block.writes, block.body.indices, value),
         Store(block.writes, block.body.indices, reduction.identity),
-        () if outside else tuple(p for p in block.predicates if not variables(p) & gone and not _bounds(p, it, loop)),
+        predicates,
         origin=block.origin,
         role=Role.GLOBAL,
     )
-    shape = (*buffer.shape[:axis], whole, *buffer.shape[axis:])
-    program = with_buffers(program, Buffer(local_buffer, shape, buffer.dtype))
-    program = tree.replace_block(program, name, local)
-    return Private(program, local_name, tree.loop_nest(list(ordered.items()), combined))
+    return tree.loop_nest(list(extents.items()), combining)
 
 
 def _bounds(predicate: Expr, it: Iter, loop: str) -> bool:
-    """A bound of the reduced dimension: a tile past it is its identity, so the global block drops it."""
+    """Whether a predicate bounds the reduced dimension. The global block needs none: a tile past the bound holds the
+    identity."""
     used = variables(predicate)
     return bool(used) and (used <= variables(it.binding) or loop in used)
 
@@ -181,8 +236,7 @@ def privatize_reduction(program: Program, *, loop: LoopRef) -> Outcome:
     made = privatize(program, name, var, Role.LOCAL, outside=True)
     if made.global_stmt is None:
         raise ScheduleError(
-            f"loop {loop!r} iterates over the whole reduction of {name!r} one element per step: there is nothing to "
-            "make private",
+            f"each iteration of loop {loop!r} folds a single element of {name!r}: there is nothing to make private",
             node=name,
             help=f"split it first, for example split({loop!r}, (None, 2))",
         )

@@ -37,4 +37,4 @@ def reorder(program: Program, *, block: BlockName, loops: LoopNames) -> Outcome:
     result = apply_in_tvm(
         program, "reorder", block, lambda s: s.reorder(*(handle_of(s, program, r) for r in refs)), help=_HELP
     )
-    return plain("reorder", result, f"loops of {block} in the order {', '.join(loops)}.", tuple(refs))
+    return plain("reorder", result, f"The order of the loops of {block} is now {', '.join(loops)}.", tuple(refs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
@@ -10,8 +10,11 @@ from neptune_lab.loop_ir.names import fresh
 from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
+    Const,
     Expr,
+    Iter,
     Load,
+    Loop,
     Previous,
     Program,
     Store,
@@ -56,8 +59,6 @@ def retire_tags(program: Program, *, block: BlockName) -> Outcome:
         )
     tag, loop = rolling_loop(program, block)
     depth = tree.depth_of(loops, loop)
-    buffer = program.buffer(name)
-    current, previous = fresh(program, f"{name}_1"), fresh(program, f"{name}_0")
     start = start_of(scan)
     if start is None:
         raise ScheduleError(
@@ -65,67 +66,106 @@ def retire_tags(program: Program, *, block: BlockName) -> Outcome:
             node=block,
             help="retire the tags before other steps change what the block reads",
         )
-    under = {b.name for b in tree.blocks_under(loops[depth])}
-
-    def retag(e: Expr) -> Expr:
-        match e:
-            case Load(buf, (_, *rest)) if buf == name:
-                return Load(current, tuple(rest))
-            case Previous(buf, (_, *rest), initial) if buf == name:
-                if initial != start:
-                    raise ScheduleError(
-                        f"block {block!r} is read before its first tag with two start values, {start.value} and "
-                        f"{initial.value}",
-                        node=block,
-                        help="undo the step that changed one of them: a previous value starts from one number",
-                    )
-                return Load(previous, tuple(rest))
-        return e
-
-    def last(e: Expr) -> Expr:
-        return Load(previous, e.indices[1:]) if isinstance(e, Load) and e.buffer == name else e
+    values = _TwoValues(block, name, fresh(program, f"{name}_1"), fresh(program, f"{name}_0"), start)
+    inside = {b.name for b in tree.blocks_under(loops[depth])}
+    readers_after = [b.name for b in tree.blocks(program) if b.name not in inside and reads(b, name)]
 
     def reader(b: Block) -> Block:
         if b.name == block:
-            iters = tuple(i for i in b.iters if i.name != tag.name)
-            value = transform(b.body.value, retag)
-            return replace(
-                b,
-                iters=b.iters if tag.name in variables(value) else iters,
-                body=Store(current, b.body.indices[1:], value),
-                role=Role.CURRENT,
-            )
-        if not reads(b, name):
-            return b
-        # Behind the loop the previous value is the last one, and it was there before the loop as well.
-        rule = retag if b.name in under else last
-        return replace(b, body=map_store(b.body, lambda e: transform(e, rule)))
+            return _current(scan, tag, values)
+        # After the loop the previous value is the last one. The buffer exists before the loop as well.
+        rule = values.in_loop if b.name in inside else values.after_loop
+        return replace(b, body=map_store(b.body, lambda e: transform(e, rule))) if reads(b, name) else b
 
-    outside_reads = [b for b in tree.blocks(program) if b.name not in under and reads(b, name)]
+    buffer = program.buffer(name)
     program = tree.map_blocks(program, reader)
     program = with_buffers(
-        program, *(Buffer(n, buffer.shape[1:], buffer.dtype, buffer.scope) for n in (current, previous))
+        program, *(Buffer(n, buffer.shape[1:], buffer.dtype, buffer.scope) for n in (values.current, values.previous))
     )
     program = tree.drop_unused_buffers(program)
-    # the loops that the copies need: those inside the rolling loop which the scan's own elements run along
+    program, made = _with_copies(program, scan, tag, loops[depth:], values)
+    note = (
+        f"{name} keeps two values instead of one per tag: {values.previous} of the previous iteration and "
+        f"{values.current} of this one; {values.previous} starts as {start.value}."
+    )
+    if readers_after:
+        note += f" After the loop, {', '.join(readers_after)} reads {values.previous}, which is then the last value."
+    return plain("retire_tags", program, note, made)
+
+
+@dataclass(frozen=True, slots=True)
+class _TwoValues:
+    """The buffers that replace a scan buffer.
+
+    Args:
+        block: the scan.
+        tagged: its buffer.
+        current, previous: the buffers of the current and the previous value.
+        start: the previous value at the first tag.
+    """
+
+    block: str
+    tagged: str
+    current: str
+    previous: str
+    start: Const
+
+    def in_loop(self, e: Expr) -> Expr:
+        """A read of the scan buffer inside the rolling loop, as a read of the current or the previous value."""
+        match e:
+            case Load(buffer, (_, *rest)) if buffer == self.tagged:
+                return Load(self.current, tuple(rest))
+            case Previous(buffer, (_, *rest), initial) if buffer == self.tagged:
+                if initial != self.start:
+                    raise ScheduleError(
+                        f"block {self.block!r} is read before its first tag with two start values, {self.start.value} "
+                        f"and {initial.value}",
+                        node=self.block,
+                        help="undo the step that changed one of them: a previous value starts from one number",
+                    )
+                return Load(self.previous, tuple(rest))
+        return e
+
+    def after_loop(self, e: Expr) -> Expr:
+        """A read of the scan buffer after the loop, as a read of the previous value."""
+        return Load(self.previous, e.indices[1:]) if isinstance(e, Load) and e.buffer == self.tagged else e
+
+
+def _current(scan: Block, tag: Iter, values: _TwoValues) -> Block:
+    """The scan as the block that writes the current value."""
+    value = transform(scan.body.value, values.in_loop)
+    keeps_tag = tag.name in variables(value)
+    return replace(
+        scan,
+        iters=scan.iters if keeps_tag else tuple(i for i in scan.iters if i.name != tag.name),
+        body=Store(values.current, scan.body.indices[1:], value),
+        role=Role.CURRENT,
+    )
+
+
+def _with_copies(
+    program: Program, scan: Block, tag: Iter, loops: tuple[Loop, ...], values: _TwoValues
+) -> tuple[Program, tuple[str, str]]:
+    """The program with the blocks that set the previous value: before the rolling loop, and at its end.
+
+    Args:
+        scan: the scan before the step.
+        tag: its variable along the rolling loop.
+        loops: the rolling loop, and the loops around the scan inside it.
+    """
     iters = tuple(i for i in scan.iters if i.name != tag.name)
     used = bound_loops(iters)
-    inner = [(found.var, found.extent) for found in loops[depth + 1 :] if found.var in used]
-    predicates = tuple(p for p in scan.predicates if loop not in variables(p))
+    inner = [(loop.var, loop.extent) for loop in loops[1:] if loop.var in used]
+    predicates = tuple(p for p in scan.predicates if loops[0].var not in variables(p))
     indices = scan.body.indices[1:]
 
-    def copy(label: str, target: str, value: Expr, role: Role) -> Block:
-        return Block(fresh(program, label), iters, Store(target, indices, value), None, predicates, scan.origin, role)
+    def copy(label: str, value: Expr, role: Role) -> Block:
+        store = Store(values.previous, indices, value)
+        return Block(fresh(program, label), iters, store, None, predicates, scan.origin, role)
 
-    start_block = copy(f"{block}_start", previous, start, Role.INITIAL)
-    next_block = copy(f"{block}_next", previous, Load(current, indices), Role.RETIRE)
-    loop_path, _, _ = tree.find_loop(program, block, loop)
-    program = tree.append_to_loop(program, loop_path, (tree.loop_nest(inner, next_block),))
-    program = tree.insert_before(program, loop_path, (tree.loop_nest(inner, start_block),))
-    note = (
-        f"{name} keeps two values instead of one a tag: {previous} from the iteration before, {current} from this one; "
-        f"{previous} starts as {start.value}."
-    )
-    if outside_reads:
-        note += f" {', '.join(b.name for b in outside_reads)} reads {previous} behind the loop: the last one."
-    return plain("retire_tags", program, note, (start_block.name, next_block.name))
+    start_block = copy(f"{scan.name}_start", values.start, Role.INITIAL)
+    next_block = copy(f"{scan.name}_next", Load(values.current, indices), Role.RETIRE)
+    path, _, _ = tree.find_loop(program, scan.name, loops[0].var)
+    program = tree.append_to_loop(program, path, (tree.loop_nest(inner, next_block),))
+    program = tree.insert_before(program, path, (tree.loop_nest(inner, start_block),))
+    return program, (start_block.name, next_block.name)

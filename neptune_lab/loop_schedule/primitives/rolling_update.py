@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Previous, Program, reads, transform
+from neptune_lab.loop_ir.nodes import Expr, Load, Program, reads, transform
 from neptune_lab.loop_ir.reduction import match_reduction
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
-from neptune_lab.loop_schedule.estimate import (
-    ReductionProgress,
-    estimated,
-    is_plain_sum,
-    progress_of,
-    with_estimates,
-)
 from neptune_lab.loop_schedule.fusion import check_reads, fuse_naively, loop_ref, names_under, under
-from neptune_lab.loop_schedule.guards import TagReads, guard_reads, is_last_tag
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
 from neptune_lab.loop_schedule.maps import ReorganizedDataflow, find_producers, reorganize_dataflow, roll
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives.materialize_tags import (
-    cache_reduction_results,
-    own_tag,
     run_along,
-    start_of,
     tag_of,
 )
 from neptune_lab.loop_schedule.primitives.privatize_reduction import privatize
 from neptune_lab.loop_schedule.repairing import (
     Repair,
-    apply_repair_term,
     is_repaired,
     nothing_to_repair,
-    repair_info,
     user_repair_of,
-    with_repair,
 )
-from neptune_lab.loop_schedule.vector_repair import Member, add_companions, apply_family
+from neptune_lab.loop_schedule.rolling_repair import apply_repair, companions_note, reference_values
+from neptune_lab.loop_schedule.vector_repair import Member, add_companions
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair, solve_any_repair
 
 
 def check_target(program: Program, block: str, loop: str) -> None:
-    """Formal statement: `block` is a reduction, and `loop` does not enclose it."""
+    """Raises ScheduleError unless `block` can be fused under `loop`.
+
+    Formal statement: `block` is a reduction, comes after the block of `loop`, and is not inside `loop`.
+    """
     name, _ = loop_ref(loop)
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
     _, consumer, _ = tree.find_block(program, block)
@@ -66,18 +55,21 @@ def check_target(program: Program, block: str, loop: str) -> None:
 
 
 def check_serial(program: Program, loop: str) -> None:
-    """Formal statement: the rolling loop runs in order, since its iterations hand values on."""
-    _, found, _ = tree.find_loop(program, *loop_ref(loop))
-    if found.kind != "serial":
+    """Raises ScheduleError if the loop is bound to the grid.
+
+    Formal statement: the iterations of a rolling loop run in order, since each passes values to the next.
+    """
+    kind = tree.find_loop(program, *loop_ref(loop))[1].kind
+    if kind != "serial":
         raise ScheduleError(
-            f"loop {loop!r} is bound to {found.kind}: its iterations run in parallel and cannot carry a value",
+            f"loop {loop!r} is bound to {kind}: its iterations run in parallel and cannot carry a value",
             node=loop_ref(loop)[0],
             help="roll over a loop that is not bound, or use split_k_update, whose splits are parallel",
         )
 
 
 def fuse_producers(program: Program, block: str, loop: str, producers: tuple[str, ...]) -> Program:
-    """Producers that are not under the loop yet are fused and made private first (Algorithm 1, line 3)."""
+    """Fuses and privatises the producers that are not under the loop yet (Algorithm 1, line 3)."""
     _, var = loop_ref(loop)
     for producer in producers:
         target, _, _ = tree.find_loop(program, *loop_ref(loop))
@@ -91,14 +83,18 @@ def fuse_producers(program: Program, block: str, loop: str, producers: tuple[str
                     help=f"apply rolling_update({producer!r}, {loop!r}) first",
                 )
             program = fuse_naively(program, producer, loop)
-        _, found, _ = tree.find_block(program, producer)
-        if found.role is not Role.SCAN and not is_repaired(found):
+        _, fused, _ = tree.find_block(program, producer)
+        if fused.role is not Role.SCAN and not is_repaired(fused):
             program = privatize_here(program, producer, var)[0]
     return program
 
 
 def privatize_here(program: Program, name: str, var: str) -> tuple[Program, str]:
-    """Privatises `name` along the loop it stands under, the global part right behind; its local block's name."""
+    """Privatises `name` along the loop that contains it; the global block goes to the end of that loop's body.
+
+    Returns:
+        The program, and the local block's name.
+    """
     made = privatize(program, name, var, Role.TILE, outside=False)
     if made.global_stmt is None:
         return program, name
@@ -127,10 +123,11 @@ def rolling_update(
     Args:
         block: the reduction to fuse (L_t).
         loop: the rolling loop, "block.loop".
-        maps: "auto", "inline" or "keep" the elementwise stages between (see `maps.reorganize_dataflow`).
+        maps: the elementwise stages between: "inline", "keep" as separate blocks, or "auto" (see
+            `maps.reorganize_dataflow`).
         repair: h as text, over t, `<buffer>_before` and `<buffer>_now` of each producer; default: it is derived.
-        proved: refuse a given h that is not proved; False accepts it, and marks the program if it is wrong. A wrong
-            program cannot be compiled to a kernel.
+        proved: whether to refuse a given h that is not proved. False accepts it, and marks the program if it is wrong;
+            a wrong program cannot be compiled to a kernel.
 
     Raises:
         ScheduleError: the loop is not one of the producers' reductions, or there is nothing to repair.
@@ -149,28 +146,11 @@ def rolling_update(
     there = names_under(program, loop)
 
     # Step 2: naive fusion. The program is wrong from here until the repair.
-    program = fuse_producers(program, block, loop, above.producers)
-    for kept in done.kept:
-        program = run_along(roll(program, kept, loop), kept, var)
-    program = fuse_naively(program, block, loop)
-    program, local = privatize_here(program, block, var)
-    buffers = tuple(tree.find_block(program, p)[1].writes for p in above.producers)
-    for reader in (*done.kept, local):
-        program = read_tag(program, reader, buffers, var)
+    fused = fuse_along(program, block, loop, above.producers, done.kept)
+    program, local = fused.program, fused.local
     check_reads(program, sorted(names_under(program, loop) - there), loop)
-    early = tuple(
-        (b, p)
-        for b in (*done.kept, local)
-        for p, buffer in zip(above.producers, buffers, strict=True)
-        if reads(tree.find_block(program, b)[1], buffer)
-    )
-    wrong = bool(buffers) and tree.find_loop(program, *loop_ref(loop))[1].extent > 1
-    note = f"{block} now runs inside loop {var}. It reads no reduction that this loop leaves incomplete."
-    if buffers:
-        note = f"{block} now runs inside loop {var} and reads {', '.join(buffers)} too early: "
-        note += "the numbers are wrong." if wrong else "the loop has one iteration, so the numbers still hold."
-    phases.append(Phase("naive", "naive fusion", note, program, wrong=wrong, reads_early=early if wrong else ()))
-
+    buffers = fused.buffers
+    phases.append(_naive_phase(block, loop, fused, (*done.kept, local)))
     if not buffers:
         nothing_to_repair("rolling_update", block, given)
         note = f"{block} carries its value from one iteration of {var} to the next; there is nothing to repair."
@@ -179,147 +159,87 @@ def rolling_update(
 
     # Step 3: the repair function.
     axes: dict[str, int | None] = {b: 0 if program.buffer(b).tagged else None for b in buffers}
-    found, solved = solve_any_repair(
+    solved, phase = solve_any_repair(
         program, "rolling_update", block, loop, local, axes, done.kept, tuple(phases), given
     )
-    phases.append(solved)
+    phases.append(phase)
 
     # Step 4: tags and repair.
     members = [Member(block, local)]
-    if isinstance(found, FamilyRepair):
-        program, members = add_companions(program, block, local, var, found)
-    references = reference_values(program, local, var, buffers, done.kept, there, found)
-    program = apply_repair(program, members, var, above.producers, done.kept, found, references)
-    note = f"{block} repairs what it carries before it adds the new tile; "
-    note += f"{', '.join(buffers)} {'keep' if len(buffers) > 1 else 'keeps'} every tag."
+    if isinstance(solved, FamilyRepair):
+        program, members = add_companions(program, block, local, var, solved)
+    references = reference_values(program, local, var, buffers, done.kept, there, solved)
+    program = apply_repair(program, members, var, above.producers, done.kept, solved, references)
+    note = f"{block} repairs the value that it carries before it adds the new tile; "
+    note += f"{', '.join(buffers)} {'keep' if len(buffers) > 1 else 'keeps'} the value of every tag."
     if len(members) > 1:
         note += companions_note(block, members, references)
-    phases.append(repaired_phase("repaired program", note, program, found))
+    phases.append(repaired_phase("repaired program", note, program, solved))
     locals_ = [m.local for m in members if m.local is not None and m.local != m.whole]
     return Outcome(program, tuple(phases), (*locals_, *(m.whole for m in members[1:] if m.whole is not None)))
 
 
-def repaired_phase(title: str, note: str, program: Program, repair: Repair | FamilyRepair) -> Phase:
-    """The last phase; it says so where the repair is not proved."""
-    if not isinstance(repair, Repair) or repair.term.unproved is None:
-        return Phase("repaired", title, note, program)
-    note += " The repair is not proved"
-    note += ", and wrong: so are the numbers." if repair.term.unproved.wrong else "."
-    return Phase("repaired", f"{title}, not proved", note, program, wrong=repair.term.unproved.wrong)
-
-
-def reference_values(
-    program: Program,
-    local: str,
-    var: str,
-    buffers: tuple[str, ...],
-    kept: tuple[str, ...],
-    there: frozenset[str],
-    repair: Repair | FamilyRepair,
-) -> dict[str, ReductionProgress]:
-    """The producers that are read through running estimates of their final values, with the loop's progress.
-
-    A shared map that rolled before this step (its name is in `there`) settles it for the producers that it reads.
-    Else a vector repair estimates plain sums (`estimate`).
-    """
-    found: dict[str, ReductionProgress] = {}
-    for buffer in buffers:
-        maps = [tree.find_block(program, name)[1] for name in kept if name in there]
-        settled = [buffer in b.estimates for b in maps if reads(b, buffer)]
-        wanted = isinstance(repair, FamilyRepair) and is_plain_sum(program, buffer)
-        if settled[0] if settled else wanted:
-            found[buffer] = progress_of(program, local, var)
-    return found
-
-
-def _are_combined(program: Program, wholes: Sequence[str]) -> bool:
-    """Whether these are a split's reductions: their values go to the combine step, and the loop ends nothing."""
-    made = [tree.find_block(program, whole)[1] for whole in wholes]
-    return any(
-        b.origin == block.origin and b.role is Role.GLOBAL and b.name not in wholes and reads(b, block.writes)
-        for block in made
-        for b in tree.blocks(program)
-    )
-
-
-def apply_repair(
-    program: Program,
-    members: Sequence[Member],
-    var: str,
-    producers: tuple[str, ...],
-    kept: tuple[str, ...],
-    repair: Repair | FamilyRepair,
-    references: Mapping[str, ReductionProgress],
-) -> Program:
-    """Tags on the producers, guards on the readers, h on the carried values (Algorithm 1, lines 7 to 11).
+@dataclass(frozen=True, slots=True)
+class NaivelyFused:
+    """A program after naive fusion.
 
     Args:
-        members: the consumer, and the sums that are carried with it.
-        references: producers that are read through running estimates.
+        program: the program.
+        local: the local block of the fused reduction.
+        producers: the reductions that it depends on, under the loop.
+        buffers: the buffers that they write, in the same order.
     """
-    starts: dict[str, Const] = {}
-    ends = not _are_combined(program, [m.whole for m in members if m.whole is not None])
-    for producer in producers:
-        program = cache_reduction_results(program, producer)
-        _, scan, _ = tree.find_block(program, producer)
-        start = start_of(scan)
-        assert start is not None
-        starts[scan.writes] = start
-    for reader in (*kept, *(m.local for m in members if m.local is not None)):
-        _, found, _ = tree.find_block(program, reader)
-        guarded = guard_reads(found, repair, program, ends=ends)
-        program = tree.replace_block(program, reader, with_estimates(guarded, references, own_tag(found, var), program))
 
-    def previous(block: Block, buffer: str, index: tuple[Expr, ...]) -> Expr:
-        tag = own_tag(block, var)
-        value = Previous(buffer, (tag, *index), starts[buffer])
-        if buffer not in references:
-            return value
-        # Before the first tag nothing was seen, and any value will do: what is carried is 0.
-        count = Op("max", (references[buffer].seen_before(tag), Const(1)))
-        return estimated(value, references[buffer], count, program.buffer(buffer).dtype)
-
-    def current(block: Block, buffer: str, index: tuple[Expr, ...]) -> Expr:
-        tag = own_tag(block, var)
-        value = Load(buffer, (tag, *index))
-        if buffer not in references:
-            return value
-        return estimated(value, references[buffer], references[buffer].seen(tag), program.buffer(buffer).dtype)
-
-    def moment(block: Block) -> TagReads:
-        tag = own_tag(block, var)
-        return TagReads(
-            lambda buffer, index: previous(block, buffer, index),
-            lambda buffer, index: current(block, buffer, index),
-            starts=True,
-            is_last=lambda buffer: is_last_tag(program, buffer, tag) if ends else None,
-        )
-
-    info = repair_info(program, repair)
-    if isinstance(repair, FamilyRepair):
-        return apply_family(program, members, repair, var, moment, info)
-    whole = members[0].whole
-    assert whole is not None
-    _, consumer, _ = tree.find_block(program, whole)
-    carried = match_reduction(consumer).carried
-    h = apply_repair_term(consumer, carried, repair, moment(consumer), program)
-    return tree.replace_block(program, whole, with_repair(consumer, h, info))
+    program: Program
+    local: str
+    producers: tuple[str, ...]
+    buffers: tuple[str, ...]
 
 
-def companions_note(block: str, members: Sequence[Member], references: Mapping[str, ReductionProgress]) -> str:
-    """What is carried with `block`, and about which values, for a reader."""
-    carried = [m.whole for m in members[1:] if m.whole is not None]
-    text = f" {', '.join(carried)} {'is' if len(carried) == 1 else 'are'} carried with it." if carried else ""
-    if len(carried) < len(members) - 1:
-        text += " The number of elements so far is known without a sum."
-    for buffer in references:
-        text += f" What {buffer} will be is estimated from its part so far, so that {block} is taken about a value that"
-        text += " moves little; at the last tag the estimate is the value."
-    return text
+def fuse_along(
+    program: Program, block: str, loop: str, producers: tuple[str, ...], kept: tuple[str, ...]
+) -> NaivelyFused:
+    """Fuses the producers, the kept maps and `block` under the loop, in this order, and privatises `block` there."""
+    _, var = loop_ref(loop)
+    program = fuse_producers(program, block, loop, producers)
+    for name in kept:
+        program = run_along(roll(program, name, loop), name, var)
+    program = fuse_naively(program, block, loop)
+    program, local = privatize_here(program, block, var)
+    buffers = tuple(tree.find_block(program, p)[1].writes for p in producers)
+    for reader in (*kept, local):
+        program = read_tag(program, reader, buffers, var)
+    return NaivelyFused(program, local, producers, buffers)
+
+
+def _naive_phase(block: str, loop: str, fused: NaivelyFused, readers: tuple[str, ...]) -> Phase:
+    """The phase after naive fusion; `readers` are the blocks that may read the producers."""
+    program, var = fused.program, loop_ref(loop)[1]
+    early = tuple(
+        (name, producer)
+        for name in readers
+        for producer, buffer in zip(fused.producers, fused.buffers, strict=True)
+        if reads(tree.find_block(program, name)[1], buffer)
+    )
+    wrong = bool(fused.buffers) and tree.find_loop(program, *loop_ref(loop))[1].extent > 1
+    note = f"{block} now runs inside loop {var}. It reads no reduction that this loop leaves incomplete."
+    if fused.buffers:
+        note = f"{block} now runs inside loop {var} and reads {', '.join(fused.buffers)} too early: "
+        note += "the numbers are wrong." if wrong else "the loop has one iteration, so the numbers are still right."
+    return Phase("naive", "naive fusion", note, program, wrong=wrong, reads_early=early if wrong else ())
+
+
+def repaired_phase(title: str, note: str, program: Program, repair: Repair | FamilyRepair) -> Phase:
+    """The last phase; its title and note tell whether the repair is not proved."""
+    if not isinstance(repair, Repair) or repair.term.unproved is None:
+        return Phase("repaired", title, note, program)
+    wrong = repair.term.unproved.wrong
+    note += " The repair is wrong, and so are the numbers." if wrong else " The repair is not proved."
+    return Phase("repaired", f"{title}, not proved", note, program, wrong=wrong)
 
 
 def read_tag(program: Program, name: str, buffers: tuple[str, ...], var: str) -> Program:
-    """Block `name` reads scan buffers at its own tag, where it read the last one while it stood behind the loop."""
+    """Block `name` with reads of scan buffers at its own tag; outside the loop, it read them at the last tag."""
     _, block, _ = tree.find_block(program, name)
     tag = tag_of(block, var)
 
@@ -333,10 +253,11 @@ def read_tag(program: Program, name: str, buffers: tuple[str, ...], var: str) ->
 
 
 def dataflow_note(block: str, producers: tuple[str, ...], done: ReorganizedDataflow) -> str:
-    """What step 1 found and did, for a reader."""
+    """The note of step 1: the producers, and what became of the maps between."""
     text = f"{block} depends on {', '.join(producers)}" if producers else f"{block} depends on no rolling reduction"
     if done.inlined:
-        text += f"; {', '.join(done.inlined)} inlined"
+        text += f"; {', '.join(done.inlined)} {'is' if len(done.inlined) == 1 else 'are'} inlined"
     if done.kept:
-        text += f"; {', '.join(done.kept)} kept as a block of its own"
+        stay = "stays a separate block" if len(done.kept) == 1 else "stay separate blocks"
+        text += f"; {', '.join(done.kept)} {stay}"
     return text + "."

@@ -25,8 +25,9 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, match_reduction
 from neptune_lab.loop_ir.roles import Role
+from neptune_lab.loop_schedule.alignment import align
 from neptune_lab.loop_schedule.declare import primitive
-from neptune_lab.loop_schedule.fusion import align, cannot_align, check_reads, loop_ref, names_under, under
+from neptune_lab.loop_schedule.fusion import cannot_align, check_reads, loop_ref, names_under, under
 from neptune_lab.loop_schedule.guards import TagReads, guard_reads
 from neptune_lab.loop_schedule.kinds import BlockName, Formula, LoopRef, MapPolicy, Switch
 from neptune_lab.loop_schedule.maps import find_producers, reorganize_dataflow, roll
@@ -46,7 +47,16 @@ from neptune_lab.loop_schedule.repairing import (
 
 @dataclass(frozen=True, slots=True)
 class LocalAndGlobal:
-    """A privatised producer: its global block's read of the local buffer, and where the tag stands in it."""
+    """A privatised producer.
+
+    Args:
+        whole: the buffer of the global block.
+        local: the buffer of the local block.
+        read: the global block's read of the local buffer.
+        spatial: the indices at which the global block stores.
+        tag: the global block's variable over splits.
+        axis: the dimension of the local buffer that the tag indexes.
+    """
 
     whole: str
     local: str
@@ -57,29 +67,29 @@ class LocalAndGlobal:
 
 
 def local_and_global(program: Program, name: str, loop: str) -> LocalAndGlobal | None:
-    """How the reduction `name` is split along `loop`; None where it is not."""
+    """The reduction `name` as it is split along `loop`; None if it is not."""
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
     _, block, _ = tree.find_block(program, name)
     if block.role is not Role.GLOBAL:
         return None
     tags = [i.name for i in block.iters if i.kind == "reduce"]
-    # The local half is of the same stage; a repair reads the producers' halves beside it.
+    # The local block is of the same stage. A repair also reads the local blocks of its producers.
     own = {b.writes for b in tree.blocks(program) if b.origin == block.origin and under(program, b.name, target)}
-    found = next((e for e in _loads(match_reduction(block).term) if e.buffer in own), None)
-    if found is None or len(tags) != 1:
+    terms = walk(match_reduction(block).term)
+    read = next((e for e in terms if isinstance(e, Load) and e.buffer in own), None)
+    if read is None or len(tags) != 1:
         return None
-    axis = found.indices.index(Var(tags[0]))
-    return LocalAndGlobal(block.writes, found.buffer, found, block.body.indices, tags[0], axis)
-
-
-def _loads(expr: Expr) -> list[Load]:
-    return [e for e in walk(expr) if isinstance(e, Load)]
+    axis = read.indices.index(Var(tags[0]))
+    return LocalAndGlobal(block.writes, read.buffer, read, block.body.indices, tags[0], axis)
 
 
 def fuse_and_privatize(program: Program, name: str, loop: str) -> tuple[Program, str]:
-    """FuseAndPrivatize of Algorithm 2: the local half under the loop, the global half where the block stood.
+    """FuseAndPrivatize of Algorithm 2: the local block goes under the loop, the global block to the place of `name`.
 
-    A block that is under the loop already leaves its global half right behind that nest.
+    If the block is under the loop already, the global block comes directly after that nest.
+
+    Returns:
+        The program, and the local block's name.
     """
     _, var = loop_ref(loop)
     held = f"{name}@"
@@ -108,28 +118,29 @@ def _private(program: Program, name: str, var: str, loop: str) -> Private:
         raise ScheduleError(
             f"loop {loop!r} combines the splits of {name!r}; it is not the loop over splits",
             node=name,
-            help="name the loop of its local half, as Schedule.loops lists it",
+            help="name the loop of its local block, as Schedule.loops lists it",
         )
     if made.global_stmt is None:
         raise ScheduleError(
-            f"loop {loop!r} iterates over the reduction of {name!r} one element per step: each split would hold one "
-            "element",
+            f"each iteration of loop {loop!r} folds a single element of {name!r}: each split would have one element",
             node=name,
             help=f"split the loop first, so that {loop!r} runs over tiles",
         )
     return made
 
 
-def replace_tensor_reads(program: Program, name: str, half: LocalAndGlobal, var: str) -> Program:
-    """Block `name` reads the local half instead of the whole (REPLACETENSORREADS)."""
+def replace_tensor_reads(program: Program, name: str, producer: LocalAndGlobal, var: str) -> Program:
+    """Block `name`, reading the local buffer of `producer` instead of its complete one (REPLACETENSORREADS)."""
     _, block, _ = tree.find_block(program, name)
     tag = tag_of(block, var)
     assert tag is not None
 
     def rule(e: Expr) -> Expr:
-        if isinstance(e, Load) and e.buffer == half.whole:
-            values = {i.name: v for i, v in zip(half.spatial, e.indices, strict=True) if isinstance(i, Var)}
-            return Load(half.local, tuple(substitute(i, {**values, half.tag: tag}) for i in half.read.indices))
+        if isinstance(e, Load) and e.buffer == producer.whole:
+            places = zip(producer.spatial, e.indices, strict=True)
+            values: dict[str, Expr] = {i.name: value for i, value in places if isinstance(i, Var)}
+            values[producer.tag] = tag
+            return Load(producer.local, tuple(substitute(i, values) for i in producer.read.indices))
         return e
 
     return tree.replace_block(program, name, replace(block, body=map_store(block.body, lambda e: transform(e, rule))))
@@ -157,7 +168,7 @@ def split_k_update(
         block: the reduction to fuse (L_t).
         loop: the loop over splits, "block.loop".
         maps: as in `rolling_update`.
-        repair: as in `rolling_update`; before is a split's own value of a producer, now the whole one.
+        repair: as in `rolling_update`; "before" is the split's own value of a producer, "now" its complete value.
         proved: as in `rolling_update`.
 
     Raises:
@@ -167,89 +178,117 @@ def split_k_update(
     given = user_repair_of("split_k_update", block, repair, proved)
     check_target(program, block, loop)
     _, var = loop_ref(loop)
-    asked = loop
     above = find_producers(program, block, loop)
     done = reorganize_dataflow(program, block, loop, above.maps, maps)
-    program = done.program
     phases = [Phase("dataflow", "dataflow reorganisation", dataflow_note(block, above.producers, done), done.sound)]
-    there = names_under(program, loop)
-
-    split_producers: list[LocalAndGlobal] = []
+    there = names_under(done.program, loop)
     if not above.producers:
         nothing_to_repair("split_k_update", block, given)
-    for producer in above.producers:
-        if local_and_global(program, producer, loop) is None:
-            inner = find_producers(program, producer, loop)
-            if inner.producers:
-                raise ScheduleError(
-                    f"block {block!r} depends on {producer!r}, which depends on {', '.join(inner.producers)} and is "
-                    f"not split along {asked!r} yet",
-                    node=producer,
-                    help=f"apply split_k_update({producer!r}, {loop!r}) first",
-                )
-            program, made = fuse_and_privatize(program, producer, loop)
-            if loop_ref(loop)[0] == producer:
-                loop = f"{made}.{var}"  # the loop stays where it is; its block is the local half now
-        half = local_and_global(program, producer, loop)
-        assert half is not None
-        split_producers.append(half)
+
+    # Naive fusion. The program is wrong from here until the repair.
+    program, inner_loop, producers = _split_producers(done.program, block, loop, above.producers)
     for kept in done.kept:
-        program = run_along(roll(program, kept, loop), kept, var)
-        for half in split_producers:
-            program = replace_tensor_reads(program, kept, half, var)
-    program, local = fuse_and_privatize(program, block, loop)
-    for half in split_producers:
-        program = replace_tensor_reads(program, local, half, var)
-    check_reads(program, sorted(names_under(program, loop) - there), loop)
-    early = tuple(
-        (b, writer.name)
-        for b in (*done.kept, local)
-        for half in split_producers
-        if reads(tree.find_block(program, b)[1], half.local) and (writer := writer_of(program, half.local)) is not None
-    )
-    names = ", ".join(h.local for h in split_producers)
-    wrong = bool(split_producers) and tree.find_loop(program, *loop_ref(loop))[1].extent > 1
-    note = f"{local} folds each split on its own, and {block} folds the splits."
-    if split_producers:
-        note = f"{local} folds each split on its own, reading {names} instead of the whole: "
-        note += "the numbers are wrong." if wrong else "there is one split, so the numbers still hold."
-    phases.append(
-        Phase("naive", "naive fusion and privatisation", note, program, wrong=wrong, reads_early=early if wrong else ())
-    )
-    if not split_producers:
+        program = run_along(roll(program, kept, inner_loop), kept, var)
+        for producer in producers:
+            program = replace_tensor_reads(program, kept, producer, var)
+    program, local = fuse_and_privatize(program, block, inner_loop)
+    for producer in producers:
+        program = replace_tensor_reads(program, local, producer, var)
+    check_reads(program, sorted(names_under(program, inner_loop) - there), inner_loop)
+    one_split = tree.find_loop(program, *loop_ref(inner_loop))[1].extent == 1
+    phases.append(_naive_phase(program, block, local, producers, (*done.kept, local), one_split))
+    if not producers:
         phases.append(Phase("repaired", "split program", "There is nothing to repair.", program))
         return Outcome(program, tuple(phases), (local,))
 
-    axes: dict[str, int | None] = {half.local: half.axis for half in split_producers}
+    axes: dict[str, int | None] = {producer.local: producer.axis for producer in producers}
     if given is not None:
-        given = replace(given, shown=tuple((half.local, half.whole) for half in split_producers))
-    h, solved = solve_repair(program, "split_k_update", block, asked, local, axes, done.kept, tuple(phases), given)
+        given = replace(given, shown=tuple((producer.local, producer.whole) for producer in producers))
+    h, solved = solve_repair(program, "split_k_update", block, loop, local, axes, done.kept, tuple(phases), given)
     phases.append(solved)
     for reader in (*done.kept, local):
         _, reading, _ = tree.find_block(program, reader)
         program = tree.replace_block(program, reader, guard_reads(reading, h, program, ends=False))
-    program = tree.replace_block(program, block, _split_k_apply_repair_term(program, block, split_producers, h))
-    whole = ", ".join(producer.whole for producer in split_producers)
-    note = f"{block} repairs each split's value from {names} to {whole} as it combines them."
+    program = tree.replace_block(program, block, _split_k_apply_repair_term(program, block, producers, h))
+    locals_, wholes = (", ".join(names) for names in zip(*((p.local, p.whole) for p in producers), strict=True))
+    note = f"As {block} combines the splits, it repairs the value of each from {locals_} to {wholes}."
     phases.append(repaired_phase("repaired program", note, program, h))
     return Outcome(program, tuple(phases), (local,))
 
 
-def _split_k_apply_repair_term(
-    program: Program, name: str, split_producers: list[LocalAndGlobal], repair: Repair
-) -> Block:
+def _split_producers(
+    program: Program, block: str, loop: str, names: tuple[str, ...]
+) -> tuple[Program, str, list[LocalAndGlobal]]:
+    """The program with the producers `names` of `block` split along `loop`, the loop by the name that it then has, and
+    the split producers."""
+    _, var = loop_ref(loop)
+    asked = loop
+    producers: list[LocalAndGlobal] = []
+    for name in names:
+        if local_and_global(program, name, loop) is None:
+            above = find_producers(program, name, loop)
+            if above.producers:
+                raise ScheduleError(
+                    f"block {block!r} depends on {name!r}, which depends on {', '.join(above.producers)} and is "
+                    f"not split along {asked!r} yet",
+                    node=name,
+                    help=f"apply split_k_update({name!r}, {loop!r}) first",
+                )
+            program, local = fuse_and_privatize(program, name, loop)
+            if loop_ref(loop)[0] == name:
+                loop = f"{local}.{var}"  # the loop is the same, but contains the local block now
+        producer = local_and_global(program, name, loop)
+        assert producer is not None
+        producers.append(producer)
+    return program, loop, producers
+
+
+def _naive_phase(
+    program: Program,
+    block: str,
+    local: str,
+    producers: list[LocalAndGlobal],
+    readers: tuple[str, ...],
+    one_split: bool,
+) -> Phase:
+    """The phase after naive fusion.
+
+    Args:
+        block: the global block.
+        local: its local block.
+        readers: the blocks that may read local values of producers.
+        one_split: whether the loop over splits has one iteration.
+    """
+    wrong = bool(producers) and not one_split
+    note = f"{local} folds each split separately, and {block} folds the splits."
+    if producers:
+        names = ", ".join(producer.local for producer in producers)
+        note = f"{local} folds each split separately. It reads {names} instead of the complete value: "
+        note += "the numbers are wrong." if wrong else "there is one split, so the numbers are still right."
+    early = tuple(
+        (name, writer.name)
+        for name in readers
+        for producer in producers
+        if reads(tree.find_block(program, name)[1], producer.local)
+        and (writer := writer_of(program, producer.local)) is not None
+    )
+    title = "naive fusion and privatisation"
+    return Phase("naive", title, note, program, wrong=wrong, reads_early=early if wrong else ())
+
+
+def _split_k_apply_repair_term(program: Program, name: str, producers: list[LocalAndGlobal], repair: Repair) -> Block:
     """The global block with h on the right of f (Eq. 11)."""
     _, block, _ = tree.find_block(program, name)
     reduction = match_reduction(block)
     tag = next(i.name for i in block.iters if i.kind == "reduce")
-    by_local = {half.local: half for half in split_producers}
+    by_local = {producer.local: producer for producer in producers}
 
     def previous(buffer: str, index: tuple[Expr, ...]) -> Expr:
         axis = by_local[buffer].axis
         return Load(buffer, (*index[:axis], Var(tag), *index[axis:]))
 
     def current(buffer: str, index: tuple[Expr, ...]) -> Expr:
-        # A local half that keeps its tags is read at its last one; the whole has none.
+        # A local value that keeps its tags is read at its last one; the complete value has no tags.
         tags = program.buffer(buffer).tagged and not program.buffer(by_local[buffer].whole).tagged
         return Load(by_local[buffer].whole, index[1:] if tags else index)
 

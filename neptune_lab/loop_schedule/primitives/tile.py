@@ -39,7 +39,7 @@ def tile(program: Program, *, block: BlockName, tiles: TileSizes) -> Outcome:
     except ScheduleError:  # the single steps say which of them is refused
         result, names = _tiled_step_by_step(program, block, tiles)
     sizes = " × ".join(f"{var} {size}" for var, size in tiles.items())
-    return plain("tile", result, f"tiles of {sizes}.", tuple(f"{block}.{v}" for v in names))
+    return plain("tile", result, f"Tiles of {sizes}.", tuple(f"{block}.{v}" for v in names))
 
 
 def _tiled_step_by_step(program: Program, block: str, tiles: dict[str, int]) -> tuple[Program, list[str]]:

@@ -62,8 +62,8 @@ def tile_outermost(program: Program, *, loop: LoopRef, size: Size) -> Outcome:
     nest = Loop(outer, tiles, (rewrite(root),))
     result = replace(program, body=(*program.body[: path[0]], nest, *program.body[path[0] + 1 :]))
     again = [b.name for b in tree.blocks_under(root) if b.name not in along]
-    note = f"{tiles} tiles of {var} run outside everything else" + (
-        f"; {', '.join(again)} {'is' if len(again) == 1 else 'are'} computed again for each." if again else "."
+    note = f"The loop over {tiles} tiles of {var} is the outermost now" + (
+        f"; {', '.join(again)} {'is' if len(again) == 1 else 'are'} computed again for each tile." if again else "."
     )
     return plain("tile_outermost", result, note, (f"{name}.{outer}",))
 
@@ -95,7 +95,7 @@ def _along(program: Program, name: str, var: str, root: Stmt) -> dict[str, tuple
         if mine.kind != "spatial" or not isinstance(mine.binding, Var) or not _inner(program, block, mine, own, anchor):
             raise ScheduleError(
                 f"block {block.name!r} of the same nest {'folds' if mine.kind == 'reduce' else 'does not run'} along "
-                f"the whole of {var!r} by itself: its tiles cannot be computed apart",
+                f"the whole of {var!r} by itself: its tiles cannot be computed independently",
                 node=block.name,
                 help="keep the dimension whole, or move that block out of the nest",
             )
@@ -125,8 +125,8 @@ def _check(loop: str, root: Stmt, along: dict[str, tuple[str, str]]) -> None:
                 continue
             if read.buffer not in written and not (starts and read.buffer == block.writes):
                 raise ScheduleError(
-                    f"block {block.name!r} reads {read.buffer!r} before the nest of {loop!r} writes it: a second pass "
-                    "would see what the first one left",
+                    f"block {block.name!r} reads {read.buffer!r} before the nest of {loop!r} writes it: the second "
+                    "tile would read what the first one has written",
                     node=block.name,
                     help="apply tile_outermost before start values are taken out of the nest",
                 )
@@ -135,7 +135,7 @@ def _check(loop: str, root: Stmt, along: dict[str, tuple[str, str]]) -> None:
                 axis = writer.body.indices.index(at) if at in writer.body.indices else None
                 if axis is None or mine is None or read.indices[axis] != Var(mine[0]):
                     raise ScheduleError(
-                        f"block {block.name!r} reads {read.buffer!r} at other places along {loop!r} than its own",
+                        f"block {block.name!r} reads {read.buffer!r} at another index along {loop!r} than its own",
                         node=block.name,
                         help="keep the dimension whole, or move that block out of the nest",
                     )
