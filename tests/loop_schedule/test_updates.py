@@ -65,7 +65,9 @@ def test_split_k_update_records_four_phases():
     ]
     (reader, _), *rest = sch.phases[1].reads_early
     assert (reader, rest) == ("s_sum_local", [])
-    assert sch.phases[-1].note == "s_sum repairs each split's value from xmax_local to xmax as it combines them."
+    assert sch.phases[-1].note == (
+        "As s_sum combines the splits, it repairs the value of each from xmax_local to xmax."
+    )
 
 
 def test_maps_kept_or_inlined_as_asked():
