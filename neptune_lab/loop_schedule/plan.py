@@ -261,7 +261,14 @@ def _name_in(dims: Dimensions, first: Block, name: str, block: Block) -> str:
 
 
 def factors_of(block: Block) -> tuple[Expr, Expr] | None:
-    """The two factors of the product that a block sums up; None if it is no sum of products."""
+    """The two factors of the product that a block sums up.
+
+    Args:
+        block: a block of a definition.
+
+    Returns:
+        The factors; None if the block is no sum of products.
+    """
     if not block.is_reduction or not isinstance(block.body.value, Op):
         return None
     term = block.body.value.args[1]
@@ -275,7 +282,14 @@ def _axes_of(factor: Expr) -> set[str]:
 
 
 def is_product(block: Block) -> bool:
-    """Whether a block is a matrix product: a sum of products whose factors each have an axis that the other lacks."""
+    """Whether a block is a matrix product: a sum of products whose factors each have an axis that the other lacks.
+
+    Args:
+        block: a block of a definition.
+
+    Returns:
+        True if it is one.
+    """
     if (factors := factors_of(block)) is None:
         return False
     spatial = {it.name for it in block.iters if it.kind == "spatial"}
@@ -311,7 +325,16 @@ def _group_size(factor: Expr, name: str) -> int:
 
 
 def parallelism(program: Program, nest: NestPlan, rows: int) -> int:
-    """How many program instances a rolling nest has with tiles of `rows` rows: its parallel iterations."""
+    """How many programs a rolling nest has: its parallel iterations, `rows` of the row axis taken together.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+        rows: rows per program; ignored if the nest has a fixed tile of rows.
+
+    Returns:
+        The number of programs.
+    """
     _, first, _ = tree.find_block(program, nest.first)
     count = 1
     for name in nest.parallel_axes:

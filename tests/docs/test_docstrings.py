@@ -13,11 +13,14 @@ import pytest
 
 import neptune_lab as nl
 from neptune_lab import operators, records, repair, trace
-from neptune_lab.loop_schedule import Schedule
+from neptune_lab.loop_schedule import Schedule, plan, templates
+from neptune_lab.loop_schedule.templates import config, nest_config, nests, one_stage
 from neptune_lab.operators import attention, gemm_chain, norms, performer, rows, softmax
 
 # Modules of public functions; a class of `nl` brings its methods.
-MODULES = (attention, gemm_chain, norms, performer, rows, softmax, operators, repair, trace)
+OPERATORS = (attention, gemm_chain, norms, performer, rows, softmax, operators)
+TEMPLATES = (templates, config, nest_config, nests, one_stage, plan)
+MODULES = (*OPERATORS, *TEMPLATES, repair, trace)
 CLASSES = (nl.Kernel, Schedule, nl.Target, repair.RepairTerm)
 FUNCTIONS = (nl.attention, nl.compile, nl.explore, nl.load_trace, nl.solver, nl.time, nl.tune, records.best)
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$", re.MULTILINE)
@@ -65,6 +68,7 @@ def test_there_are_public_functions():
     assert len(PUBLIC) > 80
     assert {"compile", "attention", "Schedule.rolling_update", "Schedule.undo", "Kernel.__call__"} <= set(PUBLIC)
     assert {"neptune_lab.repair.solve", "neptune_lab.operators.attention.causal"} <= set(PUBLIC)
+    assert {"neptune_lab.loop_schedule.templates.rolling_update", "neptune_lab.loop_schedule.plan.plan"} <= set(PUBLIC)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -87,7 +87,7 @@ class TestAlgebra(EveryNotebook):
         assert program.count("grid(4, 64)") == 1
         assert "x_sum⟨j⟩[i] * (64 / float32(j + 1))" in program
         assert "equals the definition" in program
-        assert "a value that moves little" in self.shown_by("phases[-1].note")
+        assert "a value that changes little" in self.shown_by("phases[-1].note")
         (figure,) = [
             out.data[PLOTLY]
             for cell in self.run.cells

@@ -14,7 +14,7 @@ MISTAKES = {
     'wrong.bind("qk.j0"': ("'qk.j0' is bound to blockIdx.x", "roll over a loop that is not bound"),
     's.reverse_compute_at("score", "qk.d")': ("'qk' still folds", "rolling_update or split_k_update"),
     's.rolling_update("s_exp"': ("is not a reduction", "a sum or a max"),
-    's.fuse_under("s_sum"': ("which leaves it incomplete", "which repair that"),
+    's.fuse_under("s_sum"': ("which leaves it incomplete", "which repair such reads"),
     'wrong.retire_tags("s_max")': ("whose tags are retired", "after the last rolling_update"),
     'wrong.rolling_update("acc", "qk.j0")': ("encloses block 's_max' already", "leave this step out"),
     's.reverse_compute_at("out", "qk.j0")': ("'acc' still folds", "to fuse across 'acc'"),

@@ -165,7 +165,13 @@ def _folded(program: Program, nest: NestPlan) -> int:
 
 
 def warps_for(elements: int) -> int:
-    """Warps for a tile of `elements` elements.
+    """Warps for a tile: 32 elements per lane, between 4 and 32 warps.
+
+    Args:
+        elements: elements of the tile.
+
+    Returns:
+        The number of warps, a power of two.
 
     >>> [warps_for(n) for n in (256, 4096, 16384, 20000, 1 << 20)]
     [4, 4, 16, 32, 32]
@@ -176,6 +182,12 @@ def warps_for(elements: int) -> int:
 def power_of_two(n: int) -> int:
     """The least power of two that is `n` or more.
 
+    Args:
+        n: a positive integer.
+
+    Returns:
+        The power of two.
+
     >>> [power_of_two(n) for n in (1, 5, 8)]
     [1, 8, 8]
     """
@@ -183,7 +195,15 @@ def power_of_two(n: int) -> int:
 
 
 def has_product(program: Program, nest: NestPlan) -> bool:
-    """Whether a matrix product is among the nest's blocks."""
+    """Whether a matrix product is among the nest's blocks.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        True if there is one.
+    """
     return bool(_products(program, nest))
 
 
@@ -202,7 +222,15 @@ def _products(program: Program, nest: NestPlan) -> list[Block]:
 
 
 def columns_of(program: Program, nest: NestPlan) -> int:
-    """The extent of the nest's reduce axis in the definition."""
+    """The extent of the nest's reduce axis.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+
+    Returns:
+        The number of columns.
+    """
     return tree.find_block(program, nest.first)[1].iter(nest.reduce_axis).extent
 
 
@@ -214,7 +242,16 @@ def rows_of(program: Program, nest: NestPlan, config: NestConfig) -> int:
 
 
 def tile_elements(program: Program, nest: NestPlan, config: NestConfig) -> int:
-    """Elements of one tile of the nest's first block: rows x columns x the extents of its other axes."""
+    """Elements of one tile of the nest's first block: rows x columns x the extents of its other axes.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+        config: the nest's tile sizes.
+
+    Returns:
+        The number of elements.
+    """
     first = tree.find_block(program, nest.first)[1]
     columns = min(config.block_kv, first.iter(nest.reduce_axis).extent)
     return columns * rows_of(program, nest, config) * _others(program, nest)
@@ -236,6 +273,14 @@ def balanced_splits(programs: int, tiles: int, slots: int) -> int:
 
     It minimises a model of the time: waves x (tiles per split + `_START`) + splits x `_COMBINE`.
 
+    Args:
+        programs: programs without splits.
+        tiles: tiles of each program.
+        slots: programs that the GPU runs at a time.
+
+    Returns:
+        The number of splits, at least 1.
+
     >>> balanced_splits(32, 512, 264), balanced_splits(8, 512, 132), balanced_splits(8, 4, 132)
     (8, 16, 4)
     """
@@ -248,7 +293,17 @@ def balanced_splits(programs: int, tiles: int, slots: int) -> int:
 
 
 def splits_of(program: Program, nest: NestPlan, config: NestConfig, multiprocessors: int) -> tuple[int, int]:
-    """(splits, tiles per split) of a nest; no split is empty."""
+    """The number of splits of a nest, and the tiles in each.
+
+    Args:
+        program: the definition, before any step.
+        nest: from `plan`.
+        config: the nest's tile sizes, and the number of splits if the caller chose it.
+        multiprocessors: of the GPU.
+
+    Returns:
+        (splits, tiles per split); no split is empty.
+    """
     tiles = -(-columns_of(program, nest) // config.block_kv)
     splits = config.splits
     if splits is None:

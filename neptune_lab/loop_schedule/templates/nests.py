@@ -136,7 +136,18 @@ def schedule_nests(sch: Schedule, config: TileConfig, *, split: bool) -> None:
 
 
 def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
-    """Schedules nest number `n` with one rolling loop over the tiles of its reduce axis."""
+    """Schedules nest number `n` with one rolling loop over the tiles of its reduce axis.
+
+    A reduction that cannot be fused starts a nest of its own, together with those after it.
+
+    Args:
+        sch: the schedule.
+        state: the nests, and what is deferred.
+        n: number of the nest.
+
+    Raises:
+        ScheduleError: the nest's reductions have no parallel axis in common.
+    """
     nest, config = state.nests[n], state.configs[n]
     _check_parallel(sch, nest)
     loop = tile_nest(sch, nest, config)
@@ -190,8 +201,15 @@ def _rolling(state: TemplateState) -> frozenset[str]:
 
 
 def schedule_in_one_tile(sch: Schedule, state: TemplateState, n: int) -> None:
-    """Schedules nest number `n` with its whole reduce axis in one tile: every reduction is complete when it is read, so
-    nothing is repaired."""
+    """Schedules nest number `n` with its whole reduce axis in one tile.
+
+    Every reduction is complete when it is read, so nothing is repaired.
+
+    Args:
+        sch: the schedule.
+        state: the nests, and what is deferred.
+        n: number of the nest.
+    """
     nest, config = state.nests[n], state.configs[n]
     rows = row_tile(sch, nest, config.block_q)
     outer_first(sch, nest, tile_loops(sch, nest.first, rows) if rows else {})
@@ -213,8 +231,17 @@ def schedule_in_one_tile(sch: Schedule, state: TemplateState, n: int) -> None:
 
 
 def schedule_split(sch: Schedule, state: TemplateState, n: int, multiprocessors: int) -> None:
-    """Schedules nest number `n` split; rolling if one split is enough, or if a reduction cannot be combined from
-    splits."""
+    """Schedules nest number `n` split, or rolling if one split is enough or a reduction cannot be combined from splits.
+
+    Args:
+        sch: the schedule.
+        state: the nests, and what is deferred.
+        n: number of the nest.
+        multiprocessors: of the GPU.
+
+    Raises:
+        ScheduleError: the nest's reductions have no parallel axis in common.
+    """
     nest, config = state.nests[n], state.configs[n]
     programs = parallelism(sch.definition, nest, config.block_q)
     if config.splits == 1:
