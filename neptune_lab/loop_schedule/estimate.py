@@ -1,14 +1,14 @@
-"""A running estimate of a sum: what it will be when the loop ends, if the rest is like the part seen so far.
+"""Running estimates of the final value of a sum, from the elements seen so far.
 
-A vector repair moves its sums between any two reference values (`repair.vector`), so the value that a producer has at
-a tag is not the only choice: any value will do, as long as it is the producer's final one at the last tag.  For a
-producer that is a plain sum over N terms, its value after n of them times N / n is such a value, as N / N = 1; and
-where the consumer divides by N, it is the running mean.  So the sum of (c - mean)**2 is always taken about the mean of
-what was seen, as Welford's and Chan's updates do, and nothing cancels; with the partial sum over N as the mean, the
-first tiles would be taken about a value near 0, and a large mean would cost all digits.
+A vector repair moves its sums between any two reference values (`repair.vector`).  So any value can be the reference at
+a tag, as long as it is the producer's final value at the last tag.  For a producer that is a plain sum over N terms,
+its value after n terms times N / n is such a value, as N / N = 1.  If the consumer divides by N, it is the running
+mean.  So the sum of (c - mean)**2 is always taken about the mean of the elements so far, as in Welford's and Chan's
+updates, and nothing cancels.  With the partial sum over N as the mean, the first tiles would be taken about a value
+near 0, and a large mean would cost all digits.
 
-An estimate is written `x * (N / float(n))`, and only here: `plain_reads` takes it back for the algebra, to which it is
-the producer's value like any other.
+An estimate has the form `x * (N / float(n))`, which only this module writes.  `plain_reads` removes it again for the
+algebra, to which an estimate is a value of the producer like any other.
 """
 
 from __future__ import annotations
@@ -42,8 +42,13 @@ from neptune_lab.loop_ir.simplify import bounds
 
 @dataclass(frozen=True, slots=True)
 class ReductionProgress:
-    """How a reduction walks along the rolling loop: `tags` iterations, `step` elements in each while there are any,
-    `total` in all, and `terms` terms an element (more than 1 where it folds over other dimensions too).
+    """The elements that a reduction folds along the rolling loop.
+
+    Args:
+        tags: iterations of the loop.
+        step: elements per iteration; the last may have fewer.
+        total: elements in all.
+        terms: terms per element, more than 1 if the reduction also folds over other dimensions.
 
     >>> progress = ReductionProgress(tags=3, step=2, total=5)
     >>> progress.seen(Const(2)), progress.seen_before(Const(2))
@@ -56,11 +61,11 @@ class ReductionProgress:
     terms: int = 1
 
     def seen(self, tag: Expr) -> Expr:
-        """How many elements there are up to and with iteration `tag`, as an index expression."""
+        """The number of elements up to and including iteration `tag`, as an index expression."""
         return self._at_most(mul(add(tag, Const(1)), self.step), self.step * self.tags)
 
     def seen_before(self, tag: Expr) -> Expr:
-        """How many elements there are before iteration `tag`."""
+        """The number of elements before iteration `tag`."""
         return self._at_most(mul(tag, self.step), self.step * (self.tags - 1))
 
     def _at_most(self, count: Expr, most: int) -> Expr:
@@ -68,17 +73,17 @@ class ReductionProgress:
 
 
 def progress_of(program: Program, local: str, var: str) -> ReductionProgress:
-    """How block `local`, which folds a tile (or an element) an iteration, walks along loop `var`.
+    """The progress along loop `var` of block `local`, which folds a tile (or an element) per iteration.
 
     Raises:
-        RepairError: step "count", where the number of elements is not the same in every run of the loop.
+        RepairError: step "count": the number of elements is not the same in every run of the loop.
     """
     _, block, loops = tree.find_block(program, local)
     depth = tree.depth_of(loops, var)
     tags = loops[depth].extent
     if any(it.kind == "reduce" and it.binding == Var(var) for it in block.iters):
         return ReductionProgress(tags, 1, tags)
-    # A tile's own iteration stands right behind that of its tag (privatize_reduction).
+    # The variable of a tile's elements comes directly after that of its tag (privatize_reduction).
     tag = next(n for n, it in enumerate(block.iters) if it.kind == "spatial" and it.binding == Var(var))
     step = block.iters[tag + 1].extent
     others = [it.extent for n, it in enumerate(block.iters) if it.kind == "reduce" and n != tag + 1]
@@ -105,37 +110,37 @@ def progress_of(program: Program, local: str, var: str) -> ReductionProgress:
 
 
 def is_plain_sum(program: Program, buffer: str) -> bool:
-    """Whether `buffer` is a sum that carries its value unchanged from tag to tag, so that it grows with the count."""
+    """Whether `buffer` is a sum that is not repaired from tag to tag, so that it grows with the number of elements."""
     block = writer_of(program, buffer)
     return block is not None and reducer_of(block) == "sum" and block.repair is None
 
 
 def estimated(read: Expr, progress: ReductionProgress, count: Expr, dtype: str) -> Expr:
-    """What the sum `read` over `count` elements is expected to end as."""
+    """The estimate of the final value of a sum, from its value `read` over `count` elements."""
     return Op("mul", (read, Op("div", (Const(float(progress.total), dtype), Cast(dtype, count)))))
 
 
 def with_estimates(block: Block, buffers: Mapping[str, ReductionProgress], tag: Expr, program: Program) -> Block:
-    """Every read of `buffers`, at the block's own tag, as an estimate; noted on the block."""
-    found: dict[str, None] = {}
+    """The block with every read of `buffers`, at its own tag, as an estimate, and their names in `estimates`."""
+    estimates: dict[str, None] = {}
 
     def rule(e: Expr) -> Expr:
         if isinstance(e, Load) and e.buffer in buffers:
-            found[e.buffer] = None
+            estimates[e.buffer] = None
             progress = buffers[e.buffer]
             return estimated(e, progress, progress.seen(tag), program.buffer(e.buffer).dtype)
         return e
 
     if block.estimates:
-        return block  # an earlier consumer's repair estimates in this shared map already
+        return block  # a shared map in which the repair of an earlier consumer has put estimates
     value = transform(block.body.value, rule)
-    if not found:
+    if not estimates:
         return block
-    return replace(block, body=Store(block.body.buffer, block.body.indices, value), estimates=tuple(found))
+    return replace(block, body=Store(block.body.buffer, block.body.indices, value), estimates=tuple(estimates))
 
 
 def plain_reads(block: Block) -> Expr:
-    """The value that the block stores, with estimates replaced by the reads that they estimate from."""
+    """The value that the block stores, with the plain reads in place of estimates."""
     buffers = block.estimates
 
     def rule(e: Expr) -> Expr:

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 
 def guarded(value: Expr, points: tuple[Point, ...], dtype: str, is_last: Expr | None = None) -> Expr:
-    """`value`, with a stand-in where it sits at a singular point.
+    """`value`, with a guard at each singular point.
 
     Args:
-        is_last: whether this is the last tag, where points that show are not guarded; None where the loop ends nothing.
+        value: a read of a producer.
+        points: the producer's points; absorbing ones get no guard.
+        dtype: the dtype of the read.
+        is_last: the condition that this is the last tag, at which points that show are not guarded; None: the loop does
+            not complete the reduction.
     """
     for point in points:
         if point.absorbing:
@@ -44,11 +48,13 @@ def is_last_tag(program: Program, buffer: str, tag: Expr) -> Expr:
 
 
 def guard_reads(block: Block, repair: ProducerReads, program: Program, *, ends: bool) -> Block:
-    """Every read of a producer in the block's term behind its guard.
+    """The block with a guard around every read of a producer in its term.
 
     Args:
-        ends: the loop that the producers keep tags along ends the reduction; False in a split, which a combine step
-            ends.
+        block: a block that reads producers.
+        repair: their reads and points.
+        program: the program.
+        ends: whether the loop along which the producers have tags completes the reduction; False in a split.
     """
 
     def rule(e: Expr) -> Expr:
@@ -59,7 +65,7 @@ def guard_reads(block: Block, repair: ProducerReads, program: Program, *, ends: 
         return e
 
     if any(isinstance(e, Op) and e.name == "guard" for e in walk(block.body.value)):
-        return block  # an earlier consumer's repair guards this shared map already
+        return block  # a shared map that the repair of an earlier consumer has guarded
     return replace(block, body=Store(block.body.buffer, block.body.indices, transform(block.body.value, rule)))
 
 
@@ -68,12 +74,13 @@ Read = Callable[[str, tuple[Expr, ...]], Expr]
 
 @dataclass(frozen=True, slots=True)
 class TagReads:
-    """Where h reads its producers: before and now.
+    """The reads of producers in h: their previous and their current values.
 
     Args:
-        previous, current: the read of a producer at an index.
-        starts: the first previous value is the start value of the producer's reduction, which may be singular too.
-        is_last: for a producer's buffer, whether this step ends the reduction, as a condition; None where it does not.
+        previous: from a producer's buffer and an index to the read of its previous value.
+        current: likewise for its current value.
+        starts: whether the first previous value is the start value of the producer's reduction, which may be singular.
+        is_last: from a producer's buffer to the condition that this step completes the reduction; None if none does.
     """
 
     previous: Read
@@ -83,16 +90,16 @@ class TagReads:
 
 
 def producer_values(
-    term: RepairTerm | VectorRepair, repair: ProducerReads, moment: TagReads, program: Program, *, dtype: str
+    term: RepairTerm | VectorRepair, repair: ProducerReads, reads: TagReads, program: Program, *, dtype: str
 ) -> dict[Symbol, Expr]:
     """r and r' of each producer as guarded reads, by the symbols of `term`."""
     values: dict[Symbol, Expr] = {}
     for producer, index in repair.reads.items():
         points = repair.points[producer]
-        now = guarded(moment.current(producer, index), points, dtype, moment.is_last(producer))
-        before = moment.previous(producer, index)
+        now = guarded(reads.current(producer, index), points, dtype, reads.is_last(producer))
+        before = reads.previous(producer, index)
         empty = {point.value: point.identity for point in points if not point.absorbing}
-        if moment.starts:
+        if reads.starts:
             source = writer_of(program, producer)
             reducer = None if source is None else reducer_of(source)
             assert reducer is not None
@@ -100,7 +107,7 @@ def producer_values(
             if first not in empty and term.initial_value(producer, reducer) is not None:
                 empty[first] = True
         for point, identity in empty.items():
-            # Nothing needs a repair: with the current value for the previous one, h does nothing, nor overflows.
+            # Nothing needs a repair: with the current value as the previous one, h changes nothing and cannot overflow.
             if not (identity and _departs_clean(term, producer, point)):
                 before = Op("guard", (before, Const(point, dtype), now))
         for point in points:
@@ -114,7 +121,7 @@ def producer_values(
 
 
 def _departs_clean(term: RepairTerm | VectorRepair, producer: str, point: float) -> bool:
-    """Whether h keeps the identity by itself when it departs from this singular point: exp(-inf - r') * 0 = 0."""
+    """Whether h at this previous value keeps the identity without a guard: exp(-inf - r') * 0 = 0."""
     return any(
         IDENTITIES[reducer] == point and term.initial_value(producer, reducer) is None for reducer in ("max", "min")
     )

@@ -1,9 +1,10 @@
-"""Where a producer sits at a singular point, has anything been accumulated yet?
+"""Whether the accumulator is still the identity as long as a producer is at a singular point.
 
-A guard may put a regular value in the place of a singular one (`repair.guard`) only if nothing has been accumulated by
-then: h from the stand-in to the next value can overflow (exp(0 - r') for r' = -142 is infinite in float32), and where
-the definition gives an infinity (x / 0) a stand-in would hide it.  In most programs this holds: a running maximum is
--inf only as long as every score was -inf, and then every term was 0.  What the program does not show is refused.
+A guard may replace a singular value with a regular one (`repair.guard`) only if nothing has been accumulated by then:
+h from the replacement to the next value can overflow (exp(0 - r') for r' = -142 is infinite in float32), and if the
+definition gives an infinity (x / 0), a replacement would hide it.  In most programs this holds: a running maximum is
+-inf only as long as every score is -inf, and then every term is 0.  A repair is refused if the program does not show
+this.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_to_repair.constant_terms import ConstantTerm, constant_term, is_always_nan
 
-# What must hold, all of it, for an element to be at a point: values of some nodes, conditions as truth values.
+# A case in which an element is at a point: the values of some nodes, and the truth values of conditions.
 _Cause = Mapping[Expr, float | bool]
 
 
@@ -48,16 +49,24 @@ def identity_at_point(
     point: float,
     replacements: Mapping[Expr, float],
 ) -> ConstantTerm | None:
-    """Whether nothing that `consumer` has folded needs a repair, as long as `producer` is at `point`; None: not proved.
+    """Whether nothing that `consumer` has folded needs a repair, as long as `producer` is at `point`.
 
-    Formal statement: the producer folds u, and is at the point only if every u was (a max at -inf; a max or a sum of
-    what is not negative at 0); u stands in the consumer's term, at the same elements; and in each case in which u is at
-    the point, the term does not move with the producer: it is the identity of its reducer, or another number that has
-    no r in it, or not finite whatever the producer is (as 0 * inf), which spoils the whole result anyway.
+    Formal statement: the producer folds u, and is at the point only if every u is (a max at -inf; a max or a sum of
+    nonnegative u at 0); u occurs in the consumer's term, at the same elements; and in each case in which u is at the
+    point, the term does not depend on the producer: it is the identity of its reducer, or another number, or not
+    finite for every value of the producer (0 * inf), so that the whole result is not finite either.
 
     Args:
-        consumer: the (local) block whose term it is. reducer: its own. term: with the maps between written out.
+        program: the program.
+        consumer: the local block of the consumer.
+        reducer: f of the consumer.
+        term: g of the consumer, with the maps between inlined.
+        producer: the producer's buffer.
+        point: the singular value.
         replacements: a regular value for each read of a producer in `term`.
+
+    Returns:
+        What the term is at the point; None if the program does not show it.
     """
     folded = folded_element(program, producer)
     if folded is None:
@@ -70,25 +79,25 @@ def identity_at_point(
     element = in_loops(program, block, without_maps(program, element))
 
     def cases(facts: _Cause) -> list[ConstantTerm | None]:
-        """What the term is in each case in which the element is at the point, and `facts` hold."""
+        """The term in each case in which the element is at the point and `facts` hold."""
         by_case: list[ConstantTerm | None] = []
         for cause in _causes(element, point):
             if any(facts.get(at, x) != x for at, x in cause.items()):
-                continue  # the facts rule it out
-            given = {**cause, **facts}
-            known: dict[Expr, float | bool] = {node: given[at] for node, at in placed.items() if at in given}
+                continue  # the facts exclude this case
+            values = {**cause, **facts}
+            known: dict[Expr, float | bool] = {node: values[at] for node, at in placed.items() if at in values}
             by_case.append(constant_term(program, reducer, term, known, replacements, point))
         return by_case
 
     by_case = cases({})
-    still = [case for case in by_case if case is not None]
-    if len(still) < len(by_case):
+    constant = [case for case in by_case if case is not None]
+    if len(constant) < len(by_case):
         return None
-    hidden = any(case.differs_at_point for case in still)
+    differs = any(case.differs_at_point for case in constant)
     return ConstantTerm(
-        all(case.is_identity for case in still),
-        hidden,
-        not hidden
+        all(case.is_identity for case in constant),
+        differs,
+        not differs
         or any(_plain(cases(facts)) for facts in _at_the_ends(program, consumer, [*placed.values(), element])),
     )
 
@@ -98,35 +107,35 @@ def _plain(cases: list[ConstantTerm | None]) -> bool:
 
 
 def _at_the_ends(program: Program, consumer: Block, exprs: Iterable[Expr]) -> list[_Cause]:
-    """Which conditions among `exprs` the loops decide, at the first element of the reduction and at its last: a causal
-    mask lets every row have its first."""
+    """The conditions in `exprs` that the loop bounds decide at the reduction's first element, and those at its last
+    (with a causal mask, every row has its first element)."""
     own = [b for b in tree.blocks(program) if b.origin == consumer.origin]
     inner = {it.name: it for b in own for it in b.iters if it.kind == "reduce"}
     loops = bound_loops(inner.values())
     extents = {loop.var: loop.extent for b in own for loop in tree.find_block(program, b.name)[2]}
     conditions = {e for expr in exprs for e in walk(expr) if isinstance(e, Op) and e.name in COMPARED}
-    found = []
+    at_ends = []
     for last in (False, True):
         at = {var: Const(extents[var] - 1 if last else 0) for var in loops}
         exists = [substitute(p, at) for p in consumer.predicates if variables(p) & loops]
         if not all(isinstance(p, Op) and p.name in COMPARED and _truth(p, extents) for p in exists):
             continue
         facts = {e: truth for e in conditions if (truth := _truth(substitute(e, at), extents)) is not None}
-        found.append(facts)
-    return found
+        at_ends.append(facts)
+    return at_ends
 
 
 COMPARED = ("lt", "le", "gt", "ge")
 
 
 def _truth(condition: Expr, extents: Mapping[str, int]) -> bool | None:
-    """A comparison of indices, where the loops decide it."""
+    """The truth value of a comparison of indices, if the loop bounds decide it; otherwise None."""
     assert isinstance(condition, Op)
     a, b = condition.args
-    found = bounds(Op("sub", (a, b)), extents)
-    if found is None:
+    difference = bounds(Op("sub", (a, b)), extents)
+    if difference is None:
         return None
-    low, high = found
+    low, high = difference
     always, never = {
         "lt": (high < 0, low >= 0), "le": (high <= 0, low > 0), "gt": (low > 0, high <= 0), "ge": (low >= 0, high < 0),
     }[condition.name]  # fmt: skip
@@ -136,10 +145,10 @@ def _truth(condition: Expr, extents: Mapping[str, int]) -> bool | None:
 def makes_nan(
     program: Program, consumer: Block, term: Expr, producer: str, point: float, reads: Iterable[Expr]
 ) -> bool:
-    """Whether an element that takes the producer to `point` makes NaN of the consumer's term: exp(inf - inf).
+    """Whether the consumer's term is NaN at an element that takes the producer to `point`, as exp(inf - inf) is.
 
-    Formal statement: the element stands in the consumer's term, at the same elements; in each case in which it is at
-    the point, the term with the producer there too is NaN, whatever all else is.
+    Formal statement: the element occurs in the consumer's term, at the same index; in each case in which it is at the
+    point, the term with the producer at the point is NaN for all other values.
     """
     folded = folded_element(program, producer)
     if folded is None:
@@ -156,7 +165,7 @@ def makes_nan(
 
 
 def without_maps(program: Program, expr: Expr) -> Expr:
-    """The expression with every elementwise stage that it reads written out."""
+    """The expression with every elementwise stage that it reads inlined."""
 
     def rule(e: Expr) -> Expr:
         source = writer_of(program, e.buffer) if isinstance(e, Load) else None
@@ -173,8 +182,8 @@ def without_maps(program: Program, expr: Expr) -> Expr:
 
 
 def folded_element(program: Program, buffer: str) -> tuple[Block, str, Expr] | None:
-    """The block that folds single elements into a reduction, through the tiles that it was made private in: it, its
-    reducer, and its term."""
+    """The block that folds single elements into a reduction (its innermost local block), its reducer and its term;
+    None if the buffer is no reduction."""
     block = writer_of(program, buffer)
     if block is None or (reducer := reducer_of(block)) is None or not isinstance(block.body.value, Op):
         return None
@@ -193,9 +202,9 @@ def _only_if_all(program: Program, reducer: str, element: Expr, point: float) ->
 
 
 def _causes(element: Expr, point: float) -> list[_Cause]:
-    """The cases in which the element is at the point; in each, what is under it must be so too.
+    """The cases in which the element is at the point, with the values of its operands in each.
 
-    |x| = 0 only if x = 0; a masked score is -inf if the mask is false, or the score is -inf itself.
+    |x| is 0 only if x is 0; a masked score is -inf if the mask is false, or if the score is -inf itself.
     """
     match element:
         case Const(value):
@@ -221,7 +230,7 @@ def _with(element: Expr, point: float, cases: list[_Cause]) -> list[_Cause]:
 
 @lru_cache(maxsize=4096)
 def in_loops(program: Program, block: Block, expr: Expr) -> Expr:
-    """The expression over loop variables, indices made short; casts between floats and guards left out."""
+    """The expression over loop variables, with simplified indices and without guards."""
     _, _, loops = tree.find_block(program, block.name)
     extents = {loop.var: loop.extent for loop in loops}
     env = {it.name: it.binding for it in block.iters}

@@ -1,8 +1,8 @@
 """Dataflow reorganisation: from a consumer back to the reductions that feed it (paper, 4.2, step 1).
 
-The maps on the way are either inlined into the consumer, or, where others need them too, kept as one block that is
-*rolled*: a copy under the rolling loop that reads the tag of its own iteration.  The original stays for consumers
-that are not fused yet, so nobody reads a stale tag; the last one to be fused takes it away.
+The maps between are inlined into the consumer, or, if other blocks need them too, kept as one block that is *rolled*:
+a copy under the rolling loop that reads the tag of its own iteration.  The original stays for consumers that are not
+fused yet, so that none reads a stale tag; it is removed when the last one is fused.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from neptune_lab.loop_schedule.primitives.materialize_tags import tag_of
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """What feeds a consumer along a rolling loop: reductions (L_r) and the maps between, producers first."""
+    """What a consumer reads along a rolling loop: reductions (L_r) and the maps between, both in program order."""
 
     producers: tuple[str, ...]
     maps: tuple[str, ...]
 
 
 def rolls(program: Program, block: Block, target: tree.Path, loop: str) -> bool:
-    """Whether a reduction is incomplete until the rolling loop ends (fused, it would be read too early)."""
+    """Whether a reduction is incomplete until the rolling loop ends, so that a fused consumer reads it too early."""
     if block.role is Role.SCAN:
         return under(program, block.name, target) and block.iters[0].binding == Var(loop)
     if under(program, block.name, target):
@@ -55,7 +55,19 @@ def rolls(program: Program, block: Block, target: tree.Path, loop: str) -> bool:
 
 
 def find_producers(program: Program, name: str, target_ref: str) -> Producers:
-    """The rolling producers of block `name` and the maps on the paths to them."""
+    """The rolling producers of block `name`, and the maps on the paths to them.
+
+    Args:
+        program: the program.
+        name: the consumer.
+        target_ref: the rolling loop, as "block.loop".
+
+    Returns:
+        The producers and maps.
+
+    Raises:
+        ScheduleError: the block reads a reduction in the loop whose tags are retired.
+    """
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
     loop = loop_ref(target_ref)[1]
     producers: dict[str, None] = {}
@@ -63,7 +75,7 @@ def find_producers(program: Program, name: str, target_ref: str) -> Producers:
 
     def visit(block: Block) -> bool:
         """Whether a rolling reduction is at or above one of the block's reads."""
-        found = False
+        reaches = False
         for buffer in dict.fromkeys(r.buffer for r in loads(block.body.value)):
             source = writer_of(program, buffer)
             if source is None or source.name == block.name:
@@ -80,11 +92,11 @@ def find_producers(program: Program, name: str, target_ref: str) -> Producers:
             if reducer_of(source) is not None:
                 if not _finished(program, source, target) and rolls(program, source, target, loop):
                     producers[source.name] = None
-                    found = True
+                    reaches = True
             elif visit(source):
                 maps[source.name] = None
-                found = True
-        return found
+                reaches = True
+        return reaches
 
     _, block, _ = tree.find_block(program, name)
     visit(block)
@@ -93,14 +105,14 @@ def find_producers(program: Program, name: str, target_ref: str) -> Producers:
 
 
 def _finished(program: Program, block: Block, target: tree.Path) -> bool:
-    """Whether the block belongs to another kernel, with loops bound to the grid: it is complete before this one."""
+    """Whether the block is in another kernel, with loops bound to the grid, so that it is complete before this one."""
     return not under(program, block.name, target) and any(
         loop.kind != "serial" for loop in tree.find_block(program, block.name)[2]
     )
 
 
 def inline(program: Program, source: Block, consumer: str) -> Program:
-    """The map `source` written into the reads of `consumer`; dropped where nothing else reads it.
+    """The program with the map `source` inlined into `consumer`; the map is dropped if nothing else reads it.
 
     before ⇒ after:
         E[i, j] = e(i, j);  … E[a, b] …   ⇒   … e(a, b) …
@@ -114,7 +126,7 @@ def inline(program: Program, source: Block, consumer: str) -> Program:
         )
 
     _, block, _ = tree.find_block(program, consumer)
-    # A map that is computed again at every tag reads the consumer's.
+    # A map that is computed again at every tag takes the consumer's tag.
     tags = {
         it.name: tag
         for it in source.iters
@@ -141,7 +153,7 @@ def drop_dead(program: Program, name: str) -> Program:
 
 
 def redirect(program: Program, consumer: str, old: str, new: str) -> Program:
-    """`consumer` reads buffer `new` wherever it read `old`."""
+    """The program in which `consumer` reads buffer `new` instead of `old`."""
 
     def rule(e: Expr) -> Expr:
         return Load(new, e.indices) if isinstance(e, Load) and e.buffer == old else e
@@ -154,10 +166,14 @@ def redirect(program: Program, consumer: str, old: str, new: str) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class ReorganizedDataflow:
-    """After reorganisation: the maps kept as rolled blocks (by the names they have now), and those inlined.
+    """The result of dataflow reorganisation.
 
-    `sound` is the program before the consumer was pointed at maps that roll already, from where on it reads stale
-    tags until it is fused as well: the last program that equals the definition.
+    Args:
+        program: the program.
+        kept: the maps that are kept as rolled blocks, by their present names.
+        inlined: the maps that are inlined.
+        sound: the last program that equals the definition: from the point at which the consumer reads maps that roll
+            already, it reads stale tags until it is fused as well.
     """
 
     program: Program
@@ -169,9 +185,14 @@ class ReorganizedDataflow:
 def reorganize_dataflow(
     program: Program, name: str, target_ref: str, maps: tuple[str, ...], policy: str
 ) -> ReorganizedDataflow:
-    """Inlines or copies each map between `name` and its producers; copies stand just before `name`'s nest, unrolled.
+    """Inlines or copies each map between `name` and its producers. Copies come just before `name`'s nest, unrolled.
 
-    `policy`: "auto" keeps what others read too and inlines the rest; "inline" and "keep" do one for all.
+    Args:
+        program: the program.
+        name: the consumer.
+        target_ref: the rolling loop, as "block.loop".
+        maps: the maps, in program order.
+        policy: "inline" or "keep" for all, or "auto": keeps maps that others read too, and inlines the rest.
     """
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
     kept: list[str] = []
@@ -179,73 +200,76 @@ def reorganize_dataflow(
     sound: Program | None = None
     for source_name in reversed(maps):
         source = tree.find_block(program, source_name)[1]
-        consumers = [name, *kept]
-        readers = {b.name for b in readers_of(program, source.writes)}
+        all_readers = {b.name for b in readers_of(program, source.writes)}
+        readers = all_readers & {name, *kept}
         if under(program, source_name, target):
             kept.insert(0, source_name)
             continue
-        twin = next(
-            (
-                b
-                for b in tree.blocks(program)
-                if b.origin == source.origin and b.role is Role.ROLLED and under(program, b.name, target)
-            ),
-            None,
-        )
-        if twin is not None and policy != "inline":
+        rolled = _rolled_copy(program, source, target)
+        if rolled is not None and policy != "inline":
             sound = sound or program
-            for reader in readers & set(consumers):
-                program = redirect(program, reader, source.writes, twin.writes)
-            program = drop_dead(program, source_name)
-            if not tree.has_block(program, source_name):
-                program, twin_name = take_name(program, twin.name, source_name, source.writes)
-                kept.insert(0, twin_name)
-            else:
-                kept.insert(0, twin.name)
-            continue
-        shared = len(readers) > 1 or source.writes in program.outputs
-        if policy == "inline" or (policy == "auto" and not shared):
-            for reader in readers & set(consumers):
+            program, kept_name = _read_rolled(program, source, rolled, readers)
+            kept.insert(0, kept_name)
+        elif policy == "inline" or (
+            policy == "auto" and len(all_readers) <= 1 and source.writes not in program.outputs
+        ):
+            for reader in readers:
                 program = inline(program, source, reader)
                 if not tree.has_block(program, source_name):
                     break
             inlined.insert(0, source_name)
-            continue
-        if readers <= set(consumers) and source.writes not in program.outputs:
+        elif readers == all_readers and source.writes not in program.outputs:
             kept.insert(0, source_name)
-            continue
-        copy_name, copy_buffer = fresh(program, f"{source_name}_rolled"), fresh(program, f"{source.writes}_rolled")
-        path, _, _ = tree.find_block(program, source_name)
-
-        def renamed(b: Block, copy_name: str = copy_name, copy_buffer: str = copy_buffer) -> Block:
-            return replace(b, name=copy_name, body=replace(b.body, buffer=copy_buffer), role=Role.ROLLED)
-
-        nest = program.body[path[0]]
-        copy = _only(nest, source_name, renamed)
-        assert copy is not None
-        program = with_buffers(program, replace(program.buffer(source.writes), name=copy_buffer))
-        program = tree.edit(program, path[:1], lambda stmt, copy=copy: (stmt, copy))
-        for reader in readers & set(consumers):
-            program = redirect(program, reader, source.writes, copy_buffer)
-        kept.insert(0, copy_name)
+        else:
+            program, copy_name = _copied(program, source_name, readers)
+            kept.insert(0, copy_name)
     return ReorganizedDataflow(program, tuple(kept), tuple(inlined), sound or program)
 
 
+def _rolled_copy(program: Program, source: Block, target: tree.Path) -> Block | None:
+    """The rolled copy of a map that an earlier step has put under the loop; None if there is none."""
+    blocks = (b for b in tree.blocks(program) if b.origin == source.origin and b.role is Role.ROLLED)
+    return next((b for b in blocks if under(program, b.name, target)), None)
+
+
+def _read_rolled(program: Program, source: Block, rolled: Block, readers: set[str]) -> tuple[Program, str]:
+    """The program in which `readers` read the rolled copy, and its name: that of the map if no other block reads it."""
+    for reader in readers:
+        program = redirect(program, reader, source.writes, rolled.writes)
+    program = drop_dead(program, source.name)
+    if tree.has_block(program, source.name):
+        return program, rolled.name
+    return take_name(program, rolled.name, source.name, source.writes)
+
+
+def _copied(program: Program, name: str, readers: set[str]) -> tuple[Program, str]:
+    """The program with a copy of the map `name` after its nest, which `readers` read; and the copy's name."""
+    path, source, _ = tree.find_block(program, name)
+    copy_name, copy_buffer = fresh(program, f"{name}_rolled"), fresh(program, f"{source.writes}_rolled")
+
+    def renamed(b: Block) -> Block:
+        return replace(b, name=copy_name, body=replace(b.body, buffer=copy_buffer), role=Role.ROLLED)
+
+    copy = _only(program.body[path[0]], name, renamed)
+    assert copy is not None
+    program = with_buffers(program, replace(program.buffer(source.writes), name=copy_buffer))
+    program = tree.edit(program, path[:1], lambda stmt: (stmt, copy))
+    for reader in readers:
+        program = redirect(program, reader, source.writes, copy_buffer)
+    return program, copy_name
+
+
 def _only(stmt: Stmt, name: str, change: Callable[[Block], Block]) -> Stmt | None:
-    """The nest of one block out of a statement, its loops unshared."""
+    """The loops around one block of a statement, with the changed block alone in them."""
     if isinstance(stmt, Block):
         return change(stmt) if stmt.name == name else None
-    for inner in stmt.body:
-        found = _only(inner, name, change)
-        if found is not None:
-            return replace(stmt, body=(found,), kind="serial")
-    return None
+    inner = next((changed for s in stmt.body if (changed := _only(s, name, change)) is not None), None)
+    return None if inner is None else replace(stmt, body=(inner,), kind="serial")
 
 
 def take_name(program: Program, block: str, name: str, buffer: str) -> tuple[Program, str]:
-    """Block `block` and its buffer renamed to `name` and `buffer`, which are free again."""
-    _, found, _ = tree.find_block(program, block)
-    old = found.writes
+    """The program with block `block` and its buffer renamed to `name` and `buffer`, which must be free; and `name`."""
+    old = tree.find_block(program, block)[1].writes
 
     def rule(e: Expr) -> Expr:
         if isinstance(e, Load) and e.buffer == old:
@@ -266,7 +290,7 @@ def take_name(program: Program, block: str, name: str, buffer: str) -> tuple[Pro
 
 
 def roll(program: Program, name: str, target_ref: str) -> Program:
-    """A kept map moved under the rolling loop, marked as rolled."""
+    """The program with a kept map moved under the rolling loop, marked as rolled."""
     target, _, _ = tree.find_loop(program, *loop_ref(target_ref))
     if under(program, name, target):
         return program

@@ -1,20 +1,19 @@
-"""Guards of a repair: which singular points a producer can reach, what stands in for them, and what the end must show.
+"""The singular points that a producer can reach, and how each is guarded.
 
-A guard puts a regular value in the place of a singular one, in g and in h, and only where nothing has been accumulated
-(`identity_at_point`).  Two things remain to be kept:
+A guard replaces a singular value with a regular one, in g and in h, and only if nothing has been accumulated by then
+(`identity_at_point`).  Two conditions remain:
 
-- h must not spoil the identity: at a point from which exp(r - r') * 0 would not be 0, the current value stands in for
-  the previous one, and h does nothing.
-- A producer that ends at the point must give what the definition gives there (0/0, exp(-inf + inf)), not the identity.
-  Mostly what reads the result makes no difference (0/0 after a sum of 0 and after a sum of NaN); where it does, the
-  guard is left out at the last tag of a rolling loop, and in the combine step of a split reduction.
+- h must keep the identity: at a point at which exp(r - r') * 0 would not be 0, the current value replaces the previous
+  one, and h changes nothing.
+- If a producer ends at the point, the result must be that of the definition (0/0, exp(-inf + inf)), not the identity.
+  Usually the outputs do not differ (0/0 after a sum of 0 or of NaN).  If they do, the guard is omitted at the last tag
+  of a rolling loop, and in the kernel that combines splits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,20 +37,18 @@ from neptune_lab.loop_schedule.identity_at_point import folded_element, identity
 from neptune_lab.loop_to_repair.constant_terms import is_always, same_where_finite
 from neptune_lab.repair import RepairTerm, VectorRepair, text
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """A singular value that a producer can reach.
 
     Args:
-        value: the point. replacement: a regular value.
-        identity: all that was accumulated at the point is the identity, which h keeps if it departs cleanly.
-        shows: a producer that ends at the point must not be guarded at the end.
-        absorbing: an infinity at which the producer stays (a sum that has overflowed); g is regular, and only h must do
-            nothing from then on.
+        value: the point.
+        replacement: the regular value that replaces it.
+        identity: whether everything accumulated at the point is the identity, which h may keep by itself.
+        shows: whether an output would differ with a guard at the end, so that it is omitted there.
+        absorbing: whether the producer stays at the point once it is there (a sum that has overflowed); g is regular
+            there, and h must change nothing from then on.
     """
 
     value: float
@@ -85,13 +82,20 @@ def find_points(
     """The singular points of every producer that `consumer` reads.
 
     Args:
-        reducer, term: f and g of the consumer, with the maps between written out.
-        named: the reads of producers in the term, and the producer's buffer.
+        program: the program.
+        consumer: the local block of the consumer.
+        reducer: f of the consumer.
+        term: g of the consumer, with the maps between inlined.
+        named: each read of a producer in the term, and the producer's buffer.
+        solved: the solved repair.
+
+    Returns:
+        The points by the producer's buffer.
 
     Raises:
         RepairError: step "guard": the program does not show that nothing has been accumulated at a point.
     """
-    found = {}
+    points_of: dict[str, tuple[Point, ...]] = {}
     for producer in dict.fromkeys(named.values()):
         block = writer_of(program, producer)
         own = None if block is None else reducer_of(block)
@@ -105,17 +109,17 @@ def find_points(
             nothing = identity_at_point(program, consumer, reducer, term, producer, point, replacements)
             if nothing is None and not (isinstance(solved, RepairTerm) and solved.unproved):
                 raise _refusal(producer, guard.point, consumer, solved)
-            # Behind a guard the end is the identity: of another number `_shows_anyway` knows nothing.
+            # `_shows_anyway` supposes that a guarded consumer ends as its identity.
             alike = nothing is not None and nothing.is_identity and _shows_anyway(program, producer, point)
             shows = nothing is not None and nothing.differs_at_point and not alike
             if shows and nothing is not None and not nothing.differs_unguarded:
                 raise _unclear_end(producer, guard.point, consumer, solved)
             points.append(Point(point, replacement, nothing is None or nothing.is_identity, shows))
-        found[producer] = (*points, *_absorbing(program, consumer, term, named, producer, own, solved))
-    return found
+        points_of[producer] = (*points, *_absorbing(program, consumer, term, named, producer, own, solved))
+    return points_of
 
 
-# Where each reducer stays once it is there, among the infinities that are not its identity.
+# The infinities at which each reducer stays, other than its identity.
 _STAYS: Mapping[str, tuple[float, ...]] = {"sum": (np.inf, -np.inf), "max": (np.inf,), "min": (-np.inf,)}
 
 
@@ -128,13 +132,13 @@ def _absorbing(
     reducer: str,
     solved: RepairTerm | VectorRepair,
 ) -> tuple[Point, ...]:
-    """The infinities at which a producer stays, where g is finite: x / sqrt(inf) is 0, and so is exp(x - max |x|).
+    """The infinities at which a producer stays while g is finite: x / sqrt(inf) is 0, and so is exp(x - max |x|).
 
-    An extremum is infinite only if one of its elements is; where that makes NaN of the term anyway (exp(inf - inf)),
-    there is nothing to keep.
+    An extremum is infinite only if one of its elements is. If the term is NaN then anyway (exp(inf - inf)), no guard is
+    needed.
     """
     reads = [read for read, buffer in named.items() if buffer == producer]
-    found = []
+    points = []
     for guard in solved.guards:
         point = float(guard.point) if guard.point.is_infinite else 0.0
         if guard.producer != producer or not guard.final_repair or point not in _STAYS.get(reducer, ()):
@@ -142,8 +146,8 @@ def _absorbing(
         if not may_be_infinite(program, Load(producer, ()), 1 if point > 0 else -1):
             continue
         if reducer == "sum" or not makes_nan(program, consumer, term, producer, point, reads):
-            found.append(Point(point, float(guard.replacement), absorbing=True))
-    return tuple(found)
+            points.append(Point(point, float(guard.replacement), absorbing=True))
+    return tuple(points)
 
 
 def _refusal(producer: str, point: object, consumer: Block, solved: RepairTerm | VectorRepair) -> RepairError:
@@ -171,10 +175,10 @@ def _unclear_end(producer: str, point: object, consumer: Block, solved: RepairTe
 
 
 def _shows_anyway(program: Program, producer: str, point: float) -> bool:
-    """Whether no output tells apart the consumers' identities, with which guards end, from what the definition gives.
+    """Whether every output is the same with guarded consumers, which end as their identities, as by the definition.
 
-    Formal statement, at random values of all else: with the producer at the point, every output is the same number, or
-    not finite, whether the reductions that depend on the producer are their identities or NaN.
+    Formal statement, at random values of everything else: with the producer at the point, every output is the same
+    number, or not finite, whether the reductions that depend on the producer are their identities or NaN.
     """
     block = writer_of(program, producer)
     assert block is not None
@@ -183,13 +187,13 @@ def _shows_anyway(program: Program, producer: str, point: float) -> bool:
 
 
 def tells_infinity(program: Program, consumer: Block) -> bool:
-    """Whether an output tells an infinite result of `consumer` from NaN, as tanh(r) does, and r / y does not."""
+    """Whether an output differs if the result of `consumer` is infinite or NaN: tanh(r) does, r / y does not."""
     known = _Dependents(program, consumer.origin)
     return any(not known.same(output, infinity, np.nan) for output in program.outputs for infinity in (np.inf, -np.inf))
 
 
 class _Dependents:
-    """Which reductions of a program depend on one stage of the definition."""
+    """The blocks of a program that depend on one stage of the definition."""
 
     def __init__(self, program: Program, origin: str) -> None:
         self.program = program
@@ -213,7 +217,9 @@ class _Dependents:
         """Whether the output is the same number, or not finite, with identities and with NaN.
 
         Args:
-            point, other: what the stage itself is, with identities and with NaN; `point` both times if there is none.
+            output: the output's buffer.
+            point: the value of the stage itself, with identities.
+            other: its value with NaN; None: `point` too.
         """
         block = self.blocks.get(output)
         if block is None or not self.depends(output):
@@ -232,19 +238,19 @@ class _Dependents:
             reducer = reducer_of(source)
             at_point = source.origin == self.origin
             if reducer is not None and not at_point and (other is not None or not self.keeps_identity(source)):
-                return False  # what it folds may tell: the smallest of x / r is 0, or NaN
+                return False  # its elements may differ: the smallest of x / r is 0, or NaN
             identities[read] = point if at_point or reducer is None else float(IDENTITIES[reducer])
             spoilt[read] = (point if other is None else other) if at_point else np.nan
         return same_where_finite(self.program, value, identities, spoilt)
 
     def keeps_identity(self, reduction: Block) -> bool:
-        """Whether a reduction is its identity where the stage's own consumers, which are guarded, are theirs: one of
-        them, or one whose terms vanish then, as a sum of products with them."""
+        """Whether a reduction is its identity if the guarded consumers of the stage are theirs: it is one of them, or
+        its terms are then the identity, as in a sum of products with them."""
         if self.reads_it(reduction):
             return True
-        found = folded_element(self.program, reduction.writes)
-        term = None if found is None else self.inlined(found[2])
-        if found is None or term is None:
+        folded = folded_element(self.program, reduction.writes)
+        term = None if folded is None else self.inlined(folded[2])
+        if folded is None or term is None:
             return False
         known: dict[Expr, float] = {}
         for read in loads(term):
@@ -255,10 +261,10 @@ class _Dependents:
             if reducer is None or not self.keeps_identity(source):
                 return False
             known[read] = float(IDENTITIES[reducer])
-        return is_always(self.program, term, known, float(IDENTITIES[found[1]]))
+        return is_always(self.program, term, known, float(IDENTITIES[folded[1]]))
 
     def reads_it(self, reduction: Block) -> bool:
-        """Whether the terms of a reduction read the stage, and not only other reductions of it."""
+        """Whether the terms of a reduction read the stage itself, not only other reductions that read it."""
         waiting, seen = [reduction], {reduction.writes}
         while waiting:
             for read in loads(waiting.pop().body.value):
@@ -273,7 +279,7 @@ class _Dependents:
         return False
 
     def inlined(self, value: Expr) -> Expr | None:
-        """The value with every map that depends on the stage written out; None where one has no plain index."""
+        """The value with every map that depends on the stage inlined; None if the index of a map is no variable."""
         plain = True
 
         def rule(e: Expr) -> Expr:
@@ -289,5 +295,5 @@ class _Dependents:
                 return e
             return transform(substitute(source.body.value, dict(zip(names, e.indices, strict=True))), rule)
 
-        found = transform(value, rule)
-        return found if plain else None
+        result = transform(value, rule)
+        return result if plain else None

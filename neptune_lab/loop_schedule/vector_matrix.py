@@ -1,4 +1,4 @@
-"""The matrix of a vector repair, as scalar expressions: how each sum of a family moves from r to r'."""
+"""The matrix of a vector repair as scalar expressions, which move each of its sums from r to r'."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def reference_step(term: VectorRepair, reference: Expr | None, values: Mapping[Symbol, Expr], dtype: str) -> Expr:
-    """u(r') - u(r), by which the matrix moves the sums; `values` says what r and r' stand for."""
+    """u(r') - u(r), on which the matrix depends; `values` has the expressions of r and r'."""
 
     def at(r: Symbol) -> Expr:
         if reference is None:
@@ -28,11 +28,14 @@ def moved_sum(row: int, sums: Sequence[Expr], term: VectorRepair, values: Mappin
     """Row `row` of A(r, r') times the sums: the sum of one component, taken from r to r', as a scalar expression.
 
     Args:
+        row: the component.
         sums: the sum of every component at r, in order.
-        values: what r and r' stand for (`repairing.producer_values`), and `term.step` (`reference_step`).
+        term: the vector repair.
+        values: the expressions of r and r' (`guards.producer_values`), and of `term.step` (`reference_step`).
+        dtype: of the sums.
 
-    A combine step needs no more than this: with a split's own sums, its own r as the previous value and the global r as
-    the current one, row 0 is the split's share of the global sum.
+    To combine splits, take a split's own sums, its own r as the previous value and the global r as the current one:
+    row 0 is the split's part of the global sum.
     """
     result: Expr | None = None
     for entry, total in zip(term.entries(row), sums, strict=True):
@@ -47,7 +50,7 @@ def moved_sum(row: int, sums: Sequence[Expr], term: VectorRepair, values: Mappin
 
 
 def _power_as_product(e: Expr) -> Expr:
-    """x ** 5 as products: a power function has no value at negative x on some targets."""
+    """x ** 5 as products: the power function of some targets is NaN at negative x."""
     match e:
         case Op("pow", (base, Const(exponent))) if float(exponent).is_integer() and exponent > 0:
             result = base

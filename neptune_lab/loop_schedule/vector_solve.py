@@ -1,4 +1,4 @@
-"""Asking for a vector repair: f and g are read off the consumer as for the paper's repair (`repairing`)."""
+"""The vector repair of a consumer; f and g are read from it as for the paper's repair (`repairing`)."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ class FamilyRepair(ProducerReads):
 
     Args:
         term: the derivation, from `repair.solve_vector`.
-        values: what each symbol of the term's components stands for, in the consumer's local block.
-        reference: u(r) as the definition writes it, so that it is rounded as it is there; None where it nowhere
-            stands by itself.
-        progress: how far the loop is at each tag, by which elements are counted.
+        values: the expression, in the consumer's local block, of each symbol of the term's components.
+        reference: u(r) as in the definition, so that it is rounded in the same way; None if it is no part of the term.
+        progress: of the rolling loop, by which elements are counted.
     """
 
     term: VectorRepair
@@ -78,7 +77,7 @@ def find_family_repair(
     dtype = program.buffer(consumer.writes).dtype
 
     def widened(expr: Expr) -> Expr:
-        """The algebra knows no dtypes: what is read is computed with in the sum's own."""
+        """The algebra has no dtypes: values that are read are converted to the dtype of the sum."""
         narrow = isinstance(expr, Load) and program.buffer(expr.buffer).dtype != dtype
         return Cast(dtype, expr) if narrow else expr
 
@@ -97,7 +96,7 @@ def find_family_repair(
 
 
 def _in_range(program: Program, consumer: Block, repair: FamilyRepair) -> str:
-    """What was compared in float32 (`float_range`); RepairError, step "range", where the repair is wrong there."""
+    """A sentence on the comparison in float32 (`float_range`); RepairError, step "range", if the repair is wrong."""
     term, dtype = repair.term, program.buffer(consumer.writes).dtype
     (producer,) = repair.reads
     before, now = Var(f"{producer} before"), Var(f"{producer} now")
@@ -132,14 +131,14 @@ def _written(asked: ReducePattern, term: VectorRepair) -> Expr | None:
 
 
 def _stage_of(program: Program, kept: tuple[str, ...], asked: ReducePattern, term: VectorRepair) -> Expr | None:
-    """A read of the shared stage that computes u(r), such as a mean; None where there is none."""
+    """A read of the shared stage that computes u(r), such as a mean; None if there is none."""
     for name in kept:
         _, block, _ = tree.find_block(program, name)
         value = inlined_term(program, plain_reads(block), kept)
         named: dict[Expr, str] = {e: e.buffer for e in loads(value) if isinstance(e, Load) and e.buffer in asked.reads}
         if not _is_reference(value, named, term):
             continue
-        # The stage's iterations, from where it reads the producer and where the consumer does.
+        # The consumer's index of the stage follows from the indices at which both read the producer.
         (theirs,) = dict.fromkeys(e for e in loads(value))
         spatial = [e for e in theirs.indices if isinstance(e, Var)][-len(asked.reads[theirs.buffer]) :]
         env = {e.name: index for e, index in zip(spatial, asked.reads[theirs.buffer], strict=False)}
@@ -159,12 +158,12 @@ def solve_any_repair(
     phases: tuple[Phase, ...],
     given: UserRepair | None = None,
 ) -> tuple[Repair | FamilyRepair, Phase]:
-    """As `repairing.solve_repair`, and where the paper's solver refuses, the vector repair.
+    """As `repairing.solve_repair`; if the paper's solver refuses, the vector repair.
 
-    A repair that is given is one h, and no matrix stands in for it.
+    A repair that the user gives is a single h, and no matrix replaces it.
 
     Raises:
-        RepairRefused: both refuse; the reasons of both, the first one's step.
+        RepairRefused: both refuse. It has the reasons of both, and the step of the first.
     """
     try:
         return solve_repair(program, primitive, block, loop, local, buffers, kept, phases, given)

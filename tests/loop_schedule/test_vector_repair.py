@@ -195,7 +195,7 @@ def test_the_record_shows_family_matrix_and_proof():
     assert record["components"] == ["(x - r/5)**2", "x - r/5", "1"]
     assert len(record["matrix"]) == 3
     assert {proof["equation"] for proof in record["proofs"]} == {"Eq. 3", "Eq. 4", "composition"}
-    assert "no repair of its own (step 'prove Eq. 4':" in repair.note
+    assert "no repair term of its own (step 'prove Eq. 4':" in repair.note
     assert "o_d1 is carried with it" in sch.phases[3].note
 
 

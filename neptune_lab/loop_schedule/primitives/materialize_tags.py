@@ -38,7 +38,7 @@ def is_tagged(program: Program, buffer: str) -> bool:
 
 
 def tag_of(block: Block, loop: str) -> Expr | None:
-    """The tag that `block` belongs to, in its own iterations; None where it does not run along `loop`."""
+    """The tag at which `block` runs, over its own iteration variables; None if it does not run along `loop`."""
     for it in block.iters:
         if it.binding == Var(loop):
             return Var(it.name)
@@ -47,7 +47,7 @@ def tag_of(block: Block, loop: str) -> Expr | None:
         if split is not None and split[0] > 0:
             step, rest = split
             tag = Op("floordiv", (Var(it.name), Const(step)))
-            # Loops further out take larger steps along the same dimension (the splits of a split reduction).
+            # An outer loop along the same dimension, such as the loop over splits, takes larger steps.
             outer = [
                 a[0] for var in sorted(variables(rest)) if (a := affine_terms(rest, var)) is not None and a[0] > step
             ]
@@ -63,9 +63,9 @@ def own_tag(block: Block, loop: str) -> Expr:
 
 
 def run_along(program: Program, name: str, loop: str) -> Program:
-    """Block `name`, which stands under `loop` but has no iteration of its own along it, gets one: its tag.
+    """Gives block `name` under `loop` an iteration variable along it, its tag, if it has none.
 
-    A map of a reduction's result alone, such as a mean, is computed again at every tag.
+    So a map of a reduction's result alone, such as a mean, is computed again at every tag.
     """
     _, block, loops = tree.find_block(program, name)
     if tag_of(block, loop) is not None:
@@ -76,13 +76,17 @@ def run_along(program: Program, name: str, loop: str) -> Program:
 
 
 def start_of(scan: Block) -> Const | None:
-    """What a scan block reads before its first tag; None where it does not read its own previous tag."""
+    """The value that a scan block reads before its first tag; None if it does not read its own previous tag."""
     own = (e for e in walk(scan.body.value) if isinstance(e, Previous) and e.buffer == scan.writes)
     return next((e.initial for e in own), None)
 
 
 def rolling_loop(program: Program, name: str) -> tuple[Iter, str]:
-    """The one reduce (or, once tagged, tag) iteration of block `name` and the loop that it runs along."""
+    """The single reduce variable of block `name` (of a scan, its tag), and the loop that it runs along.
+
+    Raises:
+        ScheduleError: there is no such variable, or several.
+    """
     _, block, _ = tree.find_block(program, name)
     wanted = [it for it in block.iters if it.kind == "reduce"]
     if block.role is Role.SCAN:
@@ -97,12 +101,16 @@ def rolling_loop(program: Program, name: str) -> tuple[Iter, str]:
 
 
 def cache_reduction_results(program: Program, name: str) -> Program:
-    """Gives the reduction `name` a scan buffer along its rolling loop; readers name the tag they read.
+    """Gives the reduction `name` a scan buffer along its rolling loop; readers name the tag that they read.
 
     before ⇒ after:
         X[i] = X[i] (f) e         ⇒   X⟨t⟩[i] = X⟨t-1⟩[i] (f) e
         … X[i] …  (in the loop)   ⇒   … X⟨t⟩[i] …
         … X[i] …  (after it)      ⇒   … X⟨last⟩[i] …
+
+    Raises:
+        ScheduleError: the block is no reduction along a single loop with a constant start value, it writes an output,
+            or a reader in the loop does not run along it.
     """
     _, block, loops = tree.find_block(program, name)
     if is_tagged(program, block.writes):
@@ -121,48 +129,56 @@ def cache_reduction_results(program: Program, name: str) -> Program:
             help="add a stage that copies it to the output",
         )
     depth = tree.depth_of(loops, loop)
-    initial, buffer = block.init.value, program.buffer(block.writes)
-    last = loops[depth].extent - 1
-
-    def own(e: Expr) -> Expr:
-        if isinstance(e, Load) and e.buffer == block.writes:
-            return Previous(e.buffer, (Var(it.name), *e.indices), initial)
-        return e
-
-    scan = replace(
-        block,
-        iters=(replace(it, kind="spatial"), *(i for i in block.iters if i.name != it.name)),
-        body=Store(block.writes, (Var(it.name), *block.body.indices), transform(block.body.value, own)),
-        init=None,
-        role=Role.SCAN,
-    )
+    scan = _scan(block, it, block.init.value)
     inside = {b.name for b in tree.blocks_under(loops[depth])}
+    last = loops[depth].extent - 1
 
     def reader(b: Block) -> Block:
         if b.name == name:
             return scan
-        if not reads(b, block.writes):
-            return b
-        if b.name in inside:
-            tag = tag_of(b, loop)
-            if tag is None:
-                raise ScheduleError(
-                    f"block {b.name!r} reads {block.writes!r} but does not run along {loop!r}",
-                    node=b.name,
-                    help=f"move {b.name!r} out of the loop first, or tile it along {loop!r} as {block.name!r} is",
-                )
-        else:
-            tag = Const(last)
+        return _reading_tags(b, block, loop, None if b.name in inside else last) if reads(b, block.writes) else b
 
-        def retag(e: Expr) -> Expr:
-            if isinstance(e, Load) and e.buffer == block.writes:
-                return Load(e.buffer, (tag, *e.indices))
-            return e
-
-        return replace(b, body=map_store(b.body, lambda e: transform(e, retag)))
-
+    buffer = program.buffer(block.writes)
     program = tree.map_blocks(program, reader)
     return with_buffers(program, replace(buffer, shape=(last + 1, *buffer.shape), tagged=True))
+
+
+def _scan(block: Block, tag: Iter, initial: Const) -> Block:
+    """The reduction as a scan: it stores at its tag, and reads its value at the previous one."""
+
+    def own(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.buffer == block.writes:
+            return Previous(e.buffer, (Var(tag.name), *e.indices), initial)
+        return e
+
+    return replace(
+        block,
+        iters=(replace(tag, kind="spatial"), *(i for i in block.iters if i.name != tag.name)),
+        body=Store(block.writes, (Var(tag.name), *block.body.indices), transform(block.body.value, own)),
+        init=None,
+        role=Role.SCAN,
+    )
+
+
+def _reading_tags(reader: Block, reduction: Block, loop: str, last: int | None) -> Block:
+    """A reader of the reduction, reading it at a tag.
+
+    Args:
+        loop: the rolling loop.
+        last: the last tag, for a reader after the loop; None: the reader is in the loop, and has a tag.
+    """
+    tag = tag_of(reader, loop) if last is None else Const(last)
+    if tag is None:
+        raise ScheduleError(
+            f"block {reader.name!r} reads {reduction.writes!r} but does not run along {loop!r}",
+            node=reader.name,
+            help=f"move {reader.name!r} out of the loop first, or tile it along {loop!r} as {reduction.name!r} is",
+        )
+
+    def retag(e: Expr) -> Expr:
+        return Load(e.buffer, (tag, *e.indices)) if isinstance(e, Load) and e.buffer == reduction.writes else e
+
+    return replace(reader, body=map_store(reader.body, lambda e: transform(e, retag)))
 
 
 @primitive(ours=True)
