@@ -218,7 +218,7 @@ def test_a_row_that_a_mask_may_empty_is_not_guarded_at_the_end(name: str, update
     """At r = -inf an output tells 0 from NaN, and one pass over the tiles cannot."""
     sch = small.schedule(masked_sum(EMPTIES[name]))
     sch.split("r.j", (None, 2))
-    with pytest.raises(ScheduleError, match=r"step 'guard' failed: where 'r(_local)?' ends at"):
+    with pytest.raises(ScheduleError, match=r"step 'guard' failed: if 'r(_local)?' ends at"):
         getattr(sch, update)("o", "r.j0")
 
 

@@ -195,7 +195,7 @@ def test_what_is_fused_stays_fused():
 def test_a_cut_keeps_what_is_before_it_apart():
     sch = nl.Schedule(rows.softmax(rows=6, cols=24))
     sch.cut("s_sum")
-    with pytest.raises(ScheduleError, match="a cut between block 's_max' and block 's_sum'"):
+    with pytest.raises(ScheduleError, match="a cut separates block 's_max' from block 's_sum'"):
         sch.rolling_update("s_sum", "s_max.j")
     sch.split("s_sum.j", (None, 8))
     assert sch.check()
