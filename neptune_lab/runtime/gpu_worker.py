@@ -10,7 +10,7 @@ from dataclasses import replace
 from neptune_lab.errors import MeasureError
 from neptune_lab.runtime.device import DeviceFacts
 from neptune_lab.runtime.measurement import Measurement
-from neptune_lab.runtime.process import ChildProcess, ProcessKilled, ProcessPool, not_measured
+from neptune_lab.runtime.process import ChildProcess, ProcessKilled, ProcessPool
 from neptune_lab.runtime.spec import KernelSpec
 from neptune_lab.runtime.task import Task
 
@@ -119,7 +119,7 @@ class GpuWorker:
         """Times kernels in turns; MeasureError if one of them fails."""
         with self._lock:
             if self._killed.is_set():
-                raise not_measured()
+                raise MeasureError("the worker was ended", help="start the run again: it continues where it ended")
             self._prepare(task)
             known, call = replace(task, values={}), f"{self._runner}:remeasure"
             seconds = self._measure_seconds * len(specs)
