@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 
 import nbformat
+import pytest
 from notebook_checks import NOTEBOOKS, ROOT, read, tagged
 
 COURSE = [
@@ -45,6 +47,44 @@ def test_links_between_notebooks_lead_somewhere():
                 assert not file or (NOTEBOOKS / file).exists(), f"{name}: {target}"
                 if anchor and not file:
                     assert anchor in headings, f"{name}: {target}; there are {headings}"
+
+
+TERMS = (
+    *("stage", "kernel", "global memory", "traffic", "softmax", "score", "head", "fusion", "repair", "schedule"),
+    *("primitive", "template", "block", "fold", "tag", "reduction", "tile", "registers", "shared memory"),
+    *("accumulator", "program instance", "guard", "identity", "producer", "reducer", "companion", "privatisation"),
+    *("nest", "grid", "multiprocessor", "decoding", "warp", "ceiling", "affine"),
+)
+
+
+@cache
+def prose() -> tuple[tuple[str, str], ...]:
+    """The lines of the course in the order of reading, with their notebook; headings, tables and goals aside."""
+    return tuple(
+        (name, re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "", line)))
+        for name in COURSE
+        for cell in read(NOTEBOOKS / f"{name}.ipynb").cells[1:]
+        if cell.cell_type == "markdown" and not tagged(cell, "answer")
+        for line in cell.source.splitlines()
+        if not line.startswith(("#", "|"))
+    )
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_a_term_is_explained_or_linked_where_it_is_first_met(term: str):
+    """The first line of the course with the term marks it as new."""
+    word = re.compile(rf"\b{term}(s|es|ed)?\b", re.IGNORECASE)
+    name, line = next((name, line) for name, line in prose() if word.search(line))
+    assert re.search(rf"[\[*]+[^\]*]*\b{term}", line, re.IGNORECASE), f"{name}: {line}"
+
+
+def test_links_to_the_glossary_lead_to_a_term():
+    terms = re.findall(r"^## (.+)$", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    anchors = {re.sub(r"[^\w-]", "", term.lower().replace(" ", "-")) for term in terms}
+    assert terms == sorted(terms, key=str.lower)
+    for name in COURSE:
+        text = (NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8")
+        assert set(re.findall(r"glossary\.md#([\w-]+)", text)) <= anchors, name
 
 
 def headings_of(source: str) -> list[str]:
