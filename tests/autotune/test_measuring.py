@@ -268,3 +268,10 @@ def test_compiling_ahead_needs_no_memory_and_no_launch(small, spec, tmp_path):
     assert said == "None"
     assert all(n > 0 for n in json.loads(shared))
     assert "dots" in broken
+
+
+def test_a_measurement_is_plain_json_that_is_read_back():
+    made = Measurement(5.0, 4.0, 6.0, 1e-3, (Resources("k", 32, 0, 1024, 4),))
+    plain = made.to_json()
+    assert plain["resources"] == [{"kernel": "k", "registers": 32, "spills": 0, "shared": 1024, "warps": 4}]
+    assert Measurement.from_json(plain) == made

@@ -8,7 +8,7 @@ import torch
 
 from neptune_lab.bench import hand_attention
 from neptune_lab.bench.definitions import definition
-from neptune_lab.bench.reference import reference
+from neptune_lab.bench.reference import Reference, reference
 from neptune_lab.bench.setups import Setup, case_of, tiny_setups
 from neptune_lab.bench.tensors import make_tensors
 from neptune_lab.errors import MeasureError
@@ -111,3 +111,27 @@ def test_the_hand_written_kernel_takes_the_fastest_configuration():
 )
 def test_the_hand_written_kernel_says_what_it_does_not_take(op, why):
     assert why in hand_attention.refusal(case_of(op), op.inputs[0].shape[-1], op.inputs[2].shape[-1])
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ([3.0, 4.0, torch.nan, torch.inf], 0.0),
+        ([3.0, 4.5, torch.nan, torch.inf], 0.1),
+        ([3.0, torch.nan, torch.nan, torch.inf], torch.inf),
+        ([3.0, 4.0, 0.0, torch.inf], torch.inf),
+        ([3.0, 4.0, torch.nan, -torch.inf], torch.inf),
+    ],
+)
+def test_nan_and_infinities_are_right_only_where_the_reference_has_them(answer, error):
+    wanted = torch.tensor([[3.0, 4.0, torch.nan, torch.inf]], dtype=torch.float64)
+    expected = Reference(((0, (slice(None),), wanted),), "every element")
+    assert expected.error(torch.tensor([answer])) == pytest.approx(error)
+
+
+def test_the_worst_block_counts():
+    wanted = torch.ones(2, 256, 1, dtype=torch.float64)
+    answer = wanted.clone()
+    answer[1, 200] = 2.0  # one row of 128 in a block: 1 / sqrt(128)
+    expected = Reference(((0, (slice(None),), wanted),), "every element")
+    assert expected.error(answer) == pytest.approx(128**-0.5)
