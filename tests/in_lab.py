@@ -18,8 +18,6 @@ LONG = 300_000
 # Milliseconds until a press is repeated that had no effect.
 AGAIN = 15_000
 
-# A cell's first line: the editor offers all that is legal, however long that takes on a busy machine.
-PATIENT = """import neptune_widgets.choices; neptune_widgets.choices.PATIENCE = float("inf")\n"""
 
 _PANEL = "window.jupyterapp?.shell.currentWidget"
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from in_lab import LONG, TOKEN
 from kept_pages import Watched, keep
+from live_page import LivePage
 from playwright.sync_api import BrowserContext, Page, Request, expect
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +136,22 @@ def new_page(browser, request) -> Iterator[Callable[..., Page]]:
 
     yield opened
     watched.close()
+
+
+@pytest.fixture
+def live(new_page, request) -> Iterator[Callable[..., LivePage]]:
+    """Draws an explorer in a bare page: `live(what, view, width=1440)`; the test fails if the page threw an error."""
+    from neptune_widgets.explorer import explore
+
+    def opened(what: Any, view: dict[str, Any] | None = None, *, width: int = 1440, **options: Any) -> LivePage:
+        page = new_page(viewport={"width": width, "height": 900}, **options)
+        drawn = LivePage(page, explore(what))
+        drawn.open(view)
+        return drawn
+
+    yield opened
+    watched = request.node.stash[WATCHED]
+    assert not watched.errors, f"errors in the page: {watched.errors}"
 
 
 @pytest.fixture(scope="session")

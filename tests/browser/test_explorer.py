@@ -8,14 +8,14 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from in_lab import PATIENT, open_notebook, run_all, save, wait_until_run, write_notebook
+from in_lab import open_notebook, run_all, save, wait_until_run, write_notebook
 from playwright.sync_api import Locator, expect
 
 FIGURE1, ATTENTION = 0, 1
 
 
 CELLS = (
-    f"""{PATIENT}import neptune_lab as nl
+    """import neptune_lab as nl
 
 sch = nl.Schedule(nl.operators.softmax.figure1(rows=2, cols=4))
 sch.rolling_update("s_sum", "s_max.j", maps="keep")
@@ -100,6 +100,38 @@ def reveal_code(explorer: Locator, name: str) -> Locator:
         kernel.first.click()
     tab(explorer, name)
     return explorer.locator("section[aria-label='kernel code']")
+
+
+# The sources of the notebook's cells, and which one is active.
+NOTEBOOK = """() => {
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    return [notebook.widgets.map(cell => cell.model.type + cell.model.sharedModel.source), notebook.activeCellIndex];
+}"""
+
+
+def test_keys_pressed_in_the_explorer_leave_the_notebook_alone(explorers):
+    explorer, page = explorers.nth(FIGURE1), explorers.page
+    explorer.scroll_into_view_if_needed()
+    explorer.locator(".rail li", has_text="repaired program").first.click()
+    for name in ("section[aria-label=program] .ln", ".dataflow .node", ".tagtable td button", ".der summary"):
+        explorer.locator(name).first.click()
+        before = page.evaluate(NOTEBOOK)
+        for key in ("x", "a", "b", "m", "y", "z", "ArrowDown", "ArrowUp", "Shift+m", "d", "d"):
+            page.keyboard.press(key)
+        assert page.evaluate(NOTEBOOK) == before, name
+
+
+def test_a_restarted_kernel_is_told(explorers):
+    explorer, page = explorers.nth(FIGURE1), explorers.page
+    explorer.scroll_into_view_if_needed()
+    check = explorer.locator(".chip.check")
+    expect(check).to_contain_text("✓ equals the definition")
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(check).to_have_text("✗ Python is gone: run the cell again")
+    expect(explorer.get_by_role("button", name="Export")).to_be_hidden()
+    run_all(page)
+    wait_until_run(page)
+    expect(page.locator(".nx").nth(FIGURE1).locator(".chip.check")).to_contain_text("✓ equals the definition")
 
 
 def test_edit_a_tile_then_an_illegal_edit_and_undo(explorers):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from in_lab import PATIENT, open_notebook, run_all, wait_until_run, write_notebook
+from in_lab import open_notebook, run_all, wait_until_run, write_notebook
 from playwright.sync_api import Locator, expect
 
-CELL = f"""{PATIENT}import neptune_lab as nl
+CELL = """import neptune_lab as nl
 
 sch = nl.Schedule(nl.operators.softmax.figure1(rows=1, cols=4))
 sch.rolling_update("s_sum", "s_max.j", repair="t * exp(xmax_now - xmax_before)", proved=False)

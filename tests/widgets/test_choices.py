@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from neptune_widgets.choices import choices
+from neptune_widgets.choices import Trials, Unfinished, choices
 from neptune_widgets.session import normal, prefix
 
 import neptune_lab as nl
@@ -71,3 +71,44 @@ def test_where_nothing_is_legal_nothing_is_offered():
 def test_an_unknown_primitive_is_refused():
     with pytest.raises(nl.errors.ScheduleError, match="no primitive 'tiel'"):
         choices(nl.Schedule(softmax.figure1()), "tiel")
+
+
+@pytest.mark.parametrize("primitive", ["tile", "split", "rolling_update", "compute_at"])
+def test_what_is_offered_does_not_depend_on_time(rolled, primitive, monkeypatch):
+    before = prefix(rolled, 1)
+    expected = choices(before, primitive)
+    monkeypatch.setattr("neptune_widgets.choices.PATIENCE", 0.0)  # one trial per answer
+    trials, answers = Trials(), 1
+    while True:
+        try:
+            found = choices(before, primitive, None, trials)
+            break
+        except Unfinished:
+            answers += 1
+    assert found == expected
+    assert answers > 1
+    assert not trials.limited
+
+
+def test_a_limit_of_trials_is_told(rolled, monkeypatch):
+    monkeypatch.setattr("neptune_widgets.choices.MOST_TRIALS", 3)
+    trials = Trials()
+    choices(prefix(rolled, 1), "tile", None, trials)
+    assert trials.limited
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mending"),
+    [
+        ({"block": "s_sum", "loop": "s_max.j", "repair": "t * exp(xmax_now - xmax_before)"}, {"proved": [False]}),
+        ({"block": "s_sum", "loop": "s_max.j", "maps": "loose"}, {"maps": ["auto", "inline", "keep"]}),
+        ({"block": "s_summ", "loop": "s_max.j"}, {"block": ["s_sum"]}),
+    ],
+)
+def test_the_values_that_mend_a_refused_step_are_offered(arguments, mending):
+    schedule = nl.Schedule(softmax.figure1(2, 4))
+    found = {p.name: p for p in choices(schedule, "rolling_update", arguments)}
+    for name, values in mending.items():
+        assert sorted(found[name].choices) == sorted(values)
+    for p in found.values():
+        assert p.value == arguments.get(p.name), "what is written stays as it is"

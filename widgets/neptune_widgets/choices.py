@@ -17,13 +17,31 @@ from neptune_widgets.session import normal
 
 if TYPE_CHECKING:
     from neptune_lab import Schedule
-    from neptune_lab.loop_schedule import Primitive
+    from neptune_lab.loop_schedule import Primitive, Step
     from neptune_lab.loop_schedule.declare import Parameter as Declared
     from neptune_lab.pipeline.facts import BlockFacts
 
-# Seconds that trying may take: what was not tried by then is not offered.
+# Seconds that one answer may take; the next one goes on from there, so that what is offered depends on no clock.
 PATIENCE = 1.0
-_TRIALS = 4000
+# Sets of arguments that are tried for one step.
+MOST_TRIALS = 4000
+
+
+class Unfinished(Exception):
+    """There was no time to try everything: ask again with the same `Trials`."""
+
+
+@dataclass(slots=True)
+class Trials:
+    """Steps that were tried after one and the same schedule, and whether they went through.
+
+    Args:
+        legal: the result by step.
+        limited: whether there were more than `MOST_TRIALS` to try, so that a legal value may be missing.
+    """
+
+    legal: dict[Step, bool] = field(default_factory=dict)
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +64,36 @@ def parameters(primitive: Primitive) -> tuple[Parameter, ...]:
     return tuple(Parameter(p.name, p.kind.control, p.required) for p in primitive.parameters)
 
 
-def choices(schedule: Schedule, primitive: str, now: Mapping[str, Any] | None = None) -> tuple[Parameter, ...]:
+def choices(
+    schedule: Schedule, primitive: str, now: Mapping[str, Any] | None = None, trials: Trials | None = None
+) -> tuple[Parameter, ...]:
     """The parameters of a step to come after `schedule`, each with its legal values.
 
     Args:
         schedule: the schedule before the step.
         primitive: its name.
-        now: the step's arguments where it is there already; a new step gets a suggestion.
+        now: the step's arguments where it is there already; a new step gets a suggestion. If they are illegal, each
+            parameter has the values that mend the step, the others being as they are.
+        trials: what was tried before after the same schedule; filled.
+
+    Raises:
+        ScheduleError: there is no such primitive.
+        Unfinished: the time of one answer is over.
     """
     from neptune_lab.loop_schedule import PRIMITIVES
 
     if primitive not in PRIMITIVES:
         raise ScheduleError(f"there is no primitive {primitive!r}", help=f"one of {', '.join(PRIMITIVES)}")
-    found = _Search(schedule, PRIMITIVES[primitive])
+    search = _Search(schedule, PRIMITIVES[primitive], Trials() if trials is None else trials)
     values = dict(now or {})
-    if not values or not found.legal(values):
+    if values and not search.legal(values):
+        mending = search.parameters(values)
+        if any(p.choices for p in mending if p.kind != "loops"):
+            return mending
+    if not values or not search.legal(values):
         block = {"block": values["block"]} if "block" in values else {}
-        values = found.suggestion(values) or found.suggestion(block) or values
-    return tuple(found.parameter(p, values) for p in PRIMITIVES[primitive].parameters)
+        values = search.suggestion(values) or search.suggestion(block) or values
+    return search.parameters(values)
 
 
 @dataclass
@@ -72,8 +102,9 @@ class _Search:
 
     schedule: Schedule
     primitive: Primitive
-    tried: dict[Any, bool] = field(default_factory=dict)
+    trials: Trials
     end: float = 0.0
+    made: int = 0
 
     def __post_init__(self) -> None:
         from neptune_lab.pipeline.facts import block_facts
@@ -82,17 +113,26 @@ class _Search:
         self.blocks: dict[str, BlockFacts] = {b.name: b for b in block_facts(self.schedule.program)}
 
     def legal(self, values: Mapping[str, Any]) -> bool:
-        """Whether the step goes through with these arguments; False for what there was no time to try."""
+        """Whether the step goes through with these arguments; False for those beyond the limit of trials."""
         step = normal(self.primitive.name, values)
-        if step not in self.tried:
-            if len(self.tried) >= _TRIALS or time.monotonic() > self.end:
+        tried = self.trials.legal
+        if step not in tried:
+            if len(tried) >= MOST_TRIALS:
+                self.trials.limited = True
                 return False
+            if self.made and time.monotonic() > self.end:  # at least one trial per answer, so that it ends
+                raise Unfinished
+            self.made += 1
             try:
                 self.schedule.copy().apply(step)
-                self.tried[step] = True
+                tried[step] = True
             except NeptuneError:
-                self.tried[step] = False
-        return self.tried[step]
+                tried[step] = False
+        return tried[step]
+
+    def parameters(self, values: Mapping[str, Any]) -> tuple[Parameter, ...]:
+        """Every parameter with the values that it can have, the others being as they are."""
+        return tuple(self.parameter(p, values) for p in self.primitive.parameters)
 
     def suggestion(self, known: Mapping[str, Any]) -> dict[str, Any] | None:
         """The first arguments that go through, with as many of the known ones as there are."""
@@ -194,4 +234,4 @@ class _Search:
         return sorted({*powers, *(divisors if len(divisors) <= 12 else ())})
 
 
-__all__ = ["Parameter", "choices", "parameters"]
+__all__ = ["Parameter", "Trials", "Unfinished", "choices", "parameters"]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from neptune_lab.errors import NeptuneError
-from neptune_widgets import checks, page, payload
+from neptune_widgets import checks, page, payload, views
 from neptune_widgets.pane import Message, halves, list_of
 from neptune_widgets.session import Refusal, Refused, Session
 
@@ -41,6 +41,7 @@ class Messages:
             "check": self._check,
             "export": self._export,
             "time": self._time,
+            "ping": lambda _: {"kind": "pong"},
             **{half.kind: partial(half.function, session) for half in halves() if half.part == "answer"},
         }
 
@@ -85,8 +86,9 @@ class Messages:
         ok, text = checks.check(self.session.schedule)
         return {"kind": "checked", "ok": ok, "text": text}
 
-    def _export(self, _: Message) -> Message:
-        return {"kind": "exported", "html": page.page(self.session.trace, payload.static(self.session))}
+    def _export(self, message: Message) -> Message:
+        view = views.checked(message.get("view") or {})
+        return {"kind": "exported", "html": page.page(self.session.trace, payload.static(self.session), view)}
 
     # -- timing ---------------------------------------------------------------------------------------------
 

@@ -22,6 +22,9 @@ _POLICY = (
 )
 
 
+# The page has nothing else to show: no border, and all the height there is.
+_WHOLE = "main>.nx.nx{height:100vh;max-height:none;border:0;border-radius:0;resize:none}"
+
 _NOT_BUILT = """export default { render({ el }) {
   el.textContent = "The explorer's page is not built: run `npm install && npm run build` in widgets/.";
 } };"""
@@ -50,7 +53,7 @@ def page(trace: Trace, payload: str, view: dict[str, Any] | None = None) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <title>{title}</title>
-<style>html{{color-scheme:light dark}}body{{margin:0}}{style}</style>
+<style>html{{color-scheme:light dark}}body{{margin:0}}{_WHOLE}{style}</style>
 </head>
 <body>
 <main id="explorer"></main>

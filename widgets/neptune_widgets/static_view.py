@@ -43,7 +43,7 @@ def html(trace: Trace, note: str = "") -> str:
     ]
     if trace.kernel is not None:
         parts.append(_fold("HTile", _code(trace.kernel.emitted)))
-        parts.append(_fold("Triton", f"<pre>{escape(trace.kernel.source)}</pre>"))
+        parts.append(_fold(_language(trace), f"<pre>{escape(trace.kernel.source)}</pre>"))
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     return "".join([*parts, f"<p><small>neptune_lab; {escape(versions)}</small></p></div>"])
 
@@ -51,8 +51,15 @@ def html(trace: Trace, note: str = "") -> str:
 def text(trace: Trace) -> str:
     """The same in a few lines."""
     steps = "\n".join(f"  {s.index:>2}  {_remark(s) or s.summary}" for s in trace.steps)
-    kernel = "" if trace.kernel is None else f"\n{len(trace.kernel.source.splitlines())} lines of Triton"
+    kernel = "" if trace.kernel is None else f"\n{len(trace.kernel.source.splitlines())} lines of {_language(trace)}"
     return f"Explorer: {trace.operator.title}\n{steps}{kernel}"
+
+
+def _language(trace: Trace) -> str:
+    """What the kernel is written in."""
+    source = "" if trace.kernel is None else trace.kernel.source
+    gluon = "@gluon.jit" in source
+    return "Gluon and Triton" if gluon and "@triton.jit" in source else "Gluon" if gluon else "Triton"
 
 
 def _note(note: str) -> str:

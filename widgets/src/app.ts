@@ -1,14 +1,17 @@
 // The explorer: one view, every pane a function of it and of the record.
 
+import { type Watch, watchConnection } from "./connection";
 import type { Context, Message } from "./context";
 import { debounce, h } from "./dom";
 import { footer, header, helpOverlay } from "./header";
 import { frame } from "./layout_panes";
 import { hideStatic } from "./hide_static";
 import { indexLinks, relate } from "./links";
-import { type Payload, readTrace, stopName } from "./record";
+import { staysHere, takesText } from "./own_keys";
+import { type Payload, readTrace, stopName, wrongness } from "./record";
 import { KEYS, PANES, PLACES, STYLE, makePanes } from "./registry";
 import { type Action, EMPTY, type View, readView, reduce, stopOf } from "./state";
+import { AT_REST } from "./status";
 import style from "./style.css";
 import { TagStore } from "./tagstore";
 
@@ -34,7 +37,7 @@ export function parsePayload(payload: unknown): Payload {
 }
 
 export function explorer(el: HTMLElement, given: unknown, model: Model | null, firstView: unknown): () => void {
-  const root = h("div", { class: "nx", tabindex: -1, role: "region", "aria-label": "compiler explorer", "data-lm-suppress-shortcuts": "true" });
+  const root = h("div", { class: "nx", tabindex: -1, role: "region", "aria-label": "compiler explorer" });
   const payload = parsePayload(given);
   const doc = readTrace(payload.trace);
   const view = readView(firstView, EMPTY, NAMES);
@@ -47,6 +50,8 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   let lastText = typeof given === "string" ? given : "";
   let drawing = false;
   let again = false;
+  let python: Watch | null = null;
+  const connected = () => python !== null && python.state() !== "lost";
 
   const ctx: Context = {
     payload,
@@ -58,6 +63,8 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     source: "",
     uid: `nx${++uids}`,
     live: payload.live && model !== null,
+    connection: "alive",
+    editing: AT_REST,
     tags: undefined as unknown as TagStore,
     root,
     dispatch(action: Action, source = "") {
@@ -67,12 +74,16 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       setView(next, source);
     },
     send(message) {
-      if (!model || !ctx.live) return 0;
+      if (!model || !python || !ctx.live) return 0;
       const counter = counters.get(model) ?? { n: 0 };
       counters.set(model, counter);
       const seq = ++counter.n;
-      model.send({ ...message, seq });
-      return seq;
+      return python.send({ ...message, seq }) ? seq : 0;
+    },
+    setEditing(now) {
+      if (now.busy === ctx.editing.busy && now.error === ctx.editing.error) return;
+      ctx.editing = now;
+      head.update();
     },
     onAnswer: (f) => void listeners.push(f),
     setPayload,
@@ -100,7 +111,8 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     if (was !== ctx.stop) {
       if (ctx.source === "") ctx.source = "step";
       const s = ctx.stop;
-      ctx.announce(`${stopName(s)}${s.wrong ? ", wrong on purpose" : ""}${s.error ? ", refused" : ""}${s.note ? `. ${s.note}` : ""}`);
+      const wrong = wrongness(s);
+      ctx.announce(`${stopName(s)}${wrong && `, ${wrong}`}${s.error ? ", refused" : ""}${s.note ? `. ${s.note}` : ""}`);
     }
   }
   const sync = debounce(() => {
@@ -119,7 +131,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     ctx.payload = fresh;
     ctx.doc = record;
     ctx.index = indexLinks(record);
-    ctx.live = fresh.live && model !== null;
+    ctx.live = fresh.live && connected();
     ctx.tags.reset();
     if (!record.byKey.has(before.key)) {
       const loops = record.stops.filter((s) => s.kind === "loops");
@@ -155,15 +167,18 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       return;
     }
     drawing = true;
-    do {
-      again = false;
-      head.update();
-      for (const kind of PLACES) places.get(kind.id)!.el.classList.toggle("slim", kind.empty?.(ctx) ?? false);
-      body.update();
-      for (const kind of PLACES) if (kind.behind || !places.get(kind.id)!.el.hidden) places.get(kind.id)!.update();
-      foot.update();
-    } while (again);
-    drawing = false;
+    try {
+      do {
+        again = false;
+        head.update();
+        for (const kind of PLACES) places.get(kind.id)!.el.classList.toggle("slim", kind.empty?.(ctx) ?? false);
+        body.update();
+        for (const kind of PLACES) if (kind.behind || !places.get(kind.id)!.el.hidden) places.get(kind.id)!.update();
+        foot.update();
+      } while (again);
+    } finally {
+      drawing = false; // one pane's error must not stop every later update
+    }
   }
 
   const actions = new Map<string, () => void>([
@@ -176,10 +191,8 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     ...KEYS.flatMap(({ kind, key }) => Object.entries(key.press ?? {}).map(([name, press]): [string, () => void] => [name, () => press(ctx, panes.get(kind.id)!)])),
   ]);
   root.addEventListener("keydown", (e) => {
-    const target = e.composedPath()[0] as Element;
-    const typing = target.matches?.("input:not([type=checkbox]), textarea, select, [contenteditable=true]") || target.closest?.(".cm-editor");
-    if (typing) {
-      e.stopPropagation();
+    if (staysHere(e)) e.stopPropagation();
+    if (takesText(e.composedPath()[0] as Element)) {
       if (e.key === "Escape") root.focus();
       return;
     }
@@ -187,7 +200,6 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     const act = actions.get(e.key.length === 1 ? e.key.toLowerCase() : e.key);
     if (!act) return;
     e.preventDefault();
-    e.stopPropagation();
     act();
   });
 
@@ -212,6 +224,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
 
   const onMessage = (m: Message) => {
     if (!m || typeof m !== "object") return;
+    python?.heard(m.seq);
     if (m.kind === "checked" || (m.kind === "failed" && m.seq === checking)) {
       if (m.seq === checking) {
         ctx.payload = { ...ctx.payload, check: m.kind === "checked" ? { ok: m.ok as boolean | null, text: String(m.text) } : { ok: null, text: String(m.message) } };
@@ -234,6 +247,13 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   model?.on("change:view", onView as never);
 
   el.append(style_, root);
+  if (model)
+    python = watchConnection(model, () => {
+      ctx.connection = python!.state();
+      ctx.live = ctx.payload.live && connected();
+      if (ctx.connection === "lost") ctx.announce("Python is gone: run the cell again to edit");
+      update();
+    });
   update();
   askCheck();
   const restore = hideStatic(root);
@@ -247,6 +267,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     themes.disconnect();
     restore();
     body.destroy();
+    python?.destroy();
     for (const kind of PANES) panes.get(kind.id)!.destroy?.();
     style_.remove();
     root.remove();

@@ -1,9 +1,11 @@
 // What every pane sees: the record, the view, and ways to change the one and to ask Python.
 
+import type { Connection } from "./connection";
 import type { Index, Related } from "./links";
 import type { Doc, Payload, Stop } from "./record";
 import type { TagStore } from "./tagstore";
 import type { Action, View } from "./state";
+import type { Editing } from "./status";
 
 export interface Message {
   kind: string;
@@ -20,11 +22,16 @@ export interface Context {
   /** Where the last selection was made: that pane does not scroll. */
   source: string;
   uid: string;
+  /** Whether there is Python to edit, check and time with. */
   live: boolean;
+  connection: Connection;
+  /** What the schedule's editor does; set with `setEditing`. */
+  editing: Editing;
   tags: TagStore;
   dispatch(action: Action, source?: string): void;
   /** Sends a message; its number. 0 where Python is not there. */
   send(message: { kind: string; [key: string]: unknown }): number;
+  setEditing(now: Editing): void;
   onAnswer(f: (message: Message) => void): void;
   setPayload(payload: unknown): void;
   announce(text: string): void;

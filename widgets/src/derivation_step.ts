@@ -5,7 +5,7 @@ import { mathml } from "./mathml";
 import type { DerivationStep } from "./record";
 
 /** Rows of a step: words, and a formula as MathML. */
-function rowsOf(step: DerivationStep): { label: string; math: Element | null; text: string }[] {
+export function rowsOf(step: DerivationStep): { label: string; math: Element | null; text: string }[] {
   const math = mathml(step.mathml);
   const texts = step.text.split("\n").slice(1).map((t) => t.trim());
   const rows = math ? [...math.getElementsByTagName("mtr")] : [];

@@ -49,9 +49,12 @@ function alike(a: Line, b: Line): boolean {
   return lcs(x, y).length * 2 > 1.3 * Math.max(x.length, y.length);
 }
 
+/** A line's text without its columns: how far apart its words stand is no difference, how deep it is nested is one. */
+export const unaligned = (text: string): string => text.trimEnd().replace(/(?<=\S)\s+/g, " ");
+
 /** Rows of a side-by-side view; lines that were rewritten stand beside what they were. */
 export function diffLines(a: readonly Line[], b: readonly Line[]): DiffRow[] {
-  const pairs = lcs(a.map((x) => x.text), b.map((x) => x.text));
+  const pairs = lcs(a.map((x) => unaligned(x.text)), b.map((x) => unaligned(x.text)));
   const rows: DiffRow[] = [];
   let i = 0;
   let j = 0;

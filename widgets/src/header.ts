@@ -5,6 +5,8 @@ import { download, h } from "./dom";
 import { KEYS, MORE } from "./keys";
 import { type Key, bringUp, isUp } from "./pane";
 import { LARGE, PANES, PLACES } from "./registry";
+import { status } from "./status";
+import { viewFile, viewIn } from "./view_file";
 
 export interface Bar {
   el: HTMLElement;
@@ -16,11 +18,18 @@ export function header(ctx: Context, help: () => void): Bar {
   const name = h("b", { class: "name" });
   const shape = h("span", { class: "chip" });
   const check = h("span", { class: "chip check", role: "status" });
+  const noKernel = h("span", { class: "chip whole bad" }, "✗ no kernel");
   const device = h("span", { class: "chip" });
+  const notice = h("div", { class: "notice", role: "alert", hidden: true });
+  /** An error that belongs to no pane: shown until it is closed. */
+  const tell = (text: string) => {
+    notice.replaceChildren(h("span", {}, `✗ ${text}`), h("button", { type: "button", class: "mini", "aria-label": "close this message", onclick: () => (notice.hidden = true) }, "✕"));
+    notice.hidden = false;
+  };
   const button = (text: string, title: string, f: () => void, extra = "") => h("button", { type: "button", class: extra, title, onclick: f }, text);
   const compare = button("Compare", "compare any two phases (D)", () => ctx.dispatch(ctx.view.compare ? { type: "compareOff" } : { type: "compare" }));
   const shows = PANES.flatMap((kind) => (kind.button ? [{ kind, el: button(kind.button.label, kind.button.title, () => bringUp(ctx, kind)) }] : []));
-  const save = button("Save view", "download what is shown now, as JSON", () => download(`${ctx.doc.trace.operator.name}-view.json`, JSON.stringify(ctx.view, null, 1), "application/json"));
+  const save = button("Save view", "download what is shown now, as JSON", () => download(`${ctx.doc.trace.operator.name}-view.json`, viewFile(ctx.view), "application/json"));
   const file = h("input", { type: "file", accept: "application/json,.json", class: "vh", tabindex: -1, "aria-label": "view to open", onchange: () => void open() });
   const openView = button("Open view", "open a saved view", () => file.click());
   const exported = button("Export", "one page with everything, as a file", () => exportPage(), "p");
@@ -46,17 +55,17 @@ export function header(ctx: Context, help: () => void): Bar {
     const chosen = file.files?.[0];
     file.value = "";
     if (!chosen) return;
+    notice.hidden = true;
     try {
-      ctx.dispatch({ type: "load", view: JSON.parse(await chosen.text()), panes: PLACES.map((kind) => kind.id) });
+      ctx.dispatch({ type: "load", view: viewIn(await chosen.text()), panes: PLACES.map((kind) => kind.id) });
       ctx.announce("view opened");
-    } catch {
-      ctx.announce("this file is not a saved view");
-      exported.title = "this file is not a saved view";
+    } catch (error) {
+      tell(`${chosen.name}: ${error instanceof Error ? error.message : String(error)}`);
     }
   }
   let exporting = 0;
   function exportPage(): void {
-    exporting = ctx.send({ kind: "export" });
+    exporting = ctx.send({ kind: "export", view: ctx.view });
     exported.textContent = "Exporting …";
   }
   ctx.onAnswer((m) => {
@@ -64,7 +73,8 @@ export function header(ctx: Context, help: () => void): Bar {
     exporting = 0;
     exported.textContent = "Export";
     if (m.kind === "exported") download(`${ctx.doc.trace.operator.name}.html`, String(m.html), "text/html");
-    ctx.announce(m.kind === "exported" ? "exported" : String(m.message ?? "the export failed"));
+    if (m.kind === "exported") ctx.announce("exported");
+    else tell(String(m.message ?? "the export failed"));
   });
 
   const el = h(
@@ -73,9 +83,11 @@ export function header(ctx: Context, help: () => void): Bar {
     name,
     shape,
     check,
+    noKernel,
     device,
     h("span", { class: "sp" }),
     h("span", { class: "do", role: "group", "aria-label": "actions" }, compare, ...shows.map(({ el }) => el), holder, save, openView, file, exported, question),
+    notice,
   );
   return {
     el,
@@ -94,12 +106,13 @@ export function header(ctx: Context, help: () => void): Bar {
       shape.hidden = !first;
       if (first) shape.textContent = `${first.shape.join(" × ") || "scalar"} · ${first.dtype}`;
       shape.title = [...operator.inputs, ...operator.outputs].map((t) => `${t.name}: ${t.shape.join(" × ")} ${t.dtype}`).join("\n");
-      const c = payload.check;
+      const said = status(payload, live, ctx.connection, ctx.editing);
+      check.className = `chip check ${said.css}`;
+      check.textContent = said.text;
+      check.title = said.title;
       const wrong = payload.kernel_error;
-      check.className = `chip check ${c?.ok === true ? "ok" : c?.ok === false || wrong ? "bad" : ""}`;
-      check.textContent = c ? `${c.ok === null ? "–" : c.ok ? "✓" : "✗"} ${c.text}` : live ? "… checking" : "not checked";
-      if (wrong) check.textContent += " · ✗ no kernel";
-      check.title = [c ? `numeric check: ${c.text}` : "", wrong ? `no kernel: ${wrong.message}${wrong.help ? `\ntry: ${wrong.help}` : ""}` : ""].filter(Boolean).join("\n");
+      noKernel.hidden = !wrong;
+      noKernel.title = wrong ? `no kernel: ${wrong.message}${wrong.help ? `\ntry: ${wrong.help}` : ""}` : "";
       device.textContent = payload.device;
       device.hidden = !payload.device;
       compare.setAttribute("aria-pressed", String(view.compare !== null));

@@ -2,6 +2,7 @@
 
 import type { Context, Pane } from "./context";
 import { h } from "./dom";
+import { fitHeight } from "./fit_height";
 import type { PaneKind } from "./pane";
 import { PLACES } from "./registry";
 
@@ -107,6 +108,7 @@ export function frame(ctx: Context, places: Map<string, Pane>): Frame {
   let narrow = false;
   const watch = new ResizeObserver(([entry]) => {
     const width = entry!.contentRect.width;
+    if (width && !ctx.root.classList.contains("sized")) fitHeight(ctx.root);
     const is = width < NARROW;
     const middle = width < MIDDLE;
     ctx.root.classList.toggle("thin", width < THIN);

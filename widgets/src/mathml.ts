@@ -24,6 +24,18 @@ const make = (name: string, ...children: (Node | string)[]): Element => {
 // Double-struck e and i read badly on a screen; a minus is not a hyphen.
 const plainer = (text: string): string => text.replace(/\u2147/g, "e").replace(/\u2148/g, "i");
 
+const LONG_NAME = /[\p{L}\p{N}]{2}/u;
+
+/** Whether a product of these two factors needs a dot: beside a name of several letters, "t tot" reads as one name. */
+export const needsDot = (before: string, after: string): boolean => LONG_NAME.test(before) || LONG_NAME.test(after);
+
+/** The name or number at an end of a factor. */
+function edge(el: Element | null, end: "first" | "last"): string {
+  if (!el) return "";
+  const inner = [...el.children];
+  return inner.length && el.localName !== "msub" ? edge(end === "first" ? inner[0]! : inner[inner.length - 1]!, end) : (el.textContent ?? "");
+}
+
 function copy(from: Element): Element | null {
   if (!ELEMENTS.has(from.localName)) return null;
   if (from.localName === "msup" && from.children.length === 2 && from.children[1]!.textContent === "\u2032") {
@@ -32,6 +44,7 @@ function copy(from: Element): Element | null {
     if (base?.localName === "mi") base.append("\u2032");
     return base && (base.localName === "mi" ? base : make("mrow", base, make("mi", "\u2032")));
   }
+  if (from.localName === "mo" && from.textContent === "\u2062" && needsDot(edge(from.previousElementSibling, "last"), edge(from.nextElementSibling, "first"))) return make("mo", "\u22c5");
   const to = document.createElementNS(NS, from.localName === "mfenced" ? "mrow" : from.localName);
   for (const { name, value } of from.attributes) if (ATTRIBUTES.has(name)) to.setAttribute(name, value);
   if (from.localName === "math") to.setAttribute("display", "inline");

@@ -1,5 +1,6 @@
 // The payload, as PROTOCOL.md says, and the record in it as a list of stops to walk through.
 
+import { unaligned } from "./diff";
 import type { Derivation, Graph, GraphEdge, Line, SourceLine, Trace } from "./record_types";
 
 export type { Derivation, DerivationStep, Graph, GraphEdge, GraphNode, Line, SourceLine, Trace } from "./record_types";
@@ -103,6 +104,8 @@ export interface Stop {
   phase: string;
   kind: "loops" | "htile" | "triton";
   letter: string;
+  /** The step's call or remark, shortened as in the rail; "" for the kernel's stages. */
+  call: string;
   title: string;
   note: string;
   lines: Line[];
@@ -132,6 +135,8 @@ export interface Doc {
   byKey: Map<string, Stop>;
   htile: Line[];
   triton: Line[];
+  /** What the kernel is written in: "Triton", "Gluon", or both. */
+  language: string;
   source: SourceLine[];
   /** The last loop program, which HTile's refs name. */
   program: Line[];
@@ -139,7 +144,7 @@ export interface Doc {
 
 export const SCHEMA: Trace["schema"] = 2;
 
-const sameText = (a: Line[], b: Line[]): boolean => a.length === b.length && a.every((x, i) => x.text === b[i]!.text);
+const sameText = (a: Line[], b: Line[]): boolean => a.length === b.length && a.every((x, i) => unaligned(x.text) === unaligned(b[i]!.text));
 
 /** A sentence for readers, which does nothing. */
 export const isRemark = (step: { primitive: string }): boolean => step.primitive === "remark";
@@ -174,6 +179,7 @@ export function readTrace(trace: Trace): Doc {
   let before: Line[] | null = null;
   let graph: Graph | null = null;
   const steps: StepEntry[] = trace.steps.map((s) => {
+    const call = s.primitive === "definition" ? "definition" : callText(s.primitive, s.arguments);
     const here: Stop[] = s.phases.map((p, n) => {
       const program = lines(p.program);
       // Kept apart from the phases of the step that stands in the refused one's place.
@@ -184,6 +190,7 @@ export function readTrace(trace: Trace): Doc {
         phase,
         kind: "loops",
         letter: s.phases.length > 1 ? String.fromCharCode(97 + n) : "",
+        call,
         title: p.title,
         note: p.note,
         lines: program,
@@ -206,6 +213,7 @@ export function readTrace(trace: Trace): Doc {
         phase: s.error ? "refused" : s.primitive,
         kind: "loops",
         letter: "",
+        call,
         title: s.error ? "refused" : s.primitive,
         note: "",
         lines: before ?? definition,
@@ -219,7 +227,6 @@ export function readTrace(trace: Trace): Doc {
       });
     }
     stops.push(...here);
-    const call = s.primitive === "definition" ? "definition" : callText(s.primitive, s.arguments);
     return { index: s.index, call, remark: isRemark(s), stops: here, error: s.error };
   });
   let program = definition;
@@ -228,6 +235,7 @@ export function readTrace(trace: Trace): Doc {
   const k = trace.kernel;
   let htile: Line[] = [];
   let triton: Line[] = [];
+  const language = languageOf(k?.source ?? "");
   if (k) {
     const stages = [{ name: "translated", lines: k.htile, notes: [] }, ...k.passes];
     let last: Line[] | null = null;
@@ -237,7 +245,8 @@ export function readTrace(trace: Trace): Doc {
       last = htile = now;
     });
     triton = k.triton.map((t) => ({ node: `triton:${t.number}`, text: t.text, origin: "", kind: "triton", refs: t.nodes }));
-    stops.push(kernelStop("triton", "triton", k.launches.length === 1 ? "1 kernel" : `${k.launches.length} kernels`, triton, false));
+    const code = kernelStop("triton", "triton", k.launches.length === 1 ? "1 kernel" : `${k.launches.length} kernels`, triton, false);
+    stops.push({ ...code, call: language, note: `The ${language} source.` });
   }
   if (!stops.length) {
     const empty = kernelStop("definition", "htile", "definition", definition, false);
@@ -245,20 +254,35 @@ export function readTrace(trace: Trace): Doc {
     steps.push({ index: 0, call: "definition", remark: false, stops: [...stops], error: null });
   }
   const source = k?.triton ?? [];
-  return { trace, definition, steps, stops, byKey: new Map(stops.map((s) => [s.key, s])), htile, triton, source, program };
+  return { trace, definition, steps, stops, byKey: new Map(stops.map((s) => [s.key, s])), htile, triton, language, source, program };
 }
 
 function kernelStop(key: string, kind: "htile" | "triton", title: string, lines: Line[], quiet: boolean, proof: string[] = []): Stop {
-  const note = kind === "triton" ? "The Triton source." : key === "htile.0" ? "HTile IR as translated from the loops." : `HTile IR after ${title}.`;
-  return { key, step: -1, phase: key, kind, letter: "", title, note, lines, graph: null, derivation: null, proof, wrong: false, error: null, refused: false, quiet };
+  const note = key === "htile.0" ? "HTile IR as translated from the loops." : `HTile IR after ${title}.`;
+  return { key, step: -1, phase: key, kind, letter: "", call: "", title, note, lines, graph: null, derivation: null, proof, wrong: false, error: null, refused: false, quiet };
 }
 
-/** How a stop is called in a sentence: "3 b · naive fusion"; a refused step has no number. */
+/** How a stop whose program is wrong is called, whatever else it shows; "" if its program is right. */
+export function wrongness(stop: Stop): string {
+  if (!stop.wrong) return "";
+  return stop.derivation?.accepted ? "the program is still the naive one, which is wrong" : "wrong on purpose";
+}
+
+/** What a kernel's source is written in. */
+export function languageOf(source: string): string {
+  const gluon = source.includes("@gluon.jit");
+  return gluon && source.includes("@triton.jit") ? "Gluon and Triton" : gluon ? "Gluon" : "Triton";
+}
+
+const NAME = 60;
+const short = (text: string): string => (text.length > NAME ? `${text.slice(0, NAME - 1)}…` : text);
+
+/** How a stop is called in a sentence: "3 b · naive fusion", "4 · tile(qk, 64)"; a refused step has no number. */
 export function stopName(stop: Stop): string {
-  if (stop.kind === "triton") return "Triton";
+  if (stop.kind === "triton") return stop.call;
   if (stop.kind === "htile") return `HTile · ${stop.title}`;
   if (stop.refused) return stop.letter ? `refused ${stop.letter} · ${stop.title}` : stop.title;
-  return `${stop.step}${stop.letter ? ` ${stop.letter}` : ""} · ${stop.title}`;
+  return stop.letter ? `${stop.step} ${stop.letter} · ${stop.title}` : `${stop.step} · ${short(stop.call)}`;
 }
 
 /** The stop before in the same stage; the first HTile program and Triton have none to compare with. */

@@ -7,6 +7,7 @@ export function readValue(kind: string, text: string): unknown {
   const t = text.trim();
   if (t === "") return undefined;
   if (kind === "sentence") return text;
+  if (kind === "choice" && /^(True|False)$/.test(t)) return t === "True";
   if (kind === "int") return /^-?\d+$/.test(t) ? Number(t) : t;
   if (kind === "factors") {
     const json = t.replace(/\bNone\b/g, "null").replace(/^\(/, "[").replace(/,?\s*\)$/, "]").replaceAll("'", '"');
@@ -35,6 +36,7 @@ export function showValue(value: unknown): string {
   if (value === undefined) return "";
   if (value === null) return "None";
   if (typeof value === "string") return value;
+  if (typeof value === "boolean") return value ? "True" : "False";
   if (Array.isArray(value) && value.every((v) => v === null || typeof v !== "object")) return value.map(showValue).join(", ");
   if (typeof value === "object" && !Array.isArray(value)) return Object.entries(value as object).map(([k, v]) => `${k}=${showValue(v)}`).join(", ");
   return JSON.stringify(value);

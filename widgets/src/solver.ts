@@ -4,6 +4,7 @@ import type { Model } from "./app";
 import { debounce, h } from "./dom";
 import { hideStatic } from "./hide_static";
 import { mathml } from "./mathml";
+import { ownKeys } from "./own_keys";
 import { stepEl } from "./derivation_step";
 import type { DerivationStep } from "./record";
 import style from "./solver.css";
@@ -49,7 +50,7 @@ export const same = (a: Fields, b: Fields): boolean => (Object.keys(a) as (keyof
 
 export function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const uid = `ns${++uids}`;
-  const root = h("div", { class: "ns", role: "region", "aria-label": "solver of repair terms", "data-lm-suppress-shortcuts": "true" });
+  const root = h("div", { class: "ns", role: "region", "aria-label": "solver of repair terms" });
   let fields = { ...(model.get("question") as Fields) };
   let answer = model.get("answer") as Answer;
 
@@ -142,8 +143,7 @@ export function render({ model, el }: { model: Model; el: HTMLElement }): () => 
   model.on("change:answer", onAnswer as never);
   model.on("change:question", onQuestion as never);
   model.on("change:running", onRunning as never);
-  // What is pressed in the panel is the panel's: notebooks have keys of their own, and prevent the arrows between radios.
-  root.addEventListener("keydown", (e) => e.stopPropagation());
+  ownKeys(root);
   root.append(style_, form, busy, status, formula, body);
   fill();
   onRunning();

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { changedSpans, diffLines, lcs } from "./diff";
+import { changedSpans, diffLines, lcs, unaligned } from "./diff";
 import { fixture } from "./fixture";
 import { layered } from "./layout";
 import { ranges } from "./panes/code";
@@ -8,6 +8,7 @@ import { marked, sideBySide } from "./panes/program";
 import type { Graph, Line, Row, Table } from "./record";
 import { readValue, showValue } from "./schedule_values";
 import { search } from "./search";
+import { needsDot } from "./mathml";
 import { firstWrong, sourceOf, tint } from "./tag_cells";
 import { readNumber } from "./tag_inputs";
 import { repairSpan, tokenise } from "./tokens";
@@ -24,6 +25,13 @@ describe("differences", () => {
   it("tells added, removed and rewritten lines", () => {
     const rows = diffLines([line("a"), line("x = 1 + y", "n"), line("gone")], [line("a"), line("new line here"), line("x = 2 * z", "n")]);
     expect(rows.map((r) => r.op)).toEqual(["same", "add", "change", "del"]);
+  });
+  it("takes another alignment of columns for no difference, another depth for one", () => {
+    const before = [line("  chip    qk      float32[1]"), line("    a = b  # c")];
+    const after = [line("  chip    qk                float32[1]"), line("  chip    s_max_1_finite    float32[1]"), line("    a = b      # c")];
+    expect(diffLines(before, after).map((r) => r.op)).toEqual(["same", "add", "same"]);
+    expect(diffLines([line("  a = b")], [line("    a = b")])[0]!.op).toBe("change");
+    expect(unaligned("   x   y ")).toBe("   x y");
   });
   it("loses no line of either side", () => {
     const rows = diffLines(["a", "b", "c", "d"].map((t) => line(t)), ["c", "x", "a", "d"].map((t) => line(t)));
@@ -126,4 +134,13 @@ describe("the layout made here", () => {
     expect(performance.now() - start).toBeLessThan(500);
   });
   it("gives a node one place in all phases", () => expect(layered([graph(3), graph(9)]).boxes.size).toBe(9));
+});
+
+describe("products in formulas", () => {
+  it("get a dot beside names of several letters only", () => {
+    expect(needsDot("t", "tot")).toBe(true);
+    expect(needsDot("tot", "e")).toBe(true);
+    expect(needsDot("t", "e")).toBe(false);
+    expect(needsDot("2", "x")).toBe(false);
+  });
 });

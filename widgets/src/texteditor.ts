@@ -9,7 +9,12 @@ import { tokenise } from "./tokens";
 
 export interface TextEditor {
   set(text: string): void;
-  mark(error: EditError | null): void;
+  /** Marks the error at its line and returns that line, counted from 1; a new one is brought into view. */
+  mark(error: EditError | null): number | null;
+  /** Brings a line into view, counted from 1. */
+  reveal(line: number): void;
+  /** To call once it is in the page, and again if it moves to another document or shadow root. */
+  attached(): void;
   focused(): boolean;
   destroy(): void;
 }
@@ -29,6 +34,12 @@ class ErrorWidget extends WidgetType {
   }
 }
 
+/** The line of an error, counted from 1; null if it has none in this text. */
+export function lineOf(error: EditError | null, lines: number): number | null {
+  const at = error?.line ?? (typeof error?.step === "number" ? error.step + 1 : null);
+  return typeof at === "number" && at >= 1 && at <= lines ? at : null;
+}
+
 const setError = StateEffect.define<EditError | null>();
 const errorField = StateField.define<DecorationSet>({
   create: () => Decoration.none,
@@ -36,8 +47,8 @@ const errorField = StateField.define<DecorationSet>({
     marks = marks.map(tr.changes);
     for (const e of tr.effects)
       if (e.is(setError)) {
-        const at = e.value?.line ?? (typeof e.value?.step === "number" ? e.value.step + 1 : null);
-        if (!e.value || typeof at !== "number" || at < 1 || at > tr.state.doc.lines) marks = Decoration.none;
+        const at = lineOf(e.value, tr.state.doc.lines);
+        if (!e.value || at === null) marks = Decoration.none;
         else {
           const line = tr.state.doc.line(at);
           marks = Decoration.set([
@@ -81,9 +92,9 @@ const colours = ViewPlugin.fromClass(
 
 export function textEditor(parent: HTMLElement, text: string, changed: (text: string) => void): TextEditor {
   let quiet = false;
+  let marked: EditError | null = null;
   const view = new EditorView({
     parent,
-    root: parent.getRootNode() as Document | ShadowRoot,
     state: EditorState.create({
       doc: text,
       extensions: [
@@ -102,6 +113,7 @@ export function textEditor(parent: HTMLElement, text: string, changed: (text: st
       ],
     }),
   });
+  const reveal = (line: number) => view.dispatch({ effects: EditorView.scrollIntoView(view.state.doc.line(line).from, { y: "center" }) });
   return {
     set(next) {
       const now = view.state.doc.toString();
@@ -110,7 +122,19 @@ export function textEditor(parent: HTMLElement, text: string, changed: (text: st
       view.dispatch({ changes: { from: 0, to: now.length, insert: next } });
       quiet = false;
     },
-    mark: (error) => view.dispatch({ effects: setError.of(error) }),
+    mark(error) {
+      view.dispatch({ effects: setError.of(error) });
+      const line = lineOf(error, view.state.doc.lines);
+      if (error !== marked && line !== null) reveal(line);
+      marked = error;
+      return line;
+    },
+    reveal,
+    attached() {
+      // A widget may be drawn before it is in the page: its root is then an element, which has no selection.
+      const root = parent.getRootNode();
+      if ((root instanceof Document || root instanceof ShadowRoot) && root !== view.root) view.setRoot(root);
+    },
     focused: () => view.hasFocus,
     destroy: () => view.destroy(),
   };

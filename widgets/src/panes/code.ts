@@ -52,6 +52,8 @@ function codePane(ctx: Context): Pane {
       const wanted = view.panes.code as Name;
       now = names.includes(wanted) ? wanted : doc.triton.length || ctx.payload.kernel_error ? "triton" : "definition";
       bar.update(now);
+      label.triton = doc.language;
+      bar.rename("triton", doc.language);
       const listing = listings.get(now)!;
       if (drawn.get(now) !== doc) {
         listing.show(lines(now).map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same", weight: now === "triton" ? (doc.source[n]?.nodes.length ?? 0) : 0 })));
@@ -95,7 +97,7 @@ export function ranges(numbers: number[]): string {
 export const pane = definePane({
   id: "code",
   title: "Kernel",
-  help: "HTile, Triton, or the definition.",
+  help: "HTile, the kernel's Triton or Gluon source, or the definition.",
   place: { column: "right", weight: 0.95 },
   order: 30,
   make: codePane,

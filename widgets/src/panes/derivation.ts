@@ -1,18 +1,26 @@
 // The algebra: each step with the formula that came of it, and what it did when opened.
 
 import type { Context, Pane } from "../context";
-import { stepEl } from "../derivation_step";
+import { rowsOf, stepEl } from "../derivation_step";
 import { h } from "../dom";
 import { definePane } from "../pane";
 import { type Derivation, type Stop, stopName } from "../record";
 import { tabs } from "../tabs";
 
+/** The repair function as the steps typeset it; as text if no step has it. */
+function typeset(d: Derivation): Element {
+  const value = (text: string) => text.slice(text.indexOf(" = "));
+  const row = d.steps.flatMap(rowsOf).find(({ math, text }) => math && /(?:^|: )h\(/.test(text) && value(text) === value(d.summary));
+  return row ? (row.math!.cloneNode(true) as Element) : h("code", {}, d.summary);
+}
+
 export function derivationEl(d: Derivation): HTMLElement {
   return h(
     "div",
     { class: "der" },
-    h("p", { class: "sum" }, h("span", { class: d.accepted ? "s ok" : "s bad" }, d.accepted ? "✓ " : "✗ "), d.accepted ? h("code", {}, d.summary) : d.summary),
-    h("p", { class: "g" }, "reducer ", h("code", {}, d.reducer), " of ", h("code", {}, d.term)),
+    h("p", { class: "sum" }, h("span", { class: d.accepted ? "s ok" : "s bad" }, d.accepted ? "✓ " : "✗ "), d.accepted ? typeset(d) : d.summary),
+    // Where the algebra never began, the term is the expression that was refused.
+    h("p", { class: "g" }, ...(d.reducer ? ["reducer ", h("code", {}, d.reducer), " of ", h("code", {}, d.term)] : ["refused: ", h("code", {}, d.term)])),
     ...d.steps.map(stepEl),
   );
 }

@@ -6,7 +6,7 @@ import { h } from "../dom";
 import { blockOf } from "../links";
 import { Listing, type Shown } from "../listing";
 import { definePane } from "../pane";
-import { type Doc, type Line, type Stop, stopBefore, stopName } from "../record";
+import { type Doc, type Line, type Stop, stopBefore, stopName, wrongness } from "../record";
 import { compared } from "../state";
 import { repairSpan } from "../tokens";
 import { tabs } from "../tabs";
@@ -119,7 +119,7 @@ function programPane(ctx: Context): Pane {
       const { view, stop, doc } = ctx;
       const pair = compared(view, doc);
       const tab = pair ? "compare" : view.panes.program === "definition" ? "definition" : "loops";
-      bar.rename("loops", stop.kind === "loops" ? "Loops" : stop.kind === "htile" ? "HTile" : "Triton");
+      bar.rename("loops", stop.kind === "loops" ? "Loops" : stop.kind === "htile" ? "HTile" : doc.language);
       bar.update(tab === "compare" ? "loops" : tab);
       choose.hidden = !pair;
       const before = stopBefore(doc, stop);
@@ -142,7 +142,7 @@ function programPane(ctx: Context): Pane {
       note.replaceChildren();
       if (!pair && stop.error) note.append(h("b", { class: "bad" }, "✗ refused: "), stop.error.replace(/\n\s*help: /, ". Try: "));
       else if (!pair && tab === "loops" && stop.note) {
-        if (stop.wrong) note.append(h("b", { class: "bad" }, "! wrong on purpose "), "· ");
+        if (stop.wrong) note.append(h("b", { class: "bad" }, `! ${wrongness(stop)} `), "· ");
         note.append(stop.note);
       }
       note.hidden = !note.childNodes.length;
@@ -164,7 +164,7 @@ function programPane(ctx: Context): Pane {
           body.replaceChildren(definition.el);
         } else {
           body.replaceChildren(listing.el);
-          listing.label(`${stop.kind === "loops" ? "loop program" : stop.kind === "htile" ? "HTile program" : "Triton source"}, ${stopName(stop)}`);
+          listing.label(`${stop.kind === "loops" ? "loop program" : stop.kind === "htile" ? "HTile program" : `${doc.language} source`}, ${stopName(stop)}`);
           listing.show(marked(stop, before, view.panes.diff === "on"));
           if (stopDrawn !== stop) listing.revealFirstChange();
         }

@@ -122,7 +122,7 @@ function railPane(ctx: Context): Rail {
     for (const s of ctx.doc.stops) {
       if (s.kind === "loops" || !shown.has(s)) continue;
       if (s.kind === "htile") rest.push(item(s, 1, [h("i", {}), h("span", {}, s.key === "htile.0" ? "HTile IR" : h("span", { class: "pass" }, s.title))], null));
-      else rest.push(item(s, 1, [h("i", {}, ""), h("span", {}, "Triton")], h("span", { class: "s dim" }, s.title)));
+      else rest.push(item(s, 1, [h("i", {}, ""), h("span", {}, s.call)], h("span", { class: "s dim" }, s.title)));
     }
     kernel.replaceChildren(...rest);
     kernel.hidden = kernelHead.hidden = !rest.length;

@@ -10,16 +10,20 @@ import { asLines, sorted } from "../schedule_values";
 import { type TextEditor, textEditor } from "../texteditor";
 
 const WAIT = 250;
+const TRYING = "Trying which values are legal …";
 
 function schedulePane(ctx: Context): Pane {
   let edits: Edits = started(ctx.payload.editor?.steps ?? []);
   let from: unknown = null;
   let text: TextEditor | null = null;
-  let textError: EditError | null = null;
+  /** The error that was brought into view last. */
+  let shownError: EditError | null = null;
   const open = new Set<number>();
   /** Controls asked for: by step number, for the step list they were asked with. */
-  let choices = new Map<string, Parameter[]>();
+  const choices = new Map<string, Parameter[]>();
   const choiceSeq = new Map<number, string>();
+  /** What Python says beside the choices: that they are not all, or that it is still trying. */
+  const remarks = new Map<string, string>();
   let draft: { index: number; primitive: string; args: Record<string, unknown>; seq: number; parameters: Parameter[] | null; message: string } | null = null;
 
   const undo = h("button", { type: "button", class: "small", "aria-label": "undo", title: "undo (Ctrl+Z)", onclick: () => ask("undo") }, "↶ Undo");
@@ -33,6 +37,12 @@ function schedulePane(ctx: Context): Pane {
   const textBox = h("div", { class: "textbox" });
   const el = h("div", { class: "schedule" }, error, list, textBox);
 
+  /** The choices are of steps that have changed; answers on their way are, too. */
+  function forgetChoices(): void {
+    choices.clear();
+    choiceSeq.clear();
+    remarks.clear();
+  }
   const primitives = () => ctx.payload.editor?.primitives ?? [];
   const primitive = (name: string) => primitives().find((p) => p.name === name);
 
@@ -42,7 +52,7 @@ function schedulePane(ctx: Context): Pane {
     if (kind === "undo" && edits.error) {
       // A refused edit changed nothing behind the page: taking it back is showing the last good steps again.
       edits = started(ctx.payload.editor?.steps ?? []);
-      choices = new Map();
+      forgetChoices();
       cards();
       text?.set(asLines(edits.steps));
       ctx.announce("the refused edit was undone");
@@ -68,7 +78,7 @@ function schedulePane(ctx: Context): Pane {
     // What was asked before is superseded at once, though the question itself waits a moment.
     edits = { ...edits, steps, seq: -1, busy: true, error: null };
     if (action.type !== "set") {
-      choices = new Map();
+      forgetChoices();
       const was = [...open];
       open.clear();
       for (const n of was) {
@@ -90,7 +100,7 @@ function schedulePane(ctx: Context): Pane {
   function card(step: StepEdit, n: number): HTMLElement {
     const id = primitive(step.primitive);
     const last = edits.steps.length - 1;
-    const call = h(isRemark(step) ? "span" : "code", isRemark(step) ? { class: "remark" } : {}, callText(step.primitive, step.arguments));
+    const call = h(isRemark(step) ? "span" : "code", { class: isRemark(step) ? "says remark" : "says" }, callText(step.primitive, step.arguments));
     const mini = (label: string, name: string, off: boolean, f: () => void) => h("button", { type: "button", class: "mini", title: name, "aria-label": `${name}: step ${n + 1}, ${step.primitive}`, disabled: off, onclick: f }, label);
     const holder = h("div", { class: "unfolded" });
     const toggle = h("button", { type: "button", class: "call", "data-f": `call ${n}`, "aria-expanded": String(open.has(n)), onclick: () => { open.has(n) ? open.delete(n) : open.add(n); unfold(); toggle.setAttribute("aria-expanded", String(open.has(n))); } }, h("i", {}, String(n + 1)), call, id?.ours && !isRemark(step) ? h("span", { class: "chip tiny" }, "ours") : null);
@@ -106,12 +116,13 @@ function schedulePane(ctx: Context): Pane {
       if (!open.has(n)) return;
       const key = `${n}|${step.primitive}`;
       const legal = choices.get(key);
-      if (!legal) choiceSeq.set(askChoices(n, step.primitive), key);
+      if (!legal && ![...choiceSeq.values()].includes(key)) choiceSeq.set(askChoices(n, step.primitive), key);
       holder.append(
         id?.summary ? h("p", { class: "what" }, id.summary) : "",
+        remarks.has(key) ? h("p", { class: "what" }, remarks.get(key)!) : "",
         controls(legal?.length ? legal : (id?.parameters ?? []), edits.steps[n]?.arguments ?? step.arguments, step.primitive, (name, v) => {
           act({ type: "set", index: n, name, value: v }, false);
-          call.textContent = callText(step.primitive, edits.steps[n]!.arguments);
+          list.querySelector(`[data-n="${n}"] .says`)!.textContent = callText(step.primitive, edits.steps[n]!.arguments);
         }),
       );
     }
@@ -170,22 +181,27 @@ function schedulePane(ctx: Context): Pane {
   /** Where the error stands, and whether an answer is awaited. */
   function marks(): void {
     const e = edits.error;
+    ctx.setEditing({ busy: edits.busy, error: e });
     busy.textContent = edits.busy ? "compiling …" : "";
     tools.classList.toggle("busy", edits.busy);
-    undo.disabled = !edits.error && ctx.payload.editor?.undo === 0;
-    redo.disabled = Boolean(edits.error) || ctx.payload.editor?.redo === 0;
+    undo.disabled = !ctx.live || (!edits.error && ctx.payload.editor?.undo === 0);
+    redo.disabled = !ctx.live || Boolean(edits.error) || ctx.payload.editor?.redo === 0;
     const at = e && typeof e.step === "number" ? e.step : -1;
     const atCard = e !== null && at >= 0 && list.querySelector(`[data-n="${at}"]`) !== null && mode() === "cards";
     error.replaceChildren();
-    const atLine = e !== null && mode() === "text" && (typeof e.line === "number" || at >= 0);
-    error.hidden = e === null || atCard || atLine;
-    if (e && !error.hidden) error.append(...errorLines(e));
+    const marked = text?.mark(e) ?? null;
+    const line = mode() === "text" ? marked : null;
+    error.hidden = (e === null || atCard) && ctx.live;
+    if (!ctx.live) error.append(h("p", {}, h("b", {}, "✗ "), "Python is gone: run the cell again to edit."));
+    else if (e && line !== null) error.append(h("p", {}, h("b", {}, "✗ "), `line ${line}: ${e.message} `, h("button", { type: "button", class: "link", onclick: () => text?.reveal(line) }, `show line ${line}`)));
+    else if (e && !atCard) error.append(...errorLines(e));
     for (const li of list.querySelectorAll<HTMLElement>(".card[data-n]")) {
       const bad = atCard && li.dataset.n === String(at);
       li.classList.toggle("bad", bad);
       li.querySelector(".cardbad")!.replaceChildren(...(bad ? [h("div", { role: "alert" }, ...errorLines(e!))] : []));
+      if (bad && e !== shownError) reveal(el, li, 12);
     }
-    text?.mark(e ?? textError);
+    shownError = e;
   }
   const errorLines = (e: EditError): Node[] => [h("p", {}, h("b", {}, "✗ "), e.message), ...(e.help ? [h("p", { class: "help" }, h("b", {}, "try: "), e.help)] : [])];
   const mode = () => (ctx.view.panes.editor === "text" ? "text" : "cards");
@@ -193,7 +209,11 @@ function schedulePane(ctx: Context): Pane {
   function onAnswer(m: Message): void {
     if (m.kind === "choices") {
       const parameters = m.parameters as Parameter[];
-      if (draft && m.seq === draft.seq) {
+      const more = m.more === true;
+      if (draft && m.seq === draft.seq && more) {
+        draft.message = "";
+        draft.seq = askChoices(draft.index, draft.primitive);
+      } else if (draft && m.seq === draft.seq) {
         draft.parameters = parameters;
         draft.message = String(m.message ?? "");
         for (const p of parameters) if (p.value !== undefined && p.value !== null && !(p.name in draft.args)) draft.args[p.name] = p.value;
@@ -204,17 +224,14 @@ function schedulePane(ctx: Context): Pane {
       const key = choiceSeq.get(m.seq);
       choiceSeq.delete(m.seq);
       if (key) {
-        choices.set(key, parameters);
-        const n = Number(key.split("|")[0]);
-        const old = list.querySelector(`[data-n="${n}"]`);
-        // Not under someone's hands: who types goes on typing.
-        if (old && edits.steps[n] && !(typing(active()) && old.contains(active()))) {
-          const held = hold(old);
-          const fresh = card(edits.steps[n]!, n);
-          old.replaceWith(fresh);
-          held(fresh);
-          marks();
-        }
+        const [at, name] = key.split("|") as [string, string];
+        const n = Number(at);
+        if (more && edits.steps[n]?.primitive === name && open.has(n)) choiceSeq.set(askChoices(n, name), key);
+        else if (!more) choices.set(key, parameters);
+        const remark = more ? TRYING : String(m.message ?? "");
+        if (more && remarks.get(key) === remark) return;
+        remark ? remarks.set(key, remark) : remarks.delete(key);
+        renew(n);
       }
       return;
     }
@@ -228,12 +245,32 @@ function schedulePane(ctx: Context): Pane {
     if (!next) return;
     edits = next;
     if (m.kind === "edited") {
-      textError = null;
-      choices = new Map();
+      forgetChoices();
       ctx.announce("recompiled");
-    } else ctx.announce(`refused: ${(m.error as EditError).message}`);
+    } else {
+      // What mends the step is asked for, as the step is written now.
+      forgetChoices();
+      for (const n of open) renew(n);
+      ctx.announce(`refused: ${(m.error as EditError).message}`);
+    }
     if (m.payload) ctx.setPayload(m.payload);
     update();
+    marks();
+  }
+  /** Draws a card again, but for the field that is being typed in. */
+  function renew(n: number): void {
+    const old = list.querySelector(`[data-n="${n}"]`);
+    if (!old || !edits.steps[n]) return;
+    const fresh = card(edits.steps[n]!, n);
+    const field = active();
+    if (typing(field) && old.contains(field)) {
+      const [now, next] = [old, fresh].map((c) => [...(c.querySelector(".controls")?.children ?? [])]) as [Element[], Element[]];
+      if (now.length === next.length) now.forEach((control, k) => { if (!control.contains(field)) control.replaceWith(next[k]!); });
+      return;
+    }
+    const held = hold(old);
+    old.replaceWith(fresh);
+    held(fresh);
     marks();
   }
   /** Remembers what has the focus in `box`; what it returns gives the focus back to its successor. */
@@ -262,6 +299,9 @@ function schedulePane(ctx: Context): Pane {
     asText.setAttribute("aria-pressed", String(mode() === "text"));
     list.hidden = mode() !== "cards";
     textBox.hidden = mode() !== "text";
+    list.inert = textBox.inert = !ctx.live;
+    if (!ctx.live && edits.busy) edits = { ...edits, busy: false };
+    text?.attached();
     // A new payload brings its own steps, unless something newer is on its way or a refused edit waits to be mended.
     if (from !== editor && !(edits.busy || edits.error)) {
       from = editor;

@@ -76,6 +76,7 @@ function tagsPane(ctx: Context): TagsPane {
           type: "button",
           tabindex: -1,
           "aria-label": `${row.kind === "repair" ? "repair of " : ""}${row.label}, ${table!.columns[column]}: ${cell.value}${spoken ? `, ${spoken}` : ""}${cell.right ? ", as in the definition" : ""}${cell.right === false ? `, should be ${cell.should_be}` : ""}${reads ? `; ${reads}` : ""}`,
+          onfocus: (e: Event) => tabStop(e.currentTarget as HTMLButtonElement),
           onclick: () => {
             ctx.dispatch({ type: "iteration", to: column });
             ctx.dispatch({ type: "select", ids: [id, `graph:${row.block}`] }, "tags");
@@ -100,6 +101,12 @@ function tagsPane(ctx: Context): TagsPane {
     return found;
   }
 
+  /** The one cell of the table that Tab reaches; arrows go on from there. */
+  function tabStop(to: HTMLButtonElement | null): void {
+    body.querySelectorAll<HTMLButtonElement>('.tagtable td button[tabindex="0"]').forEach((b) => (b.tabIndex = -1));
+    if (to) to.tabIndex = 0;
+  }
+
   function drawTable(t: Table): void {
     heads = t.columns.map((c, n) => h("th", { scope: "col" }, h("button", { type: "button", tabindex: -1, onclick: () => ctx.dispatch({ type: "iteration", to: n }) }, c)));
     labels = [];
@@ -118,6 +125,7 @@ function tagsPane(ctx: Context): TagsPane {
       for (let k = n + move[0]!; k >= 0 && k < tds.length; k += move[0]!) {
         const b = tds[k]![column]?.querySelector("button");
         if (b) {
+          tabStop(b);
           b.focus();
           break;
         }
@@ -297,14 +305,10 @@ function tagsPane(ctx: Context): TagsPane {
             if (n < 0) continue;
             heads[n]?.classList.toggle("cur", n === now);
             arrows[n]?.classList.toggle("on", n === now);
-            for (const row of tds) {
-              const b = row[n];
-              b?.classList.toggle("cur", n === now);
-              const inner = b?.querySelector("button");
-              if (inner) inner.tabIndex = n === now ? 0 : -1;
-            }
+            for (const row of tds) row[n]?.classList.toggle("cur", n === now);
           }
           at = now;
+          tabStop(tds.map((row) => row[now]?.querySelector("button")).find((b) => b) ?? null);
           // The column in view, past the names, which stay where they are.
           const head = heads[now];
           if (head && wide.scrollWidth > wide.clientWidth) {

@@ -8,6 +8,12 @@ import type { TimingRow } from "../record";
 
 const number = (x: number | null | undefined, digits = 3): string => (typeof x === "number" && Number.isFinite(x) ? x !== 0 && Math.abs(x) < 0.001 ? x.toExponential(1) : Number(x.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }) : "–");
 
+/** The row that was measured as the fastest; null unless two were measured: estimates are bounds, which rank nothing. */
+export function fastest(rows: readonly TimingRow[]): TimingRow | null {
+  const measured = rows.filter((r) => !r.estimate && typeof r.us === "number");
+  return measured.length < 2 ? null : measured.reduce((a, b) => (b.us! < a.us! ? b : a));
+}
+
 function timingPane(ctx: Context): Pane {
   let seq = 0;
   let state = "";
@@ -48,7 +54,7 @@ function timingPane(ctx: Context): Pane {
     const progress = typeof m.progress === "number" ? m.progress : m.state === "done" ? 1 : 0;
     set(String(m.state), Math.min(Math.max(progress, 0), 1));
     const rows = (m.rows as TimingRow[] | undefined) ?? [];
-    const best = Math.min(...rows.map((r) => r.us ?? Infinity));
+    const best = fastest(rows);
     table.replaceChildren(
       ...(rows.length
         ? [
@@ -56,7 +62,7 @@ function timingPane(ctx: Context): Pane {
               "table",
               { class: "times" },
               h("thead", {}, h("tr", {}, ...["schedule", "µs", "± µs", "TFLOP/s", "GB/s", "roofline", "registers", "shared", "note"].map((t) => h("th", { scope: "col" }, t)))),
-              h("tbody", {}, ...rows.map((r) => h("tr", { class: rows.length > 1 && r.us === best ? "best" : "" }, h("th", { scope: "row" }, r.name, rows.length > 1 && r.us === best ? h("span", { class: "s ok" }, " fastest") : null), h("td", { title: r.estimate ? "an estimate, not measured" : null }, `${r.estimate ? "≈ " : ""}${number(r.us, 4)}`), h("td", {}, number(r.spread, 2)), h("td", {}, number(r.tflops)), h("td", {}, number(r.gbps)), h("td", {}, typeof r.roofline === "number" ? `${Math.round(r.roofline * 100)} %` : "–"), h("td", {}, number(r.registers)), h("td", {}, typeof r.shared === "number" ? `${number(r.shared / 1024)} KiB` : "–"), h("td", { class: "w" }, r.estimate ? h("b", {}, "≈ estimate") : null, r.estimate && r.note ? " · " : "", r.note ?? "")))),
+              h("tbody", {}, ...rows.map((r) => h("tr", { class: r === best ? "best" : "" }, h("th", { scope: "row" }, r.name, r === best ? h("span", { class: "s ok" }, " fastest") : null), h("td", { title: r.estimate ? "an estimate, not measured" : null }, `${r.estimate ? "≈ " : ""}${number(r.us, r.estimate ? 2 : 4)}`), h("td", {}, number(r.spread, 2)), h("td", {}, number(r.tflops)), h("td", {}, number(r.gbps)), h("td", {}, typeof r.roofline === "number" ? `${Math.round(r.roofline * 100)} %` : "–"), h("td", {}, number(r.registers)), h("td", {}, typeof r.shared === "number" ? `${number(r.shared / 1024)} KiB` : "–"), h("td", { class: "w" }, r.estimate ? h("b", {}, "≈ estimate") : null, r.estimate && r.note ? " · " : "", r.note ?? "")))),
             ),
           ]
         : []),
@@ -69,6 +75,7 @@ function timingPane(ctx: Context): Pane {
     el,
     tools,
     update() {
+      if (!ctx.live && state === "running") set("cancelled", bar.value);
       againstLabel.hidden = !ctx.live || !first || !differs();
       run.hidden = cancel.hidden = !ctx.live;
       if (!ctx.live && !state) note.textContent = "Timing needs a running Python kernel.";
@@ -83,6 +90,6 @@ export const pane = definePane({
   place: { tabOf: "graph" },
   order: 30,
   make: timingPane,
-  available: (ctx) => ctx.payload.live,
+  available: (ctx) => ctx.payload.live, // with its times so far, even if Python is gone
   button: { label: "Time", title: "time the kernel" },
 });

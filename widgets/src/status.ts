@@ -1,0 +1,36 @@
+// What the header says of the schedule: whether it is right, was refused, is being compiled, or has no Python any more.
+
+import type { Connection } from "./connection";
+import type { EditError, Payload } from "./record";
+
+/** What the schedule's editor does at the moment. */
+export interface Editing {
+  busy: boolean;
+  error: EditError | null;
+}
+export const AT_REST: Editing = { busy: false, error: null };
+
+export interface Status {
+  css: "" | "ok" | "bad";
+  text: string;
+  /** The whole of it. */
+  title: string;
+}
+
+/** Where an edit's error is, counted from 1: "line 11", "step 3"; "" if it is nowhere. */
+export const placeOf = (e: EditError): string => (typeof e.line === "number" ? `line ${e.line}` : typeof e.step === "number" ? `step ${e.step + 1}` : "");
+
+export function status(payload: Payload, live: boolean, connection: Connection, editing: Editing): Status {
+  const { check } = payload;
+  if (payload.live && connection === "lost")
+    return { css: "bad", text: "✗ Python is gone: run the cell again", title: "The kernel was restarted or stopped. This shows what it computed last; to edit, check or time, run the cell again." };
+  if (editing.error) {
+    const place = placeOf(editing.error);
+    return { css: "bad", text: `✗ edit refused${place ? ` at ${place}` : ""}`, title: `${editing.error.message}${editing.error.help ? `\ntry: ${editing.error.help}` : ""}\nThe other panes show the schedule before this edit.` };
+  }
+  const silent = connection === "silent" ? "; no answer yet, the kernel is busy" : "";
+  if (editing.busy) return { css: "", text: `… compiling${silent}`, title: "" };
+  if (!check) return { css: "", text: live ? `… checking${silent}` : "not checked", title: "" };
+  const sign = check.ok === null ? "–" : check.ok ? "✓" : "✗";
+  return { css: check.ok === null ? "" : check.ok ? "ok" : "bad", text: `${sign} ${check.text}`, title: `numeric check: ${check.text}` };
+}
