@@ -5,7 +5,7 @@ import { fixture } from "./fixture";
 import { fastest } from "./panes/timing";
 import { type Payload, type TimingRow, languageOf, stopName } from "./record";
 import { EMPTY, readView } from "./state";
-import { AT_REST, status } from "./status";
+import { AT_REST, brief, status } from "./status";
 import { viewFile, viewIn } from "./view_file";
 
 const payload = { check: { ok: true, text: "equals" }, live: true } as Payload;
@@ -23,6 +23,11 @@ describe("what the header says", () => {
     expect(status(payload, true, "alive", { busy: true, error: null })).toMatchObject({ css: "", text: "… compiling" });
     expect(status(payload, false, "lost", AT_REST).css).toBe("bad");
     expect(status({ ...payload, live: false }, false, "lost", AT_REST).css).toBe("ok"); // a page on its own never had Python
+  });
+  it("is short", () => {
+    expect(brief("equals the definition: relative error 1.4e-16 in float64 (tolerance 1e-09)")).toBe("equals the definition · error 1.4e-16");
+    expect(brief("equals it (tolerance 1e-09); the same steps at q_len=8, since 9 stores are too many")).toBe("equals it · smaller sizes");
+    expect(brief("not checked: why")).toBe("not checked: why");
   });
   it("says that an answer is late", () => {
     expect(status({ ...payload, check: null }, true, "silent", AT_REST).text).toContain("the kernel is busy");

@@ -12,9 +12,8 @@ export interface Box {
 export interface Layout {
   width: number;
   height: number;
+  /** Of the nodes that have no position of their own, and in a record with positions of all others too. */
   boxes: Map<string, Box>;
-  /** Whether the boxes are the record's own, of each graph by itself. */
-  given: boolean;
 }
 
 const GAP_X = 46;
@@ -29,6 +28,9 @@ export function caption(n: GraphNode): string {
   return n.detail || n.role;
 }
 
+/** The size of a name in a graph that is shown at `scale`: 10 px on the screen, where its box has the room for it. */
+export const fittingFont = (name: string, box: Box, scale: number): number => Math.max(6, Math.min(10 / scale, (box.width - 6) / (0.6 * Math.max(1, name.length)), 0.8 * box.height));
+
 const cache = new WeakMap<Doc, Layout>();
 
 /** The layout for every graph of the record. */
@@ -38,18 +40,30 @@ export function layoutOf(doc: Doc): Layout {
   return layout;
 }
 
-/** The record's positions where every graph has them, else layers, left to right. */
+const ownBox = (n: GraphNode): Box => ({ x: n.x!, y: n.y!, width: n.width ?? nodeWidth(n), height: n.height ?? HEIGHT });
+
+/** The record's positions where it has some, else layers, left to right.
+
+A graph without positions, as of a refused step, has its nodes where the others have them; new ones stand in a row below. */
 export function compute(graphs: Graph[]): Layout {
-  if (graphs.length && graphs.every((g) => !g.nodes.length || hasPositions(g))) {
-    let width = 0;
-    let height = 0;
-    for (const g of graphs) {
-      width = Math.max(width, g.width ?? 0, ...g.nodes.map((n) => n.x! + (n.width ?? nodeWidth(n)) / 2));
-      height = Math.max(height, g.height ?? 0, ...g.nodes.map((n) => n.y! + (n.height ?? HEIGHT) / 2));
-    }
-    return { width, height, boxes: new Map(), given: true };
+  const placed = graphs.filter(hasPositions);
+  if (!placed.length) return layered(graphs);
+  const boxes = new Map<string, Box>();
+  let width = 0;
+  let height = 0;
+  for (const g of placed) {
+    for (const n of g.nodes) boxes.set(n.id, ownBox(n));
+    width = Math.max(width, g.width ?? 0, ...g.nodes.map((n) => n.x! + (n.width ?? nodeWidth(n)) / 2));
+    height = Math.max(height, g.height ?? 0, ...g.nodes.map((n) => n.y! + (n.height ?? HEIGHT) / 2));
   }
-  return layered(graphs);
+  const unplaced = new Map(graphs.flatMap((g) => g.nodes.filter((n) => !boxes.has(n.id)).map((n) => [n.id, n])));
+  let x = 12;
+  for (const [id, n] of unplaced) {
+    const box = { x: x + nodeWidth(n) / 2, y: height + GAP_Y + HEIGHT / 2, width: nodeWidth(n), height: HEIGHT };
+    boxes.set(id, box);
+    x += box.width + GAP_X;
+  }
+  return unplaced.size ? { width: Math.max(width, x), height: height + 2 * GAP_Y + HEIGHT, boxes } : { width, height, boxes };
 }
 
 /** Sugiyama in short: layers by longest path over the edges that close no cycle, rows by the mean of the neighbours'. */
@@ -125,12 +139,12 @@ export function layered(graphs: Graph[]): Layout {
     }
     if (row.length) x += width + GAP_X;
   }
-  return { width: Math.max(12, x - GAP_X + 12), height, boxes, given: false };
+  return { width: Math.max(12, x - GAP_X + 12), height, boxes };
 }
 
 /** The box of a node in one graph. */
 export function boxOf(layout: Layout, n: GraphNode): Box {
-  if (layout.given) return { x: n.x!, y: n.y!, width: n.width ?? nodeWidth(n), height: n.height ?? HEIGHT };
+  if (n.x !== null && n.y !== null) return ownBox(n);
   return layout.boxes.get(n.id) ?? { x: 0, y: 0, width: nodeWidth(n), height: HEIGHT };
 }
 

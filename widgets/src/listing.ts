@@ -168,12 +168,18 @@ export class Listing {
     const row = this.rows.find((r) => r.line.text.startsWith(text));
     if (row) this.box().scrollTop = row.el.offsetTop - this.rows[0]!.el.offsetTop;
   }
+
+  /** Brings into view what changed: the lines of a new repair term, else the first lines. */
   revealFirstChange(): void {
     const box = this.box();
     const changed = this.rows.filter((r) => r.line.op !== "same");
-    if (!changed.length) return;
-    const b = box.getBoundingClientRect();
-    if (changed.some((r) => { const e = r.el.getBoundingClientRect(); return e.top >= b.top && e.bottom <= b.bottom; })) return;
-    reveal(box, changed[0]!.el, 48);
+    const first = changed.find((r) => r.line.repair) ?? changed[0];
+    if (!first) return;
+    // A new repair term is what a phase is about; else the first run of changed lines, as far as there is room.
+    const at = this.rows.indexOf(first);
+    let end = at;
+    while (this.rows[end + 1] && this.rows[end + 1]!.line.op !== "same" && Boolean(this.rows[end + 1]!.line.repair) === Boolean(first.line.repair)) end++;
+    reveal(box, this.rows[end]!.el, 48);
+    reveal(box, first.el, 48);
   }
 }

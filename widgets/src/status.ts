@@ -20,6 +20,12 @@ export interface Status {
 /** Where an edit's error is, counted from 1: "line 11", "step 3"; "" if it is nowhere. */
 export const placeOf = (e: EditError): string => (typeof e.line === "number" ? `line ${e.line}` : typeof e.step === "number" ? `step ${e.step + 1}` : "");
 
+/** The result of a check in short: without tolerance, type and sizes. */
+export function brief(check: string): string {
+  const short = check.split("; ")[0]!.replace(/ \(tolerance [^)]*\)/, "").replace(/: relative error (\S+) in \w+$/, " · error $1");
+  return check.includes("; the same steps") ? `${short} · smaller sizes` : short;
+}
+
 export function status(payload: Payload, live: boolean, connection: Connection, editing: Editing): Status {
   const { check } = payload;
   if (payload.live && connection === "lost")
@@ -32,5 +38,5 @@ export function status(payload: Payload, live: boolean, connection: Connection, 
   if (editing.busy) return { css: "", text: `… compiling${silent}`, title: "" };
   if (!check) return { css: "", text: live ? `… checking${silent}` : "not checked", title: "" };
   const sign = check.ok === null ? "–" : check.ok ? "✓" : "✗";
-  return { css: check.ok === null ? "" : check.ok ? "ok" : "bad", text: `${sign} ${check.text}`, title: `numeric check: ${check.text}` };
+  return { css: check.ok === null ? "" : check.ok ? "ok" : "bad", text: `${sign} ${brief(check.text)}`, title: `numeric check: ${check.text}` };
 }

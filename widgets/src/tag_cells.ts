@@ -36,15 +36,13 @@ export function sourceOf(table: Table, reader: Row, text: string): [number, numb
   return column < 0 || !table.rows[row]!.cells[column] ? null : [row, column];
 }
 
-/** The first index of a row's element, where it is a number: "xsum[1]" is of row 1. */
-export const elementOf = (row: Row): string => /\[(\d+)/.exec(row.label)?.[1] ?? "";
-
-/** The table with the rows of one element only; rows without a number stay. */
-export function only(table: Table, element: string): Table {
-  return element === "" ? table : { ...table, rows: table.rows.filter((r) => [element, ""].includes(elementOf(r))) };
+/** The first column with a wrong value, and its sign: one that a repair which is not proved did not carry, else one that was
+read too early; null where there is none. */
+export function firstWrong(table: Table): { column: number; sign: "✗" | "!" } | null {
+  const first = (bad: (cell: Cell) => boolean) => table.columns.findIndex((_, n) => table.rows.some((r) => r.cells[n] && bad(r.cells[n]!)));
+  const unproved = first((cell) => cell.sign.includes("✗"));
+  const column = unproved < 0 ? first((cell) => cell.right === false) : unproved;
+  return column < 0 ? null : { column, sign: unproved < 0 ? "!" : "✗" };
 }
-
-/** The first column in which a repair that is not proved did not carry a value; -1 where there is none. */
-export const firstWrong = (table: Table): number => table.columns.findIndex((_, n) => table.rows.some((r) => r.cells[n]?.sign.includes("✗")));
 
 export const cellId = (row: Row, column: number): string => `cell:${row.kind}:${row.label}@${column}`;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { changedSpans, diffLines, lcs, unaligned } from "./diff";
 import { fixture } from "./fixture";
-import { layered } from "./layout";
+import { boxOf, compute, fittingFont, layered } from "./layout";
 import { ranges } from "./panes/code";
 import { nearestDerivation } from "./panes/derivation";
 import { marked, sideBySide } from "./panes/program";
@@ -96,7 +96,8 @@ describe("tag tables", () => {
   it("marks where a repair that is not proved goes wrong first", () => {
     const wrong = { ...cell, sign: "✗", should_be: "2", right: false };
     const bad: Table = { ...table, rows: [...table.rows, { ...row("q[0]", "q"), cells: [cell, wrong] }] };
-    expect([firstWrong(table), firstWrong(bad)]).toEqual([-1, 1]);
+    const early: Table = { ...table, rows: [...table.rows, { ...row("q[0]", "q"), cells: [{ ...wrong, sign: "!" }, cell] }] };
+    expect([firstWrong(table), firstWrong(bad), firstWrong(early)]).toEqual([null, { column: 1, sign: "✗" }, { column: 0, sign: "!" }]);
     expect([tint(wrong, bad.rows[3]!), tint({ ...cell, sign: "!" }, bad.rows[3]!)]).toEqual(["wrong", "early"]);
   });
   it("reads numbers as typed", () => expect(["1.5", " -2 ", "", "x", "1e3", "−4"].map(readNumber)).toEqual([1.5, -2, null, null, 1000, -4]));
@@ -142,5 +143,25 @@ describe("products in formulas", () => {
     expect(needsDot("tot", "e")).toBe(true);
     expect(needsDot("t", "e")).toBe(false);
     expect(needsDot("2", "x")).toBe(false);
+  });
+});
+
+describe("the graph's layout", () => {
+  const node = (id: string, x: number | null, y: number | null) => ({ id, label: id, kind: "map" as const, detail: "", role: "", x, y, width: 80, height: 42 });
+  const graph = (nodes: Graph["nodes"]): Graph => ({ nodes, edges: [], width: 400, height: 100 });
+  it("keeps nodes where they are in a graph that has no positions, and puts new ones below", () => {
+    const before = graph([node("a", 50, 40), node("b", 200, 60)]);
+    const refused = graph([node("a", null, null), node("b", null, null), node("new", null, null)]);
+    const layout = compute([before, refused]);
+    expect(refused.nodes.slice(0, 2).map((n) => boxOf(layout, n))).toEqual(before.nodes.map((n) => boxOf(layout, n)));
+    const fresh = boxOf(layout, refused.nodes[2]!);
+    expect(fresh.y - fresh.height / 2).toBeGreaterThanOrEqual(100);
+    expect(layout.height).toBeGreaterThanOrEqual(fresh.y + fresh.height / 2);
+    expect(compute([before])).toMatchObject({ width: 400, height: 100 });
+  });
+  it("makes names as large as their boxes allow when it is zoomed out", () => {
+    const box = { x: 0, y: 0, width: 100, height: 42 };
+    expect(fittingFont("qk", box, 0.5)).toBe(20);
+    expect(fittingFont("s_exp_rolled", box, 0.3) * 0.6 * 12).toBeLessThanOrEqual(100);
   });
 });

@@ -2,7 +2,7 @@
 
 import type { Context, Pane } from "../context";
 import { download, h, svg } from "../dom";
-import { boxOf, caption, edgePath, layoutOf } from "../layout";
+import { type Box, boxOf, caption, edgePath, fittingFont, layoutOf } from "../layout";
 import { definePane } from "../pane";
 import { type EdgeKind, type Graph, type GraphEdge, type Stop, stopName } from "../record";
 
@@ -13,10 +13,15 @@ const KINDS: Record<EdgeKind, { sign: string; word: string }> = {
   early: { sign: "!", word: "read too early" },
 };
 
+/** Zoom under which names need more room. */
+const SMALL = 0.7;
+
 interface Drawing {
   el: SVGSVGElement;
   nodes: Map<string, SVGGElement>;
   edges: { el: SVGGElement; edge: GraphEdge }[];
+  /** The names of the nodes, with their boxes and their places beside a detail. */
+  names: { el: SVGTextElement; box: Box; y: number }[];
   width: number;
   height: number;
 }
@@ -46,6 +51,14 @@ function graphPane(ctx: Context): Pane {
     if (!drawn) return;
     const chosen = ctx.view.sizes.zoom;
     scale = chosen ? Math.min(Math.max(chosen, 0.1), 4) : scroll.clientWidth ? auto(drawn, 0.78) : 1;
+    // Zoomed out, a node shows its name alone, as large as its box allows.
+    const small = scale < SMALL;
+    drawn.el.classList.toggle("small", small);
+    for (const { el, box, y } of drawn.names) {
+      const font = small ? fittingFont(el.textContent ?? "", box, scale) : 12;
+      el.style.fontSize = small ? `${font}px` : "";
+      el.setAttribute("y", String(small ? box.height / 2 + 0.35 * font : y));
+    }
     drawn.el.setAttribute("width", String(Math.round(drawn.width * scale)));
     drawn.el.setAttribute("height", String(Math.round(drawn.height * scale)));
   }
@@ -90,6 +103,7 @@ function graphPane(ctx: Context): Pane {
     let low = layout.height;
     const lanes = new Map<string, number>();
     const signs: SVGTextElement[] = [];
+    const names: Drawing["names"] = [];
     const edges = graph.edges.flatMap((edge) => {
       const from = boxes.get(edge.source);
       const to = boxes.get(edge.target);
@@ -123,6 +137,8 @@ function graphPane(ctx: Context): Pane {
       const b = boxes.get(n.id)!;
       const fresh = old !== null && !old.has(n.id);
       const detail = caption(n);
+      const name = { el: svg("text", { "text-anchor": "middle", x: b.width / 2 }, n.label), box: b, y: detail ? b.height / 2 - 2 : b.height / 2 + 4 };
+      names.push(name);
       const g = svg(
         "g",
         {
@@ -134,7 +150,8 @@ function graphPane(ctx: Context): Pane {
           "aria-label": `${n.label} ${detail}${fresh ? " + new in this phase" : ""}, ${n.kind}`,
         },
         svg("rect", { width: b.width, height: b.height, rx: n.kind === "input" ? b.height / 2.6 : 6 }),
-        svg("text", { x: b.width / 2, y: detail ? b.height / 2 - 2 : b.height / 2 + 4, "text-anchor": "middle" }, n.label),
+        svg("title", {}, `${n.label}${detail ? `: ${detail}` : ""}`),
+        name.el,
         " ",
         detail ? svg("text", { class: "t", x: b.width / 2, y: b.height / 2 + 12, "text-anchor": "middle" }, detail) : null,
         " ",
@@ -160,7 +177,7 @@ function graphPane(ctx: Context): Pane {
     const width = layout.width;
     const root = svg("svg", { viewBox: `0 0 ${width} ${low}`, class: "dataflow", role: "group", "aria-label": `dataflow: ${graph.edges.map((e) => `${e.source} to ${e.target}`).slice(0, 40).join(", ")}` });
     root.append(svg("g", {}, ...edges.map((e) => e.el)), svg("g", {}, ...nodes.values()), svg("g", { class: "signs", "aria-hidden": "true" }, ...signs));
-    return { el: root, nodes, edges, width, height: low };
+    return { el: root, nodes, edges, names, width, height: low };
   }
 
   function save(kind: "svg" | "png"): void {
@@ -222,8 +239,13 @@ function graphPane(ctx: Context): Pane {
           ...(shown !== stop ? [h("span", {}, `of ${stopName(shown)}, the last loop program`)] : []),
         );
         lit = null;
-        const fresh = [...d.nodes.values()].find((n) => n.classList.contains("fresh")) ?? d.edges.find((e) => e.el.classList.contains("fresh"))?.el;
-        if (fresh) into(fresh);
+        // A read that is early or repaired now is what the phase is about.
+        const edges = d.edges.filter((e) => e.el.classList.contains("fresh"));
+        const told = edges.find(({ edge }) => KINDS[edge.kind].sign);
+        const node = [...d.nodes.values()].find((n) => n.classList.contains("fresh"));
+        const edge = told ?? (node ? undefined : edges[0]);
+        if (edge) into(edge.el, d.nodes.get(edge.edge.source), d.nodes.get(edge.edge.target));
+        else if (node) into(node);
       }
       if (lit !== ctx.related && drawn) {
         let first: SVGGElement | null = null;
@@ -241,12 +263,15 @@ function graphPane(ctx: Context): Pane {
     },
   };
 
-  function into(g: Element): void {
+  /** Brings elements into view, all together. */
+  function into(...elements: (Element | undefined)[]): void {
     const b = scroll.getBoundingClientRect();
-    const e = g.getBoundingClientRect();
     if (!b.width) return;
-    if (e.left < b.left || e.right > b.right) scroll.scrollLeft += (e.left + e.right - b.left - b.right) / 2;
-    if (e.top < b.top || e.bottom > b.bottom) scroll.scrollTop += (e.top + e.bottom - b.top - b.bottom) / 2;
+    const all = elements.flatMap((g) => (g ? [g.getBoundingClientRect()] : []));
+    const [left, right] = [Math.min(...all.map((e) => e.left)), Math.max(...all.map((e) => e.right))];
+    const [top, bottom] = [Math.min(...all.map((e) => e.top)), Math.max(...all.map((e) => e.bottom))];
+    if (left < b.left || right > b.right) scroll.scrollLeft += (left + right - b.left - b.right) / 2;
+    if (top < b.top || bottom > b.bottom) scroll.scrollTop += (top + bottom - b.top - b.bottom) / 2;
   }
 }
 
