@@ -334,3 +334,15 @@ def test_unknown_and_broken_messages_are_answered(softmax_page):
     assert page.ask("tags", step=99, phase="x", rolling="j0")["kind"] == "tags_error"
     page.explorer._handle_custom_msg("no object", [])
     assert len(page.explorer.schedule.steps) == 9
+
+
+def test_an_export_opens_at_the_view_of_the_page(softmax_page):
+    view = {"step": 2, "phase": "naive", "selection": ["store:s_sum"], "unknown": 1}
+    html = softmax_page.ask("export", view=view)["html"]
+    shown = html.split('<script type="application/json" id="view">')[1].split("</script>")[0]
+    assert json.loads(shown) == {"step": 2, "phase": "naive", "selection": ["store:s_sum"]}
+    assert softmax_page.ask("export", view=["no view"])["kind"] == "failed"
+
+
+def test_a_ping_is_answered(softmax_page):
+    assert softmax_page.ask("ping")["kind"] == "pong"

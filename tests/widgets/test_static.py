@@ -155,3 +155,19 @@ def test_a_saved_record_is_explored_without_the_compiler(kernel, tmp_path):
         [sys.executable, "-c", code, str(tmp_path / "trace.json")], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "language"),
+    [
+        ("@triton.jit\ndef f(): ...", "Triton"),
+        ("@gluon.jit\ndef f(): ...", "Gluon"),
+        ("@gluon.jit\ndef f(): ...\n@triton.jit\ndef g(): ...", "Gluon and Triton"),
+    ],
+)
+def test_the_kernel_is_called_by_its_language(source, language):
+    trace = nl.compile(softmax.figure1(4, 8), block_q=2, block_kv=4).trace
+    assert trace.kernel is not None
+    renamed = replace(trace, kernel=replace(trace.kernel, source=source))
+    assert f"<summary>{language}</summary>" in static_view.html(renamed)
+    assert f"lines of {language}" in static_view.text(renamed)
