@@ -410,3 +410,14 @@ def test_a_graph_that_fits_can_be_read(live):
         return name.width <= box.width + 1;
     })""")
     assert fits
+
+
+def test_the_first_view_of_a_large_graph_shows_several_nodes(live):
+    drawn = live(nl.Schedule(nl.operators.performer.performer(seq=64, head_dim=16, features=16)))
+    nodes = drawn.root.locator(".dataflow .node")
+    assert nodes.count() > 20
+    seen = nodes.evaluate_all("""all => all.filter(e => {
+        const [a, b] = [e.getBoundingClientRect(), e.closest(".gbox").getBoundingClientRect()];
+        return a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom;
+    }).length""")
+    assert seen >= 5

@@ -10,6 +10,7 @@ from neptune_widgets.sample import sample
 
 import neptune_lab as nl
 from neptune_lab.errors import ScheduleError
+from neptune_lab.operators import Operator
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,44 @@ def test_an_operator_that_cannot_be_made_smaller_says_how_large_it_is():
     large = nl.operators.attention.general(1, 8, 512, 512, 64, mask_mod=near)
     with pytest.raises(ScheduleError, match=r"a run makes .* stores"):
         tags.shown(nl.Schedule(large))
+
+
+def scaled_sum(rows: int, cols: int) -> Operator:
+    """An operator of one's own: the sum of a row's values over the largest."""
+    from tvm import te
+
+    x = te.placeholder((rows, cols), "float32", name="x")
+    j, k = te.reduce_axis((0, cols), name="j"), te.reduce_axis((0, cols), name="k")
+    big = te.compute((rows,), lambda i: te.max(te.abs(x[i, j]), axis=j), name="big")
+    scaled = te.compute((rows,), lambda i: te.sum(te.abs(x[i, k]) / big[i], axis=k), name="scaled")
+    return nl.operators.custom("scaled_sum", [x], [scaled])
+
+
+def test_a_large_operator_of_ones_own_says_how_to_get_a_sample():
+    payload = json.loads(nl.explore(nl.compile(scaled_sum(2048, 65536))).payload)
+    assert payload["tags"] is None
+    assert "nl.explore(op, sample=small_op)" in payload["tags_note"]
+
+
+def test_a_large_operator_of_ones_own_has_tags_and_a_check_by_its_sample():
+    explorer = nl.explore(nl.compile(scaled_sum(2048, 65536)), sample=scaled_sum(2, 8))
+    payload = json.loads(explorer.payload)
+    assert payload["tags"]["inputs"][0]["shape"] == [2, 8]
+    assert payload["tags_note"].startswith("A sample: the same steps at x of 2 × 8.")
+    assert payload["tags"]["tables"] or payload["tags"]["rolling"]
+    said = explorer.check()
+    assert said.startswith("equals the definition")
+    assert "the same steps at x of 2 × 8" in said
+
+
+def test_a_sample_must_be_the_same_operator():
+    schedule = nl.Schedule(nl.operators.softmax.figure1(2, 4))
+    with pytest.raises(ScheduleError, match="a record is shown as it was saved"):
+        nl.explore(nl.explore(schedule).trace, sample=schedule.operator)
+    with pytest.raises(ScheduleError, match=r"sample is not scaled_sum at other sizes: its inputs are inp"):
+        nl.explore(nl.Schedule(scaled_sum(64, 64)), sample=nl.operators.softmax.figure1(2, 4))
+
+
+def test_a_sample_that_is_too_large_says_so():
+    payload = json.loads(nl.explore(nl.compile(scaled_sum(2048, 65536)), sample=scaled_sum(512, 512)).payload)
+    assert "the sample makes" in payload["tags_note"]

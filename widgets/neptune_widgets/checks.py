@@ -7,6 +7,7 @@ from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from neptune_lab.errors import NeptuneError
+from neptune_widgets.sample import sample as sampled
 from neptune_widgets.sizes import again, few_tiles, function_name, tiny
 
 if TYPE_CHECKING:
@@ -22,8 +23,13 @@ LARGEST = 30_000_000
 _TILES = 2
 
 
-def check(schedule: Schedule) -> tuple[bool | None, str]:
-    """Whether the schedule agrees with the definition, and a sentence; None where that could not be found out."""
+def check(schedule: Schedule, sample: Operator | None = None) -> tuple[bool | None, str]:
+    """Whether the schedule agrees with the definition, and a sentence; None where that could not be found out.
+
+    Args:
+        schedule: what is checked, at smaller sizes if it is large.
+        sample: its operator at smaller sizes; None: made from the parameters of an operator of the library.
+    """
     from neptune_lab.pipeline.facts import stores
 
     size = max(stores(schedule.definition), stores(schedule.program))
@@ -31,6 +37,9 @@ def check(schedule: Schedule) -> tuple[bool | None, str]:
         if size <= LARGEST:
             found = schedule.check()
             return found.equal, str(found)
+        if sample is not None and (small := sampled(schedule, sample)) is not None:
+            found = small[0].check()
+            return found.equal, f"{found}; the same steps at {small[1]}, since {size:,} stores are too many"
         smaller = reduced(schedule)
         if smaller is None:
             return None, f"not checked natively: a run makes {size:,} stores"

@@ -15,6 +15,7 @@ from neptune_lab.files import write_text
 from neptune_lab.trace import Trace, load_trace
 from neptune_widgets import checks, page, payload, static_view, views
 from neptune_widgets.messages import Messages
+from neptune_widgets.sample import fitting
 from neptune_widgets.session import Session
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Explorer(anywidget.AnyWidget):
         Returns:
             The result in a sentence.
         """
-        return checks.check(self._live.schedule)[1]
+        return checks.check(self._live.schedule, self._live.sample)[1]
 
     # -- files ----------------------------------------------------------------------------------------------
 
@@ -185,20 +186,27 @@ class Explorer(anywidget.AnyWidget):
         super().close()
 
 
-def explore(what: Operator | Schedule | Kernel | Trace | str | PathLike[str]) -> Explorer:
+def explore(
+    what: Operator | Schedule | Kernel | Trace | str | PathLike[str], *, sample: Operator | None = None
+) -> Explorer:
     """An explorer of a compilation, for display in a notebook.
 
     Args:
         what: an operator (scheduled by its template), a schedule as it is, a kernel, a record, or the path of
             a saved record.
+        sample: the same operator at small sizes, made by the same function, for tag tables and the numeric check; only
+            needed for a large operator of your own, since those of the library are made smaller by themselves.
 
     Returns:
         The widget.
 
     Raises:
-        ScheduleError: `what` is none of these, or an operator that no template can schedule.
+        ScheduleError: `what` is none of these, or an operator that no template can schedule; or `sample` is not
+            the same operator at other sizes.
         TraceError: the file is not a saved record.
     """
+    if sample is not None and isinstance(what, str | PathLike | Trace):
+        raise ScheduleError("sample is for an operator, a schedule or a kernel; a record is shown as it was saved")
     if isinstance(what, str | PathLike):
         return Explorer(load_trace(Path(what)))
     if isinstance(what, Trace):
@@ -209,10 +217,12 @@ def explore(what: Operator | Schedule | Kernel | Trace | str | PathLike[str]) ->
 
     if isinstance(what, Operator):
         what = schedule(what)  # opens even if it cannot be compiled to a kernel, and says why
-    if isinstance(what, Kernel):
-        return Explorer(Session(what.schedule, what))
-    if isinstance(what, Schedule):
-        return Explorer(Session(what))
+    if isinstance(what, Kernel | Schedule):
+        if sample is not None:
+            sample = fitting(what.operator, sample)
+        if isinstance(what, Kernel):
+            return Explorer(Session(what.schedule, what, sample))
+        return Explorer(Session(what, sample=sample))
     raise ScheduleError(
         f"explore takes an operator, a schedule, a kernel, a trace or a path, this is {type(what).__name__}",
         help='for example nl.explore(nl.compile(op)), or nl.explore("record.json")',

@@ -83,7 +83,7 @@ class Messages:
         return {"kind": "edited", "payload": text}
 
     def _check(self, _: Message) -> Message:
-        ok, text = checks.check(self.session.schedule)
+        ok, text = checks.check(self.session.schedule, self.session.sample)
         return {"kind": "checked", "ok": ok, "text": text}
 
     def _export(self, message: Message) -> Message:

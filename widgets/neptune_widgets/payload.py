@@ -38,7 +38,7 @@ def static(session: Session) -> str:
     made, note = _tags(session, 10 * tags.LARGEST)
     if made is not None and not made["tables"]:
         made, note = None, "No tag tables in this page: too many phases; open it in a notebook."
-    ok, text = checks.check(session.schedule)
+    ok, text = checks.check(session.schedule, session.sample)
     return _text(
         session.trace,
         {
@@ -83,7 +83,7 @@ def _panes(session: Session) -> dict[str, Any]:
 def _tags(session: Session, most: int) -> tuple[dict[str, Any] | None, str]:
     """Inputs, loops and the tables made beforehand, and a note: what is sampled, or why there are none."""
     try:
-        schedule, note = tags.shown(session.schedule)
+        schedule, note = tags.shown(session.schedule, session.sample)
     except ScheduleError as error:
         return None, error.reason
     inputs = tags.default_inputs(schedule.operator)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
-from neptune_lab.errors import NeptuneError
+from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_widgets.sizes import again, tiny
 
 if TYPE_CHECKING:
@@ -19,17 +19,42 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 
-def sample(schedule: Schedule) -> tuple[Schedule, str] | None:
-    """The schedule at tiny sizes, and what these are; None where the operator cannot be made again."""
-    return _sample(schedule.operator, schedule.steps)
+def sample(schedule: Schedule, smaller: Operator | None = None) -> tuple[Schedule, str] | None:
+    """The schedule at tiny sizes, and what these are; None if the operator cannot be made again, or the steps refuse.
+
+    Args:
+        schedule: of the real sizes.
+        smaller: the operator at small sizes; None: made from the parameters of an operator of the library.
+    """
+    return _sample(schedule.operator, schedule.steps, smaller)
+
+
+def fitting(operator: Operator, smaller: Operator) -> Operator:
+    """The operator to take the sample of.
+
+    Raises:
+        ScheduleError: `smaller` is not the operator at other sizes: it has other inputs or outputs.
+    """
+    for kind in ("inputs", "outputs"):
+        own, other = ([(t.name, len(t.shape), t.dtype) for t in getattr(o, kind)] for o in (operator, smaller))
+        if own != other:
+            raise ScheduleError(
+                f"sample is not {operator.name} at other sizes: its {kind} are {_named(other)}, expected {_named(own)}",
+                help="make it by the same function with smaller shapes",
+            )
+    return smaller
+
+
+def _named(tensors: list[tuple[str, int, str]]) -> str:
+    return ", ".join(f"{name} ({rank}-d {dtype})" for name, rank, dtype in tensors) or "none"
 
 
 @lru_cache(maxsize=16)
-def _sample(operator: Operator, steps: tuple[Step, ...]) -> tuple[Schedule, str] | None:
+def _sample(operator: Operator, steps: tuple[Step, ...], given: Operator | None) -> tuple[Schedule, str] | None:
     from neptune_lab import Schedule
 
     wanted = tiny(operator)
-    smaller = again(operator, wanted)
+    smaller = given or again(operator, wanted)
     if smaller is None:
         return None
     real, small = Schedule(operator), Schedule(smaller)
@@ -39,6 +64,8 @@ def _sample(operator: Operator, steps: tuple[Step, ...]) -> tuple[Schedule, str]
             real.apply(step)
     except NeptuneError:
         return None
+    if given is not None:
+        return small, ", ".join(f"{t.name} of {' × '.join(map(str, t.shape)) or 'no dimension'}" for t in given.inputs)
     return small, ", ".join(f"{n}={v}" for n, v in wanted.items() if v != operator.params[n])
 
 

@@ -59,7 +59,9 @@ def normal(primitive: str, arguments: Mapping[str, Any]) -> Step:
 class Session:
     """An operator's schedule under edit. Every edit compiles; a refused one changes nothing."""
 
-    def __init__(self, schedule: Schedule, kernel: Kernel | None = None) -> None:
+    def __init__(self, schedule: Schedule, kernel: Kernel | None = None, sample: Operator | None = None) -> None:
+        """`sample` is the operator at small sizes, for tag tables and checks of a large one."""
+        self.sample = sample
         self.schedule = schedule.copy()
         self.kernel, self.kernel_error = (kernel, None) if kernel is not None else compiled(self.schedule)
         self._refused: StepRecord | None = None

@@ -39,24 +39,38 @@ def too_large(schedule: Schedule) -> str:
     from neptune_widgets.checks import small_enough
 
     smaller = small_enough(schedule.operator)
-    advice = f"; {smaller} is small enough" if smaller else ""
+    advice = (
+        f"; {smaller} is small enough"
+        if smaller
+        else ". Make the operator at small sizes, too, and give it as a sample: nl.explore(op, sample=small_op)"
+    )
     return f"No tag tables: a run makes {found:,} stores, tables are made up to {LARGEST:,}{advice}."
 
 
-def shown(schedule: Schedule) -> tuple[Schedule, str]:
+def shown(schedule: Schedule, smaller: Operator | None = None) -> tuple[Schedule, str]:
     """The schedule that tables are made of, and a note: itself, or a sample of it where it is too large.
 
+    Args:
+        schedule: what is explored.
+        smaller: its operator at sizes for a sample, if the operator cannot be made again from its parameters.
+
     Raises:
-        ScheduleError: it is too large, and there is no sample of it.
+        ScheduleError: it is too large, and there is no sample of it, or only one that is too large.
     """
     note = too_large(schedule)
     if not note:
         return schedule, ""
     from neptune_widgets.sample import sample
 
-    found = sample(schedule)
+    found = sample(schedule, smaller)
+    if found is None and smaller is not None:
+        raise ScheduleError("No tag tables: the steps of this schedule are refused at the sizes of the sample.")
     if found is None:
         raise ScheduleError(note)
+    if smaller is not None and size(found[0]) > LARGEST:
+        raise ScheduleError(
+            f"No tag tables: the sample makes {size(found[0]):,} stores; tables are made up to {LARGEST:,}."
+        )
     return found[0], f"A sample: the same steps at {found[1]}. The program itself makes {size(schedule):,} stores."
 
 

@@ -13,7 +13,7 @@ def answer(session: Session, message: Message) -> Message:
     """The table, or why there is none."""
     step, phase = int(message["step"]), str(message["phase"])
     try:
-        schedule, note = tags.shown(session.schedule)
+        schedule, note = tags.shown(session.schedule, session.sample)
         operator = schedule.operator
         given = message.get("inputs")
         inputs = tags.default_inputs(operator) if given is None else tags.read_inputs(operator, given)

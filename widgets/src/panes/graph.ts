@@ -15,6 +15,8 @@ const KINDS: Record<EdgeKind, { sign: string; word: string }> = {
 
 /** Zoom under which names need more room. */
 const SMALL = 0.7;
+/** Nodes from which on a graph is shown smaller at first. */
+const MANY = 20;
 
 interface Drawing {
   el: SVGSVGElement;
@@ -50,7 +52,7 @@ function graphPane(ctx: Context): Pane {
   function size(): void {
     if (!drawn) return;
     const chosen = ctx.view.sizes.zoom;
-    scale = chosen ? Math.min(Math.max(chosen, 0.1), 4) : scroll.clientWidth ? auto(drawn, 0.78) : 1;
+    scale = chosen ? Math.min(Math.max(chosen, 0.1), 4) : scroll.clientWidth ? auto(drawn, drawn.nodes.size > MANY ? 0.5 : 0.78) : 1;
     // Zoomed out, a node shows its name alone, as large as its box allows.
     const small = scale < SMALL;
     drawn.el.classList.toggle("small", small);
@@ -246,6 +248,7 @@ function graphPane(ctx: Context): Pane {
         const edge = told ?? (node ? undefined : edges[0]);
         if (edge) into(edge.el, d.nodes.get(edge.edge.source), d.nodes.get(edge.edge.target));
         else if (node) into(node);
+        else begin(d);
       }
       if (lit !== ctx.related && drawn) {
         let first: SVGGElement | null = null;
@@ -263,6 +266,12 @@ function graphPane(ctx: Context): Pane {
     },
   };
 
+  /** Shows the beginning: the left end, at the height at which most of its nodes are. */
+  function begin(d: Drawing): void {
+    const near = d.names.map(({ box }) => box).filter((box) => (box.x - box.width / 2) * scale < scroll.clientWidth);
+    const middle = near.map((box) => box.y).sort((a, b) => a - b)[near.length >> 1];
+    if (middle !== undefined) scroll.scrollTo(0, middle * scale - scroll.clientHeight / 2);
+  }
   /** Brings elements into view, all together. */
   function into(...elements: (Element | undefined)[]): void {
     const b = scroll.getBoundingClientRect();
