@@ -12,6 +12,7 @@ import { type Payload, readTrace, stopName, wrongness } from "./record";
 import { KEYS, PANES, PLACES, STYLE, makePanes } from "./registry";
 import { type Action, EMPTY, type View, readView, reduce, stopOf } from "./state";
 import { AT_REST } from "./status";
+import { STORY_STYLE, storyStrip } from "./story_strip";
 import style from "./style.css";
 import { TagStore } from "./tagstore";
 
@@ -152,13 +153,14 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     if (ctx.live && ctx.payload.check === null) checking = ctx.send({ kind: "check" });
   }
 
-  const style_ = h("style", {}, style, STYLE);
+  const style_ = h("style", {}, style, STORY_STYLE, STYLE);
   const help = helpOverlay(ctx);
   const head = header(ctx, () => void help.toggle());
   const { panes, places } = makePanes(ctx);
   const body = frame(ctx, places);
+  const story = storyStrip(ctx);
   const foot = footer(ctx);
-  root.append(head.el, body.el, foot.el, help.el, polite);
+  root.append(head.el, story.el, body.el, foot.el, help.el, polite);
 
   function update(): void {
     // A pane that asks for more while it draws is served after.
@@ -171,6 +173,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       do {
         again = false;
         head.update();
+        story.update();
         for (const kind of PLACES) places.get(kind.id)!.el.classList.toggle("slim", kind.empty?.(ctx) ?? false);
         body.update();
         for (const kind of PLACES) if (kind.behind || !places.get(kind.id)!.el.hidden) places.get(kind.id)!.update();
@@ -183,6 +186,9 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
 
   const actions = new Map<string, () => void>([
     ["?", () => void help.toggle()],
+    ["s", () => story.toggle()],
+    ["[", () => story.move(-1)],
+    ["]", () => story.move(1)],
     ["Escape", () => {
       if (help.toggle(false) || head.close()) return;
       if (ctx.view.selection.length) ctx.dispatch({ type: "clear" });

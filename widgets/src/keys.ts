@@ -5,6 +5,8 @@ import { KEYS as OF_PANES } from "./registry";
 
 /** Keys that belong to no pane. */
 const GENERAL: Key[] = [
+  { keys: ["S"], text: "story", explained: "show the story, or leave it to explore freely", order: 5 },
+  { keys: ["[", "]"], text: "stop of the story before, and next", order: 10, more: true },
   { keys: ["?"], text: "help", explained: "this list", order: 90 },
   { keys: ["↑", "↓"], text: "lines, steps or nodes, in the pane that has the focus", order: 20, more: true },
   { keys: ["Enter"], text: "select the line or node, and highlight what belongs to it in every pane; with Shift, add to the selection", order: 30, more: true },

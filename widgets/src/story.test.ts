@@ -1,0 +1,55 @@
+import { describe, expect, it } from "vitest";
+import { fixture, rawTrace } from "./fixture";
+import { indexLinks, relate } from "./links";
+import { type Trace, readTrace } from "./record";
+import { storyOf } from "./story";
+
+const copy = (): Trace => JSON.parse(JSON.stringify(rawTrace)) as Trace;
+
+describe("the story of a record", () => {
+  it("has five stops where a fusion is repaired, each at a stop of the record", () => {
+    const doc = fixture();
+    const story = storyOf(doc);
+    expect(story.map((s) => [s.part, s.key])).toEqual([
+      ["definition", "0.definition"],
+      ["wrong", "1.naive"],
+      ["why", "1.repair"],
+      ["right", "1.repaired"],
+      ["kernel", "triton"],
+    ]);
+    for (const stop of story) expect(doc.byKey.has(stop.key)).toBe(true);
+  });
+  it("lights something in every stop, and the repaired line where it is right", () => {
+    const doc = fixture();
+    const index = indexLinks(doc);
+    for (const stop of storyOf(doc)) expect(relate(doc, index, stop.select, doc.byKey.get(stop.key)!).empty).toBe(false);
+    expect(storyOf(doc)[3]!.select).toEqual(["store:s_sum"]);
+    expect(storyOf(doc)[4]!.select).toEqual(["triton:3"]);
+  });
+  it("says who reads what too early, and h", () => {
+    const [definition, wrong, why] = storyOf(fixture());
+    expect(definition!.text).toContain("The terms of s_sum need s_max");
+    expect(wrong!.text).toContain("s_sum reads s_max as it is so far");
+    expect(why!.text).toContain("h = t*exp(m - m')");
+  });
+  it("tells why a repair is refused", () => {
+    const trace = copy();
+    const [step] = trace.steps.slice(1, 2);
+    step!.phases[1]!.derivation = { ...step!.phases[1]!.derivation!, accepted: false, summary: "h depends on the term" };
+    step!.phases.pop();
+    trace.kernel = null;
+    trace.steps = trace.steps.slice(0, 2);
+    const story = storyOf(readTrace(trace));
+    expect(story.map((s) => s.part)).toEqual(["definition", "wrong", "why"]);
+    expect(story[2]!.title).toBe("Why not");
+    expect(story[2]!.text).toContain("h depends on the term");
+  });
+  it("leaves out what nothing repairs", () => {
+    const trace = copy();
+    trace.steps[1]!.phases = trace.steps[1]!.phases.slice(2);
+    expect(storyOf(readTrace(trace)).map((s) => s.part)).toEqual(["definition", "right", "kernel"]);
+    trace.steps = trace.steps.slice(0, 1);
+    trace.kernel = null;
+    expect(storyOf(readTrace(trace))).toEqual([]);
+  });
+});

@@ -1,0 +1,144 @@
+// The lesson of a record in a few stops, made from the record alone: what is computed, fused and wrong, why, right, the kernel.
+
+import { blockOf } from "./links";
+import { type Doc, type Line, type Stop, stopName } from "./record";
+
+export type Part = "definition" | "wrong" | "why" | "right" | "kernel";
+
+export interface StoryStop {
+  part: Part;
+  title: string;
+  /** One or two sentences, in the words of the record. */
+  text: string;
+  /** The stop of the record that the panes show. */
+  key: string;
+  /** What is lit: ids as in a selection. */
+  select: string[];
+}
+
+const list = (names: readonly string[]): string => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`);
+const only = <T>(items: readonly T[]): T[] => [...new Set(items)];
+
+/** Blocks of a stop that read a reduction before it is complete, with what they read. */
+function earlyReads(stop: Stop): { reader: string; producer: string }[] {
+  const found = (stop.graph?.edges ?? []).filter((e) => e.kind === "early").map((e) => ({ reader: e.target, producer: e.source }));
+  return found.filter((e, n) => found.findIndex((x) => x.reader === e.reader && x.producer === e.producer) === n);
+}
+
+/** The lines of a program by node id; a long statement has several, of which the first is kept. */
+const byNode = (lines: readonly Line[]): Map<string, string> => {
+  const found = new Map<string, string>();
+  for (const line of lines) if (line.node) found.set(line.node, `${found.get(line.node) ?? ""}${line.text}\n`);
+  return found;
+};
+
+/** Ids of the stores that one program has and the other has not, or has otherwise. */
+function changed(before: readonly Line[], after: readonly Line[]): string[] {
+  const was = byNode(before);
+  return [...byNode(after)].filter(([node, text]) => node.startsWith("store:") && was.get(node) !== text).map(([node]) => node);
+}
+
+const reductions = (doc: Doc): string[] => (doc.stops[0]!.graph?.nodes ?? []).filter((n) => n.kind === "reduce").map((n) => n.id);
+
+/** The stops of the story, in order; empty if the record has nothing but its definition. */
+export function storyOf(doc: Doc): StoryStop[] {
+  const first = doc.stops[0]!;
+  const loops = doc.stops.filter((s) => s.kind === "loops" && !s.refused);
+  const last = loops[loops.length - 1]!;
+  const code = doc.byKey.get("triton");
+  if (last === first && !code) return [];
+  const wrong = loops.find((s) => s.wrong && earlyReads(s).length > 0);
+  return wrong ? repaired(doc, loops, wrong, code) : fused(doc, first, last, code);
+}
+
+/** The reduction that a step fuses, by the step's argument; else the first block that reads early. */
+function consumerOf(doc: Doc, wrong: Stop, readers: readonly string[]): string {
+  const block = doc.trace.steps.find((s) => s.index === wrong.step && s.error === null)?.arguments.block;
+  return typeof block === "string" && wrong.graph?.nodes.some((n) => n.id === block) ? block : readers[0]!;
+}
+
+function repaired(doc: Doc, loops: readonly Stop[], wrong: Stop, code: Stop | undefined): StoryStop[] {
+  const first = doc.stops[0]!;
+  const early = earlyReads(wrong);
+  const readers = only(early.map((e) => e.reader));
+  const producers = only(early.map((e) => e.producer));
+  const producer = list(producers);
+  const consumer = consumerOf(doc, wrong, readers);
+  const reader = readers.includes(consumer) ? consumer : list(readers);
+  const step = loops.filter((s) => s.step === wrong.step);
+  const why = step.find((s) => s.derivation) ?? null;
+  const right = [...step].reverse().find((s) => !s.wrong) ?? null;
+  const others = only(loops.filter((s) => s.wrong && s.step !== wrong.step && earlyReads(s).length > 0).map((s) => s.step)).length;
+  const ids = (blocks: readonly string[]) => only(blocks).map((b) => `graph:${b}`);
+
+  const stops: StoryStop[] = [
+    {
+      part: "definition",
+      title: "Definition",
+      text: `${list(reductions(doc))} are reductions, each a loop of its own. The terms of ${consumer} need ${producer}, which is complete only after its whole loop: two passes over the same values.`,
+      key: first.key,
+      select: ids([...producers, consumer]),
+    },
+    {
+      part: "wrong",
+      title: "Fused: wrong",
+      text: `${consumer} moves into the loop of ${producer}. There ${reader} reads ${producer} as it is so far. A later iteration changes ${producer}, and the terms that were added before are wrong.`,
+      key: wrong.key,
+      select: ids([...readers, consumer]),
+    },
+  ];
+  if (why?.derivation) {
+    const { accepted, summary } = why.derivation;
+    const said = accepted
+      ? `h carries what ${consumer} has from the old ${producer} to the new one: ${summary}. It is derived from the term, and proved.`
+      : `There is no repair: ${summary}.`;
+    stops.push({ part: "why", title: accepted ? "Why" : "Why not", text: said, key: why.key, select: ids([consumer]) });
+  }
+  if (right) {
+    const lines = changed(wrong.lines, right.lines);
+    const own = lines.filter((id) => blockOf(id) === consumer);
+    const more = others ? ` ${others === 1 ? "One more reduction is" : `${others} more reductions are`} repaired in the same way by later steps.` : "";
+    stops.push({
+      part: "right",
+      title: "Repaired: right",
+      text: `${consumer} applies h to what it has before it adds the next terms, so one pass is enough.${more}`,
+      key: right.key,
+      select: own.length ? own : lines,
+    });
+  }
+  if (code) stops.push(kernel(doc, code, [consumer]));
+  return stops;
+}
+
+/** Nothing is read early: the stages are fused as they are. */
+function fused(doc: Doc, first: Stop, last: Stop, code: Stop | undefined): StoryStop[] {
+  const names = reductions(doc);
+  const stages = `${doc.definition.length} ${doc.definition.length === 1 ? "stage" : "stages"}`;
+  const stops: StoryStop[] = [
+    {
+      part: "definition",
+      title: "Definition",
+      text: names.length ? `${stages}; ${list(names)} ${names.length === 1 ? "is a reduction" : "are reductions"}.` : `${stages}, each element by element.`,
+      key: first.key,
+      select: names.map((n) => `graph:${n}`),
+    },
+  ];
+  if (last !== first)
+    stops.push({ part: "right", title: "Scheduled", text: `No stage reads a reduction before it is complete, so nothing has to be repaired. The loops after ${stopName(last)}.`, key: last.key, select: [] });
+  if (code) stops.push(kernel(doc, code, names));
+  return stops;
+}
+
+/** The lines of the kernel that compute these blocks. */
+function kernel(doc: Doc, code: Stop, blocks: readonly string[]): StoryStop {
+  const stages = new Set(blocks.map((b) => `store:${b}`));
+  const lines = doc.source.filter((l) => l.blocks.some((b) => stages.has(b)));
+  const launches = doc.trace.kernel?.launches.length ?? 0;
+  return {
+    part: "kernel",
+    title: "Kernel",
+    text: `${launches === 1 ? "One launch" : `${launches} launches`} of ${doc.language}. ${lines.length ? `The lines of ${list(blocks)} are marked.` : ""}`.trim(),
+    key: code.key,
+    select: lines.map((l) => `triton:${l.number}`),
+  };
+}
