@@ -149,6 +149,8 @@ export class Listing {
     const chosen = new Set(this.ctx.view.selection);
     const hit = matcher(this.ctx.view.search);
     let first: HTMLElement | null = null;
+    let last: HTMLElement | null = null;
+    let node = "";
     let best = Infinity;
     for (const { el, line } of this.rows) {
       const on = line.node !== "" && line.op !== "del" && (lit.has(line.node) || chosen.has(line.node));
@@ -158,8 +160,11 @@ export class Listing {
       el.classList.toggle("hit", hit !== null && !line.gap && hit(line.text));
       if (!line.gap) el.setAttribute("aria-selected", on ? "true" : "false");
       const rank = own ? -1 : (line.weight ?? 0);
-      if (on && rank < best) (first = el), (best = rank);
+      if (on && rank < best) (first = el), (best = rank), (node = line.node);
+      if (on && line.node === node) last = el;
     }
+    // A long statement as far as there is room, from its first line.
+    if (last && scroll) reveal(this.box(), last);
     if (first && scroll) reveal(this.box(), first, 48);
   }
 

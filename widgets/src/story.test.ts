@@ -44,6 +44,25 @@ describe("the story of a record", () => {
     expect(story[2]!.title).toBe("Why not");
     expect(story[2]!.text).toContain("h depends on the term");
   });
+  it("speaks of splits where the reduction is split", () => {
+    const trace = copy();
+    trace.steps[1]!.primitive = "split_k_update";
+    const [, wrong, why, right] = storyOf(readTrace(trace));
+    expect(wrong!.text).toContain("reads the s_max of that split alone");
+    expect(why!.text).toContain("to the one of all splits");
+    expect(right!.text).toContain("as it combines them");
+  });
+  it("prefers a fusion that is repaired to one that was refused before it", () => {
+    const trace = copy();
+    const refused = JSON.parse(JSON.stringify(trace.steps[1])) as Trace["steps"][number];
+    refused.primitive = "remark";
+    refused.arguments = { text: "s_sum starts a loop of its own" };
+    refused.phases.pop();
+    refused.phases[1]!.derivation!.accepted = false;
+    trace.steps.splice(1, 0, refused);
+    trace.steps.forEach((s, n) => (s.index = n));
+    expect(storyOf(readTrace(trace)).map((s) => s.key)).toEqual(["0.definition", "2.naive", "2.repair", "2.repaired", "triton"]);
+  });
   it("leaves out what nothing repairs", () => {
     const trace = copy();
     trace.steps[1]!.phases = trace.steps[1]!.phases.slice(2);

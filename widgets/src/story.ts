@@ -47,27 +47,49 @@ export function storyOf(doc: Doc): StoryStop[] {
   const last = loops[loops.length - 1]!;
   const code = doc.byKey.get("triton");
   if (last === first && !code) return [];
-  const wrong = loops.find((s) => s.wrong && earlyReads(s).length > 0);
-  return wrong ? repaired(doc, loops, wrong, code) : fused(doc, first, last, code);
+  const wrong = loops.filter((s) => s.wrong && earlyReads(s).length > 0);
+  const accepted = (stop: Stop) => loops.some((s) => s.step === stop.step && s.derivation?.accepted);
+  const told = wrong.find(accepted) ?? wrong[0];
+  return told ? repaired(doc, loops, told, code) : fused(doc, first, last, code);
 }
 
 /** The reduction that a step fuses, by the step's argument; else the first block that reads early. */
 function consumerOf(doc: Doc, wrong: Stop, readers: readonly string[]): string {
   const block = doc.trace.steps.find((s) => s.index === wrong.step && s.error === null)?.arguments.block;
-  return typeof block === "string" && wrong.graph?.nodes.some((n) => n.id === block) ? block : readers[0]!;
+  return typeof block === "string" && wrong.graph?.nodes.some((n) => n.id === block) ? block : stageOf(wrong, readers[0]!);
 }
+
+/** The stage of the definition that a block came from. */
+const stageOf = (stop: Stop, block: string): string => stop.lines.find((l) => l.node === `store:${block}`)?.origin || block;
+
+/** What is said where a reduction rolls along another one's loop, and where each split of it stands by itself. */
+const WORDS = {
+  rolling: {
+    wrong: (c: string, p: string, reader: string) => `${c} moves into the loop of ${p}. There ${reader} reads ${p} as it is so far. A later iteration changes ${p}, and the terms that were added before are wrong.`,
+    why: (c: string, p: string, h: string) => `h carries what ${c} has from the old ${p} to the new one: ${h}. It is derived from the term, and proved.`,
+    right: (c: string) => `${c} applies h to what it has before it adds the next terms, so one pass is enough.`,
+  },
+  split: {
+    wrong: (c: string, p: string, reader: string) => `${c} is cut into splits, and in each ${reader} reads the ${p} of that split alone. The splits have different ones, so what they sum does not add up to ${c}.`,
+    why: (c: string, p: string, h: string) => `h carries what a split of ${c} has from the ${p} of that split to the one of all splits: ${h}. It is derived from the term, and proved.`,
+    right: (c: string) => `${c} applies h to what each split has as it combines them, so the splits run side by side.`,
+  },
+};
 
 function repaired(doc: Doc, loops: readonly Stop[], wrong: Stop, code: Stop | undefined): StoryStop[] {
   const first = doc.stops[0]!;
   const early = earlyReads(wrong);
   const readers = only(early.map((e) => e.reader));
-  const producers = only(early.map((e) => e.producer));
+  const producers = only(early.map((e) => stageOf(wrong, e.producer)));
   const producer = list(producers);
   const consumer = consumerOf(doc, wrong, readers);
   const reader = readers.includes(consumer) ? consumer : list(readers);
+  const made = doc.trace.steps.find((s) => s.index === wrong.step && s.error === null);
+  const words = made?.primitive === "split_k_update" ? WORDS.split : WORDS.rolling;
   const step = loops.filter((s) => s.step === wrong.step);
   const why = step.find((s) => s.derivation) ?? null;
   const right = [...step].reverse().find((s) => !s.wrong) ?? null;
+  const accepted = why?.derivation?.accepted ?? false;
   const others = only(loops.filter((s) => s.wrong && s.step !== wrong.step && earlyReads(s).length > 0).map((s) => s.step)).length;
   const ids = (blocks: readonly string[]) => only(blocks).map((b) => `graph:${b}`);
 
@@ -79,32 +101,18 @@ function repaired(doc: Doc, loops: readonly Stop[], wrong: Stop, code: Stop | un
       key: first.key,
       select: ids([...producers, consumer]),
     },
-    {
-      part: "wrong",
-      title: "Fused: wrong",
-      text: `${consumer} moves into the loop of ${producer}. There ${reader} reads ${producer} as it is so far. A later iteration changes ${producer}, and the terms that were added before are wrong.`,
-      key: wrong.key,
-      select: ids([...readers, consumer]),
-    },
+    { part: "wrong", title: "Fused: wrong", text: words.wrong(consumer, producer, reader), key: wrong.key, select: ids([...readers, consumer]) },
   ];
   if (why?.derivation) {
-    const { accepted, summary } = why.derivation;
-    const said = accepted
-      ? `h carries what ${consumer} has from the old ${producer} to the new one: ${summary}. It is derived from the term, and proved.`
-      : `There is no repair: ${summary}.`;
+    const { summary } = why.derivation;
+    const said = accepted ? words.why(consumer, producer, summary) : `There is no repair, so ${consumer} keeps a loop of its own: ${summary}.`;
     stops.push({ part: "why", title: accepted ? "Why" : "Why not", text: said, key: why.key, select: ids([consumer]) });
   }
-  if (right) {
+  if (right && accepted) {
     const lines = changed(wrong.lines, right.lines);
     const own = lines.filter((id) => blockOf(id) === consumer);
     const more = others ? ` ${others === 1 ? "One more reduction is" : `${others} more reductions are`} repaired in the same way by later steps.` : "";
-    stops.push({
-      part: "right",
-      title: "Repaired: right",
-      text: `${consumer} applies h to what it has before it adds the next terms, so one pass is enough.${more}`,
-      key: right.key,
-      select: own.length ? own : lines,
-    });
+    stops.push({ part: "right", title: "Repaired: right", text: `${words.right(consumer)}${more}`, key: right.key, select: own.length ? own : lines });
   }
   if (code) stops.push(kernel(doc, code, [consumer]));
   return stops;
