@@ -1,15 +1,15 @@
-"""Is a repair right in float32, and not over the reals only?  The step "range" of a derivation.
+"""Whether a repair is right in float32, not only over the reals: the step "range" of a derivation.
 
-h(t, r, r') takes a partial result from r to r'.  Over the reals every r will do; in floats two things can go wrong:
+h(t, r, r') moves a partial result from r to r'.  Over the reals any r is right; in floats two things can go wrong:
 
-- a factor larger than 1 takes a partial result that has underflowed, or was rounded, to where it counts: the sum of
-  exp(x + max x), where x is -120 first and then 0;
-- a term made with a partial r overflows, or loses its digits, although the term made with the last r does not: the sum
-  of exp(x - max y), where y has nothing to do with x.
+- a factor larger than 1 enlarges a partial result that has underflowed or was rounded: the sum of exp(x + max x), for
+  x of -120 first and then 0;
+- a term with a partial r overflows or loses its digits, although the term with the last r does not: the sum of
+  exp(x - max y), if y is independent of x.
 
-What keeps a repair from that is how r moves and what it is folded of (a maximum only rises, and is at least every x so
-far).  So both loops are run as they will be written, in float32, over sequences of values of all magnitudes, with each
-producer folded from the same values that the term reads; their results are held against the definition's.
+Whether this happens depends on how r changes and what it folds (a maximum only rises, and is at least every x so far).
+So the rolling and the split loop are run in float32, as in the kernel, over sequences of values of all magnitudes, with
+each producer folded from the values that the term reads.  Their results are compared with the definition's.
 """
 
 from __future__ import annotations

@@ -36,8 +36,13 @@ from neptune_lab.repair import (
 
 @dataclass(frozen=True, slots=True)
 class Repair(ProducerReads):
-    """The solved repair of one consumer: its reads, `term`, the derivation from `repair.solve`, and what the h that is
-    written into the program was `checked` on; `given` is its text where it was not derived."""
+    """The solved repair of one consumer.
+
+    Args:
+        term: the derivation, from `repair.solve`.
+        checked: a sentence on the numeric check of h as it is in the program.
+        given: the text of h if the user gave it; None if it was derived.
+    """
 
     term: RepairTerm
     checked: str = ""
@@ -46,13 +51,16 @@ class Repair(ProducerReads):
 
 @dataclass(frozen=True, slots=True)
 class ReducePattern:
-    """f and g of one consumer, as the algebra is asked.
+    """f and g of one consumer, for the algebra.
 
     Args:
-        reducer: f. term: g, with the maps between written out. named: the reads of producers in it.
-        reading: g as algebra, and what each of its symbols stands for.
-        producers: the buffers of incomplete reductions that g reads, in the order asked for.
-        reads: as in `ProducerReads`. assumptions: what the program shows of each symbol's sign.
+        reducer: f.
+        term: g, with the maps between inlined.
+        named: each read of a producer in the term, and the producer's buffer.
+        reading: g as algebra, and the expression of each of its symbols.
+        producers: the buffers of incomplete reductions that g reads, in the caller's order.
+        reads: as in `ProducerReads`.
+        assumptions: what the program shows about the sign of each symbol.
     """
 
     reducer: str
@@ -65,7 +73,7 @@ class ReducePattern:
 
 
 def inlined_term(program: Program, term: Expr, kept: tuple[str, ...]) -> Expr:
-    """A term with the kept maps written out, as the algebra sees it."""
+    """A term with the kept maps inlined, for the algebra."""
     blocks = {b.writes: b for b in tree.blocks(program) if b.name in kept}
 
     def rule(e: Expr) -> Expr:
@@ -82,12 +90,16 @@ def inlined_term(program: Program, term: Expr, kept: tuple[str, ...]) -> Expr:
 def match_reduce_pattern(
     program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]
 ) -> ReducePattern:
-    """f and g of `consumer` (its local block).
+    """f and g of a consumer.
 
-    `producers`: buffers of incomplete reductions, and which axis of each is the tag (None where it has none yet).
+    Args:
+        program: the program after naive fusion.
+        consumer: the local block of the consumer.
+        producers: the buffers of incomplete reductions, and the axis of each that is the tag (None: it has no tags).
+        kept: the maps between that are separate blocks.
 
     Raises:
-        RepairError: step "read".
+        RepairError: step "read": the term is not one that the algebra takes.
     """
     reduction = match_reduction(consumer)
     term = inlined_term(program, reduction.term, kept)
@@ -140,11 +152,12 @@ def points_of(
 
 @dataclass(frozen=True, slots=True)
 class UserRepair:
-    """A repair that the caller gives.
+    """A repair that the user gives.
 
     Args:
-        h: its text. proved: refuse it where it is not proved; else it is marked.
-        shown: producer's buffer -> the name that it has in h, where that is another one.
+        h: its text.
+        proved: whether to refuse it if it is not proved; otherwise it is marked.
+        shown: (buffer, name) of each producer that has another name in h than its buffer.
     """
 
     h: str
@@ -152,12 +165,12 @@ class UserRepair:
     shown: tuple[tuple[str, str], ...] = ()
 
     def names(self, producers: tuple[str, ...]) -> list[str]:
-        """The names of some producers in h."""
+        """The names that producers have in h."""
         return [dict(self.shown).get(p, p) for p in producers]
 
 
 def user_repair_of(primitive: str, block: str, repair: str | None, proved: bool) -> UserRepair | None:
-    """The arguments `repair` and `proved` of a primitive; ScheduleError where they do not go together."""
+    """The arguments `repair` and `proved` of a primitive; ScheduleError if proved=False is given without a repair."""
     if repair is not None:
         return UserRepair(repair, proved)
     if not proved:
@@ -170,7 +183,7 @@ def user_repair_of(primitive: str, block: str, repair: str | None, proved: bool)
 
 
 def nothing_to_repair(primitive: str, block: str, given: UserRepair | None) -> None:
-    """Raise ScheduleError where a repair is given and there is nothing to repair."""
+    """Raise ScheduleError if a repair is given although there is nothing to repair."""
     if given is not None:
         raise ScheduleError(
             f"{primitive}({block!r}): a repair is given, but {block} reads no reduction that the loop leaves "
@@ -183,7 +196,7 @@ def nothing_to_repair(primitive: str, block: str, given: UserRepair | None) -> N
 def check_user_repair(
     program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...], given: UserRepair
 ) -> Repair:
-    """As `find_repair`, with an h that is given; where it is not proved and need not be, `term.unproved` says why.
+    """As `find_repair`, with an h that the user gives. If it is not proved and need not be, `term.unproved` says why.
 
     Raises:
         RepairError, WrongRepair: as `prove_supplied`.
@@ -238,7 +251,7 @@ def lowered_problem(
 
 
 def with_ranges(program: Program, consumer: Block, asked: ReducePattern, repair: Repair) -> RepairTerm:
-    """The term with why it is right in float32 (`float_range`); RepairError, step "range", where it is not."""
+    """The term with the reasons why it is right in float32 (`float_range`); RepairError, step "range", if it is not."""
     carried = Var("t")
     places = {p: (Var(f"{p} before"), Var(f"{p} now")) for p in repair.reads}
     moment = TagReads(lambda p, _: places[p][0], lambda p, _: places[p][1], starts=True)
@@ -253,21 +266,22 @@ def with_ranges(program: Program, consumer: Block, asked: ReducePattern, repair:
 
 
 def _way(program: Program, producer: str) -> int:
-    """1 if the producer only rises as a loop runs, -1 if it only falls, 0 if it may do both."""
+    """1 if the producer can only rise as a loop runs, -1 if it can only fall, 0 if it may do both."""
     block = writer_of(program, producer)
     reducer = None if block is None else reducer_of(block)
     if block is None or is_repaired(block):
         return 0
     if reducer == "sum":
-        found = range_of(program, Load(producer, ()))
-        return 1 if found.low >= 0 else -1 if found.high <= 0 else 0
+        values = range_of(program, Load(producer, ()))
+        return 1 if values.low >= 0 else -1 if values.high <= 0 else 0
     return {"max": 1, "min": -1}.get(str(reducer), 0)
 
 
 class RepairRefused(ScheduleError):
-    """The algebra found no repair; `phases` are those up to the step that refused.
+    """The algebra found no repair.
 
-    `step` and `expression` are those of the RepairError behind it; `counterexample` shows that a given repair is wrong.
+    `phases` are those up to the refusal. `failed_step` and `expression` are those of the RepairError that caused it.
+    `counterexample` shows that a repair which the user gave is wrong.
     """
 
     def __init__(
@@ -291,10 +305,21 @@ def solve_repair(
     phases: tuple[Phase, ...],
     given: UserRepair | None = None,
 ) -> tuple[Repair, Phase]:
-    """The repair of `block`, read off its local block, and its phase; RepairRefused with the refusing phase last.
+    """The repair of a reduction, and the phase that derives it.
 
     Args:
-        given: hold this repair against Eqs. 3 and 4, instead of deriving one.
+        program: the program after naive fusion.
+        primitive: the primitive's name, for messages.
+        block: the reduction.
+        loop: the loop that it is fused under, as "block.loop".
+        local: its local block, from which f and g are read.
+        buffers: as `producers` in `match_reduce_pattern`.
+        kept: the maps between that are separate blocks.
+        phases: the phases so far.
+        given: a repair to prove by Eqs. 3 and 4; None: one is derived.
+
+    Raises:
+        RepairRefused: there is no repair; the last of its phases is that of the refusal.
     """
     _, consumer, _ = tree.find_block(program, local)
     try:
@@ -351,7 +376,7 @@ def apply_repair_term(block: Block, carried: Expr, repair: Repair, moment: TagRe
         moved: Expr = Op("mul", (lower(term.factor, values, dtype), carried))
         overflows = any(point.absorbing for points in repair.points.values() for point in points)
         if overflows and term.reducer in ("max", "min"):
-            # The factor can be 0, and 0 times the identity is not a number: what holds nothing is not moved.
+            # The factor can be 0, and 0 times the identity is NaN: an accumulator that is the identity stays.
             nothing = Const(float(IDENTITIES[term.reducer]), dtype)
             return Op("select", (Op("eq", (carried, nothing)), nothing, moved))
         return moved
@@ -359,12 +384,12 @@ def apply_repair_term(block: Block, carried: Expr, repair: Repair, moment: TagRe
 
 
 def is_repaired(block: Block) -> bool:
-    """Whether the block carries a repair term already: it was fused and made private by an earlier rolling update."""
+    """Whether the block has a repair term already, from an earlier rolling update that fused and privatised it."""
     return block.repair is not None
 
 
 def repair_info(program: Program, repair: ProducerReads) -> RepairInfo:
-    """What a block carries that repairs by `repair`: the stages that the repair reads, and whether it is proved."""
+    """The note on a block that `repair` repairs: the stages that the repair reads, and whether it is proved."""
     by = tuple(sorted({w.origin for p in repair.reads if (w := writer_of(program, p)) is not None}))
     if not isinstance(repair, Repair) or repair.term.unproved is None:
         return RepairInfo(by)
@@ -372,7 +397,7 @@ def repair_info(program: Program, repair: ProducerReads) -> RepairInfo:
 
 
 def with_repair(block: Block, h: Expr, info: RepairInfo) -> Block:
-    """The block with `h` in place of its read of itself (Eq. 7)."""
+    """The block with `h` in place of the read of its own value (Eq. 7)."""
     reduction = match_reduction(block)
     value = Op(OPERATORS[reduction.reducer], (h, reduction.term))
     return replace(block, body=Store(block.body.buffer, block.body.indices, value), repair=info)
