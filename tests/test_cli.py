@@ -42,6 +42,7 @@ def call(monkeypatch, capsys):
         ("outline", "loads    q[b, h, "),
         ("triton", "@triton.jit"),
         ("resources", "attention_causal_kernel for sm_90"),
+        ("traffic", "bound by\ndefinition"),
         ("trace", '"schema":2'),
     ],
 )

@@ -48,11 +48,13 @@ class Emit(StrEnum):
     sass = "sass"
     amdgcn = "amdgcn"
     resources = "resources"
+    traffic = "traffic"
     trace = "trace"
 
 
 # Of Triton's compiler, which `Kernel.machine_code` runs.
 MACHINE_CODE = (Emit.ttir, Emit.ttgir, Emit.llir, Emit.ptx, Emit.sass, Emit.amdgcn, Emit.resources)
+OF_A_GPU = (*MACHINE_CODE, Emit.traffic)
 
 
 @app.command("compile")
@@ -62,15 +64,18 @@ def compile_command(
     emit: Annotated[Emit, typer.Option(help="Which stage to print.")] = Emit.triton,
     target: Annotated[
         str | None,
-        typer.Option(help="GPU architecture of ttir to resources, such as sm_80 or gfx942 (default: sm_90)."),
+        typer.Option(
+            help="Architecture of ttir to resources, such as sm_80 or gfx942 (default: sm_90); GPU of traffic, such as "
+            "a100 (default: h200)."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
 ) -> None:
     """Compile an operator and print one of its stages."""
-    if target is not None and emit not in MACHINE_CODE:
+    if target is not None and emit not in OF_A_GPU:
         raise DefinitionError(
-            f"--target={target} is for the stages of machine code, not for --emit {emit}",
-            help=f"give --emit {', '.join(MACHINE_CODE[:-1])} or {MACHINE_CODE[-1]}",
+            f"--target={target} is for machine code and traffic, not for --emit {emit}",
+            help=f"give --emit {', '.join(OF_A_GPU[:-1])} or {OF_A_GPU[-1]}",
         )
     text = _stage(request, emit, target)
     if output is None:
@@ -80,7 +85,7 @@ def compile_command(
 
 
 def _stage(request: Request, emit: Emit, target: str | None) -> str:
-    """The text of a stage of the operator's compilation; `target` is for the stages of machine code."""
+    """The text of a stage of the operator's compilation; `target` is for machine code and traffic."""
     op = request.operator
     if emit is Emit.definition:
         from neptune_lab.loop_ir.render import definition
@@ -93,6 +98,8 @@ def _stage(request: Request, emit: Emit, target: str | None) -> str:
 
         return to_text(schedule(op, request.choice.template, config=request.choice.config).program)
     kernel = compile_choice(op, request.choice)
+    if emit is Emit.traffic:
+        return f"{kernel.traffic(target)}\n"
     if emit in MACHINE_CODE:
         from neptune_lab.machine_code import to_text as resources_text
 
