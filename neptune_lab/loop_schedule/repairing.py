@@ -19,6 +19,7 @@ from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.outcome_cache import resized
 from neptune_lab.loop_schedule.scalar_loop import scalar_loop
 from neptune_lab.loop_schedule.singular_points import Point, ProducerReads, find_points
+from neptune_lab.loop_schedule.user_repair import UserRepair
 from neptune_lab.loop_to_repair.check_lowered import ProducerNodes, check_lowered
 from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import Reading, assumptions, read_term
@@ -148,49 +149,6 @@ def points_of(
 ) -> dict[str, tuple[Point, ...]]:
     """The singular points that the consumer's producers can reach; RepairError, step "guard"."""
     return find_points(program, consumer, asked.reducer, asked.term, asked.named, term)
-
-
-@dataclass(frozen=True, slots=True)
-class UserRepair:
-    """A repair that the user gives.
-
-    Args:
-        h: its text.
-        proved: whether to refuse it if it is not proved; otherwise it is marked.
-        shown: (buffer, name) of each producer that has another name in h than its buffer.
-    """
-
-    h: str
-    proved: bool = True
-    shown: tuple[tuple[str, str], ...] = ()
-
-    def names(self, producers: tuple[str, ...]) -> list[str]:
-        """The names that producers have in h."""
-        return [dict(self.shown).get(p, p) for p in producers]
-
-
-def user_repair_of(primitive: str, block: str, repair: str | None, proved: bool) -> UserRepair | None:
-    """The arguments `repair` and `proved` of a primitive; ScheduleError if proved=False is given without a repair."""
-    if repair is not None:
-        return UserRepair(repair, proved)
-    if not proved:
-        raise ScheduleError(
-            f"{primitive}({block!r}): proved=False is for a repair that is given, and none is",
-            node=block,
-            help="a derived repair is always proved; give one with repair='…', or leave proved out",
-        )
-    return None
-
-
-def nothing_to_repair(primitive: str, block: str, given: UserRepair | None) -> None:
-    """Raise ScheduleError if a repair is given although there is nothing to repair."""
-    if given is not None:
-        raise ScheduleError(
-            f"{primitive}({block!r}): a repair is given, but {block} reads no reduction that the loop leaves "
-            "incomplete",
-            node=block,
-            help="leave repair= out: there is nothing to repair",
-        )
 
 
 def check_user_repair(

@@ -19,7 +19,6 @@ from neptune_lab.loop_schedule.repairing import (
     ReducePattern,
     Repair,
     RepairRefused,
-    UserRepair,
     inlined_term,
     match_reduce_pattern,
     points_of,
@@ -27,6 +26,7 @@ from neptune_lab.loop_schedule.repairing import (
 )
 from neptune_lab.loop_schedule.scalar_loop import scalar_loop
 from neptune_lab.loop_schedule.singular_points import ProducerReads
+from neptune_lab.loop_schedule.user_repair import UserRepair
 from neptune_lab.loop_schedule.vector_matrix import moved_sum, reference_step
 from neptune_lab.loop_to_repair.lower import lower
 from neptune_lab.loop_to_repair.read import read_term

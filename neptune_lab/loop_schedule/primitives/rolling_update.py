@@ -19,13 +19,9 @@ from neptune_lab.loop_schedule.primitives.materialize_tags import (
     tag_of,
 )
 from neptune_lab.loop_schedule.primitives.privatize_reduction import privatize
-from neptune_lab.loop_schedule.repairing import (
-    Repair,
-    is_repaired,
-    nothing_to_repair,
-    user_repair_of,
-)
+from neptune_lab.loop_schedule.repairing import Repair, is_repaired
 from neptune_lab.loop_schedule.rolling_repair import apply_repair, companions_note, reference_values
+from neptune_lab.loop_schedule.user_repair import nothing_to_repair, user_repair_of
 from neptune_lab.loop_schedule.vector_repair import Member, add_companions
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair, solve_any_repair
 

@@ -35,14 +35,8 @@ from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.primitives.materialize_tags import run_along, tag_of
 from neptune_lab.loop_schedule.primitives.privatize_reduction import Private, privatize
 from neptune_lab.loop_schedule.primitives.rolling_update import check_target, dataflow_note, repaired_phase
-from neptune_lab.loop_schedule.repairing import (
-    Repair,
-    apply_repair_term,
-    nothing_to_repair,
-    repair_info,
-    solve_repair,
-    user_repair_of,
-)
+from neptune_lab.loop_schedule.repairing import Repair, apply_repair_term, repair_info, solve_repair
+from neptune_lab.loop_schedule.user_repair import nothing_to_repair, user_repair_of
 
 
 @dataclass(frozen=True, slots=True)
