@@ -353,6 +353,12 @@ def bound_loops(iters: Iterable[Iter]) -> set[str]:
     return set().union(*(variables(it.binding) for it in iters))
 
 
+@lru_cache(maxsize=4096)
+def folded_loops(block: Block) -> frozenset[str]:
+    """The loops in the bindings of the block's reduce iterations."""
+    return frozenset(bound_loops(it for it in block.iters if it.kind == "reduce"))
+
+
 def map_store(store: Store, rule: Callable[[Expr], Expr]) -> Store:
     """The store with its indices and value replaced by `rule(expression)`."""
     return Store(store.buffer, tuple(rule(i) for i in store.indices), rule(store.value))

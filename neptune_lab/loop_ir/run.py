@@ -6,6 +6,7 @@ element per tag.  Buffers start as NaN, so a read of an element that was never w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,15 +66,21 @@ def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray
     """
     from neptune_lab.loop_ir.tvm_compat import run_native
 
-    arrays = _arrays_of(program, inputs)
-    for buffer in program.buffers:
-        if buffer.name not in arrays:
-            arrays[buffer.name] = np.full(buffer.shape, np.nan if "float" in buffer.dtype else 0, buffer.dtype)
-    return run_native(program, arrays)
+    return run_native(program, initial_arrays(program, inputs))
 
 
-def _arrays_of(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The inputs in their dtypes; ScheduleError if one is missing or has another shape."""
+def initial_arrays(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All buffers before a run: the inputs in their dtypes, NaN in other float buffers, 0 in other integer buffers.
+
+    Raises:
+        ScheduleError: an input is missing or has another shape.
+    """
+    start = {b.name: np.full(b.shape, np.nan if "float" in b.dtype else 0, b.dtype) for b in program.buffers}
+    return start | _arrays_of(program, inputs)
+
+
+def _arrays_of(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inputs in their dtypes."""
     arrays = {}
     for buffer in program.buffers:
         if buffer.name in program.inputs:

@@ -28,6 +28,7 @@ from neptune_lab.loop_ir.nodes import (
     Program,
     Var,
     bound_loops,
+    folded_loops,
     loads,
     reads_buffer,
     substitute,
@@ -194,7 +195,7 @@ def may_be_empty(program: Program, block: Block) -> bool:
     if not block.is_reduction:
         return False
     _, _, loops = tree.find_block(program, block.name)
-    folded = bound_loops(it for it in block.iters if it.kind == "reduce")
+    folded = folded_loops(block)
     kept = bound_loops(it for it in block.iters if it.kind == "spatial")
     first: dict[str, Expr] = {name: Const(0) for name in folded - kept}
     extents = {loop.var: loop.extent for loop in loops if loop.var not in first}

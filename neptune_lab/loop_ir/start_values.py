@@ -7,12 +7,13 @@ identity; this rewrite makes native code do the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from neptune_lab.loop_ir import tree
+from neptune_lab.loop_ir.iteration_domain import Extents, extents_of
 from neptune_lab.loop_ir.names import fresh
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Loop, Op, Program, Var, bound_loops, variables
+from neptune_lab.loop_ir.nodes import Block, Const, Expr, Iter, Op, Program, Var, bound_loops, folded_loops, variables
 from neptune_lab.loop_ir.reach import as_sum, upper_limit
 from neptune_lab.loop_ir.roles import PARTIAL, Role
 from neptune_lab.loop_ir.simplify import bounds
@@ -31,9 +32,10 @@ def explicit_start_values(program: Program) -> Program:
     for block in tree.blocks(program):
         if block.init is None:
             continue
-        folded = bound_loops(it for it in block.iters if it.kind == "reduce")
+        folded = folded_loops(block)
         _, _, loops = tree.find_block(program, block.name)
-        tiles = [p for p in block.predicates if _bounds_tiles(p, block, loops)]
+        whole = tile_loops(block, extents_of(loops))
+        tiles = [p for p in block.predicates if block.role in PARTIAL and variables(p) <= whole]
         if tiles or any(variables(p) & folded for p in block.predicates):
             depth = next((n for n, loop in enumerate(loops) if loop.var in folded), len(loops))
             known = {b.name for b in tree.blocks(program)}
@@ -44,11 +46,10 @@ def explicit_start_values(program: Program) -> Program:
     return program
 
 
-def _bounds_tiles(predicate: Expr, block: Block, loops: Iterable[Loop]) -> bool:
-    """Whether a predicate bounds the tiles of a privatised reduction, all of which have an element in its buffer."""
+def tile_loops(block: Block, loops: Extents) -> set[str]:
+    """The loops over the tiles of a privatised reduction for which its buffer has an element per iteration."""
     held = {it.binding.name: it.extent for it in block.iters if it.kind == "spatial" and isinstance(it.binding, Var)}
-    whole = {loop.var for loop in loops if loop.extent <= held.get(loop.var, 0)}
-    return block.role in PARTIAL and variables(predicate) <= whole
+    return {var for var, extent in loops if extent <= held.get(var, 0)}
 
 
 def start_before(program: Program, block: Block, depth: int) -> Program:
@@ -64,7 +65,7 @@ def start_before(program: Program, block: Block, depth: int) -> Program:
         depth: the new block goes before the loop with this number, which `block` folds along, or inside which it folds.
     """
     path, _, loops = tree.find_block(program, block.name)
-    folded = bound_loops(it for it in block.iters if it.kind == "reduce")
+    folded = folded_loops(block)
     kept = tuple(it for it in block.iters if it.kind == "spatial")
     used = bound_loops(kept)
     inner = [(loop.var, loop.extent) for loop in loops[depth:] if loop.var in used]
@@ -97,4 +98,4 @@ def _bound(it: Iter, extents: Mapping[str, int], predicates: tuple[Expr, ...]) -
     return wanted
 
 
-__all__ = ["explicit_start_values", "start_before"]
+__all__ = ["explicit_start_values", "start_before", "tile_loops"]

@@ -23,7 +23,6 @@ import numpy as np
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import (
     Block,
-    Buffer,
     Cast,
     Const,
     Expr,
@@ -36,7 +35,7 @@ from neptune_lab.loop_ir.nodes import (
     Var,
     loads,
 )
-from neptune_lab.loop_ir.run import EACH_INPUT
+from neptune_lab.loop_ir.run import initial_arrays
 from neptune_lab.loop_ir.tag_events import Index, Number, Read, RepairValue, Tag, Write, classify, origin
 from neptune_lab.loop_ir.tree import blocks, stores
 from neptune_lab.scalar_ops import NUMPY, Functions, python_operator
@@ -140,18 +139,6 @@ def _number(value: Any, dtype: str) -> Any:
         ) from error
 
 
-def _array(buffer: Buffer, inputs: dict[str, np.ndarray] | None) -> np.ndarray:
-    """An input's values; for other buffers (`inputs` is None), NaN, or 0 in integer buffers."""
-    if inputs is None:
-        return np.full(buffer.shape, np.nan if "float" in buffer.dtype else 0, buffer.dtype)
-    if buffer.name not in inputs:
-        raise ScheduleError(f"no array was given for input {buffer.name!r}", help=EACH_INPUT)
-    array = np.array(inputs[buffer.name], dtype=buffer.dtype)
-    if array.shape != buffer.shape:
-        raise ScheduleError(f"input {buffer.name!r} has shape {array.shape}, expected {buffer.shape}", help=EACH_INPUT)
-    return array
-
-
 class _Machine:
     """One run; the states of its reads are not yet known. `terms`: as in `values_of_part`."""
 
@@ -159,7 +146,7 @@ class _Machine:
         self.terms = terms or {}
         self.taken: dict[tuple[str, Index], int] = defaultdict(int)
         self.inputs = set(program.inputs)
-        self.arrays = {b.name: _array(b, inputs if b.name in self.inputs else None) for b in program.buffers}
+        self.arrays = initial_arrays(program, inputs)
         self.events: list[Write] = []
         self.last: dict[tuple[str, Index], int] = {}
         self.reads: list[Read] = []

@@ -151,12 +151,7 @@ def replace_block(program: Program, name: str, new: Block) -> Program:
 
 def append_to_loop(program: Program, path: Path, stmts: tuple[Stmt, ...]) -> Program:
     """Statements added at the end of the body of the loop at `path`."""
-
-    def add(stmt: Stmt) -> tuple[Stmt, ...]:
-        assert isinstance(stmt, Loop)
-        return (replace(stmt, body=stmt.body + stmts),)
-
-    return edit(program, path, add)
+    return map_loop(program, path, lambda loop: replace(loop, body=loop.body + stmts))
 
 
 def insert_before(program: Program, path: Path, stmts: tuple[Stmt, ...]) -> Program:
@@ -210,7 +205,7 @@ def map_blocks(program: Program, change: Callable[[Block], Block]) -> Program:
     return replace(program, body=tuple(visit(s) for s in program.body))
 
 
-def map_loops(program: Program, path: Path, change: Callable[[Loop], Loop]) -> Program:
+def map_loop(program: Program, path: Path, change: Callable[[Loop], Loop]) -> Program:
     """The loop at `path` rewritten in its place."""
 
     def one(stmt: Stmt) -> tuple[Stmt, ...]:

@@ -31,7 +31,7 @@ from neptune_lab.loop_ir.nodes import (
     Previous,
     Program,
     Var,
-    bound_loops,
+    folded_loops,
     loads,
     reads,
     substitute,
@@ -41,6 +41,7 @@ from neptune_lab.loop_ir.reach import as_sum
 from neptune_lab.loop_ir.read_cover import Side, uncovered
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_ir.roles import PARTIAL, Role
+from neptune_lab.loop_ir.start_values import tile_loops
 
 
 def verify(program: Program, definition: Program | None = None) -> None:
@@ -208,16 +209,8 @@ def bounds_of_store(block: Block, loops: Extents) -> tuple[Expr, ...]:
     """The predicates under which a block stores; a tiled reduction stores its start value past the end too."""
     if block.role not in PARTIAL:
         return block.predicates
-    folded = folded_loops(block)
-    tags = {it.binding.name: it.extent for it in block.iters if it.kind == "spatial" and isinstance(it.binding, Var)}
-    whole = {var for var, extent in loops if extent <= tags.get(var, 0)}
-    return tuple(p for p in block.predicates if not variables(p) & folded and not variables(p) <= whole)
-
-
-@lru_cache(maxsize=4096)
-def folded_loops(block: Block) -> frozenset[str]:
-    """The loops that the reduced iterations of a block run along."""
-    return frozenset(bound_loops(it for it in block.iters if it.kind == "reduce"))
+    folded, tiles = folded_loops(block), tile_loops(block, loops)
+    return tuple(p for p in block.predicates if not variables(p) & folded and not variables(p) <= tiles)
 
 
 def _check_read(

@@ -25,7 +25,7 @@ def rename_loop(program: Program, path: tree.Path, new: str) -> Program:
     def change(loop: Loop) -> Loop:
         return replace(loop, var=new, body=tuple(visit(s, loop.var) for s in loop.body))
 
-    return tree.map_loops(program, path, change)
+    return tree.map_loop(program, path, change)
 
 
 def names_beside(program: Program, block: str, loop: Loop) -> set[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, bound_loops, walk
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, folded_loops, walk
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_schedule.identity_at_point import folded_element, in_loops, without_maps
 from neptune_lab.loop_schedule.singular_points import Point, tells_infinity
@@ -74,7 +74,7 @@ def scalar_loop(
                 expression=", ".join(expression(h) for h in moved),
                 help=f"fuse the stages before {producer!r} is split and combined, or keep them in separate kernels",
             )
-    inner = frozenset(bound_loops(it for it in consumer.iters if it.kind == "reduce"))
+    inner = folded_loops(consumer)
     placed = tuple(in_loops(program, consumer, without_maps(program, term)) for term in terms)
     return ScalarLoop(
         program,

@@ -32,5 +32,5 @@ def annotate(program: Program, *, loop: LoopRef, key: NoteKey, value: NoteValue 
     check_note(key, value, f"annotate on {loop!r}")
     path, found, _ = tree.find_loop(program, *loop_ref(loop))
     notes = (*((k, v) for k, v in found.annotations if k != key), (key, value))
-    result = tree.map_loops(program, path, lambda x: replace(x, annotations=notes))
+    result = tree.map_loop(program, path, lambda x: replace(x, annotations=notes))
     return plain("annotate", result, f"{key} = {value} on {loop}.")

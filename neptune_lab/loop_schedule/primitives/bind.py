@@ -54,7 +54,7 @@ def bind(program: Program, *, loop: LoopRef, thread: GridAxis) -> Outcome:
             node=block,
             help=f"bind to another of {', '.join(THREADS)}, or fuse the two loops",
         )
-    result = tree.map_loops(program, path, lambda x: replace(x, kind=thread))
+    result = tree.map_loop(program, path, lambda x: replace(x, kind=thread))
     return plain("bind", result, f"{var} is bound to {thread}.")
 
 

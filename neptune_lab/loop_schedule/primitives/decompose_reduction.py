@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program, bound_loops
+from neptune_lab.loop_ir.nodes import Program, folded_loops
 from neptune_lab.loop_ir.start_values import start_before
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.fusion import loop_ref
@@ -46,7 +46,7 @@ def decompose_reduction(program: Program, *, block: BlockName, loop: OwnLoopRef)
         )
     # Formal statement: the start value is written once, i.e. no loop outside `loop` folds.
     depth = tree.depth_of(loops, var)
-    folded = bound_loops(it for it in reduction.iters if it.kind == "reduce")
+    folded = folded_loops(reduction)
     outside = [x.var for x in loops[:depth] if x.var in folded]
     if outside:
         raise ScheduleError(

@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec
 
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program, bound_loops, reads, variables
+from neptune_lab.loop_ir.nodes import Program, folded_loops, reads, variables
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
@@ -225,7 +225,7 @@ def _own_kernel(sch: Schedule, name: str, block_q: int, block_kv: int) -> None:
     _, block, loops = tree.find_block(sch.program, name)
     if len(tree.blocks_under(loops[0] if loops else block)) > 1:
         return
-    folded = bound_loops(it for it in block.iters if it.kind == "reduce")
+    folded = folded_loops(block)
     free = [loop.var for loop in loops if loop.var not in folded and loop.extent > 1]
     sizes = zip(reversed(free), (block_kv, block_q), strict=False)
     tiles = {var: min(size, extent_of(sch, name, var)) for var, size in reversed(list(sizes))}
