@@ -63,7 +63,7 @@ def with_notes(block: Block, notes: Iterable[tuple[str, str | int, Token]]) -> B
         values[key], places[key] = value, at
     for key, needed in _NEEDS.items():
         if key in values and needed not in values:
-            raise refusal(places[key], f"{_EXAMPLES[needed]} beside {key}")
+            raise refusal(places[key], f"{_EXAMPLES[needed]} with {key}")
     repair = None
     if "repair" in values:
         unproved = values.get("unproved_repair")

@@ -50,7 +50,7 @@ def from_text(text: str) -> Program:
             buffers.append(buffer)
         else:
             where = "input" if buffer.name in inputs else "output" if buffer.name in outputs else "no input or output"
-            raise refusal(at, f"{where}, as the first line says of {buffer.name}")
+            raise refusal(at, f"{where}, as the first line declares {buffer.name}")
         if mask:
             masked.append(buffer.name)
     body = _Body({b.name: b.dtype for b in buffers})

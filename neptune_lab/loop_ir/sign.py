@@ -187,10 +187,10 @@ def _folded(program: Program, buffer: str) -> tuple[str | None, Expr | None]:
 
 
 def may_be_empty(program: Program, block: Block) -> bool:
-    """Whether a reduction may have folded no element where it is read: a tile that lies past the end.
+    """Whether a reduction may be read after it has folded no element, as in a tile past the end.
 
-    Formal statement: for some values of the loops that are not folded, a bound fails at the first value of those that
-    are; what is read then is the reducer's identity.
+    Formal statement: for some values of the loops that are not folded, a bound fails at the first value of the folded
+    ones; the value is the reducer's identity then.
     """
     if not block.is_reduction:
         return False

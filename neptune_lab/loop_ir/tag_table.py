@@ -162,7 +162,7 @@ class TagTable:
         return self.to_html()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """The text beside the HTML, in a notebook, and what IPython shows in a terminal."""
+        """The plain-text form in notebooks, and the form that IPython shows in a terminal."""
         printer.text(self.to_text())
 
     def __str__(self) -> str:

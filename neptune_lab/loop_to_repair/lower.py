@@ -25,7 +25,7 @@ def lower(expr: sympy.Expr, values: Mapping[sympy.Symbol, Expr], dtype: str) -> 
 
     Args:
         expr: real-valued, such as h of a repair term.
-        values: what each symbol of `expr` stands for in the program.
+        values: the expression of each symbol of `expr` in the program.
         dtype: of every constant, such as "float32".
 
     Raises:

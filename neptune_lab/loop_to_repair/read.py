@@ -52,7 +52,7 @@ def read_term(expr: Expr, producers: Mapping[Expr, str]) -> Reading:
 
 
 class _Reader:
-    """Reads one term; `symbols` are those in use, by the expression that each stands for."""
+    """Reads one term; `symbols` has the symbol of each expression that is a read or an opaque input."""
 
     def __init__(self, producers: Mapping[Expr, str]) -> None:
         self.symbols: dict[Expr, sympy.Symbol] = {}

@@ -129,7 +129,7 @@ def check_tag_updating(model: Model, points: SamplePoints) -> None:
     """Checks that a reduction repaired at each tag equals that of the last tag's terms (paper, Definition 4.2).
 
     Raises:
-        RepairError: step "prove Eq. 4", where the two differ, or where too few points have finite terms.
+        RepairError: step "prove Eq. 4": the two differ, or too few points have finite terms.
     """
     f = model.reducer.ufunc
     t = model.term(points.r[0], points.c[0], points.fixed)

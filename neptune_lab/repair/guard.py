@@ -30,7 +30,7 @@ from neptune_lab.repair.numeric import close, compute
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
 
-_REPLACEMENTS = (S.Zero, S.One, S.NegativeOne, Integer(2), Integer(-2), Rational(1, 2), Rational(-1, 2))
+REPLACEMENTS = (S.Zero, S.One, S.NegativeOne, Integer(2), Integer(-2), Rational(1, 2), Rational(-1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,15 @@ def _roots(base: Expr, producers: list[Symbol]) -> list[Expr]:
             expression=text(base),
             help=f"say what is known of {text(symbol)}, so that {text(base)} cannot be 0",
         ) from error
-    return [point for point in points if not _outside(point, symbol)]
+    return [point for point in points if not excluded(point, symbol)]
 
 
-def _outside(point: Expr, symbol: Symbol) -> bool:
-    """Whether the symbol's assumptions exclude this value."""
+def excluded(point: Expr, symbol: Symbol) -> bool:
+    """Whether the symbol's assumptions exclude this value, which may be infinite.
+
+    >>> excluded(S.Zero, Symbol("r", positive=True)), excluded(S.Infinity, Symbol("r", positive=True))
+    (True, False)
+    """
     gap = {
         "nonnegative": point.is_negative,
         "positive": point.is_nonpositive,
@@ -138,7 +142,7 @@ def _outside(point: Expr, symbol: Symbol) -> bool:
         "nonzero": point.is_zero,
         "integer": point.is_integer is False and point.is_finite,
     }
-    ruled_out = any(getattr(symbol, f"is_{word}") and excluded for word, excluded in gap.items())
+    ruled_out = any(getattr(symbol, f"is_{word}") and outside for word, outside in gap.items())
     return bool(ruled_out or point.is_extended_real is False or point.has(S.NaN, S.ComplexInfinity))
 
 
@@ -186,8 +190,8 @@ def _behaviour(model: Model, symbol: Symbol, point: Expr, points: SamplePoints) 
 def regular_value(model: Model, symbol: Symbol, taken: Sequence[Expr], points: SamplePoints | None = None) -> Expr:
     """The simplest value of a producer at which g and h are finite for every regular input."""
     points = draw(model) if points is None else points
-    for value in _REPLACEMENTS:
-        if value in taken or _outside(value, symbol):
+    for value in REPLACEMENTS:
+        if value in taken or excluded(value, symbol):
             continue
         if _behaviour(model, symbol, value, points).regular:
             return value
@@ -214,7 +218,7 @@ def find_guards(
         singular = {
             point: behaviour
             for point in candidates
-            if not _outside(point, symbol)
+            if not excluded(point, symbol)
             for behaviour in (_behaviour(model, symbol, point, points),)
             if not behaviour.regular
         }

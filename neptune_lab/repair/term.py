@@ -29,7 +29,7 @@ _REDUCER_TEXT = {
 
 
 def read_step(reducer: str, assumptions: tuple[tuple[str, tuple[str, ...]], ...]) -> Step:
-    """The first step of every derivation: what was asked."""
+    """The first step of every derivation: the reducer and the assumptions."""
     assumed = (Line(f"{name} is {', '.join(words)}") for name, words in assumptions)
     return Step("Read: reducer and term", (Line(f"f(x, y) = {_REDUCER_TEXT[reducer]}"), *assumed))
 

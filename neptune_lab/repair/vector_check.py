@@ -11,17 +11,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 import sympy as sp
-from sympy import Expr, Integer, Rational, S, Symbol
+from sympy import Expr, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.check import TAGS, TRIALS
-from neptune_lab.repair.guard import Guard
+from neptune_lab.repair.guard import REPLACEMENTS, Guard, excluded
 from neptune_lab.repair.numeric import Array, close, compute_all, generator, sample
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
 
 _FEWEST = 8
-_REPLACEMENTS = (S.Zero, S.One, S.NegativeOne, Integer(2), Rational(1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,8 @@ def find_vector_guards(
     """
     points = Points.of(model)
     replacement = next(
-        (value for value in _REPLACEMENTS if _allowed(value, model) and _regular(model, value, points)), None
+        (value for value in REPLACEMENTS if not excluded(value, model.previous) and _regular(model, value, points)),
+        None,
     )
     if replacement is None:
         name = text(model.previous)
@@ -139,22 +139,13 @@ def find_vector_guards(
     guards = tuple(
         _guard(model, point, replacement, points)
         for point in candidates
-        if _allowed(point, model) and not _regular(model, point, points)
+        if not excluded(point, model.previous) and not _regular(model, point, points)
     )
     starts = tuple(
         (name, None if _regular_start(model, reducer.identity, points) else replacement)
         for name, reducer in REDUCERS.items()
     )
     return guards, starts
-
-
-def _allowed(value: Expr, model: VectorModel) -> bool:
-    r = model.previous
-    return not (
-        (r.is_nonnegative and value.is_negative)
-        or (r.is_nonpositive and value.is_positive)
-        or (r.is_nonzero and value.is_zero)
-    )
 
 
 def _regular(model: VectorModel, value: Expr, points: Points) -> bool:

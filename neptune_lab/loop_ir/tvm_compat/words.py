@@ -18,7 +18,7 @@ def build(name: str, operands: Sequence[Any]) -> Any:
     row = OPERATIONS[name]
     if row.tvm:
         return getattr(tirx, row.tvm)(*operands)
-    assert row.formula is not None, f"the table says nothing of {name} in TVM"
+    assert row.formula is not None, f"the table has no TVM form of {name}"
     return compose(row.formula, operands, build, lambda value: tirx.const(value, operands[0].ty.dtype))
 
 
