@@ -29,6 +29,21 @@ def test_every_slide_shows_what_it_names(page: str):
     assert "1.553" in page
 
 
+def test_the_lesson_plan_names_the_right_slides(page: str):
+    """docs/teaching.md refers to slides by number."""
+    titles = dict(enumerate(re.findall(r"<section><h[12]>(.*?)</h", page), 1))
+    plan = (NOTEBOOKS.parent / "docs" / "teaching.md").read_text(encoding="utf-8")
+    named = [int(n) for found in re.findall(r"slides? (\d+)(?: to (\d+)| and (\d+))?", plan) for n in found if n]
+    assert named == [1, 6, 7, 11, 13, 14, 15, 18]
+    assert titles[6].startswith("Fusion")
+    assert titles[7] == "The dependency"
+    assert titles[11] == "A longer row"
+    assert "on chip" in titles[13]
+    assert "FlashAttention's loop" in titles[14]
+    assert "prove" in titles[15]
+    assert len(titles) == 18
+
+
 def test_nothing_comes_from_a_network(page: str):
     class Loads(HTMLParser):
         found: ClassVar[list[str]] = []
