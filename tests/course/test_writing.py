@@ -259,7 +259,8 @@ def test_right_flash():
         (looped(unrepaired("s")), "the sum is too large for the accumulator"),
         (looped(unrepaired("s acc")), "treated alike: neither is repaired"),
         (looped(inverted), "exp(new - old) is infinite"),
-        (looped(no_maximum), "subtract the maximum in every exponential"),
+        (looped(no_maximum), "an exponential overflows. Subtract the maximum so far"),
+        (lambda q, tiles, scale: None, "the function returns None"),
         (looped(right_body, lambda s, acc: acc), "still has to be divided by the sum"),
         (unscaled, "not multiplied by `scale`"),
         (with_all_scores, "it keeps the scores"),
@@ -345,6 +346,19 @@ def test_lines_are_counted_and_the_tracer_of_before_is_put_back():
     with pytest.raises(NotYet, match="slow"):
         result_of(endless, lines=50, slow="slow")
     assert sys.gettrace() is before
+
+
+def test_lines_of_others_are_not_counted(capsys: pytest.CaptureFixture[str]):
+    from fractions import Fraction
+
+    def function() -> Fraction:
+        total = Fraction(0)
+        for n in range(1, 20):
+            total += Fraction(1, n)  # Fraction is written in Python
+            print(total)
+        return total
+
+    assert result_of(function, lines=80, slow="slow") > 3
 
 
 def test_items_are_read_once():

@@ -103,6 +103,7 @@ def _compare_online(seen: Sequence[float], pair: np.ndarray, right: np.ndarray, 
     raise NotYet(f"{where} the sum is {total:.4g}, and the repaired program holds {right[1]:.4g}")
 
 
+_OVERFLOW = "Subtract the maximum so far, of each query's own scores, in every exponential"
 _INVERTED = "before the first number the maximum is -inf, and exp(old - new) is 0, while exp(new - old) is infinite"
 
 
@@ -311,7 +312,7 @@ def _named(case: _Case, out: np.ndarray, right: np.ndarray, function: Callable[.
     found = f"if {case.told}, the output of query 0 begins with {out[0, 0]:.4g}, and right is {right[0, 0]:.4g}"
     if not np.isfinite(out).all():
         if "3,000" in case.told:
-            return f"if {case.told}, the output is not finite: subtract the maximum in every exponential"
+            return f"if {case.told}, the output is not finite: an exponential overflows. {_OVERFLOW}"
         return f"if {case.told}, the output is not finite: {_INVERTED}"
     held = _program("repaired", q, k, v)
     if np.allclose(out, held["acc"], rtol=1e-6):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import linecache
 import sys
+import sysconfig
 import traceback
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +20,8 @@ import numpy as np
 
 from neptune_widgets.course.exercise import NotYet, StillOpen
 
-# Modules whose lines are not the student's; their calls still count.
-_OTHERS = ("site-packages", "dist-packages", "<frozen", "<__array_function__")
+# Where code is that is not the student's: it is not counted, so that a call of `print` costs one line.
+_OTHERS = ("site-packages", "dist-packages", "<frozen", "<__array_function__", sysconfig.get_paths()["stdlib"])
 
 
 class Once:
@@ -98,11 +99,12 @@ def result_of(function: Callable[..., Any], *arguments: Any, lines: int, slow: s
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal budget
+        if event == "call" and any(part in frame.f_code.co_filename for part in _OTHERS):
+            return None
         budget -= 1
         if budget < 0:
             raise _TooManyLines
-        others = any(part in frame.f_code.co_filename for part in _OTHERS)
-        return None if others and event == "call" else trace
+        return trace
 
     try:
         with np.errstate(all="ignore"):
@@ -139,6 +141,8 @@ def peak_of(call: Callable[[], Any]) -> int:
 
 def array_of(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
     """The value as a float64 array of the shape; NotYet with what is wrong otherwise."""
+    if value is None:
+        raise NotYet(f"{what} is missing: the function returns None")
     try:
         array = np.asarray(value, dtype="float64")
     except (TypeError, ValueError):
