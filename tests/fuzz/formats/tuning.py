@@ -81,7 +81,7 @@ def use_records(folder: Path) -> None:
 def make_bundle(folder: Path) -> None:
     bias = torch.arange(32, dtype=torch.float32)
     op = attention.general(1, 1, 32, 32, 16, lambda score, b, h, i, j: score + bias[j], None)
-    write_bundle({op: [None]}, folder / "bundle")
+    write_bundle({op: [Choice()]}, folder / "bundle")
     (listed,) = read_manifest(folder / "bundle")[0].kernels
     measurement = {
         "us": US, "low": 12.0, "high": 13.0, "error": 1e-4,
