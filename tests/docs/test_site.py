@@ -318,6 +318,8 @@ def test_the_first_primitive_is_declared_as_it_is_written():
         ("docs/using/before_lunch.md", ["not validated: too large to run", "\n\nfull size: ", "functions in the file"]),
         ("docs/using/explorer.md", []),
         ("docs/using/pytorch.md", []),
+        ("docs/using/traffic.md", ["\nkernel  ", "\nscore 16777216 8388608\n", "\noperations\n"]),
+        ("docs/using/machine_code.md", ["HMMA.16816.F32", "KernelResources(registers="]),
         ("docs/concepts/record.md", []),
         (
             "docs/using/repair.md",
