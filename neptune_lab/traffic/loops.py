@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.iteration_domain import evaluate
@@ -89,23 +91,38 @@ def _accesses(program: Program) -> tuple[list[_Access], int]:
     out: list[_Access] = []
     total = 0
     for path, block, loops in tree.statements(program):
-        if not isinstance(block, Block):
-            continue
-        spans = tuple(Span(loop.var, constant(0), constant(loop.extent)) for loop in loops)
-        conditions = tuple(map(_formula, block.predicates))
-        runs = touched(Region(spans, (), conditions), ())
-        total += runs * operations(block.body.value)
-        bindings = {it.name: it.binding for it in block.iters}
-
-        body = block.body
-        read = [(x.buffer, x.indices, isinstance(x, Load)) for x in loads(body.value)]
-        for buffer, indices, stores, accumulates in (
-            (body.buffer, body.indices, True, block.is_reduction),
-            *((b, i, False, plain and (b, i) == (body.buffer, body.indices)) for b, i, plain in read),
-        ):
-            region = _region(spans, indices, bindings, conditions)
-            out.append(_Access(buffer, path[0], loops, region, stores, accumulates, runs))
+        if isinstance(block, Block):
+            runs, touches = _of_block(block, tuple((loop.var, loop.extent) for loop in loops))
+            total += runs * operations(block.body.value)
+            out += [_Access(t.buffer, path[0], loops, t.region, t.stores, t.accumulates, runs) for t in touches]
     return out, total
+
+
+class _Touch(NamedTuple):
+    """What one access of a block touches, wherever the block is."""
+
+    buffer: str
+    region: Region | None
+    stores: bool
+    accumulates: bool
+
+
+@lru_cache(maxsize=2048)
+def _of_block(block: Block, loops: tuple[tuple[str, int], ...]) -> tuple[int, tuple[_Touch, ...]]:
+    """How often a block runs, and its accesses; most blocks of a program are those of the phase before."""
+    spans = tuple(Span(name, constant(0), constant(extent)) for name, extent in loops)
+    conditions = tuple(map(_formula, block.predicates))
+    bindings = {it.name: it.binding for it in block.iters}
+    body = block.body
+
+    def touch(buffer: str, indices: Iterable[Expr], stores: bool, accumulates: bool) -> _Touch:
+        return _Touch(buffer, _region(spans, indices, bindings, conditions), stores, accumulates)
+
+    touches = [touch(body.buffer, body.indices, True, block.is_reduction)]
+    for load in loads(body.value):
+        own = isinstance(load, Load) and (load.buffer, load.indices) == (body.buffer, body.indices)
+        touches.append(touch(load.buffer, load.indices, False, own))
+    return touched(Region(spans, (), conditions), ()), tuple(touches)
 
 
 def _region(
@@ -130,9 +147,13 @@ def _distinct(program: Program, buffer: str, accesses: Iterable[_Access]) -> tup
     if len(known) < len(regions):
         return whole, False
     try:
-        return distinct(known, found.shape) * itemsize(found.dtype), True
+        return _elements(tuple(known), found.shape) * itemsize(found.dtype), True
     except TooMany:
         return whole, False
+
+
+# Regions are told apart by identity, and `_of_block` gives the same ones for the same block.
+_elements = lru_cache(maxsize=4096)(distinct)
 
 
 def _on_chip(program: Program, buffer: str, users: list[_Access], shared_memory: int) -> bool:
@@ -145,16 +166,14 @@ def _on_chip(program: Program, buffer: str, users: list[_Access], shared_memory:
     for user in users[1:]:
         common = tuple(a for a, b in zip(common, user.loops, strict=False) if a is b)
     names = {loop.var for loop in common}
-    once = [
-        replace(a, region=None if a.region is None else replace(a.region, loops=_first(a.region.loops, names)))
-        for a in users
-    ]
+    once = [replace(a, region=None if a.region is None else _first(a.region, frozenset(names))) for a in users]
     return bool(common) and _distinct(program, buffer, once)[0] <= shared_memory
 
 
-def _first(loops: tuple[Span, ...], names: set[str]) -> tuple[Span, ...]:
-    """The loops, of which those called `names` run once."""
-    return tuple(replace(x, stop=constant(1)) if x.name in names else x for x in loops)
+@lru_cache(maxsize=2048)
+def _first(region: Region, names: frozenset[str]) -> Region:
+    """The region, of whose loops those called `names` run once."""
+    return replace(region, loops=tuple(replace(x, stop=constant(1)) if x.name in names else x for x in region.loops))
 
 
 def _of_hbm(program: Program, buffer: str, users: list[_Access]) -> tuple[TensorTraffic, int]:
