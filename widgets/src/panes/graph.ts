@@ -208,7 +208,17 @@ function graphPane(ctx: Context): Pane {
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   }
 
-  const resized = new ResizeObserver(() => { if (!ctx.view.sizes.zoom) size(); });
+  /** Brings into view what a drawing is about; set until the pane has a size to do it in. */
+  let bring: (() => void) | null = null;
+  function brought(): void {
+    if (!bring || !scroll.clientWidth) return;
+    bring();
+    bring = null;
+  }
+  const resized = new ResizeObserver(() => {
+    if (!ctx.view.sizes.zoom) size();
+    brought();
+  });
   resized.observe(scroll);
 
   return {
@@ -246,9 +256,8 @@ function graphPane(ctx: Context): Pane {
         const told = edges.find(({ edge }) => KINDS[edge.kind].sign);
         const node = [...d.nodes.values()].find((n) => n.classList.contains("fresh"));
         const edge = told ?? (node ? undefined : edges[0]);
-        if (edge) into(edge.el, d.nodes.get(edge.edge.source), d.nodes.get(edge.edge.target));
-        else if (node) into(node);
-        else begin(d);
+        bring = () => (edge ? into(edge.el, d.nodes.get(edge.edge.source), d.nodes.get(edge.edge.target)) : node ? into(node) : begin(d));
+        brought();
       }
       if (lit !== ctx.related && drawn) {
         let first: SVGGElement | null = null;
