@@ -1,6 +1,6 @@
 """Measures the bytes that exported kernels move from and to HBM, and compares them with the predictions.
 
-    python scripts/measure_traffic.py DIR [--only NAME] [--predictions scripts/predicted_traffic.json] [-o FILE]
+    python scripts/measure_traffic.py DIR [--only NAME] [--predictions scripts/predicted_traffic.json] [--json]
 
 DIR is the folder that `scripts/predict_traffic.py --kernels DIR` wrote. Needs a GPU, torch, Triton and Nsight Compute
 (`ncu`), not neptune_lab. Exit status 1 if a sum of bytes is not within 10% of its prediction.
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--only", help="measure one kernel, such as 'trial'")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--predictions", type=Path, default=Path(__file__).with_name("predicted_traffic.json"))
-    parser.add_argument("-o", "--output", type=Path, help="write the comparison to this JSON file")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON, behind the table")
     given = parser.parse_args()
     manifest = json.loads((given.folder / "manifest.json").read_text(encoding="utf-8"))
     if given.run:
@@ -118,8 +118,8 @@ def main() -> None:
         cells = "".join(f"{f'{a / 1e6:.2f} ({b / 1e6:.2f})':>20}" for a, b in pairs)
         print(f"{name:<26}{cells}  {off:+.1%}{'' if abs(off) <= WITHIN else '  MORE THAN 10%'}", flush=True)
     print("Measured, and in brackets predicted.")
-    if given.output is not None:
-        given.output.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    if given.json:
+        print(json.dumps(rows, indent=2))
     sys.exit(any(abs(row["off"]) > WITHIN for row in rows.values()))
 
 

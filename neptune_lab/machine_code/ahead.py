@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from neptune_lab.files import write_bytes, write_text
 from neptune_lab.machine_code.line_maps import MODULE, numbered
 
 
@@ -130,7 +131,7 @@ def _number_lines(*given: Any) -> tuple[str, str] | None:
 
 
 def _import(path: Path, text: str) -> ModuleType:
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     found = importlib.util.spec_from_file_location(path.stem, path)
     assert found is not None
     assert found.loader is not None
@@ -189,7 +190,7 @@ def _disassembled(cubin: bytes) -> tuple[str, str]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
+        write_bytes(path, cubin)
         said = []
         for tool, options in ((knobs.nvidia.nvdisasm, ["-g", "-c"]), (knobs.nvidia.cuobjdump, ["-res-usage"])):
             done = subprocess.run([tool.path, *options, str(path)], capture_output=True, text=True, check=True)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from neptune_lab.errors import FileError
-from neptune_lab.files import write_text
+from neptune_lab.files import write_bytes, write_text
 from neptune_lab.strict import json_text
 
 SIGNS = {"right": "✓", "wrong": "✗", "open": "○", "missing": "–", "stopped": "!"}
@@ -158,8 +158,8 @@ def _run(path: Path, course: Path, asked: Sequence[Question], limits: Limits) ->
         return [Grade("stopped", f"the notebook cannot be read: {error}")] * len(asked)
     task = {"cells": cells, "questions": [asdict(q) for q in asked], "limits": asdict(limits)}
     with tempfile.TemporaryDirectory() as home:
-        if (recorded := course / "recorded").is_dir():
-            shutil.copytree(recorded, Path(home) / "recorded")
+        for run in sorted((course / "recorded").glob("*.json")):
+            write_bytes(Path(home) / "recorded" / run.name, run.read_bytes(), parents=True)
         results = _in_process(json.dumps(task), home, limits)
     missing = Grade("stopped", "the process ended before this exercise: too much time or memory, or it was left")
     found: dict[int, Grade] = {}
