@@ -20,7 +20,7 @@ export interface TensorRecord {
   dtype: string;
 }
 
-/** What was compiled: `params` are the arguments it was made from, `definition` has a line a stage. */
+/** The compiled operator: `params` are its arguments, `definition` has one line per stage. */
 export interface OperatorRecord {
   name: string;
   title: string;
@@ -31,7 +31,7 @@ export interface OperatorRecord {
   definition: LineAt[];
 }
 
-/** A tensor or block; `x`, `y` is its centre, in points, from the top left, None where no layout was made. */
+/** A tensor or block; `x`, `y` is its centre, in points, from the top left; None without a layout. */
 export interface GraphNode {
   id: string;
   label: string;
@@ -70,7 +70,7 @@ export interface DerivationStep {
   ok: boolean;
 }
 
-/** How the repair term was found, or why there is none: `term` is g as text, `summary` a sentence. */
+/** The derivation of a repair term, or of its refusal: `term` is g as text, `summary` a sentence. */
 export interface Derivation {
   reducer: string;
   term: string;
@@ -90,7 +90,7 @@ export interface Phase {
   wrong: boolean;
 }
 
-/** One primitive as it was applied; `error` where it refused, and then the program is what it was before. */
+/** One applied primitive; if it was refused, `error` is set and the program is unchanged. */
 export interface StepRecord {
   index: number;
   primitive: string;
@@ -107,7 +107,7 @@ export interface PassRecord {
   notes: string[];
 }
 
-/** A line of the Triton source, and what it came from. */
+/** A line of the Triton source, and its origins. */
 export interface SourceLine {
   number: number;
   text: string;
