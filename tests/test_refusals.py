@@ -129,7 +129,7 @@ CASES: dict[str, Refused] = {
         figure1,
         lambda s: s.compute_at("s_max", "s_sum.j"),
         "TVM refuses: .* under the target loop. Not there: s_exp.",
-        "a loop around all that reads it",
+        "a loop around every block that reads it",
     ),
     "a block fused twice": Refused(
         lambda: split(small.scaled_first(), "c.j"),

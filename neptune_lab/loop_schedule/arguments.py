@@ -1,4 +1,4 @@
-"""Launch hints, notes, and closed lists of arguments, checked before anything is done; `kinds` has primitives'."""
+"""Checks of launch hints, of annotations, and of keyword names; `kinds` checks the arguments of primitives."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# Triton launches powers of two; 32 warps are 1024 threads, CUDA's limit on a block.
+# Triton takes powers of two. 32 warps are 1024 threads, CUDA's limit for a thread block.
 WARPS = (1, 2, 4, 8, 16, 32)
-# Tiles that Triton may load ahead; each takes shared memory, of which no GPU has enough for more.
+# The most stages of Triton's software pipeline. Each holds a tile in shared memory; no GPU has enough for more.
 MOST_STAGES = 16
 
-# Hints for the launch: they change no number.
+# Launch hints: they change no number.
 HINTS = ("num_warps", "num_stages")
-# What `annotate` may say of a loop: hints for the launch, that the loop is no dimension of a tile, and words.
+# The keys of `annotate`: launch hints, "sequential" (the loop is not a dimension of a tile), and "note" (free text).
 NOTES = (*HINTS, "sequential", "note")
 
-# The largest integer that a loop variable of the programs holds.
+# Loop variables are 32-bit integers.
 INT32_MAX = 2**31 - 1
 
 
 def is_count(value: Any) -> bool:
-    """A positive int of at most 32 bits; rejects bool, which Python counts as an int.
+    """Whether a value is an integer from 1 to 2**31 - 1; rejects bool, which Python counts as an int.
+
+    Args:
+        value: any value.
+
+    Returns:
+        True if it is one.
 
     >>> [is_count(x) for x in (64, 0, True, 2.0, "64", 2**31)]
     [True, False, False, False, False, False]
@@ -41,10 +47,15 @@ def is_count(value: Any) -> bool:
 
 
 def check_hint(key: str, value: Any, where: str) -> None:
-    """Raise ScheduleError where a launch hint, "num_warps" or "num_stages", is none that a kernel can be launched with.
+    """Checks a launch hint.
 
     Args:
-        where: what the hint is given to, for the message.
+        key: "num_warps" or "num_stages"; other keys are not checked.
+        value: the hint's value: warps per program, a power of two from 1 to 32; or pipeline stages, from 1 to 16.
+        where: the call that sets the hint, for the message.
+
+    Raises:
+        ScheduleError: no kernel can be launched with this value.
     """
     if key == "num_warps" and not (is_count(value) and value in WARPS):
         raise ScheduleError(
@@ -59,10 +70,15 @@ def check_hint(key: str, value: Any, where: str) -> None:
 
 
 def check_note(key: str, value: Any, where: str) -> None:
-    """Raise ScheduleError where a note on a loop is none of `NOTES`, or has a value that it cannot have.
+    """Checks an annotation of a loop.
 
     Args:
-        where: what is annotated, for the message.
+        key: one of `NOTES`.
+        value: 1 for "sequential"; for a launch hint as in `check_hint`; for "note" any value.
+        where: the call that annotates, for the message.
+
+    Raises:
+        ScheduleError: there is no such key, or the key cannot have this value.
     """
     if key not in NOTES:
         raise ScheduleError(f"{where}: there is no annotation {key!r}", help=nearest(key, list(NOTES), "annotations"))
@@ -72,7 +88,16 @@ def check_note(key: str, value: Any, where: str) -> None:
 
 
 def closed_fields(cls: type[T]) -> type[T]:
-    """A dataclass that refuses a keyword which is none of its fields with a ScheduleError, which names those it has.
+    """Makes a dataclass raise ScheduleError, with its fields in the help, for a keyword that is not one of them.
+
+    Args:
+        cls: a dataclass.
+
+    Returns:
+        The same class; its `__init__` is replaced.
+
+    Raises:
+        ScheduleError: an instance is made with an unknown keyword.
 
     >>> from dataclasses import dataclass
     >>> @closed_fields
@@ -99,13 +124,19 @@ def closed_fields(cls: type[T]) -> type[T]:
 
 
 def closed_arguments(places: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function that refuses a keyword which is none of its arguments with a ScheduleError.
+    """Makes a function raise ScheduleError for a keyword that is not one of its parameters.
 
-    Type checkers see the function's own signature, and report the same call.
+    Type checkers still see the function's own signature.
 
     Args:
-        places: where an argument belongs that people look for here: its name, and the class that has it as a field
-            with the argument that takes the class, such as "config=nl.TileConfig".
+        places: for names that are fields of a class instead: the name, and the argument that takes the class, such as
+            "config=nl.TileConfig". The error's help shows it.
+
+    Returns:
+        A decorator.
+
+    Raises:
+        ScheduleError: the decorated function is called with an unknown keyword.
     """
 
     def closed(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,4 +1,4 @@
-"""A method of `Schedule` from a primitive's declaration: its signature, its docstring, and its text in a stub file."""
+"""Makes a method of `Schedule` from a primitive's declaration: signature, docstring, and text for the stub file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ _RETURNS = {"nothing": "None", "one": "str", "several": "tuple[str, ...]"}
 
 
 def signature(primitive: Primitive) -> Signature:
-    """The signature of the method: `self`, then the primitive's parameters as one writes them in a call."""
+    """The signature of the method.
+
+    Args:
+        primitive: the primitive.
+
+    Returns:
+        `self`, then the primitive's parameters, passed as their kinds say.
+    """
     named = any(p.kind.passed_as == "named" for p in primitive.parameters)
     before = Parameter.POSITIONAL_ONLY if named else Parameter.POSITIONAL_OR_KEYWORD
     made = [Parameter("self", before)]
@@ -32,7 +39,14 @@ def signature(primitive: Primitive) -> Signature:
 
 
 def docstring(primitive: Primitive) -> str:
-    """The primitive's docstring, with what the method returns."""
+    """The docstring of the method.
+
+    Args:
+        primitive: the primitive.
+
+    Returns:
+        The primitive's docstring, with a section Returns before Raises if the method returns names.
+    """
     doc = inspect.getdoc(primitive.apply) or ""
     if not primitive.made:
         return doc
@@ -42,12 +56,20 @@ def docstring(primitive: Primitive) -> str:
 
 
 def method_of(primitive: Primitive) -> Callable[..., Any]:
-    """The method: it applies the step of its call, and returns names that were made."""
-    taken = signature(primitive)
+    """The method: applies the step of its call, and returns the names that the step created.
+
+    Args:
+        primitive: the primitive.
+
+    Returns:
+        A function for a class that has `apply(step)`. A call with other arguments than its signature's raises
+        TypeError.
+    """
+    method_signature = signature(primitive)
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            bound = taken.bind(self, *args, **kwargs)
+            bound = method_signature.bind(self, *args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{method.__qualname__}(): {error}") from None
         bound.apply_defaults()
@@ -57,7 +79,7 @@ def method_of(primitive: Primitive) -> Callable[..., Any]:
     method.__name__ = primitive.name
     method.__qualname__ = f"Schedule.{primitive.name}"
     method.__doc__ = docstring(primitive)
-    method.__signature__ = taken  # type: ignore[attr-defined]
+    method.__signature__ = method_signature  # type: ignore[attr-defined]
     return method
 
 
@@ -70,7 +92,14 @@ class PrimitiveMethods:
 
 
 def stub(primitives: Iterable[Primitive]) -> str:
-    """The text of `methods.pyi`: every method with its signature and docstring."""
+    """The text of `methods.pyi`.
+
+    Args:
+        primitives: the primitives, in the order of their methods.
+
+    Returns:
+        A class with a method per primitive: its signature and docstring.
+    """
     return _HEAD + "\n".join(_stub_of(primitive) for primitive in primitives)
 
 

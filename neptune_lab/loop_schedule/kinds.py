@@ -1,8 +1,7 @@
-"""Kinds of arguments that primitives take: what each is called, checked by, written as, and chosen from.
+"""The kinds of arguments that primitives take.
 
-A primitive declares its arguments by the types below (`loop: LoopRef`, `size: Size`). Everything that handles an
-argument reads its kind: the check before the primitive runs, the method of `Schedule`, a step's text, and the editor's
-control.
+A primitive annotates its parameters with the types below (`loop: LoopRef`, `size: Size`). The kind of an argument
+defines how it is checked, its type in the method of `Schedule`, its text in a step, and its control in the editor.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def _as_given(value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """A list of what can be iterated; anything else as it is, for the check to refuse."""
+    """A list of the items of an iterable; a string or any other value unchanged, which the check then refuses."""
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
@@ -59,16 +58,17 @@ class Kind:
             or "sentence".
         annotation: the type of the parameter of `Schedule`'s method, as Python text.
         fits: whether a value is of this kind.
-        expected, example: for the refusal of a value that does not fit, and its help.
-        passed_as: how a call passes it: by "position", by "name", "several" positions (`*loops`) or several "named"
-            values (`**tiles`).
-        of_step: what a method is called with, as what a step holds.
-        choices: the strings that the value is one of; () where the kind is open.
-        offered: the values that the editor offers; () where they come from the program.
-        refusal: of a value that is not among the choices, with {name} and {value}.
-        explicit: a step names the argument even where it has its default.
-        own: of a loop, that it is named with the block that the primitive is given.
-        cutting: how a value cuts loops, and what it becomes if they have other extents.
+        expected: what the error says was expected if a value does not fit.
+        example: the help of that error.
+        passed_as: how the text of a call passes it: by "position", by "name", as "several" positions (`*loops`) or as
+            several "named" values (`**tiles`).
+        of_step: converts the value that a method got to the value that its step holds.
+        choices: the strings that are allowed; (): all that fit.
+        offered: the values that the editor offers; (): the editor computes them from the program.
+        refusal: the message for a value that is not among the choices; {name} and {value} are filled in.
+        explicit: whether a step holds the argument even if it equals its default.
+        own: for a loop: whether "block.loop" must have the block of the primitive's argument `block`.
+        cutting: how a value cuts loops, and what it becomes if they have other extents; None: it cuts none.
         silent: values with which a step changes no number.
     """
 
@@ -88,7 +88,16 @@ class Kind:
     silent: tuple[Any, ...] = ()
 
     def check(self, primitive: str, name: str, value: Any) -> None:
-        """Raise ScheduleError where `value` of the argument `name` is not of this kind."""
+        """Checks a value.
+
+        Args:
+            primitive: the primitive's name, for the message.
+            name: the argument's name, for the message.
+            value: the value to check.
+
+        Raises:
+            ScheduleError: the value does not fit, or is not among the choices.
+        """
         if not self.fits(value):
             raise ScheduleError(f"{primitive}: {name}={shown(value)}, expected {self.expected}", help=self.example)
         if self.choices and value not in self.choices:
@@ -99,7 +108,14 @@ class Kind:
             raise ScheduleError(message, help=f"{meant}Use {', '.join(others)} or {last}")
 
     def block_of(self, value: Any) -> str | None:
-        """The block that a value names; a loop is named with its block. None for other kinds."""
+        """The block that a value names.
+
+        Args:
+            value: a checked value, such as "s_max" or "s_max.j".
+
+        Returns:
+            The block's name, "s_max"; None if values of this kind name neither a block nor a loop with its block.
+        """
         return str(value).partition(".")[0] if self.control in ("block", "loop") else None
 
 
@@ -115,9 +131,9 @@ def _choice(choices: tuple[str, ...], refusal: str, *, explicit: bool = False) -
 BlockName: TypeAlias = Annotated[str, replace(_REF, control="block")]
 # A loop with its block: "s_max.j".
 LoopRef: TypeAlias = Annotated[str, replace(_REF, control="loop")]
-# A loop around the block that the primitive is given, with that block.
+# A loop around the primitive's `block`, as "block.loop" with that block.
 OwnLoopRef: TypeAlias = Annotated[str, replace(_REF, control="loop", own=True)]
-# Loops around a block, named without it, in an order: "i0", "j0".
+# An ordered list of loops around the primitive's `block`, named without it: "i0", "j0".
 LoopNames: TypeAlias = Annotated[
     list[str],
     Kind(
@@ -126,7 +142,7 @@ LoopNames: TypeAlias = Annotated[
         of_step=_listed,
     ),
 ]
-# Names of what a primitive makes.
+# Names for several loops that a primitive creates, or for one.
 NewNames: TypeAlias = Annotated[
     list[str],
     Kind(
@@ -136,13 +152,13 @@ NewNames: TypeAlias = Annotated[
     ),
 ]
 NewName: TypeAlias = Annotated[
-    str, replace(_TEXT, example="leave it out for a name of our own", offered=("outer", "inner"))
+    str, replace(_TEXT, example="for example 'outer', or leave it out for the default name", offered=("outer", "inner"))
 ]
 # A buffer that the block reads.
 BufferName: TypeAlias = Annotated[str, replace(_TEXT, control="buffer")]
-# Elements of a tile: the loop that the primitive names is cut into tiles.
+# Elements per tile; the primitive's `loop` is cut into such tiles.
 Size: TypeAlias = Annotated[int, Kind("int", "int", is_count, "a positive integer", "for example 64", cutting=SIZE)]
-# Extents of the loops that a loop is split into; None for one that is worked out.
+# Extents of the loops that the primitive's `loop` is split into; None: computed from the others.
 Factors: TypeAlias = Annotated[
     list[int | None],
     Kind(
@@ -152,7 +168,7 @@ Factors: TypeAlias = Annotated[
         cutting=FACTORS,
     ),
 ]
-# A tile's size for each loop.
+# Elements per tile for each loop, by the loop's name without its block.
 TileSizes: TypeAlias = Annotated[
     dict[str, int],
     Kind(
@@ -161,27 +177,27 @@ TileSizes: TypeAlias = Annotated[
         cutting=TILES,
     ),
 ]
-# A scalar formula: a repair term that is given.
+# A repair term that the user gives, as a scalar formula.
 FORMULA = replace(
     _TEXT,
     expected="a formula as a string",
     example="for example 't * exp(xmax_before - xmax_now)', or leave it out, and it is derived",
 )
 Formula: TypeAlias = Annotated[str, FORMULA]
-# Words for readers.
+# A sentence for readers.
 Sentence: TypeAlias = Annotated[str, replace(_TEXT, control="sentence")]
 Switch: TypeAlias = Annotated[
     bool,
     Kind(
-        *("choice", "bool", lambda v: isinstance(v, bool), "True or False", "it is a switch"),
+        *("choice", "bool", lambda v: isinstance(v, bool), "True or False", "pass True or False"),
         offered=(True, False),
     ),
 ]
 GridAxis: TypeAlias = Annotated[str, _choice(THREADS, "{name}={value} is not a grid axis")]
-# A step names the scope even where it is the default: readers of a schedule look for it.
+# Explicit: readers of a schedule look for the scope, so a step always names it.
 Scope: TypeAlias = Annotated[str, _choice(SCOPES, "{name}={value} is not a memory scope", explicit=True)]
 MapPolicy: TypeAlias = Annotated[str, _choice(("auto", "inline", "keep"), "{name}={value} is not a policy")]
-# What a note on a loop says; the editor leaves out "note", which is for words.
+# The key of an annotation. The editor does not offer "note", whose value is free text.
 NoteKey: TypeAlias = Annotated[
     str,
     replace(

@@ -9,24 +9,24 @@ class PrimitiveMethods:
         factors: Iterable[int | None],
         names: Iterable[str] | None = None,
     ) -> tuple[str, ...]:
-        """`for j` becomes `for j0: for j1: …` with these extents, of which at most one is None (computed).
+        """Splits a loop into nested loops: `for j` becomes `for j0: for j1: …`.
 
         before ⇒ after, with factors (None, 64):
             for j in range(256):              for j0, j1 in grid(4, 64):
                 X[j] = e(j)             ⇒         X[j0 * 64 + j1] = e(j0 * 64 + j1)
 
-        Sizes that do not divide get a guard.
+        If the factors cover more than the loop's extent, the blocks inside get a guard.
 
         Args:
-            loop: "block.loop".
-            factors: extents of the new loops, outermost first; at most one is None, which is computed.
-            names: of the new loops; default: j0, j1, …
+            loop: the loop to split, as "block.loop".
+            factors: extents of the two or more new loops, outermost first; at most one is None, which is computed.
+            names: names of the new loops, one per factor; default: j0, j1, … for loop j.
 
         Returns:
             The new loops, outermost first, as "block.loop".
 
         Raises:
-            ScheduleError: the factors do not cover the loop, or a name is taken.
+            ScheduleError: the factors do not cover the loop, a name is taken, or the loop is bound or annotated.
         """
 
     def reorder(
@@ -34,20 +34,21 @@ class PrimitiveMethods:
         block: str,
         *loops: str,
     ) -> tuple[str, ...]:
-        """Reorders loops around `block`.
+        """Puts loops around `block` in the given order, outermost first; other loops keep their places.
 
         before ⇒ after, with loops ("j", "i"):
             for i, j: X[i, j] = e    ⇒    for j, i: X[i, j] = e
 
         Args:
             block: a block inside the loops.
-            loops: two or more of the loops around it, named without the block.
+            loops: two or more of the loops around it, in the new order, named without the block.
 
         Returns:
             The loops in their new order, as "block.loop".
 
         Raises:
-            ScheduleError: the loops are not of one nest, or the block is a reduction that would fold in another order.
+            ScheduleError: there is another block between the loops, a loop is named twice, or a scan would visit its tags
+                in another order.
         """
 
     def fuse(
@@ -56,21 +57,22 @@ class PrimitiveMethods:
         *loops: str,
         name: str | None = None,
     ) -> str:
-        """Fuses nested loops into one, called `name` (default: their names joined).
+        """Fuses nested loops into one.
 
         before ⇒ after, for i of 4 and j of 8:
             for i, j in grid(4, 8): X[i, j] = e    ⇒    for ij in range(32): X[ij // 8, ij % 8] = e
 
         Args:
             block: a block inside the loops.
-            loops: two or more loops that follow each other directly, outermost first, named without the block.
-            name: of the new loop; default: their names joined.
+            loops: two or more loops, each directly inside the one before, outermost first, named without the block.
+            name: the name of the new loop; default: their names joined.
 
         Returns:
             The new loop, as "block.loop".
 
         Raises:
-            ScheduleError: the loops do not follow each other, or the name is taken.
+            ScheduleError: a loop is not directly inside the one before, the name is taken, or a loop is bound or
+                annotated.
         """
 
     def tile(
@@ -86,13 +88,14 @@ class PrimitiveMethods:
 
         Args:
             block: a block inside the loops.
-            tiles: the size of a tile along each loop, in elements: `sch.tile("qk", i=128, j=64)`.
+            tiles: the size of a tile along each loop, in iterations: `sch.tile("qk", i=128, j=64)`. A size need not divide
+                the loop's extent; the block then gets a guard.
 
         Returns:
             The outer loops, then the inner ones, as "block.loop".
 
         Raises:
-            ScheduleError: there is no such loop, or the loops cannot be reordered.
+            ScheduleError: there is no such loop, a loop is bound or annotated, or the loops cannot be reordered.
         """
 
     def bind(
@@ -100,18 +103,19 @@ class PrimitiveMethods:
         loop: str,
         thread: str,
     ) -> None:
-        """Binds a loop to a grid axis: its iterations become program instances.
+        """Binds a loop to a grid axis: its iterations become program instances, which run in parallel.
 
         before ⇒ after:
             for i in range(4): X[i] = e    ⇒    for i in range(4):  # blockIdx.x
                                                     X[i] = e
 
         Args:
-            loop: "block.loop".
-            thread: "blockIdx.x", "blockIdx.y" or "blockIdx.z".
+            loop: the loop to bind, as "block.loop".
+            thread: the grid axis: "blockIdx.x", "blockIdx.y" or "blockIdx.z".
 
         Raises:
-            ScheduleError: a block carries a value along the loop, or the nest has a loop on that axis already.
+            ScheduleError: a block carries a value from one iteration of the loop to the next, or a loop around or inside
+                it is bound to that axis already.
         """
 
     def compute_at(
@@ -119,7 +123,7 @@ class PrimitiveMethods:
         block: str,
         loop: str,
     ) -> None:
-        """Moves a producer under a loop of its consumer, where it computes just what is needed there.
+        """Moves a producer under a loop of its consumers; each iteration computes only the elements that it reads.
 
         before ⇒ after:
             for i, j: A[i, j] = a                for i:
@@ -128,10 +132,10 @@ class PrimitiveMethods:
 
         Args:
             block: the producer.
-            loop: "block.loop", around all that reads it.
+            loop: a loop around every block that reads it, as "block.loop".
 
         Raises:
-            ScheduleError: a reader is outside the loop, or would read too early.
+            ScheduleError: a reader is outside the loop, or would read an element before it is written.
         """
 
     def reverse_compute_at(
@@ -139,28 +143,28 @@ class PrimitiveMethods:
         block: str,
         loop: str,
     ) -> None:
-        """Moves a consumer under a loop of its producers.
+        """Moves a consumer under a loop of its producers; each iteration uses the elements that it has just computed.
 
         before ⇒ after:
             for i, j: A[i, j] = a                for i, j:
             for i, j: B[i, j] = b(A[i, j])  ⇒        A[i, j] = a
                                                      B[i, j] = b(A[i, j])
 
-        All that the consumer reads is complete there: a reduction that the loop still folds along is refused.
+        Everything that the consumer reads must be complete in each iteration, so a reduction along the loop is refused.
 
         Args:
             block: the consumer.
-            loop: "block.loop", around all that it reads.
+            loop: a loop around every block that computes what the consumer reads, as "block.loop".
 
         Raises:
-            ScheduleError: what it reads is written outside the loop, or is not complete inside.
+            ScheduleError: a block that computes what the consumer reads is outside the loop, or is a reduction along it.
         """
 
     def inline(
         self,
         block: str,
     ) -> None:
-        """Inlines an elementwise block into its consumers.
+        """Removes an elementwise block; its consumers compute its expression themselves.
 
         before ⇒ after:
             for i, j: E[i, j] = exp(A[i, j])     for i, j: S[i] += exp(A[i, j])
@@ -170,7 +174,8 @@ class PrimitiveMethods:
             block: the elementwise block.
 
         Raises:
-            ScheduleError: the block is a reduction, writes an output, or carries a value between iterations.
+            ScheduleError: the block is a reduction, writes an output, carries a value from one iteration to the next, or
+                does not store at its own iteration variables.
         """
 
     def cache_read(
@@ -179,22 +184,23 @@ class PrimitiveMethods:
         buffer: str,
         scope: str = "shared",
     ) -> str:
-        """Makes `block`, and every later reader of `buffer`, read a copy in `scope`, which a new block writes.
+        """Copies `buffer` to memory `scope` in a new block; `block` and all other readers of the buffer read the copy.
 
         before ⇒ after, with scope "shared":
             for i, j: B[i] += A[i, j]    ⇒    for i, j: A_shared[i, j] = A[i, j]
                                               for i, j: B[i] += A_shared[i, j]
 
         Args:
-            block: the first reader of the copy.
-            buffer: what is copied.
-            scope: memory of the copy, "local", "shared" or "global".
+            block: a block that reads the buffer.
+            buffer: the buffer to copy, by name.
+            scope: the memory of the copy, "local", "shared" or "global".
 
         Returns:
             The block that makes the copy.
 
         Raises:
-            ScheduleError: the block does not read the buffer, or there is such a copy already.
+            ScheduleError: the block does not read the buffer, the buffer keeps one value per tag, or it has a copy in this
+                scope already.
         """
 
     def cache_write(
@@ -202,7 +208,7 @@ class PrimitiveMethods:
         block: str,
         scope: str = "local",
     ) -> str:
-        """Makes `block` write to a copy in `scope`, which a new block stores to the buffer.
+        """Makes `block` write to a copy of its buffer in memory `scope`, which a new block stores to the buffer.
 
         before ⇒ after, with scope "local":
             for i, j: B[i] += A[i, j]    ⇒    for i, j: B_local[i] += A[i, j]
@@ -210,13 +216,13 @@ class PrimitiveMethods:
 
         Args:
             block: the block that writes.
-            scope: memory of the copy, "local", "shared" or "global".
+            scope: the memory of the copy, "local", "shared" or "global".
 
         Returns:
             The block that stores the copy.
 
         Raises:
-            ScheduleError: the buffer keeps one value per tag, or there is such a copy already.
+            ScheduleError: the buffer keeps one value per tag, or it has a copy in this scope already.
         """
 
     def set_scope(
@@ -224,17 +230,17 @@ class PrimitiveMethods:
         block: str,
         scope: str = "shared",
     ) -> None:
-        """Puts the buffer that `block` writes into `scope`: "shared" and "local" are on chip.
+        """Sets the memory of the buffer that `block` writes; "shared" and "local" are on chip.
 
-        Triton places on-chip tiles itself, so the two mean the same there. A buffer left in global memory is written
-        there only if another kernel, or the caller, reads it.
+        Triton places on-chip tiles itself, so "shared" and "local" have the same effect in Triton. A buffer in global
+        memory is stored only if another kernel or the caller reads it.
 
         Args:
             block: the block that writes the buffer.
-            scope: "local", "shared" or "global".
+            scope: the memory: "local", "shared" or "global".
 
         Raises:
-            ScheduleError: the buffer is an output, which is in global memory.
+            ScheduleError: the buffer is an output, and the scope is not "global".
         """
 
     def decompose_reduction(
@@ -242,7 +248,7 @@ class PrimitiveMethods:
         block: str,
         loop: str,
     ) -> str:
-        """Moves the start value of a reduction before `loop`, to a separate block.
+        """Writes the start value of a reduction in a separate block, before `loop`.
 
         before ⇒ after, at loop j:
             for i, j: X[i] = X[i] (f) e    ⇒    for i:
@@ -250,14 +256,16 @@ class PrimitiveMethods:
                                                     for j: X[i] = X[i] (f) e
 
         Args:
-            block: a reduction that still starts itself.
-            loop: "block.loop", the outermost loop that the block folds along, or one outside it.
+            block: a reduction that still writes its start value itself.
+            loop: the outermost loop that the block folds along, or a loop outside that one, as "block.loop" with this
+                block.
 
         Returns:
             The block that writes the start value.
 
         Raises:
-            ScheduleError: the block has no start value, or folds along a loop outside `loop`.
+            ScheduleError: `loop` names another block, the block has no start value, or it folds along a loop outside
+                `loop`.
         """
 
     def annotate(
@@ -266,16 +274,17 @@ class PrimitiveMethods:
         key: str,
         value: str | int = 1,
     ) -> None:
-        """Annotates a loop; no result changes.
+        """Sets an annotation of a loop; no value changes.
 
-        "num_warps" and "num_stages" reach the launch; they belong to the outermost loop of a nest or to one on the grid,
-        and are refused elsewhere when the program becomes tiles. "sequential" keeps a loop from being a dimension of a
-        tile. "note" is text for readers.
+        "num_warps" and "num_stages" are launch hints, for the outermost loop of a nest or a loop that is bound to the
+        grid. On another loop they raise TileError when the program is translated to tiles. "sequential" keeps the loop
+        from becoming a dimension of a tile. "note" is text for readers.
 
         Args:
-            loop: "block.loop".
-            key: "num_warps", "num_stages", "sequential" or "note".
-            value: an int, or the words of a note.
+            loop: the loop, as "block.loop".
+            key: "num_warps", "num_stages", "sequential" or "note"; an earlier annotation with this key is replaced.
+            value: for "num_warps" a power of two from 1 to 32; for "num_stages" 1 to 16; for "sequential" 1; for "note" a
+                string or an int.
 
         Raises:
             ScheduleError: the value is not allowed for this key.
@@ -285,7 +294,7 @@ class PrimitiveMethods:
         self,
         block: str,
     ) -> None:
-        """Separates the program before `block`: the two parts never share a kernel, and each is scheduled on its own.
+        """Divides the program before `block` into two parts, which are scheduled separately and share no kernel.
 
         before ⇒ after:
             for i, j: m[i] max= x[i, j]             for i, j: m[i] max= x[i, j]
@@ -296,7 +305,7 @@ class PrimitiveMethods:
             block: the first block after the cut; its nest contains no block of an earlier stage.
 
         Raises:
-            ScheduleError: nothing comes before the block, or it shares a nest with what does.
+            ScheduleError: no block comes before it, or it shares a nest with an earlier block.
         """
 
     def fuse_under(

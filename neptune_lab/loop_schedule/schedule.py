@@ -1,4 +1,4 @@
-"""Schedule: an operator's program, the steps applied to it, and the phases that each went through."""
+"""Schedule: an operator's program, the steps applied to it, and the phases of each step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _marked(outcome: Outcome) -> Outcome:
-    """The phases after a wrong repair are wrong as well."""
+    """The outcome with `wrong` set in each phase whose program applies a repair that numbers show to be wrong."""
     phases = tuple(replace(p, wrong=True) if _repairs_wrongly(p.program) else p for p in outcome.phases)
     return replace(outcome, phases=phases)
 
@@ -53,9 +53,9 @@ class Applied:
 class Schedule(PrimitiveMethods):
     """An operator's loop program, and the steps that transform it.
 
-    Primitives are methods, called by block and loop names: `sch.split("s_max.j", (None, 2))`,
-    `sch.rolling_update("s_sum", "s_max.j")`. A loop is "block.loop". A primitive whose rewrite is illegal raises
-    ScheduleError and leaves the schedule unchanged.
+    Primitives are methods, which take names of blocks and loops: `sch.split("s_max.j", (None, 2))`,
+    `sch.rolling_update("s_sum", "s_max.j")`. A loop is "block.loop". An illegal step raises ScheduleError or
+    RepairError and leaves the schedule unchanged.
 
     Args:
         operator: from `neptune_lab.operators`.
@@ -67,7 +67,7 @@ class Schedule(PrimitiveMethods):
         self._undone: list[Step] = []
         self._checked: dict[Program, Agreement] = {}
 
-    # -- what it is -----------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------
 
     @property
     def definition(self) -> Program:
@@ -86,17 +86,17 @@ class Schedule(PrimitiveMethods):
 
     @property
     def history(self) -> tuple[Applied, ...]:
-        """Each step with the program before it and its phases."""
+        """Each applied step, in order, with the program before it and its outcome."""
         return tuple(self._applied)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of the last step."""
+        """The phases of the last step; none if there is no step."""
         return self._applied[-1].outcome.phases if self._applied else ()
 
     @property
     def parts(self) -> tuple[frozenset[str], ...]:
-        """The stages of the definition between two cuts, in order; a single part if nothing was cut."""
+        """The stages of each part of the program, in order; `cut` begins a new part."""
         starts = set()
         for applied in self._applied:
             if applied.step.primitive == "cut":
@@ -104,12 +104,12 @@ class Schedule(PrimitiveMethods):
                 starts.add(tree.find_block(applied.before, name)[1].origin)
         if not starts:
             return (frozenset(b.name for b in tree.blocks(self.definition)),)
-        found: list[set[str]] = [set()]
+        parts: list[set[str]] = [set()]
         for block in tree.blocks(self.definition):
-            if block.name in starts and found[-1]:
-                found.append(set())
-            found[-1].add(block.name)
-        return tuple(map(frozenset, found))
+            if block.name in starts and parts[-1]:
+                parts.append(set())
+            parts[-1].add(block.name)
+        return tuple(map(frozenset, parts))
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ class Schedule(PrimitiveMethods):
     # -- steps as data --------------------------------------------------------------------------------------
 
     def apply(self, step: Step) -> tuple[str, ...]:
-        """Applies one step, and forgets the steps that were undone.
+        """Applies one step, and discards the steps that `redo` could apply.
 
         Args:
             step: a primitive's name and arguments (`Step.of`).
@@ -170,7 +170,8 @@ class Schedule(PrimitiveMethods):
             The names of the loops or blocks that the step created.
 
         Raises:
-            ScheduleError, RepairError: the step is illegal, and the schedule is unchanged; the error's `step` is it.
+            ScheduleError, RepairError: the step is illegal; the schedule is unchanged. If the primitive refused, the
+                error's attribute `step` is the step.
         """
         made = self._apply(step)
         self._undone.clear()
@@ -200,19 +201,19 @@ class Schedule(PrimitiveMethods):
         return outcome.made
 
     def preface(self, phases: tuple[Phase, ...]) -> None:
-        """Inserts phases before those of the last step: an attempt that was refused before it.
+        """Inserts the phases of a refused attempt before the phases of the last step.
 
         Args:
-            phases: of the refused attempt.
+            phases: the phases of the refused attempt.
         """
         last = self._applied[-1]
         self._applied[-1] = replace(last, outcome=replace(last.outcome, phases=(*phases, *last.outcome.phases)))
 
     def adopt(self, part: Schedule) -> None:
-        """Appends the steps of a schedule of one part (see `parts`), with their outcomes.
+        """Appends the steps of a schedule of one part of the program, with their outcomes.
 
         Args:
-            part: a schedule whose definition is a part of this one's, as `cut` leaves it.
+            part: a schedule whose definition is one of the `parts` of this schedule's program.
         """
         stages = frozenset(b.name for b in tree.blocks(part.definition))
         for applied in part.history:
@@ -237,21 +238,21 @@ class Schedule(PrimitiveMethods):
         return step
 
     def back_to(self, count: int) -> None:
-        """Reverts to the state after the first `count` steps, without redo; used when a template is refused.
+        """Removes all steps after the first `count`, and `redo` does not restore them; used if a template is refused.
 
         Args:
-            count: how many steps to keep.
+            count: the number of steps to keep.
         """
         del self._applied[count:]
 
     def redo(self) -> Step:
-        """Applies the step again that was undone last.
+        """Applies the last undone step again.
 
         Returns:
             The step.
 
         Raises:
-            ScheduleError: there is no step to redo, or it was refused.
+            ScheduleError, RepairError: there is no step to redo, or it is refused.
         """
         if not self._undone:
             raise ScheduleError("there is no step to redo", help="redo follows undo, before any new step")
@@ -285,7 +286,7 @@ class Schedule(PrimitiveMethods):
             steps: Steps, or the JSON of `to_json`.
 
         Returns:
-            A new schedule; every step was checked again.
+            A new schedule; every step is checked again.
 
         Raises:
             ScheduleError, RepairError: `steps` is not of that form, or a step is illegal for this operator.
@@ -315,16 +316,19 @@ class Schedule(PrimitiveMethods):
     # -- numbers --------------------------------------------------------------------------------------------
 
     def check(self, seed: int = 0, tolerance: float = 1e-9) -> Agreement:
-        """Whether the scheduled program equals the unscheduled one: both run natively in float64 on random inputs.
+        """Whether the scheduled program computes the same as the definition: runs both natively in float64.
 
-        Every intermediate buffer is held whole, so this is for small shapes.
+        Every intermediate buffer is allocated in full, so use small shapes.
 
         Args:
-            seed: of the inputs.
+            seed: the seed of the random inputs, from 0 to 2**63 - 1.
             tolerance: the largest relative error (Frobenius norm) of an output that counts as equal.
 
         Returns:
-            An Agreement: true where they are equal, with the error, and a sentence as its text.
+            An Agreement: true if they are equal, with the error, and a sentence as its text.
+
+        Raises:
+            ScheduleError: `seed` or `tolerance` is not such a number.
         """
         check_integer("seed", seed, 0, 2**63 - 1, ScheduleError)
         check_number("tolerance", tolerance, ScheduleError)
@@ -337,16 +341,16 @@ class Schedule(PrimitiveMethods):
         return result
 
     def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Runs the current program natively, with all intermediate buffers.
+        """Runs the current program natively.
 
         Args:
-            inputs: arrays by input name, in the operator's shapes; they are cast to its dtypes.
+            inputs: an array for each input, by name, in the operator's shapes; they are cast to its dtypes.
 
         Returns:
-            Every buffer by name, intermediate ones too.
+            All buffers by name, including the intermediate ones.
 
         Raises:
-            ScheduleError: an input is missing, is no array of numbers, or has another shape.
+            ScheduleError: an input is missing, is not an array of numbers, or has another shape.
         """
         return run(self.program, inputs)
 
@@ -358,28 +362,29 @@ class Schedule(PrimitiveMethods):
         inputs: dict[str, np.ndarray] | None = None,
         where: dict[str, int] | None = None,
     ) -> TagTable:
-        """The values of every buffer at every iteration of a loop, with what each read saw; for small programs.
+        """The values of every buffer at every iteration of a loop, and the values that were read; for small programs.
 
         Args:
             rolling: the loop's name, "j" or "j0".
-            phase: a phase of the last step, such as "naive"; default: the program as it is now.
-            inputs: arrays by input name; default: random ones.
-            where: spatial iterations to show, such as {"i": 0}.
+            phase: a phase of the last step, such as "naive"; default: the current program.
+            inputs: arrays by input name, as in `run`; default: random ones, with seed 0.
+            where: values of iteration variables, such as {"i": 0}: only these elements are shown; default: all.
 
         Returns:
             A table with one column per iteration; a notebook displays it.
 
         Raises:
-            ScheduleError: there is no such loop or phase, or the program is too large to record.
+            ScheduleError: there is no such loop or phase, the program runs more than 200,000 stores, or an input or
+                `where` has another form.
         """
         program = self.program
         if phase is not None:
-            found = {p.key: p.program for p in self.phases}
-            if not isinstance(phase, str) or phase not in found:
+            programs = {p.key: p.program for p in self.phases}
+            if not isinstance(phase, str) or phase not in programs:
                 raise ScheduleError(
-                    f"the last step has no phase {shown(phase)}", help=tree.nearest(phase, list(found), "phases")
+                    f"the last step has no phase {shown(phase)}", help=tree.nearest(phase, list(programs), "phases")
                 )
-            program = found[phase]
+            program = programs[phase]
         arrays = self.operator.random_inputs(0) if inputs is None else inputs
         if not isinstance(arrays, Mapping):
             raise ScheduleError(

@@ -1,4 +1,4 @@
-"""Steps: a primitive with plain arguments, as data that can be saved, edited, written as a call and replayed."""
+"""Steps: primitives with their arguments as plain data, which can be saved, edited, printed as calls and replayed."""
 
 from __future__ import annotations
 
@@ -13,32 +13,54 @@ from neptune_lab.strict.files import MIB
 from neptune_lab.strict.json_text import parse
 from neptune_lab.strict.typed import Name, unpack
 
-# Bytes of a file of steps.
+# The longest JSON text of steps that is read, in bytes.
 MOST_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One primitive with plain arguments: data, so that it can be written down, edited and replayed."""
+    """One primitive with its arguments as plain data, which can be saved, edited and replayed.
+
+    Args:
+        primitive: the primitive's name.
+        arguments: (name, value) of each argument. Values are hashable: `Step.of` replaces lists by tuples, and dicts by
+            tuples of (key, value).
+    """
 
     primitive: str
     arguments: tuple[tuple[str, Any], ...]
 
     def as_record(self) -> dict[str, Any]:
-        """JSON form: {"primitive": …, "arguments": {…}}."""
+        """The step as data for JSON.
+
+        Returns:
+            A dictionary with the keys "primitive" and "arguments".
+        """
         return {"primitive": self.primitive, "arguments": self.plain_arguments()}
 
     def plain_arguments(self) -> dict[str, Any]:
-        """The arguments by name, with lists and dicts where the step holds tuples."""
+        """The arguments as the primitive takes them.
+
+        Returns:
+            The arguments by name, with lists and dicts in place of the step's tuples.
+        """
         return {k: _thawed(v) for k, v in self.arguments}
 
     @staticmethod
     def of(primitive: str, **arguments: Any) -> Step:
-        """A step from keyword arguments; lists become tuples."""
+        """A step from keyword arguments.
+
+        Args:
+            primitive: the primitive's name.
+            arguments: its arguments; they are checked when the step is applied.
+
+        Returns:
+            The step.
+        """
         return Step(primitive, tuple((k, _frozen(v)) for k, v in arguments.items()))
 
     def __str__(self) -> str:
-        """The call that makes this step, as one writes it: `tile('qk', i=64, j=64)`."""
+        """The step as a call of `Schedule`'s method: `tile('qk', i=64, j=64)`."""
         known = PRIMITIVES.get(self.primitive)
         parts: list[str] = []
         for key, value in self.arguments:
@@ -56,9 +78,14 @@ class Step:
 
 
 def call(primitive: Primitive, arguments: Mapping[str, Any]) -> Step:
-    """The step of a call of `Schedule`'s method, with every argument by its name.
+    """The step of a call of `Schedule`'s method.
 
-    Arguments that have their default are left out, unless their kind is explicit.
+    Args:
+        primitive: the primitive.
+        arguments: every argument of the call by name, defaults included.
+
+    Returns:
+        The step. Optional arguments that equal their defaults are left out, unless their kind is explicit.
     """
     given: dict[str, Any] = {}
     for p in primitive.parameters:
@@ -70,23 +97,29 @@ def call(primitive: Primitive, arguments: Mapping[str, Any]) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A step in a file."""
+    """A step as JSON has it."""
 
     primitive: Name
     arguments: dict[Name, Any]
 
 
 def steps_of(text: str) -> list[Step]:
-    """The steps in the JSON of `Schedule.to_json`.
+    """Reads the JSON of `Schedule.to_json`.
+
+    Args:
+        text: a JSON list of {"primitive": …, "arguments": {…}}, of at most `MOST_BYTES`.
+
+    Returns:
+        The steps, in order. Whether the primitives and their arguments exist is checked when a step is applied.
 
     Raises:
         ScheduleError: the text is something else, or too long.
     """
     try:
-        found = unpack(parse(text, ScheduleError, most=MOST_BYTES), tuple[_Written, ...], "steps", ScheduleError)
+        written = unpack(parse(text, ScheduleError, most=MOST_BYTES), tuple[_Written, ...], "steps", ScheduleError)
     except ScheduleError as error:
         raise ScheduleError(f"this is not a list of steps: {error.reason}", help="use Schedule.to_json") from error
-    return [Step.of(written.primitive, **written.arguments) for written in found]
+    return [Step.of(step.primitive, **step.arguments) for step in written]
 
 
 def _frozen(value: Any) -> Any:

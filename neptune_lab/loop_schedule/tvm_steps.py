@@ -1,4 +1,4 @@
-"""Steps that TVM's schedule applies: names are translated both ways, and what TVM accepts by mistake is refused."""
+"""Applies steps with TVM's schedule: restores this package's loop names, and refuses illegal results of TVM."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def apply_in_tvm(
         primitive: its name, for messages.
         node: the block or loop that it is applied to, for messages.
         action: applies the step to a `tvm.s_tir.Schedule`.
-        absent: names of the blocks that TVM's message would number.
+        absent: the blocks that are not under the target loop, by name; TVM's message would only number them.
         help: the help of the error if TVM's own check refuses; TVM's message names no block.
 
     Returns:
         The new program, with this package's loop names.
 
     Raises:
-        ScheduleError: TVM refuses, or a block would read a value too early.
+        ScheduleError: TVM refuses, or a block would read a value before it is written or complete.
     """
     try:
         result = tree.rename_loops(restore_unit_loops(apply(program, action)), loop_names(*program.body))
@@ -69,7 +69,7 @@ def apply_in_tvm(
             node=node.partition(".")[0],
             help=f"move {reader!r} under that loop first, or name a loop that comes before it",
         )
-    # If an inner loop has one iteration, TVM takes a reduction for complete inside an outer loop that it folds along.
+    # If an inner loop has one iteration, TVM treats a reduction along an outer loop as complete inside that outer loop.
     incomplete = incomplete_read(result)
     if incomplete is not None:
         reader, writer, var = incomplete
@@ -83,7 +83,7 @@ def apply_in_tvm(
 
 
 def _written_twice(program: Program) -> str:
-    """The buffers that several blocks write, each with its blocks, as text."""
+    """The buffers that several blocks write, as text: "X by a and b; Y by c and d"."""
     writers: dict[str, list[str]] = {}
     for block in tree.blocks(program):
         writers.setdefault(block.writes, []).append(block.name)
@@ -91,17 +91,35 @@ def _written_twice(program: Program) -> str:
 
 
 def handle_of(schedule: Any, program: Program, ref: str) -> Any:
-    """TVM's handle of the loop "block.loop"."""
+    """TVM's handle of a loop.
+
+    Args:
+        schedule: a `tvm.s_tir.Schedule` of `program`.
+        program: the program.
+        ref: the loop, as "block.loop".
+
+    Returns:
+        A `LoopRV` of `schedule`.
+
+    Raises:
+        ScheduleError: there is no such loop.
+    """
     block, var = loop_ref(ref)
     _, _, around = tree.find_loop(program, block, var)
     return schedule.get_loops(schedule.get_sblock(block))[len(around)]
 
 
 def restore_unit_loops(program: Program) -> Program:
-    """The program with loops of extent 1 in the bindings again, which TVM omits when it moves a block under them.
+    """Puts loops of extent 1 back into bindings. TVM omits them when it moves a block under such a loop.
 
-    `j = j1` under `for j0 in range(1)` becomes `j = j0 * 64 + j1`, as in the other blocks under that loop: the value is
-    the same, and a rolling loop of one iteration stays a rolling loop.
+    `j = j1` under `for j0 in range(1)` becomes `j = j0 * 64 + j1`, as in the other blocks under that loop. The value is
+    the same, and a rolling loop of one iteration is still recognized as a rolling loop.
+
+    Args:
+        program: the program that TVM returned.
+
+    Returns:
+        The program; the same object if no binding changes.
     """
     places = [(path, stmt, loops) for path, stmt, loops in tree.statements(program) if isinstance(stmt, Block)]
     for path, block, loops in places:
@@ -117,7 +135,10 @@ def restore_unit_loops(program: Program) -> Program:
 
 
 def _along_unit(block: Block, loop: str, others: list[Block]) -> Block:
-    """The block with `loop`, of extent 1, in the binding of the variable that aligns with one of `others` along it."""
+    """The block with `loop`, of extent 1, added to the binding of one of its variables; the same object if none fits.
+
+    The variable that fits indexes a dimension of a buffer that one of `others` indexes along `loop`.
+    """
     for other in others:
         steps = {i.name: split[0] for i in other.iters if (split := affine_terms(i.binding, loop)) and split[0] > 0}
         theirs = {(b, d): i.name for b, d, i in accesses(other) if isinstance(i, Var) and i.name in steps}

@@ -1,4 +1,4 @@
-"""cache_read: readers of a buffer read a copy of it."""
+"""cache_read: copies a buffer, and makes its readers read the copy."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm
 
 @primitive(after="inline", makes="one", made="The block that makes the copy.")
 def cache_read(program: Program, *, block: BlockName, buffer: BufferName, scope: Scope = "shared") -> Outcome:
-    """Makes `block`, and every later reader of `buffer`, read a copy in `scope`, which a new block writes.
+    """Copies `buffer` to memory `scope` in a new block; `block` and all other readers of the buffer read the copy.
 
     before ⇒ after, with scope "shared":
         for i, j: B[i] += A[i, j]    ⇒    for i, j: A_shared[i, j] = A[i, j]
                                           for i, j: B[i] += A_shared[i, j]
 
     Args:
-        block: the first reader of the copy.
-        buffer: what is copied.
-        scope: memory of the copy, "local", "shared" or "global".
+        block: a block that reads the buffer.
+        buffer: the buffer to copy, by name.
+        scope: the memory of the copy, "local", "shared" or "global".
 
     Raises:
-        ScheduleError: the block does not read the buffer, or there is such a copy already.
+        ScheduleError: the block does not read the buffer, the buffer keeps one value per tag, or it has a copy in this
+            scope already.
     """
     _, reader, _ = tree.find_block(program, block)
     reads = list(dict.fromkeys(r.buffer for r in loads(reader.body.value) if r.buffer != reader.writes))

@@ -1,4 +1,4 @@
-"""cache_write: a block writes a copy, which a new block stores to the buffer."""
+"""cache_write: makes a block write to a copy, which a new block stores to the buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm
 
 @primitive(after="cache_read", makes="one", made="The block that stores the copy.")
 def cache_write(program: Program, *, block: BlockName, scope: Scope = "local") -> Outcome:
-    """Makes `block` write to a copy in `scope`, which a new block stores to the buffer.
+    """Makes `block` write to a copy of its buffer in memory `scope`, which a new block stores to the buffer.
 
     before ⇒ after, with scope "local":
         for i, j: B[i] += A[i, j]    ⇒    for i, j: B_local[i] += A[i, j]
@@ -21,10 +21,10 @@ def cache_write(program: Program, *, block: BlockName, scope: Scope = "local") -
 
     Args:
         block: the block that writes.
-        scope: memory of the copy, "local", "shared" or "global".
+        scope: the memory of the copy, "local", "shared" or "global".
 
     Raises:
-        ScheduleError: the buffer keeps one value per tag, or there is such a copy already.
+        ScheduleError: the buffer keeps one value per tag, or it has a copy in this scope already.
     """
     _, writer, _ = tree.find_block(program, block)
     check_untagged(program, writer.writes, block)

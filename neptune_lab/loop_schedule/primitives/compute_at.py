@@ -1,4 +1,4 @@
-"""compute_at: a producer moved under a loop of its consumer."""
+"""compute_at: moves a producer under a loop of its consumers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from neptune_lab.loop_schedule.kinds import BlockName, LoopRef
 from neptune_lab.loop_schedule.outcome import Outcome, plain
 from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm, handle_of
 
-_HELP = "name a producer, and a loop around all that reads it"
+_HELP = "name a producer, and a loop around every block that reads it"
 
 
 @primitive(after="bind")
 def compute_at(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
-    """Moves a producer under a loop of its consumer, where it computes just what is needed there.
+    """Moves a producer under a loop of its consumers; each iteration computes only the elements that it reads.
 
     before ⇒ after:
         for i, j: A[i, j] = a                for i:
@@ -25,14 +25,14 @@ def compute_at(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
 
     Args:
         block: the producer.
-        loop: "block.loop", around all that reads it.
+        loop: a loop around every block that reads it, as "block.loop".
 
     Raises:
-        ScheduleError: a reader is outside the loop, or would read too early.
+        ScheduleError: a reader is outside the loop, or would read an element before it is written.
     """
-    _, found, _ = tree.find_block(program, block)
+    _, producer, _ = tree.find_block(program, block)
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
-    absent = [b.name for b in readers_of(program, found.writes) if not under(program, b.name, target)]
+    absent = [b.name for b in readers_of(program, producer.writes) if not under(program, b.name, target)]
     result = apply_in_tvm(
         program,
         "compute_at",

@@ -1,7 +1,7 @@
-"""cut: stages before a block, and those from it on, are scheduled apart, in kernels of their own.
+"""cut: divides a program before a block into two parts, which are scheduled separately and share no kernel.
 
-A *part* of a program is the nests of the stages between two cuts.  A primitive that names a block of a part sees that
-part alone: what other parts compute are inputs there, what other parts read are outputs.
+A *part* of a program is the nests of the stages between two cuts. A primitive that names a block is applied to the part
+that contains it: values from other parts are inputs of the part, and values that other parts read are outputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from neptune_lab.loop_schedule.outcome import Outcome, Phase, plain
 
 @primitive(ours=True, same_values=True)
 def cut(program: Program, *, block: BlockName) -> Outcome:
-    """Separates the program before `block`: the two parts never share a kernel, and each is scheduled on its own.
+    """Divides the program before `block` into two parts, which are scheduled separately and share no kernel.
 
     before ⇒ after:
         for i, j: m[i] max= x[i, j]             for i, j: m[i] max= x[i, j]
@@ -30,7 +30,7 @@ def cut(program: Program, *, block: BlockName) -> Outcome:
         block: the first block after the cut; its nest contains no block of an earlier stage.
 
     Raises:
-        ScheduleError: nothing comes before the block, or it shares a nest with what does.
+        ScheduleError: no block comes before it, or it shares a nest with an earlier block.
     """
     path, first_block, _ = tree.find_block(program, block)
     if path[0] == 0 and all(n == 0 for n in path):
@@ -42,14 +42,14 @@ def cut(program: Program, *, block: BlockName) -> Outcome:
         raise ScheduleError(
             f"block {block!r} shares a nest with {first.name!r}, which comes before it",
             node=block,
-            help=f"cut before {first.name!r}, or take this step before the two are fused",
+            help=f"cut before {first.name!r}, or cut before the two are fused",
         )
     return plain("cut", program, f"A new part starts at {first_block.origin}: no block is fused across it.")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The nests `body[start:stop]` of `whole` as a program of their own."""
+    """A part of a program: the nests `body[start:stop]` of `whole`, as the program `program`."""
 
     whole: Program
     start: int
@@ -57,11 +57,31 @@ class Part:
     program: Program
 
     def put_back(self, outcome: Outcome) -> Outcome:
-        """What a primitive made of the part, as what it made of the whole."""
+        """Converts a primitive's outcome from the part to the whole program.
+
+        Args:
+            outcome: the primitive's outcome for `program`.
+
+        Returns:
+            The outcome with the whole program, in the outcome itself and in its phases.
+
+        Raises:
+            ScheduleError: a new block or buffer has a name that another part uses.
+        """
         return replace(outcome, program=self._whole(outcome.program), phases=self.phases(outcome.phases))
 
     def phases(self, phases: Iterable[Phase]) -> tuple[Phase, ...]:
-        """Phases of the part as phases of the whole."""
+        """Converts phases from the part to the whole program.
+
+        Args:
+            phases: phases of a primitive that was applied to `program`.
+
+        Returns:
+            The phases with the whole program.
+
+        Raises:
+            ScheduleError: a new block or buffer has a name that another part uses.
+        """
         return tuple(replace(phase, program=self._whole(phase.program)) for phase in phases)
 
     def _whole(self, new: Program) -> Program:
@@ -86,13 +106,19 @@ class Part:
 
 
 def part_of(program: Program, groups: Sequence[frozenset[str]], names: Iterable[str]) -> Part | None:
-    """The part that all blocks called `names` are in; None where the whole is meant: nothing is cut, or named.
+    """The part that contains the blocks that a step names.
 
     Args:
-        groups: the stages of each part, in order.
+        program: the whole program.
+        groups: the stages of each part, in order (`Schedule.parts`).
+        names: names of blocks; names that are not in the program are ignored.
+
+    Returns:
+        The part; None if the step applies to the whole program, because nothing is cut, it names no block, or the part
+        cannot be separated.
 
     Raises:
-        ScheduleError: the blocks are on two sides of a cut.
+        ScheduleError: the blocks are in different parts.
     """
     if len(groups) < 2:
         return None
@@ -109,8 +135,16 @@ def part_of(program: Program, groups: Sequence[frozenset[str]], names: Iterable[
 
 
 def extract(program: Program, stages: frozenset[str]) -> Part | None:
-    """The nests of `stages` as a program of their own; None where they share nests with others or do not follow each
-    other."""
+    """Extracts the nests of some stages as a program.
+
+    Args:
+        program: the whole program.
+        stages: stages of the definition.
+
+    Returns:
+        The part; None if there is no nest of these stages, if one also contains other stages, or if the nests are not
+        consecutive.
+    """
     mine = [_belongs(stmt, stages) for stmt in program.body]
     if True not in mine or None in mine:
         return None
@@ -123,13 +157,13 @@ def extract(program: Program, stages: frozenset[str]) -> Part | None:
     written = {b.writes for b in here}
     touched = written | {read.buffer for b in here for read in loads(b.body.value)}
     read_there = {read.buffer for b in there for read in loads(b.body.value)} | {b.writes for b in there}
-    # The program's own parameters first, in their order, then what passes between parts.
+    # The program's own parameters first, in their order, then the buffers that one part writes and another reads.
     order = dict.fromkeys((*program.params, *(b.name for b in program.buffers)))
     inputs = tuple(name for name in order if name in touched - written)
     outputs = tuple(name for name in order if name in written and (name in program.outputs or name in read_there))
     params = (*inputs, *outputs)
     buffers = (*(program.buffer(name) for name in params), *_inner(program, touched - set(params)))
-    # What another part computes may be -inf for an absent element.
+    # In a buffer from another part, -inf may mark an absent element.
     masked = tuple(name for name in inputs if name in program.masked or name not in program.params)
     part = Program(program.name, params, outputs, buffers, program.body[start:stop], masked)
     return Part(program, start, stop, part)
@@ -140,9 +174,9 @@ def _inner(program: Program, names: set[str]):
 
 
 def _belongs(stmt: Stmt, stages: frozenset[str]) -> bool | None:
-    """Whether a nest is of `stages`; None where it is of others as well."""
-    found = {b.origin in stages for b in tree.blocks_under(stmt)}
-    return found.pop() if len(found) == 1 else None
+    """Whether all blocks of a nest are of `stages`: True, False, or None if only some are."""
+    memberships = {b.origin in stages for b in tree.blocks_under(stmt)}
+    return memberships.pop() if len(memberships) == 1 else None
 
 
 __all__ = ["Part", "cut", "extract", "part_of"]

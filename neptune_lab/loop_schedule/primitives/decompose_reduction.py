@@ -1,4 +1,4 @@
-"""decompose_reduction: a reduction's start value written by a block of its own."""
+"""decompose_reduction: writes a reduction's start value in a separate block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 
 @primitive(after="set_scope", makes="one", made="The block that writes the start value.")
 def decompose_reduction(program: Program, *, block: BlockName, loop: OwnLoopRef) -> Outcome:
-    """Moves the start value of a reduction before `loop`, to a separate block.
+    """Writes the start value of a reduction in a separate block, before `loop`.
 
     before ⇒ after, at loop j:
         for i, j: X[i] = X[i] (f) e    ⇒    for i:
@@ -22,11 +22,13 @@ def decompose_reduction(program: Program, *, block: BlockName, loop: OwnLoopRef)
                                                 for j: X[i] = X[i] (f) e
 
     Args:
-        block: a reduction that still starts itself.
-        loop: "block.loop", the outermost loop that the block folds along, or one outside it.
+        block: a reduction that still writes its start value itself.
+        loop: the outermost loop that the block folds along, or a loop outside that one, as "block.loop" with this
+            block.
 
     Raises:
-        ScheduleError: the block has no start value, or folds along a loop outside `loop`.
+        ScheduleError: `loop` names another block, the block has no start value, or it folds along a loop outside
+            `loop`.
     """
     _, reduction, loops = tree.find_block(program, block)
     named, var = loop_ref(loop)

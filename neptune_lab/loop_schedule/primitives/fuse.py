@@ -1,4 +1,4 @@
-"""fuse: nested loops made one."""
+"""fuse: fuses nested loops into one."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ _HELP = "name loops that follow each other directly, outermost first"
 
 @primitive(after="reorder", makes="one", made='The new loop, as "block.loop".')
 def fuse(program: Program, *, block: BlockName, loops: LoopNames, name: NewName | None = None) -> Outcome:
-    """Fuses nested loops into one, called `name` (default: their names joined).
+    """Fuses nested loops into one.
 
     before ⇒ after, for i of 4 and j of 8:
         for i, j in grid(4, 8): X[i, j] = e    ⇒    for ij in range(32): X[ij // 8, ij % 8] = e
 
     Args:
         block: a block inside the loops.
-        loops: two or more loops that follow each other directly, outermost first, named without the block.
-        name: of the new loop; default: their names joined.
+        loops: two or more loops, each directly inside the one before, outermost first, named without the block.
+        name: the name of the new loop; default: their names joined.
 
     Raises:
-        ScheduleError: the loops do not follow each other, or the name is taken.
+        ScheduleError: a loop is not directly inside the one before, the name is taken, or a loop is bound or
+            annotated.
     """
     if len(loops) < 2:
         raise ScheduleError(f"fuse on {block!r} takes two loops or more, got {loops}", node=block, help=_HELP)
-    path, found, _ = tree.find_loop(program, block, loops[0])
-    taken = names_beside(program, block, found) - set(loops)
+    path, outermost, _ = tree.find_loop(program, block, loops[0])
+    taken = names_beside(program, block, outermost) - set(loops)
     if name in taken:
         raise ScheduleError(
             f"loop name {name!r} is not free around block {block!r}", node=block, help="pass a name= that is new"

@@ -1,4 +1,4 @@
-"""inline: an elementwise block written into its consumers."""
+"""inline: substitutes an elementwise block into its consumers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HELP = "inline elementwise stages that another block reads"
 
 @primitive(after="reverse_compute_at")
 def inline(program: Program, *, block: BlockName) -> Outcome:
-    """Inlines an elementwise block into its consumers.
+    """Removes an elementwise block; its consumers compute its expression themselves.
 
     before ⇒ after:
         for i, j: E[i, j] = exp(A[i, j])     for i, j: S[i] += exp(A[i, j])
@@ -29,7 +29,8 @@ def inline(program: Program, *, block: BlockName) -> Outcome:
         block: the elementwise block.
 
     Raises:
-        ScheduleError: the block is a reduction, writes an output, or carries a value between iterations.
+        ScheduleError: the block is a reduction, writes an output, carries a value from one iteration to the next, or
+            does not store at its own iteration variables.
     """
     _, inlined, _ = tree.find_block(program, block)
     if inlined.role in (Role.SCAN, Role.CURRENT, Role.RETIRE, Role.INITIAL):
@@ -51,6 +52,6 @@ def inline(program: Program, *, block: BlockName) -> Outcome:
 
 
 def _alone(program: Program, block: str) -> bool:
-    """Whether the block has a nest of its own, so that what it reads is complete there and stays so."""
+    """Whether no other block is in the block's nest. What it reads is then complete, and is not changed later."""
     path, _, _ = tree.find_block(program, block)
     return len(tree.blocks_under(program.body[path[0]])) == 1

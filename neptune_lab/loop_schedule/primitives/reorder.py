@@ -1,4 +1,4 @@
-"""reorder: loops of a nest in another order."""
+"""reorder: changes the order of nested loops."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ _HELP = "name loops of one nest, each outside or inside the next with no other b
 
 @primitive(after="split", makes="several", made='The loops in their new order, as "block.loop".')
 def reorder(program: Program, *, block: BlockName, loops: LoopNames) -> Outcome:
-    """Reorders loops around `block`.
+    """Puts loops around `block` in the given order, outermost first; other loops keep their places.
 
     before ⇒ after, with loops ("j", "i"):
         for i, j: X[i, j] = e    ⇒    for j, i: X[i, j] = e
 
     Args:
         block: a block inside the loops.
-        loops: two or more of the loops around it, named without the block.
+        loops: two or more of the loops around it, in the new order, named without the block.
 
     Raises:
-        ScheduleError: the loops are not of one nest, or the block is a reduction that would fold in another order.
+        ScheduleError: there is another block between the loops, a loop is named twice, or a scan would visit its tags
+            in another order.
     """
     if len(loops) < 2 or len(set(loops)) < len(loops):
         raise ScheduleError(

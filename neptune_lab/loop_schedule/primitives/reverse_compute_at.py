@@ -1,4 +1,4 @@
-"""reverse_compute_at: a consumer moved under a loop of its producers."""
+"""reverse_compute_at: moves a consumer under a loop of its producers."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from neptune_lab.loop_schedule.outcome import Outcome, plain
 from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm, handle_of
 
 _HELP = (
-    "all that the block reads must be written inside the loop; rolling_update, split_k_update or fuse_under take what "
-    "is not"
+    "name a loop around every block that computes what it reads; if there is none, use "
+    "rolling_update, split_k_update or fuse_under"
 )
 
 
 @primitive(after="compute_at")
 def reverse_compute_at(program: Program, *, block: BlockName, loop: LoopRef) -> Outcome:
-    """Moves a consumer under a loop of its producers.
+    """Moves a consumer under a loop of its producers; each iteration uses the elements that it has just computed.
 
     before ⇒ after:
         for i, j: A[i, j] = a                for i, j:
         for i, j: B[i, j] = b(A[i, j])  ⇒        A[i, j] = a
                                                  B[i, j] = b(A[i, j])
 
-    All that the consumer reads is complete there: a reduction that the loop still folds along is refused.
+    Everything that the consumer reads must be complete in each iteration, so a reduction along the loop is refused.
 
     Args:
         block: the consumer.
-        loop: "block.loop", around all that it reads.
+        loop: a loop around every block that computes what the consumer reads, as "block.loop".
 
     Raises:
-        ScheduleError: what it reads is written outside the loop, or is not complete inside.
+        ScheduleError: a block that computes what the consumer reads is outside the loop, or is a reduction along it.
     """
-    _, found, _ = tree.find_block(program, block)
+    _, consumer, _ = tree.find_block(program, block)
     target, _, _ = tree.find_loop(program, *loop_ref(loop))
-    wanted = {read.buffer for read in loads(found.body.value)}
+    wanted = {read.buffer for read in loads(consumer.body.value)}
     writers = [b.name for b in tree.blocks(program) if b.writes in wanted and b.name != block]
     absent = [name for name in writers if not under(program, name, target)]
     result = apply_in_tvm(

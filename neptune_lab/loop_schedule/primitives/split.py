@@ -1,4 +1,4 @@
-"""split: a loop made several nested ones."""
+"""split: replaces a loop by several nested ones."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from neptune_lab.loop_schedule.tvm_steps import apply_in_tvm, handle_of
 
 @primitive(makes="several", made='The new loops, outermost first, as "block.loop".')
 def split(program: Program, *, loop: LoopRef, factors: Factors, names: NewNames | None = None) -> Outcome:
-    """`for j` becomes `for j0: for j1: …` with these extents, of which at most one is None (computed).
+    """Splits a loop into nested loops: `for j` becomes `for j0: for j1: …`.
 
     before ⇒ after, with factors (None, 64):
         for j in range(256):              for j0, j1 in grid(4, 64):
             X[j] = e(j)             ⇒         X[j0 * 64 + j1] = e(j0 * 64 + j1)
 
-    Sizes that do not divide get a guard.
+    If the factors cover more than the loop's extent, the blocks inside get a guard.
 
     Args:
-        loop: "block.loop".
-        factors: extents of the new loops, outermost first; at most one is None, which is computed.
-        names: of the new loops; default: j0, j1, …
+        loop: the loop to split, as "block.loop".
+        factors: extents of the two or more new loops, outermost first; at most one is None, which is computed.
+        names: names of the new loops, one per factor; default: j0, j1, … for loop j.
 
     Raises:
-        ScheduleError: the factors do not cover the loop, or a name is taken.
+        ScheduleError: the factors do not cover the loop, a name is taken, or the loop is bound or annotated.
     """
     block, var = loop_ref(loop)
-    path, found, _ = tree.find_loop(program, block, var)
+    path, target, _ = tree.find_loop(program, block, var)
     if len(factors) < 2 or sum(f is None for f in factors) > 1 or any(f is not None and f < 1 for f in factors):
         raise ScheduleError(
-            f"factors={factors} cannot split loop {loop!r} of extent {found.extent}",
+            f"factors={factors} cannot split loop {loop!r} of extent {target.extent}",
             node=block,
             help="give two or more positive extents, at most one of them None, for example (None, 64)",
         )
     fixed = 1
     for f in factors:
         fixed *= f or 1
-    if None not in factors and fixed < found.extent:
+    if None not in factors and fixed < target.extent:
         raise ScheduleError(
-            f"factors={factors} cover {fixed} of the {found.extent} iterations of loop {loop!r}",
+            f"factors={factors} cover {fixed} of the {target.extent} iterations of loop {loop!r}",
             node=block,
             help="make one factor None",
         )
@@ -55,7 +55,7 @@ def split(program: Program, *, loop: LoopRef, factors: Factors, names: NewNames 
             node=block,
             help="give one name per factor, or leave names out",
         )
-    taken = names_beside(program, block, found) - {var}
+    taken = names_beside(program, block, target) - {var}
     wanted = names or []
     if len(set(wanted)) != len(wanted) or taken & set(wanted):
         raise ScheduleError(
@@ -65,7 +65,7 @@ def split(program: Program, *, loop: LoopRef, factors: Factors, names: NewNames 
         wanted = [*wanted, unique(f"{var}{n}", {*taken, *wanted}, "_")]
     depth = len(path) - 1
     result = apply_in_tvm(program, "split", loop, lambda s: s.split(handle_of(s, program, loop), factors))
-    # By way of names that nobody has: TVM's own may be among those that are wanted, in another order.
+    # Temporary names first ("j0@"): TVM's names may be among the final ones, in another order.
     for spelling in ("{}@", "{}"):
         for n, name in enumerate(wanted):
             made = tree.find_block(result, block)

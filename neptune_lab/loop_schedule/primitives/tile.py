@@ -1,4 +1,4 @@
-"""tile: several loops split, all outer loops before all inner ones."""
+"""tile: splits several loops, and moves all outer loops before all inner ones."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ def tile(program: Program, *, block: BlockName, tiles: TileSizes) -> Outcome:
 
     Args:
         block: a block inside the loops.
-        tiles: the size of a tile along each loop, in elements: `sch.tile("qk", i=128, j=64)`.
+        tiles: the size of a tile along each loop, in iterations: `sch.tile("qk", i=128, j=64)`. A size need not divide
+            the loop's extent; the block then gets a guard.
 
     Raises:
-        ScheduleError: there is no such loop, or the loops cannot be reordered.
+        ScheduleError: there is no such loop, a loop is bound or annotated, or the loops cannot be reordered.
     """
     for var in tiles:
-        tree.find_loop(program, block, var)  # before any is split, so that a refusal names the loops there are
+        tree.find_loop(program, block, var)  # before any split, so that the error lists the loops that the user knows
     try:
         result, names = _tiled_at_once(program, block, tiles)
-    except ScheduleError:  # the single steps say which of them is refused
+    except ScheduleError:  # the error of a single step names the loop
         result, names = _tiled_step_by_step(program, block, tiles)
     sizes = " × ".join(f"{var} {size}" for var, size in tiles.items())
     return plain("tile", result, f"Tiles of {sizes}.", tuple(f"{block}.{v}" for v in names))
 
 
 def _tiled_step_by_step(program: Program, block: str, tiles: dict[str, int]) -> tuple[Program, list[str]]:
-    """The loops split one by one, then reordered; and the names of the loops that were made, in order."""
+    """The program after a split of each loop and a reorder, and the names of the new loops: outer, then inner."""
     outer, inner = [], []
     for var, size in tiles.items():
         made = split(program, loop=f"{block}.{var}", factors=[None, size])
@@ -54,15 +55,18 @@ def _tiled_step_by_step(program: Program, block: str, tiles: dict[str, int]) -> 
 
 
 def _tiled_at_once(program: Program, block: str, tiles: dict[str, int]) -> tuple[Program, list[str]]:
-    """As `_tiled_step_by_step`, with one TVM schedule: to make one of a program and to read it back takes longer than
-    a primitive."""
+    """As `_tiled_step_by_step`, with one TVM schedule: converting a program to TVM and back takes most of the time.
+
+    Raises:
+        ScheduleError: TVM refuses, or these tiles need single steps.
+    """
     _, _, around = tree.find_block(program, block)
-    outer, inner, gone = [], [], set()
+    outer, inner, replaced = [], [], set()
     for var in tiles:
-        gone.add(var)
+        replaced.add(var)
         beside = names_beside(program, block, tree.find_loop(program, block, var)[1])
         for n, names in enumerate((outer, inner)):
-            names.append(unique(f"{var}{n}", {*outer, *inner, *(beside - gone)}, "_"))
+            names.append(unique(f"{var}{n}", {*outer, *inner, *(beside - replaced)}, "_"))
     if any(size < 1 for size in tiles.values()) or any(x.var.startswith("ax") for x in around):
         raise ScheduleError("left to the single steps", node=block)
 
@@ -74,6 +78,7 @@ def _tiled_at_once(program: Program, block: str, tiles: dict[str, int]) -> tuple
     result = apply_in_tvm(program, "tile", block, action)
     wanted = iter([*outer, *inner])
     final = [name for x in around for name in ((next(wanted), next(wanted)) if x.var in tiles else (x.var,))]
+    # Temporary names first ("i0@"): TVM's names may be among the final ones, in another order.
     for spelling in ("{}@", "{}"):
         for depth, name in enumerate(final):
             path, _, now = tree.find_block(result, block)
