@@ -1,17 +1,18 @@
 """Tensors that a mod captures: `slopes[h]`, `doc[b, q] == doc[b, kv]`.
 
-A mod is an ordinary Python function, and the tensors that it names are ordinary arrays of its closure or its module.
-An array cannot be indexed by a `Scalar`, so the function is made anew with each array replaced by a `Captured`, whose
-`[...]` reads an element symbolically (for the definition) or numerically (for the reference).  The function itself,
-and the functions that it calls, are left as they are.
+A mod is a Python function, and the tensors that it captures are arrays in its variables, such as its closure or the
+globals of its module.  A `Scalar` cannot index an array, so the function is copied with each array replaced by a
+`Captured`, whose `[...]` reads an element symbolically (for the definition) or numerically (for the reference).  The
+user's function, and the functions that it calls, do not change.
 
-What a captured array becomes: an input of the operator, named after its variable.  float64 becomes float32; int64 and
-the other integers become int32; bool becomes int32, and its elements are conditions again where they are read.  An
-array without axes becomes a plain number.  Values are those at the time the operator is made.
+A captured array becomes an input of the operator, named after its variable.  float16, bfloat16 and float32 are kept;
+float64 becomes float32; integers and bool become int32, and the elements of a bool array are read as conditions.  An
+array of shape () becomes a plain number.  The values are copied when the operator is made.
 
-Live captures are for a caller who gives the kernel the arrays at each call, when their values may be others: int64,
-float64 and bool stay as they are, so that nothing has to be converted first and no value is lost, and an array without
-axes becomes an input of shape (1,).  What a mod computes with an int64 or a float64 is int64 or float64, as in PyTorch.
+Live captures are for a caller who passes the arrays to the kernel at each call, because their values may change.  Then
+int64, float64 and bool are kept as well, so that no call converts them and no value is lost; uint32 becomes int64; and
+an array of shape () becomes an input of shape (1,).  What a mod computes with an int64 or float64 element is int64 or
+float64, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ _INT32 = np.iinfo(np.int32)
 
 
 class Captured(Unread):
-    """A captured tensor inside a mod: `x[i, j]` is an element, `x[i]` with indices left is a tensor of fewer axes.
+    """A captured tensor inside a mod: `x[i, j]` of a matrix is an element, `x[i]` a `Captured` with one axis left.
 
     Args:
-        name: of the operator's input.
-        source: a placeholder of TVM, or a NumPy array of int64 or float64.
-        shape: of the whole tensor.
+        name: the name of the operator's input.
+        source: the TVM placeholder, or a NumPy array of int64 or float64, of shape `shape`.
+        shape: the shape of the whole tensor.
         boolean: whether its elements are conditions.
-        narrow: the dtype of its elements, if it is an integer of 8 or 16 bits, else "".
-        used: names of the tensors that were read; added to.
+        narrow: the dtype of the user's array if it is an integer of 8 or 16 bits, else "".
+        used: a set to which a read of an element adds `name`.
         first: the indices given so far.
     """
 
@@ -65,12 +66,12 @@ class Captured(Unread):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The axes that no index was given for."""
+        """The extents of the axes that have no index yet."""
         return self._shape[len(self._first) :]
 
     @property
     def ndim(self) -> int:
-        """How many axes are left."""
+        """The number of axes that have no index yet."""
         return len(self.shape)
 
     def __len__(self) -> int:
@@ -89,22 +90,21 @@ class Captured(Unread):
         )
 
     def __getitem__(self, index: Any) -> Any:
-        given = self._first + (index if isinstance(index, tuple) else (index,))
-        if len(given) > len(self._shape):
+        new = index if isinstance(index, tuple) else (index,)
+        count = len(self._first) + len(new)
+        if count > len(self._shape):
             raise DefinitionError(
-                f"the captured tensor {self.name} has shape {self._shape}, but a mod gives it {len(given)} indices",
+                f"the captured tensor {self.name} has shape {self._shape}, but a mod gives it {count} indices",
                 help="give one index per dimension",
             )
-        own = given[len(self._first) :]
-        checked = tuple(self._index(len(self._first) + n, i) for n, i in enumerate(own))
-        whole = self._first + checked
-        if len(whole) < len(self._shape):
-            return Captured(self.name, self._source, self._shape, self._boolean, self._narrow, self._used, whole)
+        indices = (*self._first, *(self._index(len(self._first) + n, i) for n, i in enumerate(new)))
+        if count < len(self._shape):
+            return Captured(self.name, self._source, self._shape, self._boolean, self._narrow, self._used, indices)
         self._used.add(self.name)
         if isinstance(self._source, np.ndarray):
-            element = Scalar(np.asarray(self._source[whole]))
+            element = Scalar(np.asarray(self._source[indices]))
         else:
-            element = Scalar(self._source(*(i.astype("int32") if is_wide(i) else i for i in whole)))
+            element = Scalar(self._source(*(i.astype("int32") if is_wide(i) else i for i in indices)))
             if element.kind != "bool" and not is_wide(element.value):
                 element = Scalar(element.value.astype("float32" if element.kind == "float" else "int32"))
         if self._boolean and element.kind != "bool":
@@ -113,40 +113,44 @@ class Captured(Unread):
         return element
 
     def _index(self, axis: int, index: Any) -> Any:
-        """One index: a whole number or an expression, in range as far as it can be told."""
+        """The index as an int, a NumPy array or a TVM expression.
+
+        Raises:
+            DefinitionError: it is not an integer, or it is a number or an array that leaves the axis.
+        """
         value = index.value if isinstance(index, Scalar) else index
         if isinstance(value, Unread) or not isinstance(index, Scalar | int | np.integer) or isinstance(index, bool):
-            found = f"a {type(index).__name__}"
+            wrong_kind = f"a {type(index).__name__}"
         elif isinstance(index, Scalar) and index.kind != "int":
-            found = f"a {index.kind}"
+            wrong_kind = f"a {index.kind}"
         else:
-            found = ""
-        if found:
+            wrong_kind = ""
+        if wrong_kind:
             raise DefinitionError(
-                f"index {axis} of the captured tensor {self.name} is {found}: expected a whole number",
+                f"index {axis} of the captured tensor {self.name} is {wrong_kind}: expected a whole number",
                 help="b, h, q, kv, what `+ - * // %` makes of them, and elements of int tensors are whole numbers",
             )
         if isinstance(value, int | np.integer):
             value = int(value)
-            value += self._shape[axis] if value < 0 else 0  # from the end, as in Python
+            value += self._shape[axis] if value < 0 else 0  # negative indices count from the end
         if isinstance(value, int | np.ndarray):
             _in_range(self.name, axis, self._shape, int(np.min(value)), int(np.max(value)))
         return _position(value)
 
 
 def _position(index: Any) -> Any:
-    """A position without the cast that made it an int64."""
+    """The index without a cast from int32 to int64, if it is one."""
     if is_wide(index) and hasattr(index, "value") and str(index.value.ty.dtype) == "int32":
         return index.value
     return index
 
 
 def _in_range(name: str, axis: int, shape: tuple[int, ...], low: int, high: int) -> None:
-    """Raise DefinitionError for an index that leaves the axis; those below 0 count from its end, as in PyTorch."""
+    """Raise DefinitionError if indices from `low` to `high` leave the axis; negative ones count from its end."""
     if low < -shape[axis] or high >= shape[axis]:
-        found = high if high >= shape[axis] else low
+        outside = high if high >= shape[axis] else low
         raise DefinitionError(
-            f"index {axis} of the captured tensor {name} reaches {found}, but its shape is {shape}",
+            f"index {axis} of the captured tensor {name} reaches {outside}, but its shape is {shape}",
             help="keep it in range everywhere with math.minimum and math.maximum, also where a condition hides it",
         )
 
@@ -156,14 +160,14 @@ class Captures:
     """The tensors that an operator's mods capture.
 
     Args:
-        arrays: by the name of the operator's input, in its dtype: float16, bfloat16, float32 or int32, and for live
-            captures int64 or bool.
-        booleans: names of those that were bool.
-        mods: the mods by argument, with the variables that they see as they were when the operator was made, since a
-            variable may be given another value before the definition is built.
-        names: the name for each captured object, by `id`; the mods keep these objects.
-        scalars: names of those that had no axes, and have one here.
-        narrow: the dtypes of those that were integers of 8 or 16 bits.
+        arrays: copies of the captured arrays, by the name of the operator's input, in the input's dtype: float16,
+            bfloat16, float32 or int32; if live, also int64, float64 or bool.
+        booleans: names of the inputs that the user has as bool.
+        mods: the mods by argument. A mod that captures tensors is a copy whose variables keep the values that they had
+            when the operator was made, since the user may assign others before the definition is built.
+        names: the input's name of each captured object, by `id`; `mods` keeps these objects alive.
+        scalars: names of the inputs that the user has with shape (), and that have shape (1,) here.
+        narrow: the user's dtypes, by the input's name, of integers of 8 or 16 bits.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -174,45 +178,71 @@ class Captures:
     narrow: Mapping[str, str] = field(default_factory=dict)
 
     def bind(self, argument: str, sources: Mapping[str, Any], used: set[str] | None = None) -> Any:
-        """The mod given as `argument`, reading its captured tensors from `sources`; as it is where it captures none.
+        """The mod given as `argument`, reading its captured tensors from `sources`.
 
         Args:
             argument: a key of `mods`.
-            sources: a placeholder, or an array of int64 or float64, for each name.
-            used: where given, the names of the tensors that are read are added to it.
+            sources: TVM placeholders, or NumPy arrays of int64 or float64, by the input's name.
+            used: a set to which reads add the names of the tensors.
+
+        Returns:
+            A copy of the mod; the same object if it captures no tensor.
         """
 
         def replaced(name: str, value: Any) -> Any:
             own = self.names[id(value)]
-            if own not in sources:  # captured, but no element of it is ever read
+            if own not in sources:  # the mod reads no element of it
                 return value
             read = used if used is not None else set()
-            found = Captured(
+            tensor = Captured(
                 own, sources[own], self.arrays[own].shape, own in self.booleans, self.narrow.get(own, ""), read
             )
-            return found[0] if own in self.scalars else found
+            return tensor[0] if own in self.scalars else tensor
 
         return Rebuild(replaced).value("", self.mods[argument])
 
     def only(self, used: Collection[str]) -> Captures:
-        """Without the tensors that are never read."""
+        """The captures without the tensors that no mod reads.
+
+        Args:
+            used: names of the tensors that are read.
+
+        Returns:
+            Captures with the arrays of these names only.
+        """
         return replace(self, arrays={n: a for n, a in self.arrays.items() if n in used})
 
     def lookups(self, program: Program) -> list[str]:
-        """The reads of captured tensors with an index that is no position, as text: `bias[i - j + 32]`."""
+        """The reads of captured tensors with an index that is computed, such as `bias[i - j + 32]`.
+
+        Args:
+            program: the operator's program.
+
+        Returns:
+            The reads as text, each once: those with an index that is neither a loop variable nor a constant.
+        """
         from neptune_lab.loop_ir.nodes import Const, Var, loads
         from neptune_lab.loop_ir.render import expression
         from neptune_lab.loop_ir.tree import blocks
 
         reads = [r for block in blocks(program) for r in loads(block.body.value) if r.buffer in self.arrays]
-        found = [r for r in reads if not all(isinstance(index, Var | Const) for index in r.indices)]
-        return list(dict.fromkeys(map(expression, found)))
+        computed = [r for r in reads if not all(isinstance(index, Var | Const) for index in r.indices)]
+        return list(dict.fromkeys(map(expression, computed)))
 
     def within(self, program: Program) -> Program:
-        """The program with indices of captured tensors that may be below 0 counted from the end, as PyTorch does.
+        """The program in which negative indices of captured tensors count from the end of the axis, as in PyTorch.
+
+        before ⇒ after, for an axis of 8 elements and an index e that may be negative:
+            table[e]    ⇒    table[select(e < 0, e + 8, e)]
+
+        Args:
+            program: the operator's program.
+
+        Returns:
+            The program with indices in int32.
 
         Raises:
-            DefinitionError: the bounds of the loops show that a read of a captured tensor leaves it.
+            DefinitionError: the extents of the loops show that a read of a captured tensor is out of range.
         """
         from neptune_lab.loop_ir.nodes import Load, transform
         from neptune_lab.loop_ir.tree import map_blocks
@@ -233,28 +263,33 @@ class Captures:
         return map_blocks(program, of_block)
 
     def _within(self, name: str, axis: int, index: Expr, shape: tuple[int, ...], extents: Mapping[str, int]) -> Expr:
+        """The index in int32, plus the axis's extent if it is negative."""
         from neptune_lab.loop_ir.nodes import Const, Op
         from neptune_lab.loop_ir.simplify import bounds, in_int32
 
         index = in_int32(index, extents)
-        found = bounds(index, extents)
-        if found is not None:
-            _in_range(name, axis, shape, *found)
-            if found[0] >= 0:
+        interval = bounds(index, extents)
+        if interval is not None:
+            _in_range(name, axis, shape, *interval)
+            if interval[0] >= 0:
                 return index
         return Op("select", (Op("lt", (index, Const(0))), Op("add", (index, Const(shape[axis]))), index))
 
 
 def capture(mods: Mapping[str, Any], taken: Collection[str], live: bool = False) -> Captures:
-    """What the mods capture.
+    """The tensors that the mods capture, converted to dtypes that an input can have.
 
     Args:
-        mods: the mods by the argument they were given as; None where there is none.
-        taken: names that an input cannot have.
-        live: whether the captures are live ones (the module says what that means).
+        mods: the mods by argument, "score_mod" and "mask_mod"; None if there is none.
+        taken: names that an input must not have; a captured tensor of such a name gets a number, such as `q_2`.
+        live: whether the caller passes the arrays at each call (see the module's docstring).
+
+    Returns:
+        The arrays, with copies of the mods.
 
     Raises:
-        DefinitionError: a tensor's dtype or values have no place in int32, float16, bfloat16 or float32.
+        DefinitionError: a tensor is empty; its dtype is not a float, integer or bool; it has integers that int32 does
+            not hold (if live: int64 and uint32 are accepted, uint64 is not).
     """
     arrays: dict[str, np.ndarray] = {}
     booleans: set[str] = set()

@@ -1,4 +1,4 @@
-"""A user's own tensor expressions as an operator, checked where they come in.
+"""Operators from a user's own tensor expressions, which are checked first.
 
 >>> from tvm import te
 >>> x = te.placeholder((4, 8), "float32", name="x")
@@ -9,7 +9,7 @@
 'row_sum(x: float32[4, 8]) -> total: float32[4]'
 """
 
-# TVM's own annotations are narrower than what it takes.
+# TVM's annotations are narrower than what its functions accept.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = (*FLOATS, "int8", "int32", "bool")
-_SMALL = 8  # random whole numbers are below it
+_SMALL = 8  # random integers are below it
 
 
 def custom(
@@ -46,40 +46,43 @@ def custom(
     """An operator from TVM's tensor expressions.
 
     A stage is one `te.compute` of one expression: elementwise, or one reduction with one of the reducers that the
-    compiler knows.  Everything is static: shapes, and the number of stages.
+    compiler knows.  Shapes and the number of stages are static.  Dtypes are float16, bfloat16, float32, float64, int8,
+    int32 and bool.
 
     Args:
         name: a Python identifier; kernels are named after it.
-        inputs: the `te.placeholder`s, all of them, in the order of the arguments.
+        inputs: all `te.placeholder`s, in the order of the kernel's arguments.
         outputs: the resulting tensors, each made by `te.compute`.
-        reference: a function from float64 arrays, one per input, to the float64 output, or a tuple of them.  If None,
-            the reference is the unscheduled definition, run natively in float64.
-        title: one line for people; the name if None.
+        reference: a function from one array per input (int64 for int32, float64 for all other dtypes) to the output, or
+            a tuple of the outputs.  If None, the reference is the unscheduled definition, run in float64.
+        title: a one-line description; the name if None.
         doc: where the definition comes from.
         params: what the operator was made from, as plain JSON, for the record.
-        template: the template that `nl.compile` uses by default; None: chosen by shape.
-        draw: makes the inputs from a random generator, in order; if None, floats are standard normal, integers
-            are drawn from 0 to 7, and booleans are true or false.
+        template: the template that `nl.compile` uses by default, "rolling_update" or "split_k_update"; if None, it is
+            chosen by shape.
+        draw: a function from a random generator to one array per input, in order; if None, floats are standard normal,
+            integers are drawn from 0 to 7, and booleans are true or false.
 
     Returns:
         The operator, from `inputs` to `outputs`.
 
     Raises:
-        DefinitionError: the compiler cannot take the definition; the message names the tensor or stage: names that
-            are not identifiers, or that two tensors share; placeholders that are not listed, or not used; shapes that
-            are not static; other dtypes; `te.scan`, `te.extern`, and stages with several results; reductions with a
-            condition or a start value, or with an unknown reducer; reads outside a tensor that no condition guards.
+        DefinitionError: the compiler cannot take the definition; the message names the tensor or stage: lists that are
+            empty, or hold something else than tensors; names that are not identifiers, or that two tensors share;
+            placeholders that are not listed, or not used; shapes that are not static, or of more than 2**40 elements;
+            other dtypes; `te.scan`, `te.extern`, and stages with several results; reductions with a condition or a
+            start value, or with an unknown reducer; reads outside a tensor that no condition guards.
     """
-    taken, given = _tensors("inputs", inputs), _tensors("outputs", outputs)
+    in_tensors, out_tensors = _tensors("inputs", inputs), _tensors("outputs", outputs)
     _check_name("operator", name)
-    _check_graph(taken, given)
+    _check_graph(in_tensors, out_tensors)
 
     from neptune_lab.loop_ir.tvm_compat import from_te
 
-    program = from_te(name, taken, given)
+    program = from_te(name, in_tensors, out_tensors)
     _check_reducers(program)
     _check_reach(program)
-    in_specs, out_specs = tuple(map(_spec, taken)), tuple(map(_spec, given))
+    in_specs, out_specs = tuple(map(_spec, in_tensors)), tuple(map(_spec, out_tensors))
     return Operator(
         name=name,
         title=title or name,
@@ -101,16 +104,17 @@ def custom(
 
 
 def _tensors(argument: str, tensors: Sequence[Any]) -> list[Any]:
+    """The argument as a list, or DefinitionError."""
     from tvm import te
 
-    found = list(tensors) if isinstance(tensors, list | tuple) else None
-    if not found or not all(isinstance(t, te.Tensor) for t in found):
-        shown = "nothing" if found == [] else type(tensors).__name__ if found is None else "something else among them"
+    listed = list(tensors) if isinstance(tensors, list | tuple) else None
+    if not listed or not all(isinstance(t, te.Tensor) for t in listed):
+        shown = "nothing" if listed == [] else type(tensors).__name__ if listed is None else "something else among them"
         raise DefinitionError(
             f"{argument}: expected a list of TVM tensors, at least one, got {shown}",
             help="such as inputs=[x] and outputs=[total]",
         )
-    return found
+    return listed
 
 
 def _check_name(what: str, name: str) -> None:
@@ -119,7 +123,11 @@ def _check_name(what: str, name: str) -> None:
 
 
 def _check_graph(inputs: list[Any], outputs: list[Any]) -> None:
-    """Every tensor between `inputs` and `outputs` is one that the compiler takes."""
+    """The compiler can take every tensor that the outputs depend on.
+
+    Formal statement: the inputs are exactly the placeholders that the outputs depend on; the outputs are computed;
+    names are distinct identifiers; no tensor is listed twice; every operation passes `_check_operation`.
+    """
     from tvm import te
 
     for tensor in inputs:
@@ -175,6 +183,10 @@ def _operations(outputs: list[Any]) -> Iterator[Any]:
 
 
 def _check_operation(op: Any) -> None:
+    """A placeholder, or a stage of one result, with a static shape and a known dtype.
+
+    Formal statement: a reduction folds every term of its domain, beginning with its reducer's identity.
+    """
     from tvm import te, tirx
 
     name = str(op.name)
@@ -216,7 +228,7 @@ def _check_operation(op: Any) -> None:
 
 
 def _check_reducers(program: Program) -> None:
-    """Every reduction folds with a reducer that the compiler knows."""
+    """Every reduction has a reducer that the compiler knows."""
     from neptune_lab.loop_ir.reduction import match_reduction
     from neptune_lab.loop_ir.tree import blocks
 
@@ -231,10 +243,10 @@ def _check_reducers(program: Program) -> None:
 
 
 def _check_reach(program: Program) -> None:
-    """No stage reads outside a tensor: past its ends there is other memory, and nobody would say so.
+    """No stage reads outside a tensor: an out-of-bounds read would return garbage silently.
 
-    Formal statement: every index of a read that no condition guards lies within its axis.  Only indices whose least
-    and greatest values are exact (each loop once, no remainder) are judged.
+    Formal statement: every index of a read that no condition guards lies within its axis.  Only indices whose bounds
+    are exact are checked: each loop variable occurs once, and there is no remainder.
     """
     from neptune_lab.loop_ir.nodes import Load, Op, Var, walk
     from neptune_lab.loop_ir.render import expression
@@ -279,29 +291,29 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 def _as_defined(program: Program) -> Callable[..., Arrays]:
-    """The definition itself in float64, as it stands before any schedule."""
+    """The reference that runs the unscheduled definition in float64."""
 
     def compute(*arrays: np.ndarray) -> Arrays:
         from neptune_lab.loop_ir.run import run_wide
 
-        found = run_wide(program, dict(zip(program.inputs, arrays, strict=True)))
-        return tuple(found[name].astype(np.float64) for name in program.outputs)
+        results = run_wide(program, dict(zip(program.inputs, arrays, strict=True)))
+        return tuple(results[name].astype(np.float64) for name in program.outputs)
 
     return compute
 
 
 def _checked(name: str, reference: Callable[..., Any], outputs: tuple[TensorSpec, ...]) -> Callable[..., Arrays]:
-    """The user's reference, its results as float64 arrays of the outputs' shapes, or DefinitionError."""
+    """The user's reference, with results in float64; raises DefinitionError if their number or shapes are wrong."""
 
     def compute(*arrays: np.ndarray) -> Arrays:
-        found = reference(*arrays)
-        several = found if isinstance(found, tuple | list) else (found,)
-        if len(several) != len(outputs):
+        returned = reference(*arrays)
+        unchecked = returned if isinstance(returned, tuple | list) else (returned,)
+        if len(unchecked) != len(outputs):
             raise DefinitionError(
-                f"the reference of {name} gives {len(several)} arrays, expected {len(outputs)}",
+                f"the reference of {name} gives {len(unchecked)} arrays, expected {len(outputs)}",
                 help="return one array per output, as a tuple",
             )
-        results = tuple(np.asarray(array, dtype=np.float64) for array in several)
+        results = tuple(np.asarray(array, dtype=np.float64) for array in unchecked)
         for spec, array in zip(outputs, results, strict=True):
             if array.shape != spec.shape:
                 raise DefinitionError(
@@ -322,7 +334,7 @@ def _random(rng: np.random.Generator, spec: TensorSpec) -> np.ndarray:
 def _drawn(
     name: str, draw: Callable[[np.random.Generator], Sequence[Any]], inputs: tuple[TensorSpec, ...]
 ) -> Callable[[np.random.Generator], Arrays]:
-    """The user's `draw`, its arrays of the inputs' shapes, or DefinitionError."""
+    """The user's `draw`; raises DefinitionError if the number or the shapes of its arrays are wrong."""
 
     def checked(rng: np.random.Generator) -> Arrays:
         arrays = tuple(np.asarray(array) for array in draw(rng))
@@ -338,7 +350,7 @@ def _drawn(
 
 
 def _source(program: Program, reference: Callable[..., Any] | None) -> str:
-    """One line a stage, and the reference's own text."""
+    """One line per stage, then the source text of the user's reference."""
     from neptune_lab.loop_ir.render import definition
 
     stages = "".join(f"{line.text}\n" for line in definition(program))

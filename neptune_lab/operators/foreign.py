@@ -1,4 +1,4 @@
-"""torch's and NumPy's functions and methods on a mod's arguments, in terms of the operations that kernels have."""
+"""torch's and NumPy's functions and methods on a mod's arguments, as operations of the loop-scalar IR."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from neptune_lab.scalar_ops import rows
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
 
-# Names of the same operation beside those of the table.
+# Other names of operations in `scalar_ops`.
 _ALIASES = {
     "float_power": "pow", "absolute": "abs", "special_expit": "sigmoid", "special_erf": "erf", "special_exp2": "exp2",
 }  # fmt: skip
-# Names of torch's dtypes and of the conversions that methods make.
+# The dtype for each name of a dtype or of a method that converts, such as x.half().
 DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64",
     **{n: n for n in ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")},
 }  # fmt: skip
-_MOST_MULTIPLIED = 64
+_LARGEST_EXPONENT = 64
 
 
 def _apply(name: str, *args: Any) -> Scalar:
@@ -32,10 +32,19 @@ def _apply(name: str, *args: Any) -> Scalar:
 
 
 def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Another library's function, called on a `Scalar`.
+    """The result of a function of torch or NumPy that a mod calls on a `Scalar`.
+
+    Args:
+        library: "torch", "torch.Tensor" or "numpy", for messages.
+        name: the function's name in that library.
+        args: the positional arguments: `Scalar`s and plain values.
+        kwargs: the keyword arguments, or None; `out=None` is ignored.
+
+    Returns:
+        A `Scalar`, or a plain number if the function gives one.
 
     Raises:
-        DefinitionError: kernels have no such operation.
+        DefinitionError: the IR has no such operation, or the function does not take these arguments.
     """
     name = name.strip("_").partition(".")[0]  # torch.ops.aten.tanh.default is called tanh.default
     kwargs = {n: v for n, v in (kwargs or {}).items() if n != "out" or v is not None}
@@ -46,60 +55,97 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
             raise DefinitionError(
                 f"{library}.{name} in a mod: {error}", help="call it with the arguments that the library itself takes"
             ) from error
-    ours = _operation(name)
-    if kwargs or ours is None:
+    operation = _operation(name)
+    if kwargs or operation is None:
         raise DefinitionError(
             f"{library}.{name}{' with ' + ', '.join(kwargs) if kwargs else ''} is not one of the functions that a mod "
             "can use",
             help=f"it can use {', '.join(known_functions())}; or compute a tensor outside of the mod and read "
             "its elements, `table[b, h, q, kv]`",
         )
-    return _apply(ours, *args)
+    return _apply(operation, *args)
 
 
 def _operation(name: str) -> str | None:
-    """The operation that torch or NumPy calls `name`; None if there is none."""
+    """The IR's name of the operation that torch or NumPy calls `name`; None if there is none."""
     name = _ALIASES.get(name, name)
     return next((row.name for row in rows("loop") if row.torch and name in (row.name, row.numpy, row.torch)), None)
 
 
 def known_functions() -> list[str]:
-    """The names that a mod can call, of torch or of NumPy."""
+    """The functions of torch or NumPy that a mod can call.
+
+    Returns:
+        Names, sorted, without some less usual names such as `clip` and `rsub`.
+    """
     hidden = {"clip", "fix", "power", "rsub", "invert", "clamp_min", "clamp_max"}
     return sorted({*(row.torch for row in rows("loop") if row.torch and not row.symbol), *FUNCTIONS} - hidden)
 
 
 def power(base: Any, exponent: Any) -> Scalar:
-    """base ** exponent; whole numbers stay whole, as in PyTorch."""
+    """base ** exponent, in integers if neither is a float, as in PyTorch.
+
+    Args:
+        base: a `Scalar` or a plain number.
+        exponent: a `Scalar` or a plain number; for an integer base, an int from 0 to 64.
+
+    Returns:
+        The power; of integers by repeated squaring.
+
+    Raises:
+        DefinitionError: an integer base has another exponent.
+    """
     values = [getattr(x, "value", x) for x in (base, exponent)]
     if "float" in map(kind_of, values):
         return _apply("pow", base, exponent)
-    whole = values[1]
-    if not isinstance(whole, int) or isinstance(whole, bool) or whole < 0:
+    constant = values[1]
+    if not isinstance(constant, int) or isinstance(constant, bool) or constant < 0:
         raise DefinitionError(
             "a mod raises a whole number to a power that is not a constant of 0 or more, and PyTorch's result is a "
             "whole number again (0 for 2 ** -1)",
             help="make the base a float, as in `2.0 ** h`",
         )
-    if whole > _MOST_MULTIPLIED:
+    if constant > _LARGEST_EXPONENT:
         raise DefinitionError(
-            f"a mod raises a whole number to the power of {whole}, which int32 does not hold",
+            f"a mod raises a whole number to the power of {constant}, which int32 does not hold",
             help="convert to a float before: x.float()",
         )
     result: Any = _apply("add", _apply("mul", base, 0), 1)
-    while whole:
-        result = _apply("mul", result, base) if whole % 2 else result
-        base, whole = _apply("mul", base, base), whole // 2
+    while constant:
+        result = _apply("mul", result, base) if constant % 2 else result
+        base, constant = _apply("mul", base, base), constant // 2
     return result
 
 
 def invert(x: Any) -> Scalar:
-    """~x: of a condition its opposite, of a whole number -x - 1."""
+    """~x: the negation of a condition, or -x - 1 of an integer.
+
+    Args:
+        x: a `Scalar`: a condition or an integer.
+
+    Returns:
+        A `Scalar` of the same kind.
+
+    Raises:
+        DefinitionError: `x` is a float.
+    """
     return _apply("sub", -1, x) if kind_of(x.value) == "int" else _apply("not", x)
 
 
 def shift(x: Any, by: Any, right: bool = False) -> Scalar:
-    """x << by or x >> by for a constant `by`: a product or a floored quotient."""
+    """x << by as x * 2**by, or x >> by as x // 2**by.
+
+    Args:
+        x: an integer `Scalar`.
+        by: an int from 0 to 30.
+        right: whether to shift right.
+
+    Returns:
+        An integer `Scalar`.
+
+    Raises:
+        DefinitionError: `x` is not an integer, or `by` is not such a constant.
+    """
     if not isinstance(by, int) or isinstance(by, bool) or not 0 <= by < 31 or kind_of(getattr(x, "value", x)) != "int":
         raise DefinitionError(
             f"`{'>>' if right else '<<'}` takes a whole number and a constant from 0 to 30",
@@ -109,7 +155,18 @@ def shift(x: Any, by: Any, right: bool = False) -> Scalar:
 
 
 def bits(name: str, a: Any, b: Any) -> Scalar:
-    """`&`, `|` or `^`: of conditions, or of a whole number and a constant."""
+    """`a & b`, `a | b` or `a ^ b`: of two conditions, or of an integer and a constant.
+
+    Args:
+        name: "and", "or" or "xor".
+        a, b: two conditions, or an integer `Scalar` and a Python int in either order.
+
+    Returns:
+        A condition or an integer, as a `Scalar`.
+
+    Raises:
+        DefinitionError: other operands.
+    """
     x, y = (getattr(v, "value", v) for v in (a, b))
     kinds = kind_of(x), kind_of(y)
     if kinds == ("bool", "bool"):
@@ -129,9 +186,9 @@ def bits(name: str, a: Any, b: Any) -> Scalar:
 
 
 def _masked(x: Any, mask: int) -> Any:
-    """x & mask, run of ones by run: each is ((x >> low) % 2**length) << low."""
+    """x & mask of an integer x: the sum, over the runs of ones in `mask`, of ((x >> low) % 2**length) << low."""
     if mask < 0:
-        return _apply("sub", x, _masked(x, -mask - 1))  # what the mask takes away
+        return _apply("sub", x, _masked(x, -mask - 1))  # x without the bits that the mask clears
     total: Any = _apply("mul", x, 0)
     low = 0
     while mask >> low:
@@ -146,7 +203,14 @@ def _masked(x: Any, mask: int) -> Any:
 
 
 def dtype_named(value: Any) -> str | None:
-    """The name of a dtype of torch, NumPy or Python; None for what is no dtype, such as a device."""
+    """The name of a dtype of torch, NumPy or Python.
+
+    Args:
+        value: any value, such as `torch.float32`, `np.int64`, `float` or a device.
+
+    Returns:
+        The name, such as "float32"; None if `value` is not a dtype.
+    """
     text = getattr(value, "__name__", None) or str(value)
     return text.removeprefix("torch.") if text.removeprefix("torch.") in _EVERY_DTYPE else None
 
@@ -155,7 +219,15 @@ _EVERY_DTYPE = {*DTYPES, "int8", "int16", "uint8", "uint16", "uint32", "uint64",
 
 
 def dtype_of(kind: str, wide: bool) -> Any:
-    """torch's dtype of a value, or NumPy's where torch is not loaded."""
+    """The dtype that a mod sees for a value.
+
+    Args:
+        kind: "bool", "int" or "float".
+        wide: whether numbers have 64 bits; else 32.
+
+    Returns:
+        A dtype of torch; of NumPy if torch is not loaded.
+    """
     name = "bool" if kind == "bool" else f"{kind}{64 if wide else 32}"
     torch = sys.modules.get("torch")
     if torch is not None:

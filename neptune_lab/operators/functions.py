@@ -1,6 +1,6 @@
-"""torch's and NumPy's functions that are made of several operations of the loop-scalar IR.
+"""torch's and NumPy's functions that take several operations of the loop-scalar IR, or arguments that these lack.
 
-Arguments are `Scalar`s and plain numbers, and the results are torch's, NaN and infinities included.
+Arguments are `Scalar`s and plain numbers.  Results are those of torch, also for NaN and infinities.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from neptune_lab.operators.operations import NUMBERS, is_wide, kind_of, operate
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
 
-_LARGEST = 3.4028234663852886e38  # of float32
-_LARGEST_OF_64_BITS = 1.7976931348623157e308
+_LARGEST_FLOAT32 = 3.4028234663852886e38
+_LARGEST_FLOAT64 = 1.7976931348623157e308
 
 
 def _apply(name: str, *args: Any) -> Any:
-    """The operation: a `Scalar`, or a plain number where all arguments are."""
+    """The operation's result: a plain number if all arguments are, else a `Scalar`."""
     from neptune_lab.operators.math import apply
 
     if all(isinstance(a, NUMBERS) for a in args):
@@ -51,7 +51,7 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> Scalar:
 
 
 def _unless_nan(name: str) -> Callable[[Any, Any], Scalar]:
-    """torch.fmax and torch.fmin: of a number and NaN, the number."""
+    """torch.fmax and torch.fmin: if one operand is NaN, the result is the other."""
 
     def chosen(a: Any, b: Any) -> Scalar:
         return _select(_apply("ne", a, a), b, _select(_apply("ne", b, b), a, _apply(name, a, b)))
@@ -73,7 +73,7 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Scalar:
 
 
 def _nan_to_num(x: Any, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Scalar:
-    largest = _LARGEST_OF_64_BITS if is_wide(getattr(x, "value", x)) else _LARGEST
+    largest = _LARGEST_FLOAT64 if is_wide(getattr(x, "value", x)) else _LARGEST_FLOAT32
     high = largest if posinf is None else posinf
     low = -largest if neginf is None else neginf
     finite = _select(_apply("eq", x, math.inf), high, _select(_apply("eq", x, -math.inf), low, x))
@@ -92,9 +92,9 @@ def _trunc(x: Any) -> Scalar:
 
 
 def _fmod(x: Any, y: Any) -> Scalar:
-    """The remainder with the sign of `x`, as C has it; of magnitudes, `floormod` is the same."""
-    rest = _apply("floormod", _apply("abs", x), _apply("abs", y))
-    return _select(_apply("lt", x, 0), _apply("neg", rest), rest)
+    """The remainder with the sign of `x`, as in C; `floormod` of the magnitudes gives its magnitude."""
+    remainder = _apply("floormod", _apply("abs", x), _apply("abs", y))
+    return _select(_apply("lt", x, 0), _apply("neg", remainder), remainder)
 
 
 def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Scalar:
@@ -108,8 +108,8 @@ def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Scalar:
         )
     if "float" in (_kind(x), _kind(y)):
         return _trunc(_apply("div", x, y))
-    whole = _apply("floordiv", _apply("abs", x), _apply("abs", y))
-    return _select(_apply("ne", _apply("lt", x, 0), _apply("lt", y, 0)), _apply("neg", whole), whole)
+    quotient = _apply("floordiv", _apply("abs", x), _apply("abs", y))
+    return _select(_apply("ne", _apply("lt", x, 0), _apply("lt", y, 0)), _apply("neg", quotient), quotient)
 
 
 def _sign(x: Any) -> Scalar:
@@ -118,23 +118,23 @@ def _sign(x: Any) -> Scalar:
     return _select(_apply("gt", x, 0), one, _select(_apply("lt", x, 0), -one, one - one))
 
 
-# -- logarithms and exponentials near their zeros ---------------------------------------------------------------
+# -- log(1 + x), exp(x) - 1 and what uses them ------------------------------------------------------------------
 
 
 def _log1p(x: Any) -> Scalar:
-    """log(1 + x) times x / ((1 + x) - 1), which takes back how 1 + x was rounded (Kahan)."""
+    """log(1 + x); for |x| < 1 times x / ((1 + x) - 1), which corrects the rounding of 1 + x (Kahan)."""
     total = _apply("add", x, 1.0)
-    moved = _apply("sub", total, 1.0)
-    near = _apply("div", _apply("mul", _apply("log", total), x), moved)
-    far = _apply("log", total)
-    small = _select(_apply("eq", moved, 0.0), x, near)
-    return _select(_apply("lt", _apply("abs", x), 1.0), small, far)
+    rounded = _apply("sub", total, 1.0)
+    corrected = _apply("div", _apply("mul", _apply("log", total), x), rounded)
+    uncorrected = _apply("log", total)
+    small = _select(_apply("eq", rounded, 0.0), x, corrected)
+    return _select(_apply("lt", _apply("abs", x), 1.0), small, uncorrected)
 
 
 def _expm1(x: Any) -> Scalar:
-    """exp(x) - 1; near 0 its series, whose next term is x**4 / 24."""
-    short = _add(x, _apply("mul", _apply("mul", x, x), _add(_apply("mul", x, 1 / 6), 0.5)))
-    return _select(_apply("lt", _apply("abs", x), 0.01), short, _apply("sub", _apply("exp", x), 1.0))
+    """exp(x) - 1; for |x| < 0.01 its series up to x**3 / 6, whose next term is x**4 / 24."""
+    series = _add(x, _apply("mul", _apply("mul", x, x), _add(_apply("mul", x, 1 / 6), 0.5)))
+    return _select(_apply("lt", _apply("abs", x), 0.01), series, _apply("sub", _apply("exp", x), 1.0))
 
 
 def _softplus(x: Any, beta: float = 1, threshold: float = 20) -> Scalar:
@@ -191,12 +191,12 @@ def _lerp(a: Any, b: Any, weight: Any) -> Scalar:
 
 
 def _addcmul(a: Any, b: Any, c: Any, value: Any = 1) -> Scalar:
-    both = _apply("mul", b, c)
-    return _apply("add", a, both if value == 1 else _apply("mul", both, value))
+    product = _apply("mul", b, c)
+    return _apply("add", a, product if value == 1 else _apply("mul", product, value))
 
 
 def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:
-    """torch.full_like and its relatives: a constant of a dtype."""
+    """torch.full_like: a constant of the kind of `dtype`; if None, of the kind of `x`."""
     from neptune_lab.operators.foreign import dtype_named
     from neptune_lab.operators.math import Scalar
 
@@ -206,6 +206,7 @@ def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:
 
 
 def _of_value(value: float) -> Callable[..., Scalar]:
+    """torch.zeros_like and torch.ones_like."""
     return lambda x, **others: _filled(x, value, **others)
 
 
@@ -239,6 +240,7 @@ def _shift(right: bool) -> Callable[[Any, Any], Scalar]:
     return applied
 
 
+# By the name in torch or NumPy.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": _scaled("add"),
     "sub": _scaled("sub"),

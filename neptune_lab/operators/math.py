@@ -1,8 +1,8 @@
-"""What a mod may do with its arguments: Python's operators, the functions here, and those of `scalar_ops`, as `exp`.
+"""Operations on a mod's arguments: Python's operators, the functions here, and those of `scalar_ops`, such as `exp`.
 
-A mod's arguments are `Scalar`s.  While the definition is made a `Scalar` holds a TVM expression, while the reference
-runs a NumPy array; the mod cannot tell.  torch's and NumPy's functions of the same names, called on a `Scalar`, land
-here as well, so that a mod written for FlexAttention works as it is (neither library is imported for that).
+A mod's arguments are `Scalar`s.  A `Scalar` holds a TVM expression while the definition is built, and a NumPy array
+while the reference runs; the mod's code is the same for both.  torch's and NumPy's functions accept a `Scalar` too, so
+that a mod written for FlexAttention works unchanged.  This does not import torch.
 
     >>> import numpy as np
     >>> from neptune_lab.operators import math
@@ -24,11 +24,11 @@ from neptune_lab.scalar_ops import rows
 
 
 class Unread:
-    """A tensor inside a mod of which no element was read yet (`capture` makes them); no operation takes it.
+    """A captured tensor in a mod, before an element of it is read: every operation on it raises DefinitionError.
 
     Args:
-        name: of the tensor.
-        missing: how many indices an element of it still needs.
+        name: the tensor's name.
+        missing: how many more indices an element needs.
     """
 
     __slots__ = ("missing", "name")
@@ -40,9 +40,9 @@ class Unread:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """torch's functions on a whole tensor (torch calls this)."""
-        found = next((a for a in args if isinstance(a, Unread)), None)
-        told = "a captured tensor is used whole" if found is None else unread(found)
-        raise DefinitionError(f"torch.{func.__name__}: {told}", help=_BEFORE)
+        tensor = next((a for a in args if isinstance(a, Unread)), None)
+        problem = "a captured tensor is used whole" if tensor is None else unread(tensor)
+        raise DefinitionError(f"torch.{func.__name__}: {problem}", help=_BEFORE)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -65,15 +65,16 @@ _BEFORE = "compute it before the call and capture the result: a mod reads single
 
 
 class Scalar:
-    """One value of every position: a TVM expression, or a NumPy array over all positions.
+    """A value that differs by position: a TVM expression, or a NumPy array over all positions.
 
     Args:
-        value: the expression (its dtype int32, float32 or bool) or the array (int64, float64 or bool).
+        value: the expression (int32, int64, float32, float64 or bool), the array (int64, float64 or bool), or a plain
+            number if all positions have the same.
         narrow: the dtype that PyTorch has for it, if that is an integer of 8 or 16 bits, else "".
     """
 
     __slots__ = ("narrow", "value")
-    __hash__ = None  # type: ignore[assignment]  # == makes a comparison, so a Scalar is in no set
+    __hash__ = None  # type: ignore[assignment]  # == gives a Scalar, so sets and dicts cannot hold one
 
     def __init__(self, value: Any, narrow: str = "") -> None:
         self.value = value
@@ -185,27 +186,38 @@ class Scalar:
 
     @property
     def dtype(self) -> Any:
-        """torch's dtype, or NumPy's where torch is not loaded."""
+        """torch's dtype, or NumPy's if torch is not loaded."""
         return foreign.dtype_of(self.kind, is_wide(self.value))
 
     @property
     def device(self) -> str:
-        """Where the kernel runs: `x.to(y.device)` changes nothing."""
+        """A fixed text, so that `x.to(y.device)` works; it changes nothing."""
         return "the kernel's device"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """A mod sees one value at a time."""
+        """The empty tuple, since a mod computes one position at a time."""
         return ()
 
     ndim = 0
 
     def dim(self) -> int:
-        """0: a mod sees one value at a time."""
+        """0: a mod computes one position at a time."""
         return 0
 
     def to(self, *targets: Any, dtype: Any = None, **_others: Any) -> Scalar:
-        """Converted to the dtype among `targets` (another value stands for its own); a device changes nothing."""
+        """The value converted to a dtype, as in torch.
+
+        Args:
+            targets: dtypes, `Scalar`s (for their dtype) or devices (which change nothing); the first dtype is used.
+            dtype: a dtype, if `targets` has none.
+
+        Returns:
+            The converted value; the same object if no dtype is given.
+
+        Raises:
+            DefinitionError: the dtype is not bool, an integer of 32 or 64 bits, or a float of 16, 32 or 64 bits.
+        """
         for target in (*targets, dtype):
             name = foreign.dtype_named(target.dtype if isinstance(target, Scalar) else target)
             if name is not None:
@@ -213,7 +225,17 @@ class Scalar:
         return self
 
     def type(self, dtype: Any) -> Scalar:
-        """Converted, as `to`."""
+        """The value converted to a dtype, as by `to`.
+
+        Args:
+            dtype: a dtype, or a `Scalar` for its dtype.
+
+        Returns:
+            The converted value.
+
+        Raises:
+            DefinitionError: as for `to`.
+        """
         return self.to(dtype)
 
     astype = type_as = type
@@ -235,7 +257,7 @@ class Scalar:
     __int__ = __float__ = __index__
 
     def __getattr__(self, name: str) -> Any:
-        """Methods of tensors: conversions, and torch's functions of the same name."""
+        """A method of torch's tensors: a conversion such as `float`, or the function of that name."""
         if name in foreign.DTYPES:
             return lambda: self._converted(name)
         if name in ("contiguous", "detach", "clone", "cpu", "cuda"):
@@ -245,11 +267,27 @@ class Scalar:
         return lambda *args, **kwargs: foreign.call("torch.Tensor", name, (self, *args), kwargs)
 
     def new_ones(self, size: tuple[()], dtype: Any = None) -> Scalar:
-        """True; torch's `and_masks` starts with it."""
+        """True: torch's `and_masks` begins with `b.new_ones((), dtype=torch.bool)`.
+
+        Args:
+            size: ignored, as torch gives ().
+            dtype: ignored, as torch gives torch.bool.
+
+        Returns:
+            The condition that holds everywhere.
+        """
         return Scalar(True)
 
     def new_zeros(self, size: tuple[()], dtype: Any = None) -> Scalar:
-        """False; torch's `or_masks` starts with it."""
+        """False: torch's `or_masks` begins with `b.new_zeros((), dtype=torch.bool)`.
+
+        Args:
+            size: ignored, as torch gives ().
+            dtype: ignored, as torch gives torch.bool.
+
+        Returns:
+            The condition that holds nowhere.
+        """
         return Scalar(False)
 
     @classmethod
@@ -264,27 +302,52 @@ class Scalar:
         )
 
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Scalar:
-        """NumPy's other functions, of which `numpy.where` is one (NumPy calls this)."""
+        """NumPy's other functions, such as `numpy.where`, on a `Scalar` (NumPy calls this)."""
         return foreign.call("numpy", func.__name__, args, kwargs)
 
 
 def minimum(a: Any, b: Any) -> Scalar:
-    """The smaller of two values, position by position."""
+    """The smaller of two values, position by position.
+
+    Args:
+        a, b: `Scalar`s or plain numbers.
+
+    Returns:
+        A `Scalar`.
+    """
     return apply("min", a, b)
 
 
 def maximum(a: Any, b: Any) -> Scalar:
-    """The larger of two values, position by position."""
+    """The larger of two values, position by position.
+
+    Args:
+        a, b: `Scalar`s or plain numbers.
+
+    Returns:
+        A `Scalar`.
+    """
     return apply("max", a, b)
 
 
 def where(condition: Any, yes: Any, no: Any) -> Scalar:
-    """`yes` where the condition holds, `no` elsewhere."""
+    """`yes` where the condition holds, `no` elsewhere.
+
+    Args:
+        condition: a `Scalar` condition, or a bool.
+        yes, no: `Scalar`s or plain numbers.
+
+    Returns:
+        A `Scalar`.
+
+    Raises:
+        DefinitionError: `condition` is a number.
+    """
     return apply("select", condition, yes, no)
 
 
 def __getattr__(name: str) -> Callable[..., Scalar]:
-    """The functions of the table of scalar operations, such as `exp`, `rsqrt`, `erf` and `floor`."""
+    """A function of the table in `scalar_ops`, such as `exp`, `rsqrt`, `erf` or `floor`."""
     if name not in _functions():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -305,7 +368,18 @@ def _functions() -> set[str]:
 
 
 def apply(name: str, *args: Any) -> Scalar:
-    """One operation, by its name in the loop-scalar IR, on `Scalar`s and plain numbers."""
+    """The result of an operation of the loop-scalar IR.
+
+    Args:
+        name: the operation's name in the IR.
+        args: its operands: `Scalar`s and plain numbers.
+
+    Returns:
+        A `Scalar`.  If all integer operands are captured integers of 8 or 16 bits, it wraps around as theirs do.
+
+    Raises:
+        DefinitionError: an operand is a whole tensor or no number, or of a kind that the operation does not take.
+    """
     values = [a.value if isinstance(a, Scalar) else a for a in args]
     for value, arg in zip(values, args, strict=True):
         if isinstance(arg, Unread):
@@ -317,22 +391,29 @@ def apply(name: str, *args: Any) -> Scalar:
             )
     result = operate(name, values)
     narrow = _narrow(args) if kind_of(result) == "int" else ""
-    if narrow and name not in ("select", "min", "max", "floormod"):  # which give one of the operands, or less
+    if narrow and name not in ("select", "min", "max", "floormod"):  # these cannot overflow
         result = wrapped(result, narrow)
     return Scalar(result, narrow)
 
 
 def _narrow(args: tuple[Any, ...]) -> str:
-    """The dtype of NARROW that PyTorch has for the result; plain numbers and conditions do not widen it."""
-    found = ""
+    """The dtype of NARROW that PyTorch has for the result, else ""; plain numbers and conditions do not widen it."""
+    narrow = ""
     for arg in args:
         if isinstance(arg, Scalar) and arg.kind == "int":
-            found = promoted(found or arg.narrow, arg.narrow) if arg.narrow else ""
-            if not found:
+            narrow = promoted(narrow or arg.narrow, arg.narrow) if arg.narrow else ""
+            if not narrow:
                 return ""
-    return found
+    return narrow
 
 
 def unread(tensor: Unread) -> str:
-    """What is wrong where a captured tensor is used before an element of it was read."""
+    """The error message for a captured tensor that is used before an element of it is read.
+
+    Args:
+        tensor: the captured tensor.
+
+    Returns:
+        The message, with the number of indices that are missing.
+    """
     return f"the captured tensor {tensor.name} is used whole: an element of it needs {tensor.missing} more indices"

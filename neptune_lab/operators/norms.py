@@ -1,4 +1,4 @@
-"""Norms over rows: L2 norm, RMSNorm with its row maximum or quantized to int8, LayerNorm and its statistics.
+"""Norms of each row: L2 norm, RMSNorm (its row maximum, or quantized to int8), LayerNorm and its statistics.
 
 All take `x` (rows, cols), and reduce along a row in float32.  "Neptune, 4.4" is section 4.4 of the paper.
 """
@@ -35,8 +35,8 @@ def define_l2_norm(rows: int, cols: int, dtype: str) -> Definition:
 def l2_norm(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
     """`x` (rows, cols) to `out` (rows,): the L2 norm of each row, without overflow of the squares.
 
-    out = m * sqrt(sum((x / m)**2)) with m = max|x| (Neptune, 4.4).  A row of zeros would be 0 * sqrt(0/0); its norm
-    is 0, and so is `out`: the last stage selects it, the reductions are the paper's.
+    out = m * sqrt(sum((x / m)**2)) with m = max|x| (Neptune, 4.4).  For a row of zeros this is NaN (0 / 0), so the last
+    stage selects 0 there.  The reductions are the paper's.
 
     Args:
         rows: rows of `x`.
@@ -135,8 +135,8 @@ def rms_norm_quantize(rows: int = 2, cols: int = 4, eps: float = 1e-6, dtype: st
     """`x` (rows, cols) to `q` (rows, cols) in int8 and `scale` (rows,) in float32: RMSNorm, quantized row by row.
 
     y = x / sqrt(mean(x**2) + eps); scale = max|y| / 127; q = round(y / scale), ties to even, clipped to [-127, 127].
-    So q * scale is y to within half a step.  A row of zeros has scale 0 and q 0.  After Neptune, 4.4 (dynamic scaling
-    quantization).  `q` needs the whole row's scale, so `x` is read a second time.
+    So q * scale differs from y by at most scale / 2, up to rounding.  A row of zeros has scale 0 and q 0.  After
+    Neptune, 4.4 (dynamic scaling quantization).  `q` needs the scale of the whole row, so `x` is read twice.
 
     Args:
         rows: rows of `x`.
@@ -263,7 +263,7 @@ def layer_norm(rows: int = 2, cols: int = 4, eps: float = 1e-5, dtype: str = "fl
     )
 
 
-# -- what they share ---------------------------------------------------------------------------------------
+# -- shared helpers ---------------------------------------------------------------------------------------
 
 
 def _mean_square(te: Any, x: Any, rows: int, cols: int) -> Any:
@@ -290,6 +290,7 @@ def _statistics(te: Any, x: Any, rows: int, cols: int) -> tuple[Any, Any]:
 
 
 def _rms_norm(x: np.ndarray, eps: float) -> np.ndarray:
+    """The reference's RMSNorm of each row."""
     return x / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + eps)
 
 
@@ -307,7 +308,10 @@ def _rowwise(
     weights: tuple[str, ...] = (),
     helpers: tuple[Any, ...] = (),
 ) -> Operator:
-    """The operator over `x` (rows, cols) and `weights` (cols,), its arguments checked; `define` calls `helpers`."""
+    """The operator from `x` (rows, cols) and `weights` (cols,) to `outputs` (name, shape, dtype).
+
+    Raises DefinitionError for wrong `sizes`.  `helpers` are functions that `define` calls, for the operator's source.
+    """
     rows, cols, dtype = sizes
     positive(rows=rows, cols=cols)
     supported(dtype, "float16", "bfloat16", "float32")

@@ -1,7 +1,6 @@
-"""One operation on values of every position, by its name in the loop-scalar IR: in TVM for the definition, in NumPy for
-the reference.
+"""Computes an operation of the loop-scalar IR by name, in TVM for the definition and in NumPy for the reference.
 
-A value is an expression of TVM (int32, int64, float32, float64 or bool), a NumPy array or a plain number.
+A value is a TVM expression (int32, int64, float32, float64 or bool), a NumPy array or a plain number.
 """
 
 from __future__ import annotations
@@ -15,17 +14,26 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS
 from neptune_lab.strict.dtypes import HALVES
 
-# Captured integers that kernels hold as int32; what a mod computes with them alone wraps around as in PyTorch.
+# The bits and the signedness of captured integers that kernels hold as int32.  Results computed from these alone wrap
+# around as in PyTorch.
 NARROW = {"int8": (8, True), "uint8": (8, False), "int16": (16, True), "uint16": (16, False)}
 NUMBERS = bool | int | float | np.generic
 _FLOAT32 = np.finfo(np.float32)
-# As PyTorch computes with two conditions.
+# What these operations are for two conditions in PyTorch.
 _OF_CONDITIONS = {"add": "or", "mul": "and", "max": "or", "min": "and"}
+# How a mod writes an operation.
 _SPELLED = {"and": "&", "or": "|", "not": "~", "select": "math.where"}
 
 
 def kind_of(value: Any) -> str:
-    """ "bool", "int" or "float" of an expression, an array or a plain number."""
+    """The kind of a value's dtype.
+
+    Args:
+        value: a TVM expression, a NumPy array or a plain number.
+
+    Returns:
+        "bool", "int" or "float".
+    """
     if isinstance(value, bool | int | float):
         dtype = type(value).__name__
     elif isinstance(value, np.ndarray | np.generic):
@@ -36,19 +44,33 @@ def kind_of(value: Any) -> str:
 
 
 def is_wide(value: Any) -> bool:
-    """Whether a value is an expression of 64 bits, which captured tensors of 64 bits make, as in PyTorch."""
+    """Whether a value is a TVM expression of 64 bits, as computed from captured tensors of 64 bits.
+
+    Args:
+        value: a TVM expression, a NumPy array or a plain number.
+
+    Returns:
+        True for expressions of int64 and float64; False for arrays and numbers.
+    """
     return not isinstance(value, NUMBERS | np.ndarray) and str(value.ty.dtype) in ("int64", "float64")
 
 
 def operate(name: str, values: list[Any]) -> Any:
-    """The result of the operation called `name`, an expression or an array.
+    """The result of the operation called `name`.
+
+    Args:
+        name: the operation's name in the loop-scalar IR.
+        values: its operands.
+
+    Returns:
+        A NumPy array if all operands are arrays or numbers, else a TVM expression.
 
     Raises:
-        DefinitionError: operands of a kind that it does not take.
+        DefinitionError: an operand must be a condition and is not, or a constant does not fit the operands' dtype.
     """
     kinds = [kind_of(v) for v in values]
-    truths = kinds if OPERATIONS[name].kind == "logic" else kinds[:1] if name == "select" else []
-    if any(kind != "bool" for kind in truths):
+    of_conditions = kinds if OPERATIONS[name].kind == "logic" else kinds[:1] if name == "select" else []
+    if any(kind != "bool" for kind in of_conditions):
         raise DefinitionError(
             f"`{_SPELLED[name]}` takes conditions, got {', '.join(kinds)}", help="compare first, as in `(x > 0)`"
         )
@@ -58,18 +80,33 @@ def operate(name: str, values: list[Any]) -> Any:
 
 
 def promoted(first: str, second: str) -> str:
-    """The dtype of NARROW that PyTorch computes in with two of them; "" if it is a wider one."""
+    """The dtype that PyTorch gives an operation on integers of two dtypes.
+
+    Args:
+        first, second: dtypes of NARROW.
+
+    Returns:
+        A dtype of NARROW; "" if the result is wider.
+    """
     if first == second:
         return first
-    (bits, signed), (other, too) = NARROW[first], NARROW[second]
-    if signed == too:
-        return first if bits > other else second
-    larger = 2 * other if signed else 2 * bits
-    return "int16" if max(larger, bits if signed else other) == 16 else ""
+    (first_bits, first_signed), (second_bits, second_signed) = NARROW[first], NARROW[second]
+    if first_signed == second_signed:
+        return first if first_bits > second_bits else second
+    signed, unsigned = (first_bits, second_bits) if first_signed else (second_bits, first_bits)
+    return "int16" if max(2 * unsigned, signed) == 16 else ""
 
 
 def wrapped(value: Any, narrow: str) -> Any:
-    """An int32 value brought into the range of a dtype of NARROW, as integers of that size overflow."""
+    """The value modulo 2**bits, in the range of a dtype of NARROW: its overflow in PyTorch.
+
+    Args:
+        value: an int32 expression, an array or a number.
+        narrow: the dtype.
+
+    Returns:
+        An int32 expression or an array.
+    """
     bits, signed = NARROW[narrow]
     if not signed:
         return operate("floormod", [value, 2**bits])
@@ -78,9 +115,17 @@ def wrapped(value: Any, narrow: str) -> Any:
 
 
 def convert(value: Any, dtype: str) -> Any:
-    """`value` as "bool", "int32", "int64", "float16", "bfloat16", "float32" or "float64".
+    """The value converted to a dtype.
 
-    A value of 16 bits is rounded to them and goes on in float32; in the reference every float has 64.
+    In TVM, float16 and bfloat16 round the value, and the result is float32.  In NumPy, integers are int64 and floats
+    are float64, without rounding.
+
+    Args:
+        value: a TVM expression, a NumPy array or a plain number.
+        dtype: "bool", "int32", "int64", "float16", "bfloat16", "float32" or "float64".
+
+    Returns:
+        A TVM expression or a NumPy array.
     """
     if dtype == "bool":
         return operate("ne", [value, 0])
@@ -97,6 +142,7 @@ def _on_numpy(name: str, values: list[Any], kinds: list[str]) -> np.ndarray:
 
 
 def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:
+    """The operation as a TVM expression, with the operands converted to the dtype in which PyTorch computes."""
     from tvm import tirx
 
     from neptune_lab.loop_ir.tvm_compat.words import build
@@ -142,11 +188,10 @@ def _widened(value: Any) -> Any:
 
 
 def _floored(name: str, a: Any, b: Any) -> Any:
-    """a // b or a % b of two float64 expressions that hold float32 values.
+    """a // b or a % b of two float64 expressions, as PyTorch computes them from an exact remainder.
 
-    PyTorch has these from an exact remainder.  In float64 neither the quotient of two float32 numbers rounds up to a
-    whole number, nor that number times b, as long as it is below 2**24.  So 0.3 // 0.1 is 2; in float32 the quotient
-    is 3.
+    If a and b hold float32 values and the quotient is below 2**24, float64 does not round a / b up to an integer, and
+    floor(a / b) * b is exact.  So 0.3 // 0.1 is 2; in float32 the quotient would be 3.
     """
     from tvm import tirx
 
@@ -158,9 +203,15 @@ def _floored(name: str, a: Any, b: Any) -> Any:
 
 
 def product(a: Any, b: Any) -> Any:
-    """a * b of two expressions of one dtype.
+    """The product of two values, with 0 * x = NaN if x is NaN or infinite.
 
-    TVM takes 0 * x for 0.  It is NaN where x is NaN or infinite, which is written out: x < inf is false for NaN.
+    TVM folds 0 * x to 0, so a constant 0 becomes a select: |x| < inf is false for infinities and for NaN.
+
+    Args:
+        a, b: TVM expressions of one dtype.
+
+    Returns:
+        A TVM expression of that dtype.
     """
     from tvm import tirx
 
@@ -173,7 +224,18 @@ def product(a: Any, b: Any) -> Any:
 
 
 def to_tvm(value: Any, dtype: str) -> Any:
-    """A number or an expression as an expression of `dtype`."""
+    """A value as a TVM expression of a dtype.
+
+    Args:
+        value: a TVM expression or a plain number.
+        dtype: the dtype in TVM, such as "float32".
+
+    Returns:
+        A constant, a cast, or `value` itself if it has the dtype.
+
+    Raises:
+        DefinitionError: `dtype` is int32 or int64 and does not hold the number, or an int is too large for any float.
+    """
     from tvm import tirx
 
     if isinstance(value, NUMBERS):
@@ -187,7 +249,7 @@ def to_tvm(value: Any, dtype: str) -> Any:
 
 
 def _rounded(number: float) -> float:
-    """A constant of float32: infinite or a denormal where float32 has no closer number, else as it was written."""
+    """A constant for float32: as written, but rounded to infinity, a denormal or 0 outside float32's normal range."""
     try:
         value = float(number)
     except OverflowError:

@@ -1,8 +1,8 @@
-"""What a mod reaches: the arrays in its variables, and the mod made anew with others in their place.
+"""The arrays that a mod reaches through its variables, and copies of mods with these arrays replaced.
 
-A mod reaches its closure, its defaults, the globals that it names, its attributes, and so on through functions,
-partials, bound methods, containers, and the attributes of objects and of modules.  Objects are copied (shallowly, down
-to the arrays), so that the user's own stay as they are.
+A mod reaches its closure, its defaults, the globals that it reads, its attributes, and so on through functions,
+partials, bound methods, containers, and the attributes of objects and of modules.  Every object between the mod and an
+array is copied, so that the user's objects do not change.
 """
 
 from __future__ import annotations
@@ -17,32 +17,50 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-# Libraries whose functions name no tensor of the user's in their modules (a closure that they make may well hold one).
+# Libraries whose modules hold no tensor of the user's.  The closures of their functions may hold one.
 _LIBRARIES = frozenset({"torch", "numpy", "builtins", "math", "operator", "_operator", "functools", "neptune_lab"})
-# Python's own, which are no values of the user's unless one was replaced.
+# Python's builtins; a value that differs from these was set by the user.
 _BUILTINS = dict(vars(builtins))
 
 
 def is_array(value: Any) -> bool:
-    """Whether `value` is a tensor of torch or an array of NumPy."""
-    torch = sys.modules.get("torch")  # a tensor of torch exists only where torch is loaded
+    """Whether `value` is a torch tensor or a NumPy array.
+
+    Args:
+        value: any object.
+
+    Returns:
+        True for `torch.Tensor` and `np.ndarray`, with their subclasses.
+    """
+    torch = sys.modules.get("torch")  # if torch is not loaded, there are no torch tensors
     return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
 
 
 def is_library(module: str | None) -> bool:
-    """Whether a module of that name is one of a library's, which holds no value of the user's."""
+    """Whether a module belongs to a library whose modules hold no value of the user's.
+
+    Args:
+        module: the module's full name, or None.
+
+    Returns:
+        True if its first part is in `_LIBRARIES`.
+    """
     return (module or "").partition(".")[0] in _LIBRARIES
 
 
 def attributes_of(value: Any) -> dict[str, Any] | None:
-    """The attributes that an object holds itself, in a dict or in slots; None for what is no plain object.
+    """The attributes of an object, in its `__dict__` or in slots.
 
-    >>> class Point:
-    ...     __slots__ = ("x", "y")
-    >>> point = Point()
-    >>> point.x = 3
-    >>> attributes_of(point), attributes_of(4) is None
-    ({'x': 3}, True)
+    Args:
+        value: any object.
+
+    Returns:
+        The values by name; None for classes, modules and functions, and for objects of Python's builtin types and of
+        libraries, except a `torch.nn.Module`.
+
+    >>> from fractions import Fraction
+    >>> attributes_of(Fraction(1, 2)), attributes_of(4) is None
+    ({'_numerator': 1, '_denominator': 2}, True)
     """
     kind = type(value)
     if isinstance(value, type | ModuleType | FunctionType) or kind.__module__ in ("builtins", "numpy", "torch"):
@@ -54,8 +72,8 @@ def attributes_of(value: Any) -> dict[str, Any] | None:
 
 
 def _slots(kind: type) -> Iterator[str]:
-    found = kind.__dict__.get("__slots__", ())
-    names = (found,) if isinstance(found, str) else found
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else slots
     return (name for name in names if name not in ("__dict__", "__weakref__"))
 
 
@@ -65,7 +83,14 @@ def _is_torch_module(value: Any) -> bool:
 
 
 def with_inner(code: CodeType) -> Iterator[CodeType]:
-    """The code, and that of the functions and classes defined inside it."""
+    """The code, and the code of the functions and classes that are defined inside it.
+
+    Args:
+        code: a function's code.
+
+    Yields:
+        `code`, then the others, depth first.
+    """
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -73,27 +98,41 @@ def with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def global_names(code: CodeType) -> set[str]:
-    """Globals that the code reads."""
+    """The globals that the code reads.
+
+    Args:
+        code: a function's code; functions and classes inside it are included.
+
+    Returns:
+        Their names, also of builtins.
+    """
     reads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
     return {str(i.argval) for c in with_inner(code) for i in dis.get_instructions(c) if i.opname in reads}
 
 
 def names_in(code: CodeType) -> set[str]:
-    """Every name in the code: of a global, an attribute or a method."""
+    """All names in the code of globals, attributes and methods.
+
+    Args:
+        code: a function's code; functions and classes inside it are included.
+
+    Returns:
+        The names, without those of local variables.
+    """
     return {name for c in with_inner(code) for name in c.co_names}
 
 
 def _globals_of(function: FunctionType, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """What the globals that a function reads hold; `names` are theirs where they are known already."""
+    """The values of the globals that a function reads; `names` are the names of these, if the caller knows them."""
     if is_library(function.__module__):
         return {}
-    own, beside, found = function.__globals__, vars(builtins), {}
+    own, builtin, values = function.__globals__, vars(builtins), {}
     for name in sorted(global_names(function.__code__)) if names is None else names:
         if name in own:
-            found[name] = own[name]
-        elif (other := beside.get(name)) is not _BUILTINS.get(name):
-            found[name] = other
-    return found
+            values[name] = own[name]
+        elif (replaced := builtin.get(name)) is not _BUILTINS.get(name):
+            values[name] = replaced
+    return values
 
 
 def _cells_of(function: FunctionType) -> dict[str, CellType]:
@@ -101,7 +140,7 @@ def _cells_of(function: FunctionType) -> dict[str, CellType]:
 
 
 def _content(cell: CellType) -> Any:
-    """What a variable of a closure holds; None where it is not assigned yet."""
+    """The value of a closure's variable; None if it is not assigned yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -116,23 +155,29 @@ def _defaults_of(function: FunctionType) -> dict[str, Any]:
 
 
 def _module_values(module: ModuleType, names: frozenset[str]) -> dict[str, Any]:
+    """The module's values of these names; none for a library."""
     if is_library(module.__name__):
         return {}
     own = vars(module)
     return {name: own[name] for name in sorted(names) if name in own}
 
 
-# A value that another one holds directly: how to come to it, such as ("cell", 0), ("global", "slopes") or ("item", 2);
-# the variable that it is known by; and the value.  A plain tuple, since `attention` goes through them at every call.
+# A value that another one holds directly: the kind of place and its key, such as ("cell", 0), ("global", "slopes") or
+# ("item", 2); the name of its variable; and the value.  A plain tuple for speed: `nl.attention` calls `parts` at every
+# call.
 Part: TypeAlias = tuple[str, Any, str, Any]
 
 
 def parts(value: Any, name: str = "", reads: Iterable[str] | None = None) -> list[Part]:
-    """Everything directly inside `value`, each thing once; of a module nothing, as it depends on who reads it.
+    """The values that `value` holds directly.
 
     Args:
-        name: the variable that holds `value`, by which things inside it are known that have no name of their own.
-        reads: the globals that a function reads, sorted; None: they are looked up in its code.
+        value: any object.
+        name: the variable that holds `value`; parts without a name of their own get this name.
+        reads: the names of the globals that a function reads, sorted; if None, they are read from its code.
+
+    Returns:
+        The parts; none for a module, whose parts depend on the code that reads it.
     """
     reached: list[Part] = []
     if isinstance(value, FunctionType):
@@ -164,18 +209,26 @@ def parts(value: Any, name: str = "", reads: Iterable[str] | None = None) -> lis
 
 
 def arrays_of(mod: Any) -> list[tuple[str, Any]]:
-    """(variable, array) for every array that `mod` reaches, each once, in the order in which it names them."""
-    found: list[tuple[str, Any]] = []
+    """The arrays that a mod reaches, each once.
+
+    Args:
+        mod: a function, another object, or None.
+
+    Returns:
+        (variable, array) pairs, in depth-first order of `parts`; the variable is "captured" if the name under which the
+        array is held is not an identifier.
+    """
+    pairs: list[tuple[str, Any]] = []
     seen: set[tuple[int, frozenset[str]]] = set()
     arrays: set[int] = set()
 
     def visit(name: str, value: Any, names: frozenset[str]) -> None:
-        # A module's part depends on the names in the code that reads it, everything else's does not.
+        # What is visited of a module depends on the names in the code that reads it.
         key = id(value), names if isinstance(value, ModuleType) else frozenset()
         if is_array(value):
             if id(value) not in arrays:
                 arrays.add(id(value))
-                found.append((name if name.isidentifier() else "captured", value))
+                pairs.append((name if name.isidentifier() else "captured", value))
         elif key not in seen:
             seen.add(key)
             if isinstance(value, ModuleType):
@@ -187,19 +240,32 @@ def arrays_of(mod: Any) -> list[tuple[str, Any]]:
                     visit(own, held, inner)
 
     visit("captured", mod, frozenset())
-    return found
+    return pairs
 
 
 class Rebuild:
-    """Mods made anew with their arrays replaced by `replaced(variable, array)`; what holds no array is kept."""
+    """Copies mods with their arrays replaced; an object that reaches no array is kept.
+
+    Args:
+        replaced: the replacement, from the name of the array's variable and the array.
+    """
 
     def __init__(self, replaced: Callable[[str, Any], Any]) -> None:
         self.replaced = replaced
         self.done: dict[int, Any] = {}
-        self._kept: list[Any] = []  # so that the ids in `done` stay theirs
+        self._kept: list[Any] = []  # so that no other object gets an id in `done`
 
     def value(self, name: str, value: Any, names: frozenset[str] = frozenset()) -> Any:
-        """`value` with every array that it reaches replaced; `names` are those that the code around it reads."""
+        """A copy of `value` with every array that it reaches replaced.
+
+        Args:
+            name: the variable that holds `value`.
+            value: a mod, or an object that it reaches.
+            names: the names in the code that reads `value`, which select the values of a module.
+
+        Returns:
+            The copy; `value` itself if it reaches no array.
+        """
         if id(value) in self.done:
             return self.done[id(value)]
         if is_array(value):
@@ -232,7 +298,7 @@ class Rebuild:
         cells = {name: CellType() for name in _cells_of(function)}
         names = {**function.__globals__}
         made = FunctionType(function.__code__, names, function.__name__, None, tuple(cells.values()) or None)
-        self.done[id(function)] = made  # before its own names are looked at: a function may name itself
+        self.done[id(function)] = made  # before its variables are copied: a function may refer to itself
         made.__defaults__ = tuple(self.value(n, v, own) for n, v in _defaults_of(function).items()) or None
         made.__kwdefaults__ = {n: self.value(n, v, own) for n, v in (function.__kwdefaults__ or {}).items()} or None
         made.__module__, made.__qualname__ = function.__module__, function.__qualname__
@@ -249,13 +315,13 @@ class Rebuild:
         return made
 
     def _object(self, value: Any, names: frozenset[str]) -> Any:
-        """A copy of a plain object; one whose class makes no empty instances stays as it is."""
+        """A copy of a plain object; the object itself if its class cannot make an empty instance."""
         kind = type(value)
         try:
             made: Any = SimpleNamespace() if kind is SimpleNamespace else object.__new__(kind)
         except TypeError:
             return value
-        self.done[id(value)] = made  # an object may hold itself
+        self.done[id(value)] = made  # before its attributes are copied: an object may refer to itself
         for attribute, held in (attributes_of(value) or {}).items():
             object.__setattr__(made, attribute, self.value(attribute, held, names))
         return made

@@ -1,6 +1,6 @@
-"""Softmax and its relatives along rows: softmax, log-sum-exp, cross-entropy.
+"""Softmax, log-sum-exp and cross-entropy of each row.
 
-All start from a row's maximum and the sum of the exponentials of what is left (as in Neptune, Figure 1), in float32.
+All three compute a row's maximum, then the sum of exp(x - maximum) (as in Neptune, Figure 1), in float32.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def define_softmax(rows: int, cols: int, dtype: str) -> Definition:
 
 
 def softmax(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
-    """`x` (rows, cols) to `out`, shaped like `x`: exp(x - the row's max) over its sum along the row.
+    """`x` (rows, cols) to `out` (rows, cols): exp(x - max), divided by its sum along the row.
 
-    A row of -inf is NaN, as the definition gives it.  The stages are Neptune's Figure 1, and a division.
+    If all elements of a row are -inf, its outputs are NaN.  The stages are those of Neptune, Figure 1, and a division.
 
     Args:
         rows: rows of `x`.
@@ -60,9 +60,9 @@ def define_log_sum_exp(rows: int, cols: int, dtype: str) -> Definition:
 
 
 def log_sum_exp(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
-    """`x` (rows, cols) to `out` (rows,): log(sum(exp(x))) of each row, natural, through the row's max.
+    """`x` (rows, cols) to `out` (rows,): log(sum(exp(x))) of each row, with the natural logarithm.
 
-    A row of -inf is -inf.
+    It is computed as max + log(sum(exp(x - max))).  If all elements of a row are -inf, its output is -inf.
 
     Args:
         rows: rows of `x`.
@@ -102,8 +102,8 @@ def define_cross_entropy(rows: int, cols: int, dtype: str) -> Definition:
 def cross_entropy(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Operator:
     """`logits` (rows, cols), `labels` (rows,) in int32 to `loss` (rows,): log-sum-exp minus the label's logit.
 
-    The label's logit is read as a sum over the row that is masked to the label, so it runs in the same loop as the
-    other reductions.  A label outside [0, cols) picks no logit, and its loss is the log-sum-exp.
+    The label's logit is a sum over the row that counts all other columns as 0, so that it can run in the same loop as
+    the other reductions.  If a label is outside [0, cols), the sum is 0 and the loss is the log-sum-exp.
 
     Args:
         rows: rows of `logits`, such as tokens.
@@ -134,7 +134,7 @@ def cross_entropy(rows: int = 2, cols: int = 4, dtype: str = "float32") -> Opera
     )
 
 
-# -- what they share ---------------------------------------------------------------------------------------
+# -- shared helpers ---------------------------------------------------------------------------------------
 
 
 def _exponentials(te: Any, x: Any, rows: int, cols: int) -> tuple[Any, Any, Any]:
@@ -146,12 +146,13 @@ def _exponentials(te: Any, x: Any, rows: int, cols: int) -> tuple[Any, Any, Any]
 
 
 def _log_of_sum(te: Any, peak: Any, total: Any) -> Any:
-    """peak + log(total), and -inf where all elements are: there the total of exp(x - peak) says nothing."""
+    """peak + log(total); -inf if the peak is -inf, since then exp(x - peak) and the total are NaN."""
     least = te.const(float("-inf"), "float32")
     return te.if_then_else(peak.equal(least), least, peak + te.log(total))
 
 
 def _lse(x: np.ndarray) -> np.ndarray:
+    """The reference's log-sum-exp of each row; -inf if all elements of the row are."""
     peak = x.max(axis=1)
     with np.errstate(invalid="ignore"):
         return np.where(peak == -np.inf, -np.inf, peak + np.log(np.exp(x - peak[:, None]).sum(axis=1)))
@@ -168,7 +169,7 @@ def _rows(
     *,
     labels: bool = False,
 ) -> Operator:
-    """The operator from a matrix (and labels) to an output of `shape`, its arguments checked."""
+    """The operator from a matrix (and labels) to an output of `shape`; raises DefinitionError for wrong `sizes`."""
     rows, cols, dtype = sizes
     positive(rows=rows, cols=cols)
     supported(dtype, "float16", "bfloat16", "float32")

@@ -1,4 +1,4 @@
-"""From tensor expressions to a program whose blocks are in the order of the definition's stages."""
+"""Programs from tensor expressions, with blocks in the order of the definition's stages."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def builder(
     *args: Any,
     masked: tuple[str, ...] = (),
 ) -> Callable[[], Program]:
-    """A function that makes the program of a definition, for `Operator.build`.
+    """A function without arguments that builds a definition's program, for `Operator.build`.
 
     Args:
         name: the program's name.
-        stages: the stages in the order of the definition; TVM orders them as the outputs depend on them.
-        define: from `args` to the inputs and the outputs as tensor expressions.
-        args: arguments of `define`.
-        masked: inputs in which -inf marks absent elements.
+        stages: names of all stages, in the order of the definition; TVM's own order follows the outputs' dependences.
+        define: a function that returns the inputs and the outputs as tensor expressions.
+        args: the arguments of `define`.
+        masked: names of the inputs in which -inf marks absent elements.
 
     Returns:
-        The function; TVM is imported when it is called.
+        The function; it imports TVM when it is called.
     """
 
     def build() -> Program:
@@ -41,7 +41,14 @@ def builder(
 
 
 def stage_name(stmt: Stmt) -> str:
-    """The name of the single block of a definition's loop nest."""
+    """The name of the only block in a loop nest of a definition.
+
+    Args:
+        stmt: a block, or a loop with one statement in its body.
+
+    Returns:
+        The block's name, which is the stage's.
+    """
     from neptune_lab.loop_ir.nodes import Loop
 
     while isinstance(stmt, Loop):
