@@ -140,9 +140,10 @@ class Captured(Unread):
 
 def _position(index: Any) -> Any:
     """The index without a cast from int32 to int64, if it is one."""
-    if is_wide(index) and hasattr(index, "value") and str(index.value.ty.dtype) == "int32":
-        return index.value
-    return index
+    from tvm import tirx
+
+    narrow: Any = index.value if is_wide(index) and isinstance(index, tirx.Cast) else None
+    return narrow if narrow is not None and str(narrow.ty.dtype) == "int32" else index
 
 
 def _in_range(name: str, axis: int, shape: tuple[int, ...], low: int, high: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.operators.operations import NUMBERS, is_wide, kind_of, operate
+from neptune_lab.operators.operations import NARROW, NUMBERS, is_wide, kind_of, operate, wrapped
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
@@ -196,11 +196,17 @@ def _addcmul(a: Any, b: Any, c: Any, value: Any = 1) -> Scalar:
 
 
 def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:
-    """torch.full_like: a constant of the kind of `dtype`; if None, of the kind of `x`."""
-    from neptune_lab.operators.foreign import dtype_named
+    """torch.full_like: a constant of `dtype`; if None, of the dtype of `x`."""
+    from neptune_lab.operators.foreign import DTYPES, dtype_named
     from neptune_lab.operators.math import Scalar
 
-    kind = _kind(x) if dtype is None else str(dtype_named(dtype)).rstrip("0123456789")
+    name = None if dtype is None else dtype_named(dtype)
+    narrow = getattr(x, "narrow", "") if dtype is None else name if name in NARROW else ""
+    if narrow:
+        return Scalar(int(wrapped(int(value), narrow).item()), narrow)
+    if name is not None and name not in DTYPES:
+        return Scalar(value).to(dtype)  # which refuses it
+    kind = _kind(x) if name is None else name.rstrip("0123456789")
     kinds: dict[str, Callable[[Any], Any]] = {"bool": bool, "int": int, "long": int}
     return Scalar(kinds.get(kind, float)(value))
 

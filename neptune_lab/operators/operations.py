@@ -63,7 +63,7 @@ def operate(name: str, values: list[Any]) -> Any:
         values: its operands.
 
     Returns:
-        A NumPy array if all operands are arrays or numbers, else a TVM expression.
+        A number if all operands are numbers, a NumPy array if all are arrays or numbers, else a TVM expression.
 
     Raises:
         DefinitionError: an operand must be a condition and is not, or a constant does not fit the operands' dtype.
@@ -125,20 +125,23 @@ def convert(value: Any, dtype: str) -> Any:
         dtype: "bool", "int32", "int64", "float16", "bfloat16", "float32" or "float64".
 
     Returns:
-        A TVM expression or a NumPy array.
+        A TVM expression or a NumPy array; a number if `value` is one.
     """
     if dtype == "bool":
         return operate("ne", [value, 0])
     if isinstance(value, np.ndarray | NUMBERS):
-        return np.asarray(value).astype(np.int64 if dtype.startswith("int") else np.float64)
+        converted = np.asarray(value).astype(np.int64 if dtype.startswith("int") else np.float64)
+        return converted[()] if isinstance(value, NUMBERS) else converted
     if dtype in HALVES:
         return to_tvm(to_tvm(to_tvm(value, "float32"), dtype), "float32")
     return to_tvm(value, dtype)
 
 
-def _on_numpy(name: str, values: list[Any], kinds: list[str]) -> np.ndarray:
+def _on_numpy(name: str, values: list[Any], kinds: list[str]) -> np.ndarray | np.generic:
+    """The operation on arrays; on numbers alone it is a number, which an expression of TVM may meet next."""
     with np.errstate(all="ignore"):
-        return np.asarray(NUMPY[name](*values))
+        result = np.asarray(NUMPY[name](*values))
+    return result[()] if all(isinstance(v, NUMBERS) for v in values) else result
 
 
 def _on_tvm(name: str, values: list[Any], kinds: list[str]) -> Any:

@@ -13,6 +13,7 @@ from attention_reference import DEVICE, flex, tensors
 from torch.nn.attention.flex_attention import and_masks, or_masks
 
 import neptune_lab as nl
+from neptune_lab.errors import DefinitionError
 
 N = 18
 G = torch.Generator().manual_seed(3)
@@ -85,6 +86,36 @@ def test_masks(mask_mod):
 )
 def test_scores(score_mod):
     same(score_mod)
+
+
+@pytest.mark.parametrize(
+    "score_mod",
+    [
+        lambda s, b, h, q, kv: s + POOL[(h.to(torch.int64) * 0)] * kv,
+        lambda s, b, h, q, kv: s + kv * (torch.ones_like(h) + 1),
+        lambda s, b, h, q, kv: s + kv * (torch.full_like(h, 3, dtype=torch.int64) * 2) * 0.1,
+        lambda s, b, h, q, kv: (
+            s * (torch.ones_like(s) * 2).sqrt() + (torch.ones_like(q) * 2.5).to(torch.int32) * kv * 0.1
+        ),
+        lambda s, b, h, q, kv: s - (~torch.ones_like(q, dtype=torch.bool)).to(torch.float32) * kv,
+        lambda s, b, h, q, kv: torch.where(torch.zeros_like(h) > 1, s * 2, s),
+        # 250 + 10 is 4 in uint8, and 120 + 10 is -126 in int8.
+        lambda s, b, h, q, kv: (
+            s + kv * (torch.full_like(h, 250, dtype=torch.uint8) + torch.full_like(h, 10, dtype=torch.uint8))
+        ),
+        lambda s, b, h, q, kv: (
+            s + kv * 1e-3 * (torch.full_like(h, 120, dtype=torch.int8) + torch.full_like(h, 10, dtype=torch.int8))
+        ),
+    ],
+)
+def test_operations_on_constants_alone(score_mod):
+    same(score_mod)
+
+
+def test_a_constant_of_a_dtype_that_mods_do_not_have_is_refused():
+    q, k, v = tensors((1, 2, N, 8))
+    with pytest.raises(DefinitionError, match="a mod converts a value to uint32"):
+        nl.attention(q, k, v, score_mod=lambda s, b, h, q, kv: s + torch.full_like(h, 3, dtype=torch.uint32))
 
 
 WIDE = torch.tensor([math.nan, math.inf, -math.inf] + [0.5] * (N - 3), dtype=torch.float64, device=DEVICE)
