@@ -140,10 +140,8 @@ class Captured(Unread):
 
 def _position(index: Any) -> Any:
     """The index without a cast from int32 to int64, if it is one."""
-    from tvm import tirx
-
-    narrow: Any = index.value if is_wide(index) and isinstance(index, tirx.Cast) else None
-    return narrow if narrow is not None and str(narrow.ty.dtype) == "int32" else index
+    value: Any = getattr(index, "value", None) if is_wide(index) else None  # of a cast; of a constant, a number
+    return value if hasattr(value, "ty") and str(value.ty.dtype) == "int32" else index
 
 
 def _in_range(name: str, axis: int, shape: tuple[int, ...], low: int, high: int) -> None:

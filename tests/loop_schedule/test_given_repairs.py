@@ -86,7 +86,7 @@ def test_a_wrong_repair_is_refused_with_a_counterexample_and_the_derived_one():
     [
         ({"repair": "t * exp(xmx_before - xmax_now)"}, "'xmx_before'", "t, xmax_before and xmax_now"),
         ({"repair": 3}, "repair=3, expected a formula", "xmax_before"),
-        ({"repair": RIGHT, "proved": "no"}, "proved='no', expected True or False", "switch"),
+        ({"repair": RIGHT, "proved": "no"}, "proved='no', expected True or False", "pass True or False"),
         ({"proved": False}, "proved=False is for a repair that is given", "leave proved out"),
     ],
 )
