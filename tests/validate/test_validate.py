@@ -18,9 +18,9 @@ from neptune_lab.loop_ir import run
 from neptune_lab.operators import attention, gemm_chain, norms, performer, rows
 from neptune_lab.pipeline import schedule
 from neptune_lab.pipeline.validate import (
-    check,
     compare,
     data,
+    forms,
     reference,
     replay,
     resize,
@@ -228,7 +228,7 @@ def test_wrong_loops_are_named(monkeypatch: pytest.MonkeyPatch):
 def test_a_structure_is_run_once(monkeypatch: pytest.MonkeyPatch):
     ran = []
     difference = compare.difference
-    monkeypatch.setattr(check, "difference", lambda *a, **k: ran.append(1) or difference(*a, **k))
+    monkeypatch.setattr(forms, "difference", lambda *a, **k: ran.append(1) or difference(*a, **k))
     nl.compile(attention.causal(1, 2, 256))
     first = len(ran)
     assert first > 1

@@ -22,9 +22,9 @@ from neptune_lab.pipeline.bisect.observed import Observed
 from neptune_lab.pipeline.bisect.tiles import observe_tiles, statement_text
 from neptune_lab.pipeline.exceptions import repaired_by_vectors
 from neptune_lab.pipeline.kernel import Kernel
-from neptune_lab.pipeline.validate import triton_numpy
-from neptune_lab.pipeline.validate.compare import Difference, Wanted, difference, expectations, has_masks
+from neptune_lab.pipeline.validate.compare import Difference, Wanted, expectations, may_remove
 from neptune_lab.pipeline.validate.data import data_sets
+from neptune_lab.pipeline.validate.forms import input_dtypes, is_plain, run_triton, tile_programs, wrong_result
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -111,7 +111,7 @@ def _bisect_kernel(kernel: Kernel, reference: Any, inputs: Arrays | None) -> Dep
         wanted = expectations(definition, [arrays], repaired_by_vectors(kernel.schedule))[0]
         if reference is not None and (found := _against(reference, definition, wanted, arrays, kind)) is not None:
             return found
-        judge = _Judge(wanted, arrays, has_masks(definition) and not _finite(arrays))
+        judge = _Judge(wanted, arrays, may_remove(definition, arrays))
         if judge.wrong(forms[-1]) is not None:
             return _locate(definition.outputs, forms, judge, kind)
     return None
@@ -179,10 +179,6 @@ def _random(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> Arrays:
     }
 
 
-def _finite(inputs: Arrays) -> bool:
-    return all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
-
-
 def _checked(definition: Program, inputs: Arrays) -> Arrays:
     """The inputs as arrays; ScheduleError where one is missing or of another shape."""
     found = {}
@@ -205,12 +201,7 @@ class _Judge:
 
     def wrong(self, form: _Form) -> Difference | str | None:
         """The first wrong element of the form's results, or why it cannot be run to its end; None if it is right."""
-        try:
-            return difference(self.wanted, form.run(self.inputs), removes=self.removes)
-        except IndexError as error:
-            return str(error)
-        except ScheduleError as error:
-            return error.reason
+        return wrong_result(lambda: form.run(self.inputs), self.wanted, self.removes)
 
 
 def _locate(outputs: tuple[str, ...], forms: list[_Form], judge: _Judge, kind: str) -> Departure:
@@ -262,13 +253,9 @@ def _forms(kernel: Kernel) -> Iterator[_Form]:
         if program is not last and tree.stores(program) <= _MOST_STORES:
             yield _loops(name, program, definition)
         last = program
-    yield _tiles("the program of tiles as translated", kernel.translated)
-    before = kernel.translated
-    for name, tiles, _ in kernel.passes:
-        if tiles is not before:
-            yield _tiles(f"the program of tiles after {name}", tiles)
-        before = tiles
-    if kernel.triton.kernels and all(k.language == "triton" for k in kernel.triton.kernels):
+    for name, tiles in tile_programs(kernel):
+        yield _tiles(f"the program of tiles {f'after {name}' if name else 'as translated'}", tiles)
+    if is_plain(kernel):
         yield _triton(kernel)
 
 
@@ -292,17 +279,10 @@ def _tiles(name: str, tiles: ir.Program) -> _Form:
 
 
 def _triton(kernel: Kernel) -> _Form:
-    definition = kernel.schedule.definition
-    dtypes = {b.name: b.dtype for b in definition.buffers}
-    text = kernel.triton.text
-
-    def run(inputs: Arrays) -> Arrays:
-        found = triton_numpy.run(kernel.triton, inputs, dtypes, definition.inputs)
-        return dict(zip(definition.outputs, found, strict=True))
-
+    order = kernel.schedule.definition.inputs
     return _Form(
         "the emitted Triton",
-        run,
-        lambda inputs: observe_triton(kernel.triton, kernel.htile, inputs, dtypes, definition.inputs),
-        lambda _, line: statement_at(text, line),
+        lambda inputs: run_triton(kernel, inputs),
+        lambda inputs: observe_triton(kernel.triton, kernel.htile, inputs, input_dtypes(kernel), order),
+        lambda _, line: statement_at(kernel.triton.text, line),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -26,8 +26,9 @@ from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.validate import triton_numpy
-from neptune_lab.pipeline.validate.compare import Difference, Wanted, difference, expectations, has_masks
+from neptune_lab.pipeline.validate.compare import Difference, Wanted, expectations, may_remove
 from neptune_lab.pipeline.validate.data import data_sets
+from neptune_lab.pipeline.validate.forms import Run, input_dtypes, is_plain, run_triton, tile_programs, wrong_result
 from neptune_lab.pipeline.validate.replay import small_schedule, specs_of
 from neptune_lab.pipeline.validate.report import Validated, failed, shapes_of
 from neptune_lab.pipeline.validate.resize import ResizedSchedule, resized_schedule
@@ -192,9 +193,8 @@ def _compared(kernel: Kernel, mode: str, gluon: bool) -> Validated | _Wrong:
     captured = kernel.operator.captured
     stages: dict[str, None] = {}
     kinds = []
-    masks = has_masks(definition)
     for kind, inputs, wanted, known in _sets(kernel, data_sets(definition, captured, _SETS[mode]), mode, gluon):
-        removes = masks and not all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
+        removes = may_remove(definition, inputs)
         for stage, run in _stages(kernel, mode, inputs, gluon, known):
             what = _difference(run, wanted, removes)
             if what is _UNKNOWN:
@@ -210,7 +210,6 @@ def _compared(kernel: Kernel, mode: str, gluon: bool) -> Validated | _Wrong:
 
 
 _UNKNOWN = "unknown"
-Run = Callable[[], Arrays]
 
 
 def _sets(
@@ -229,14 +228,9 @@ def _sets(
         return
     all_inputs = [inputs for _, inputs in sets]
     wanted = expectations(definition, all_inputs, by_vectors)
-    results = _triton_on_sets(kernel, all_inputs) if _plain(kernel) and not gluon else None
+    results = _triton_on_sets(kernel, all_inputs) if is_plain(kernel) and not gluon else None
     for n, (kind, inputs) in enumerate(sets):
         yield kind, inputs, wanted[n], None if results is None else {name: array[n] for name, array in results.items()}
-
-
-def _plain(kernel: Kernel) -> bool:
-    """Whether the emitted module is Triton throughout."""
-    return bool(kernel.triton.kernels) and all(k.language == "triton" for k in kernel.triton.kernels)
 
 
 def _stages(
@@ -247,7 +241,7 @@ def _stages(
     Args:
         known: what the emitted Triton gives, if it was run.
     """
-    plain = _plain(kernel)
+    plain = is_plain(kernel)
     stages: list[tuple[str, Run]] = []
     if mode == "full":
         if tree.stores(kernel.program) <= _LOOP_POINTS:
@@ -256,7 +250,7 @@ def _stages(
     if mode == "full" or gluon or not plain:
         stages.append(("tiles", lambda: interpret(kernel.htile, inputs)))
     if plain and (mode == "full" or not gluon):
-        stages.append(("Triton", lambda: _triton(kernel, inputs) if known is None else known))
+        stages.append(("Triton", lambda: run_triton(kernel, inputs) if known is None else known))
         if mode == "full" and _interpreter():
             stages.append(("Triton in its interpreter", lambda: _interpreted(kernel, inputs)))
     return stages
@@ -265,13 +259,9 @@ def _stages(
 def _difference(run: Run, wanted: Mapping[str, Wanted], removes: bool) -> Difference | str | None:
     """The error of a form of the program; None if it is right."""
     try:
-        return difference(wanted, run(), removes=removes)
+        return wrong_result(run, wanted, removes)
     except triton_numpy.UnknownSpelling:
         return _UNKNOWN
-    except IndexError as error:
-        return str(error)
-    except ScheduleError as error:  # of the loops, run in Python
-        return error.reason
 
 
 def _first_stage(kernel: Kernel, wrong: _Wrong) -> tuple[str, Difference | str]:
@@ -280,12 +270,9 @@ def _first_stage(kernel: Kernel, wrong: _Wrong) -> tuple[str, Difference | str]:
     earlier: list[tuple[str, Run]] = []
     if tree.stores(kernel.program) <= _LOOP_POINTS:
         earlier.append(("the scheduled loops", lambda: run_in_python(kernel.program, inputs)))
-    earlier.append(("the program of tiles", lambda: interpret(kernel.translated, inputs)))
-    before = kernel.translated
-    for name, tiles, _ in kernel.passes:
-        if tiles is not before:
-            earlier.append((f"the program of tiles after {name}", lambda tiles=tiles: interpret(tiles, inputs)))
-        before = tiles
+    for name, tiles in tile_programs(kernel):
+        after = f" after {name}" if name else ""
+        earlier.append((f"the program of tiles{after}", lambda tiles=tiles: interpret(tiles, inputs)))
     for name, run in earlier:
         differs = _difference(run, wrong.wanted, wrong.removes)
         if differs is not None:
@@ -293,20 +280,12 @@ def _first_stage(kernel: Kernel, wrong: _Wrong) -> tuple[str, Difference | str]:
     return wrong.stage, wrong.what
 
 
-def _triton(kernel: Kernel, inputs: Arrays) -> Arrays:
-    definition = kernel.schedule.definition
-    dtypes = {b.name: b.dtype for b in definition.buffers}
-    arrays = triton_numpy.run(kernel.triton, inputs, dtypes, definition.inputs)
-    return dict(zip(definition.outputs, arrays, strict=True))
-
-
 def _triton_on_sets(kernel: Kernel, sets: Sequence[Arrays]) -> Arrays | None:
     """What the emitted Triton gives, by output, the first axis the set; None if each set has to be run separately: the
     kernel fails on one, or does not do the same on all."""
     definition = kernel.schedule.definition
-    dtypes = {b.name: b.dtype for b in definition.buffers}
     try:
-        arrays = triton_numpy.run_sets(kernel.triton, sets, dtypes, definition.inputs)
+        arrays = triton_numpy.run_sets(kernel.triton, sets, input_dtypes(kernel), definition.inputs)
     except (triton_numpy.UnknownSpelling, triton_numpy.SetsDiffer, IndexError):
         return None
     return dict(zip(definition.outputs, arrays, strict=True))
@@ -352,7 +331,7 @@ def repeat(definition: Program, steps: str, code: CodeOptions, inputs: Arrays) -
     )  # fmt: skip
     kernel = lower(Schedule.replay(operator, steps), replace(code), None)
     wanted = expectations(definition, [inputs], repaired_by_vectors(kernel.schedule))[0]
-    removes = has_masks(definition) and not all(np.isfinite(a).all() for a in inputs.values() if a.dtype.kind == "f")
+    removes = may_remove(definition, inputs)
     for stage, run in _stages(kernel, "full", inputs):
         what = _difference(run, wanted, removes)
         print(f"{stage}: {'as the definition' if what is None else what}")

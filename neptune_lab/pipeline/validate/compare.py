@@ -193,3 +193,8 @@ def has_masks(definition: Program) -> bool:
     return any(
         isinstance(e, Op) and e.name == "select" for block in tree.blocks(definition) for e in walk(block.body.value)
     )
+
+
+def may_remove(definition: Program, inputs: Mapping[str, np.ndarray]) -> bool:
+    """Whether a mask may have removed a NaN: the definition has masks, and an input is not finite."""
+    return has_masks(definition) and not _finite(inputs)
