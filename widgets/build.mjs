@@ -4,7 +4,8 @@ import { build } from "esbuild";
 import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { forEsbuild } from "./find_panes.mjs";
+import { forEsbuild as panes } from "./find_panes.mjs";
+import { forEsbuild as glossary } from "./glossary.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const outfile = process.argv[2] ?? resolve(here, "neptune_widgets/static/explorer.js");
@@ -23,7 +24,8 @@ const bundle = (entry, outfile, more = {}) => build({
   outfile,
   logLevel: "warning",
   plugins: [
-    forEsbuild,
+    panes,
+    glossary,
     {
       name: "small-css",
       setup(b) {

@@ -1,3 +1,4 @@
-import { forVite } from "./find_panes.mjs";
+import { forVite as panes } from "./find_panes.mjs";
+import { forVite as glossary } from "./glossary.mjs";
 
-export default { plugins: [forVite] };
+export default { plugins: [panes, glossary] };

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from math import isinf
 from typing import TYPE_CHECKING, NamedTuple
 
 from neptune_lab.errors import NeptuneError
@@ -11,10 +13,11 @@ from neptune_lab.htile.nodes import For
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.nodes import Stmt as TileStmt
 from neptune_lab.htile.printer import print_program
+from neptune_lab.htile.words import kinds
 from neptune_lab.htile_to_triton import EmittedModule
 from neptune_lab.loop_ir import render, tree
 from neptune_lab.loop_ir.dataflow import Edge, Node, graph
-from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.nodes import Block, Const, Op, Program, loads, walk
 from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out
@@ -56,7 +59,8 @@ def operator_record(operator: Operator) -> record.OperatorRecord:
     def tensors(specs) -> tuple[record.TensorRecord, ...]:
         return tuple(record.TensorRecord(s.name, s.shape, s.dtype) for s in specs)
 
-    lines = tuple(_line(x, ()) for x in render.definition(operator.program))
+    words = {f"def:{b.name}": _store_words(b) for b in tree.blocks(operator.program)}
+    lines = tuple(_line(x, (), words[x.node]) for x in render.definition(operator.program))
     return record.OperatorRecord(
         operator.name,
         operator.title,
@@ -68,13 +72,32 @@ def operator_record(operator: Operator) -> record.OperatorRecord:
     )
 
 
-def _line(line: render.RenderedLine, refs: tuple[str, ...]) -> record.Line:
-    return record.Line(line.node, line.text, line.origin, line.kind, refs)
+def _line(line: render.RenderedLine, refs: tuple[str, ...], words: str = "") -> record.Line:
+    return record.Line(line.node, line.text, line.origin, f"{line.kind}{words}", refs)
 
 
 def program_lines(program: Program) -> tuple[record.Line, ...]:
     """A loop program's lines, each linked to its stage of the definition."""
-    return tuple(_line(x, (f"def:{x.origin}",) if x.origin else ()) for x in render.render(program))
+    words = {f"store:{b.name}": _store_words(b) for b in tree.blocks(program)}
+    return tuple(
+        _line(x, (f"def:{x.origin}",) if x.origin else (), words.get(x.node, "")) for x in render.render(program)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _store_words(block: Block) -> str:
+    """What the kind of a store's lines says after its first word: " mask" if it hides elements by a condition on
+    positions, " guard" if it replaces an infinity."""
+    found = set()
+    for expr in walk(block.body.value):
+        match expr:
+            case Op("select", (condition, *values)):
+                infinite = any(isinstance(v, Const) and isinstance(v.value, float) and isinf(v.value) for v in values)
+                if infinite or not loads(condition):
+                    found.add("mask")
+            case Op("guard"):
+                found.add("guard")
+    return "".join(f" {word}" for word in ("mask", "guard") if word in found)
 
 
 def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
@@ -169,6 +192,7 @@ def htile_lines(tiles: TileProgram, origins: dict[str, str], loops: list[str]) -
         origins: the stage of the definition of each block of the loop program.
         loops: the ids of its loop lines.
     """
+    kind = kinds(tiles)
     heads = {f.node_id for kernel in tiles.kernels for f in _loops(kernel.body)}
     lines = []
     for line in print_program(tiles):
@@ -178,7 +202,7 @@ def htile_lines(tiles: TileProgram, origins: dict[str, str], loops: list[str]) -
         elif line.origin in origins:
             refs = (f"store:{line.origin}",)
         lines.append(
-            record.Line(line.node_id, line.text, origins.get(line.origin, ""), line.node_id.partition(":")[0], refs)
+            record.Line(line.node_id, line.text, origins.get(line.origin, ""), kind.get(line.node_id, ""), refs)
         )
     return tuple(lines)
 

@@ -20,7 +20,8 @@ class Line:
         node: stable id; several lines of one node share it.
         text: as shown, with indentation.
         origin: the stage of the definition that it comes from, or "" (a loop around several).
-        kind: "definition", "loop", "guard", "store", "comment" and so on, for colours.
+        kind: "definition", "loop", "guard", "store", "comment", "tile", "for", "kernel" and so on. Words may follow
+            that say what the node does, such as "tile dot accumulates" (`htile.words`) or "store mask".
         refs: ids of lines of the stage above.
     """
 

@@ -3,6 +3,7 @@
 import { type Watch, watchConnection } from "./connection";
 import type { Context, Message } from "./context";
 import { debounce, h } from "./dom";
+import { EXPLAIN_STYLE, explainPanel } from "./explain_panel";
 import { footer, header, helpOverlay } from "./header";
 import { frame } from "./layout_panes";
 import { hideStatic } from "./hide_static";
@@ -153,14 +154,15 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     if (ctx.live && ctx.payload.check === null) checking = ctx.send({ kind: "check" });
   }
 
-  const style_ = h("style", {}, style, STORY_STYLE, STYLE);
+  const style_ = h("style", {}, style, STORY_STYLE, EXPLAIN_STYLE, STYLE);
   const help = helpOverlay(ctx);
   const head = header(ctx, () => void help.toggle());
   const { panes, places } = makePanes(ctx);
   const body = frame(ctx, places);
   const story = storyStrip(ctx);
+  const explained = explainPanel(ctx);
   const foot = footer(ctx);
-  root.append(head.el, story.el, body.el, foot.el, help.el, polite);
+  root.append(head.el, story.el, body.el, foot.el, explained.el, help.el, polite);
 
   function update(): void {
     // A pane that asks for more while it draws is served after.
@@ -178,6 +180,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
         body.update();
         for (const kind of PLACES) if (kind.behind || !places.get(kind.id)!.el.hidden) places.get(kind.id)!.update();
         foot.update();
+        explained.update();
       } while (again);
     } finally {
       drawing = false; // one pane's error must not stop every later update
@@ -189,8 +192,9 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     ["s", () => story.toggle()],
     ["[", () => story.move(-1)],
     ["]", () => story.move(1)],
+    ["x", () => explained.open()],
     ["Escape", () => {
-      if (help.toggle(false) || head.close()) return;
+      if (explained.close() || help.toggle(false) || head.close()) return;
       if (ctx.view.selection.length) ctx.dispatch({ type: "clear" });
       else ctx.dispatch({ type: "compareOff" });
     }],
@@ -274,6 +278,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     restore();
     body.destroy();
     python?.destroy();
+    explained.destroy();
     for (const kind of PANES) panes.get(kind.id)!.destroy?.();
     style_.remove();
     root.remove();

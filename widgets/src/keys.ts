@@ -7,6 +7,7 @@ import { KEYS as OF_PANES } from "./registry";
 const GENERAL: Key[] = [
   { keys: ["S"], text: "story", explained: "show the story, or leave it to explore freely", order: 5 },
   { keys: ["[", "]"], text: "stop of the story before, and next", order: 10, more: true },
+  { keys: ["X"], text: "explain", explained: "explain the line that has the focus or is selected: what it does, which step made it, its repair, the terms", order: 50 },
   { keys: ["?"], text: "help", explained: "this list", order: 90 },
   { keys: ["↑", "↓"], text: "lines, steps or nodes, in the pane that has the focus", order: 20, more: true },
   { keys: ["Enter"], text: "select the line or node, and highlight what belongs to it in every pane; with Shift, add to the selection", order: 30, more: true },

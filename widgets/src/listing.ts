@@ -3,6 +3,7 @@
 import type { Context } from "./context";
 import { type Op, SIGN, SPOKEN } from "./diff";
 import { h, reveal } from "./dom";
+import type { Stop } from "./record";
 import { matcher } from "./search";
 import { type Token, tokenise } from "./tokens";
 
@@ -19,6 +20,18 @@ export interface Shown {
   /** Nothing stands here on this side of a comparison. */
   gap?: boolean;
 }
+
+/** A line as it is drawn, with the stop of the record that it belongs to; `box` is what scrolls. */
+export interface Row {
+  el: HTMLElement;
+  line: Shown;
+  stop: Stop | null;
+  box: HTMLElement;
+}
+const drawn = new WeakMap<Element, Row>();
+
+/** The line that an element belongs to, of whichever pane. */
+export const rowAt = (el: Element): Row | null => drawn.get(el.closest(".ln") ?? el) ?? null;
 
 const tokens = new Map<string, Token[]>();
 
@@ -110,7 +123,8 @@ export class Listing {
     if (line.node && line.op !== "del") this.ctx.dispatch({ type: "select", ids: [line.node], add }, this.name);
   }
 
-  show(lines: Shown[]): void {
+  /** `stop` is where in the record these lines are, for what is said of them. */
+  show(lines: Shown[], stop: Stop | null = null): void {
     const top = this.box().scrollTop;
     this.active = -1;
     this.inner.removeAttribute("aria-activedescendant");
@@ -131,13 +145,13 @@ export class Listing {
       number.textContent = line.number === null ? "" : String(line.number);
       const sign = document.createElement("u");
       sign.textContent = SIGN[line.op];
-      if (line.op !== "same" && !line.gap) el.title = SPOKEN[line.op];
       el.append(number, sign);
       if (line.op !== "same" && !line.gap) el.append(h("span", { class: "vh" }, `${SPOKEN[line.op]}: `));
       const text = document.createElement("code");
       text.append(...coloured(line, quoted));
       if (!line.text) text.textContent = " ";
       el.append(text);
+      drawn.set(el, { el, line, stop, box: this.box() });
       return { el, line };
     });
     this.inner.replaceChildren(...this.rows.map((r) => r.el));

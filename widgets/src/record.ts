@@ -1,9 +1,13 @@
 // The payload, as PROTOCOL.md says, and the record in it as a list of stops to walk through.
 
 import { unaligned } from "./diff";
-import type { Derivation, Graph, GraphEdge, Line, SourceLine, Trace } from "./record_types";
+import type { Derivation, Graph, GraphEdge, Line as PlainLine, SourceLine, Trace } from "./record_types";
 
-export type { Derivation, DerivationStep, Graph, GraphEdge, GraphNode, Line, SourceLine, Trace } from "./record_types";
+export type { Derivation, DerivationStep, Graph, GraphEdge, GraphNode, SourceLine, Trace } from "./record_types";
+/** A line of a program; its `kind` is the first word of the record's, the others say what the node does. */
+export interface Line extends PlainLine {
+  words?: readonly string[];
+}
 export type EdgeKind = GraphEdge["kind"];
 
 export interface Read {
@@ -167,7 +171,10 @@ export function callText(primitive: string, args: Record<string, unknown>): stri
 export function readTrace(trace: Trace): Doc {
   if (!trace || trace.schema !== SCHEMA)
     throw new Error(`the record has schema ${String(trace?.schema)}, this page reads schema ${SCHEMA}`);
-  const pool: Line[] = trace.lines.map(([node, text, origin, kind, refs]) => ({ node, text, origin, kind, refs }));
+  const pool: Line[] = trace.lines.map(([node, text, origin, kinds, refs]) => {
+    const [kind, ...words] = kinds.split(" ");
+    return { node, text, origin, kind: kind!, refs, words };
+  });
   const lines = (at: number[]): Line[] =>
     at.map((n) => {
       const line = pool[n];

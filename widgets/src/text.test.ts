@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { changedSpans, diffLines, lcs, unaligned } from "./diff";
 import { fixture } from "./fixture";
 import { boxOf, compute, fittingFont, layered } from "./layout";
-import { ranges } from "./panes/code";
+import { ranges } from "./ranges";
 import { nearestDerivation } from "./panes/derivation";
 import { marked, sideBySide } from "./panes/program";
 import type { Graph, Line, Row, Table } from "./record";

@@ -4,6 +4,7 @@ import type { Context, Pane } from "../context";
 import { h } from "../dom";
 import { Listing } from "../listing";
 import { definePane } from "../pane";
+import { ranges } from "../ranges";
 import type { Doc, Line } from "../record";
 import { tabs } from "../tabs";
 
@@ -56,7 +57,9 @@ function codePane(ctx: Context): Pane {
       bar.rename("triton", doc.language);
       const listing = listings.get(now)!;
       if (drawn.get(now) !== doc) {
-        listing.show(lines(now).map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same", weight: now === "triton" ? (doc.source[n]?.nodes.length ?? 0) : 0 })));
+        const own = doc.stops.filter((s) => s.kind === now);
+        const from = now === "definition" ? doc.stops[0]! : (own[own.length - 1] ?? null);
+        listing.show(lines(now).map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same", weight: now === "triton" ? (doc.source[n]?.nodes.length ?? 0) : 0 })), from);
         drawn.set(now, doc);
         lit = null;
       }
@@ -80,18 +83,6 @@ function codePane(ctx: Context): Pane {
       linked.textContent = numbers.length ? `linked to loops ${ranges(numbers)}` : "";
     },
   };
-}
-
-/** "3–5, 8" */
-export function ranges(numbers: number[]): string {
-  const out: [number, number][] = [];
-  for (const n of numbers) {
-    const last = out[out.length - 1];
-    if (last && last[1] === n - 1) last[1] = n;
-    else out.push([n, n]);
-  }
-  const text = out.slice(0, 4).map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`)).join(", ");
-  return out.length > 4 ? `${text} …` : text;
 }
 
 export const pane = definePane({

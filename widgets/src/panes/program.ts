@@ -152,20 +152,20 @@ function programPane(ctx: Context): Pane {
       if (redraw) {
         if (pair) {
           const rows = sideBySide(pair.left, pair.right);
-          left.show(rows.left);
-          right.show(rows.right);
+          left.show(rows.left, pair.left);
+          right.show(rows.right, pair.right);
           left.label(stopName(pair.left));
           right.label(stopName(pair.right));
           count.textContent = rows.changed ? `${rows.changed} ${rows.changed === 1 ? "line differs" : "lines differ"}` : "the same";
           body.replaceChildren(scroller);
           right.revealFirstChange();
         } else if (tab === "definition") {
-          definition.show(doc.definition.map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same" })));
+          definition.show(doc.definition.map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same" })), doc.stops[0]!);
           body.replaceChildren(definition.el);
         } else {
           body.replaceChildren(listing.el);
           listing.label(`${stop.kind === "loops" ? "loop program" : stop.kind === "htile" ? "HTile program" : `${doc.language} source`}, ${stopName(stop)}`);
-          listing.show(marked(stop, before, view.panes.diff === "on"));
+          listing.show(marked(stop, before, view.panes.diff === "on"), stop);
           if (stopDrawn !== stop) listing.revealFirstChange();
         }
         drawn = key;
