@@ -5,14 +5,19 @@ The points are seeded, so an answer never changes from run to run.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from functools import reduce
+from itertools import compress
+from typing import NoReturn
 
-import numpy as np
 from sympy import Expr, Symbol
 
 from neptune_lab.errors import RepairError
-from neptune_lab.repair.numeric import Array, close, compute, generator, sample
+from neptune_lab.repair.column import Column, largest, maximum, total
+from neptune_lab.repair.numeric import Values, close, compute
+from neptune_lab.repair.points import Generator, sample, samples
 from neptune_lab.repair.reducers import Reducer
 from neptune_lab.repair.render import text
 
@@ -41,11 +46,11 @@ class Model:
     constants: tuple[Symbol, ...]
     proved: bool = True
 
-    def term(self, r: dict[Symbol, Any], c: Array, fixed: dict[Symbol, Any]) -> Array:
+    def term(self, r: Values, c: Column, fixed: Values) -> Column:
         """g0(r, C)."""
         return compute(self.g0, {**r, **fixed, self.variable: c})
 
-    def repair(self, t: Any, r: dict[Symbol, Any], r_now: dict[Symbol, Any], fixed: dict[Symbol, Any]) -> Array:
+    def repair(self, t: Column | float, r: Values, r_now: Values, fixed: Values) -> Column:
         """h(t, r, r'), with r and r' both keyed by the symbols of r."""
         now = {self.current[i]: r_now[symbol] for i, symbol in enumerate(self.previous)}
         return compute(self.h, {**r, **now, **fixed, self.t: t})
@@ -53,31 +58,36 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class SamplePoints:
-    """Random points: at most TRIALS columns, and TAGS rows of all but the constants (`fixed`)."""
+    """At most TRIALS random points: TAGS values of all but the constants (`fixed`) at each."""
 
-    fixed: dict[Symbol, Array]
-    inputs: dict[Symbol, Array]
-    c: Array
-    r: tuple[dict[Symbol, Array], ...]
+    fixed: dict[Symbol, Column]
+    inputs: tuple[dict[Symbol, Column], ...]
+    c: tuple[Column, ...]
+    r: tuple[dict[Symbol, Column], ...]
+
+    @property
+    def count(self) -> int:
+        """How many points there are."""
+        return len(self.c[0])
 
 
 def draw(model: Model) -> SamplePoints:
     """Seeded random points of a model's domain, at which C is finite; RepairError if there are too few."""
-    rng = generator()
+    source = Generator()
     wide = 4 * TRIALS
-    fixed = {symbol: sample(symbol, (wide,), rng) for symbol in model.constants}
-    inputs = {symbol: sample(symbol, (TAGS, wide), rng) for symbol in model.inputs}
-    c = np.broadcast_to(compute(model.g_c, {**inputs, **fixed}), (TAGS, wide))
-    good = np.flatnonzero(np.isfinite(c).all(axis=0))[:TRIALS]
+    fixed = {symbol: sample(symbol, wide, source) for symbol in model.constants}
+    drawn = {symbol: samples(symbol, TAGS, wide, source) for symbol in model.inputs}
+    inputs = [{symbol: rows[row] for symbol, rows in drawn.items()} for row in range(TAGS)]
+    c = [compute(model.g_c, {**fixed, **row}, wide) for row in inputs]
+    good = [point for point, seen in enumerate(zip(*(row.finite for row in c), strict=True)) if all(seen)][:TRIALS]
     if len(good) < _FEWEST:
         _refuse("prove Eq. 3", model, f"C = {text(model.g_c)} is not a finite number at the points that were tried")
-    r = tuple({symbol: sample(symbol, (len(good),), rng) for symbol in model.previous} for _ in range(TAGS))
-    return SamplePoints(
-        {symbol: values[good] for symbol, values in fixed.items()},
-        {symbol: values[:, good] for symbol, values in inputs.items()},
-        c[:, good],
-        r,
-    )
+    r = tuple({symbol: sample(symbol, len(good), source) for symbol in model.previous} for _ in range(TAGS))
+
+    def kept(values: Mapping[Symbol, Column]) -> dict[Symbol, Column]:
+        return {symbol: column.at(good) for symbol, column in values.items()}
+
+    return SamplePoints(kept(fixed), tuple(map(kept, inputs)), tuple(row.at(good) for row in c), r)
 
 
 def check(model: Model) -> tuple[str, ...]:
@@ -92,30 +102,31 @@ def check(model: Model) -> tuple[str, ...]:
     """
     points = draw(model)
     old, new = points.r[0], points.r[1]
-    term_old, term_new = (model.term(r, points.c, points.fixed) for r in (old, new))
-    direct = compute(model.g, {**old, **points.inputs, **points.fixed})
-    size = np.maximum(np.abs(term_old), np.abs(term_new))
-    _compare(model, "separate", "g and g0", term_old, np.broadcast_to(direct, term_old.shape), size)
-    _compare(model, "prove Eq. 3", "Eq. 3", model.repair(term_old, old, new, points.fixed), term_new, size)
-    f = model.reducer.ufunc
+    term_old, term_new = ([model.term(r, c, points.fixed) for c in points.c] for r in (old, new))
+    direct = Column.joined(compute(model.g, {**old, **inputs, **points.fixed}) for inputs in points.inputs)
+    moved = [model.repair(term, old, new, points.fixed) for term in term_old]
+    all_old, all_new = Column.joined(term_old), Column.joined(term_new)
+    size = maximum(abs(all_old), abs(all_new))
+    _compare(model, "separate", "g and g0", all_old, direct, size)
+    _compare(model, "prove Eq. 3", "Eq. 3", Column.joined(moved), all_new, size)
+    f = model.reducer.folded
     both = model.repair(f(term_old[0], term_old[1]), old, new, points.fixed)
-    each = f(*(model.repair(term_old[row], old, new, points.fixed) for row in (0, 1)))
-    _compare(model, "prove Eq. 4", "Eq. 4", both, each, np.abs(term_new[0]) + np.abs(term_new[1]))
+    _compare(model, "prove Eq. 4", "Eq. 4", both, f(moved[0], moved[1]), abs(term_new[0]) + abs(term_new[1]))
     _check_identity(model, points)
     check_tag_updating(model, points)
     return (
-        f"Eq. 3 and Eq. 4 hold at {points.c.shape[1]} random points",
-        f"rolling over {TAGS} tags gives the plain reduction at {points.c.shape[1]} random points",
+        f"Eq. 3 and Eq. 4 hold at {points.count} random points",
+        f"rolling over {TAGS} tags gives the plain reduction at {points.count} random points",
     )
 
 
 def _check_identity(model: Model, points: SamplePoints) -> None:
     """h(identity of f) = identity, since the loop starts from it."""
     identity = float(model.reducer.identity)
-    kept = model.repair(np.full(points.c.shape[1], identity), points.r[0], points.r[1], points.fixed)
+    kept = model.repair(identity, points.r[0], points.r[1], points.fixed)
     # A NaN compares unequal, so it is refused too.
-    if not np.all(kept == identity):
-        other = kept[kept != identity][0]
+    other = next((value for value in kept if value != identity), None)
+    if other is not None:
         _refuse(
             "prove Eq. 4",
             model,
@@ -131,23 +142,24 @@ def check_tag_updating(model: Model, points: SamplePoints) -> None:
     Raises:
         RepairError: step "prove Eq. 4": the two differ, or too few points have finite terms.
     """
-    f = model.reducer.ufunc
+    f = model.reducer.folded
     t = model.term(points.r[0], points.c[0], points.fixed)
-    size = np.abs(t)
+    size = abs(t)
     for row in range(1, TAGS):
         moved = model.repair(t, points.r[row - 1], points.r[row], points.fixed)
         t = f(moved, model.term(points.r[row], points.c[row], points.fixed))
-        size = np.maximum(size, np.maximum(np.abs(moved), np.abs(t)))
-    terms = model.term(points.r[-1], points.c, points.fixed)
-    _compare(model, "prove Eq. 4", "the rolled reduction", t, f.reduce(terms, axis=0), size + np.abs(terms).sum(axis=0))
+        size = largest([size, abs(moved), abs(t)])
+    terms = [model.term(points.r[-1], c, points.fixed) for c in points.c]
+    size = size + total([abs(term) for term in terms])
+    _compare(model, "prove Eq. 4", "the rolled reduction", t, reduce(f, terms), size)
 
 
-def _compare(model: Model, step: str, what: str, found: Array, expected: Array, scale: Array) -> None:
+def _compare(model: Model, step: str, what: str, found: Column, expected: Column, scale: Column) -> None:
     # Points outside the domain of the term (a root of a negative input) say nothing about h.
-    inside = np.isfinite(expected) & np.isfinite(scale)
-    if inside.sum() < _FEWEST:
+    inside = list(map(operator.and_, expected.finite, scale.finite))
+    if sum(inside) < _FEWEST:
         _refuse(step, model, f"{what} could not be checked: the term is finite at too few of the points tried")
-    if not np.all(close(found, expected, scale)[inside]):
+    if not all(compress(close(found, expected, scale), inside)):
         _refuse(step, model, f"{what} fails by numbers although it was derived: h = {text(model.h)}")
 
 

@@ -20,13 +20,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, cast
 
-import numpy as np
 import sympy as sp
 from sympy import Add, Dummy, Expr, ImmutableMatrix, Mul, S, Symbol
 
 from neptune_lab.errors import RepairError
+from neptune_lab.repair.column import Column, rank
 from neptune_lab.repair.functions import kinks
-from neptune_lab.repair.numeric import compute_all, generator, sample
+from neptune_lab.repair.numeric import compute_all
+from neptune_lab.repair.points import Generator, sample
 from neptune_lab.repair.render import text
 from neptune_lab.repair.simplify import is_zero
 
@@ -127,14 +128,18 @@ def _rank(derivatives: Sequence[Expr], moving: Sequence[Symbol]) -> int:
     This is fast, so a term that is in no finite family is refused without multiplying it out.
     """
     symbols = sorted({s for e in derivatives for s in cast("set[Symbol]", e.free_symbols)}, key=sp.default_sort_key)
-    rng = generator()
+    draw = Generator()
     # A constant has one value at all points.
-    points = {symbol: sample(symbol, (_POINTS,) if symbol in moving else (1,), rng) for symbol in symbols}
-    table = np.array([np.broadcast_to(values, (_POINTS,)) for values in compute_all(derivatives, points)])
-    table = table[:, np.isfinite(table).all(axis=0)]
-    scale = np.abs(table).max(axis=1, keepdims=True, initial=0.0)
-    table = np.divide(table, scale, out=np.zeros_like(table), where=scale > 0)
-    return int(np.linalg.matrix_rank(table, tol=1e-9)) if table.size else len(derivatives)
+    points = {
+        symbol: sample(symbol, _POINTS, draw) if symbol in moving else sample(symbol, 1, draw)[0] for symbol in symbols
+    }
+    table = compute_all(derivatives, points)
+    finite = [point for point, seen in enumerate(zip(*(row.finite for row in table), strict=True)) if all(seen)]
+    if not finite:
+        return len(derivatives)
+    table = [row.at(finite) for row in table]
+    scales = [max(abs(row)) for row in table]
+    return rank([Column(x / scale for x in row) for row, scale in zip(table, scales, strict=True) if scale], 1e-9)
 
 
 def _refuse(g: Expr, why: str) -> NoReturn:

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, compress
 from typing import Any, cast
 
-import numpy as np
 import sympy as sp
 from sympy import Expr, Integer, Pow, Rational, S, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.check import Model, SamplePoints, draw
+from neptune_lab.repair.column import Column
 from neptune_lab.repair.functions import operation_of, pole
 from neptune_lab.repair.invert import invert
 from neptune_lab.repair.numeric import close, compute
@@ -168,22 +168,23 @@ class _Behaviour:
 def _behaviour(model: Model, symbol: Symbol, point: Expr, points: SamplePoints) -> _Behaviour:
     """Whether g and h are finite in IEEE arithmetic with a producer at the point, at random values of all else."""
     value = compute(point, points.fixed) if point.free_symbols else float(point)
-    columns = points.c.shape[1]
-    here = {**points.r[0], symbol: np.broadcast_to(value, (columns,))}
+    here = {**points.r[0], symbol: value}
     away = points.r[1]
-    at_point = model.term(here, points.c, points.fixed)
-    at_away = model.term(away, points.c, points.fixed)
-    defined = np.isfinite(at_away)
-    left = model.repair(at_away, here, away, points.fixed)
-    reached = model.repair(at_away, away, here, points.fixed)
-    g_finite = bool(np.isfinite(at_point)[defined].all())
-    leaves = bool(np.isfinite(left)[defined].all())
-    arrives = bool(np.isfinite(reached)[defined].all())
+    terms = [(model.term(here, c, points.fixed), model.term(away, c, points.fixed)) for c in points.c]
+    at_point, at_away = (Column.joined(term) for term in zip(*terms, strict=True))
+    left = Column.joined(model.repair(term, here, away, points.fixed) for _, term in terms)
+    reached = Column.joined(model.repair(term, away, here, points.fixed) for _, term in terms)
+    defined = at_away.finite
+
+    def holds(each_point: list[bool]) -> bool:
+        return all(compress(each_point, defined))
+
+    g_finite, leaves, arrives = holds(at_point.finite), holds(left.finite), holds(reached.finite)
     # A wrong h is wrong everywhere, so it is only required to stay finite.
     if g_finite and model.proved:
-        carried = model.repair(at_point, here, away, points.fixed)
-        leaves = leaves and bool(close(carried, at_away, np.abs(at_away))[defined].all())
-        arrives = arrives and bool(close(reached, at_point, np.abs(at_away))[defined].all())
+        carried = Column.joined(model.repair(term, here, away, points.fixed) for term, _ in terms)
+        leaves = leaves and holds(close(carried, at_away, abs(at_away)))
+        arrives = arrives and holds(close(reached, at_point, abs(at_away)))
     return _Behaviour(g_finite, leaves, arrives)
 
 
@@ -268,7 +269,6 @@ def initial_values(model: Model, regular: Sequence[Expr]) -> tuple[tuple[str, st
 
 def _starts_clean(model: Model, starts: Sequence[tuple[Symbol, str]], points: SamplePoints) -> bool:
     """Whether h keeps f's identity when these producers' previous values are their reducers' identities."""
-    columns = points.c.shape[1]
     identity = float(model.reducer.identity)
-    before = points.r[0] | {symbol: np.full(columns, float(REDUCERS[name].identity)) for symbol, name in starts}
-    return bool(np.all(model.repair(np.full(columns, identity), before, points.r[1], points.fixed) == identity))
+    before = {**points.r[0], **{symbol: float(REDUCERS[name].identity) for symbol, name in starts}}
+    return all(kept == identity for kept in model.repair(identity, before, points.r[1], points.fixed))

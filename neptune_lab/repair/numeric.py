@@ -1,79 +1,170 @@
-"""Evaluates expressions in float64 at seeded random points, with IEEE infinities and NaNs as on a GPU.
+"""Evaluates expressions in float64 at many points, with IEEE infinities and NaNs as on a GPU.
 
-The numerical checks of this package use it, and not SymPy's simplifier.
+The numerical checks of this package use it, and not SymPy's simplifier.  Only `over_arrays` and its parts import NumPy,
+for callers that have arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, cast
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import numpy as np
-import numpy.typing as npt
 import sympy as sp
-from sympy import Expr, Symbol
+from sympy import Basic, Expr, Rational, S, Symbol
 
-from neptune_lab.scalar_ops import NUMPY, rows
+from neptune_lab.repair.column import Column, ceiling, each, floor, maximum, minimum, sign
 
-Array = npt.NDArray[np.float64]
-SEED = 20240607
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array: TypeAlias = npt.NDArray[np.float64]
+
+Values: TypeAlias = Mapping[Symbol, "Column | float"]
+"""The value of each symbol: at each point, or one for all points."""
+
+_ONE = {
+    **{getattr(sp, name): getattr(math, name) for name in ("exp", "log", "erf", "sin", "cos", "tan")},
+    **{getattr(sp, name): getattr(math, name) for name in ("asin", "acos", "atan", "sinh", "cosh", "tanh")},
+    **{getattr(sp, name): getattr(math, name) for name in ("asinh", "acosh", "atanh")},
+    sp.Abs: abs,
+    sp.sign: sign,
+    sp.floor: floor,
+    sp.ceiling: ceiling,
+}
+"""SymPy's functions of one number, as Python's."""
+_MANY: dict[type, Callable[[Column, Column], Column]] = {
+    sp.Add: operator.add,
+    sp.Max: maximum,
+    sp.Min: minimum,
+}
 
 
-@lru_cache(maxsize=1024)
-def _lambdified(exprs: tuple[Expr, ...], args: tuple[Symbol, ...]) -> Callable[..., Any]:
-    # SciPy is not a dependency: functions that NumPy lacks come from the table of scalar operations.
-    own = {row.sympy: NUMPY[row.name] for row in rows("loop") if row.numpy.startswith("math.")}
-    modules = [own, "numpy"]
-    return cast("Callable[..., Any]", sp.lambdify(args, exprs, modules=modules, docstring_limit=0))
+def compute(expr: Expr, at: Values, count: int | None = None) -> Column:
+    """The value of `expr` at each point.
 
-
-def compute(expr: Expr, at: Mapping[Symbol, Any]) -> Array:
-    """The value of `expr` at points, float64 in their broadcast shape.
+    Args:
+        expr: the expression.
+        at: the values of its symbols.
+        count: how many points; None: as many as the columns of `at` have, or one.
 
     >>> from sympy.abc import x, y
-    >>> compute(x / y, {x: 1.0, y: [0.0, 4.0]}).tolist()
+    >>> compute(x / y, {x: 1.0, y: Column([0.0, 4.0])}).values
     [inf, 0.25]
     """
-    return compute_all([expr], at)[0]
+    return compute_all([expr], at, count)[0]
 
 
-def compute_all(exprs: Sequence[Expr], at: Mapping[Symbol, Any]) -> list[Array]:
-    """Values of several expressions, compiled together."""
-    args = tuple(sorted(at, key=sp.default_sort_key))
-    inputs = [np.asarray(at[arg], dtype=np.float64) for arg in args]
-    shape = np.broadcast_shapes(*(value.shape for value in inputs))
-    # At least one dimension: unlike arrays, NumPy scalars do not divide by 0.
-    arrays = [np.atleast_1d(np.broadcast_to(value, shape)).copy() for value in inputs]
-    with np.errstate(all="ignore"):
-        values = [np.asarray(value) for value in _lambdified(tuple(exprs), args)(*arrays)]
-    real = [np.where(np.imag(out) == 0, np.real(out), np.nan) if np.iscomplexobj(out) else out for out in values]
-    full = arrays[0].shape if arrays else ()
-    return [np.broadcast_to(out.astype(np.float64), full).reshape(shape) for out in real]
+def compute_all(exprs: Sequence[Expr], at: Values, count: int | None = None) -> list[Column]:
+    """Values of several expressions; what they have in common is computed once."""
+    if count is None:
+        count = next((len(value) for value in at.values() if isinstance(value, Column)), 1)
+    known: dict[Basic, Column] = {
+        symbol: value if isinstance(value, Column) else Column.full(count, value) for symbol, value in at.items()
+    }
+    # The parts of a real number need not be real.
+    return [_by_sympy(expr, known, count) if expr.has(sp.I) else _value(expr, known, count) for expr in exprs]
 
 
-def generator() -> np.random.Generator:
-    """A fresh generator of the package's fixed seed: every answer is reproducible."""
-    return np.random.default_rng(SEED)
+def _value(expr: Basic, known: dict[Basic, Column], count: int) -> Column:
+    found = known.get(expr)
+    if found is None:
+        found = known[expr] = _computed(expr, known, count)
+    return found
 
 
-def sample(symbol: Symbol, shape: Sequence[int], rng: np.random.Generator) -> Array:
-    """Random values of a symbol that satisfy its assumptions and are away from 0.
+def _computed(expr: Basic, known: dict[Basic, Column], count: int) -> Column:
+    def value(part: Basic) -> Column:
+        return _value(part, known, count)
 
-    >>> r = Symbol("r", negative=True)
-    >>> bool((sample(r, (3,), generator()) < 0).all())
-    True
+    kind = type(expr)
+    if isinstance(expr, sp.Number | sp.NumberSymbol):
+        return Column.full(count, _number(expr))
+    if isinstance(expr, sp.Mul):
+        return _product(expr, value)
+    if isinstance(expr, sp.Pow):
+        return _power(expr, value)
+    if kind in _MANY:
+        return reduce(_MANY[kind], map(value, expr.args))
+    if kind in _ONE and len(expr.args) == 1:
+        return each(_ONE[kind], value(expr.args[0]))
+    return _by_sympy(expr, known, count)
+
+
+def _number(expr: Expr) -> float:
+    try:
+        return float(expr)
+    except OverflowError:
+        return math.copysign(math.inf, expr.is_positive or -1)
+
+
+def _product(expr: sp.Mul, value: Callable[[Basic], Column]) -> Column:
+    """A product over a product: x/y, and not x*(1/y), which overflows for a small y."""
+    over, under = [], []
+    for factor in expr.args:
+        if isinstance(factor, sp.Pow) and isinstance(factor.exp, Rational) and factor.exp.is_negative:
+            under.append(factor.base if factor.exp == -1 else sp.Pow(factor.base, -factor.exp, evaluate=False))
+        else:
+            over.append(factor)
+    product = reduce(operator.mul, map(value, over or [S.One]))
+    return product / reduce(operator.mul, map(value, under)) if under else product
+
+
+def _power(expr: sp.Pow, value: Callable[[Basic], Column]) -> Column:
+    base, exponent = value(expr.base), expr.exp
+    if abs(exponent) == S.Half:  # the root of -inf is NaN, its power with 0.5 is not
+        root = each(math.sqrt, base)
+        return root if exponent.is_positive else value(S.One) / root
+    if exponent == -1:
+        return value(S.One) / base
+    return each(math.pow, base, value(exponent))
+
+
+def _by_sympy(expr: Basic, known: dict[Basic, Column], count: int) -> Column:
+    """The value by SymPy's own evaluation, point by point; NaN where it is not a real number, or has none."""
+    symbols = sorted(expr.free_symbols, key=sp.default_sort_key)
+
+    def at(point: int) -> float:
+        numbers = [(symbol, sp.sympify(known[symbol][point])) for symbol in symbols]
+        try:
+            number = complex(cast(Expr, expr.subs(numbers)).evalf())
+        except (TypeError, ValueError, ArithmeticError):
+            return math.nan
+        return number.real if number.imag == 0 else math.nan
+
+    return Column(at(point) for point in range(count))
+
+
+def over_arrays(exprs: Sequence[Expr], at: Mapping[Symbol, Any]) -> list[Array]:
+    """Values of several expressions over NumPy arrays, float64 in their broadcast shape.
+
+    >>> from sympy.abc import x, y
+    >>> over_arrays([x / y], {x: 1.0, y: [0.0, 4.0]})[0].tolist()
+    [inf, 0.25]
     """
-    shape = tuple(shape)
-    size = rng.integers(1, 4, shape).astype(np.float64) if symbol.is_integer else rng.uniform(0.3, 2.0, shape)
-    if symbol.is_nonnegative:
-        return size
-    if symbol.is_nonpositive:
-        return -size
-    return size * rng.choice([-1.0, 1.0], shape)
+    columns, shape = as_columns(at.values())
+    return [as_array(column, shape) for column in compute_all(exprs, dict(zip(at, columns, strict=True)))]
 
 
-def close(found: Array, expected: Array, scale: Array) -> npt.NDArray[np.bool_]:
+def as_columns(values: Iterable[Any]) -> tuple[list[Column], tuple[int, ...]]:
+    """Numbers and arrays as columns over the elements of their broadcast shape, and that shape."""
+    import numpy as np
+
+    arrays = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in values))
+    return [Column(array.ravel().tolist()) for array in arrays], arrays[0].shape if arrays else ()
+
+
+def as_array(column: Column, shape: tuple[int, ...]) -> Array:
+    """The inverse of `as_columns`, for one column."""
+    import numpy as np
+
+    return np.asarray(column.values, dtype=np.float64).reshape(shape)
+
+
+def close(found: Column, expected: Column, scale: Column) -> list[bool]:
     """Whether two values agree to float64 rounding, relative to `scale`, the largest number they were computed from."""
-    with np.errstate(all="ignore"):
-        return np.abs(found - expected) <= 1e-7 * np.maximum(scale, np.maximum(np.abs(found), np.abs(expected)))
+    size = maximum(scale, maximum(abs(found), abs(expected)))
+    return [abs(x - y) <= 1e-7 * z for x, y, z in zip(found, expected, size, strict=True)]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import cast
 
-import numpy as np
 import sympy as sp
 from sympy import Expr, Symbol
 
-from neptune_lab.repair.numeric import compute_all, generator, sample
+from neptune_lab.repair.column import largest, total
+from neptune_lab.repair.numeric import compute_all
+from neptune_lab.repair.points import Generator, sample
 
 _LARGE = 120  # operations, beyond which sp.simplify takes seconds
 
@@ -65,15 +66,14 @@ def seems_zero(expr: Expr) -> bool | None:
     (False, True, None)
     """
     symbols = sorted(cast("set[Symbol]", expr.free_symbols), key=sp.default_sort_key)
-    rng = generator()
-    points = {symbol: sample(symbol, (16,), rng) for symbol in symbols}
-    terms = np.array([np.atleast_1d(term) for term in compute_all(sp.Add.make_args(expr), points)])
-    with np.errstate(all="ignore"):
-        values, scale = terms.sum(axis=0), np.abs(terms).max(axis=0)
-    finite = np.isfinite(values) & np.isfinite(scale)
-    if np.any(np.abs(values[finite]) > 1e-6 * scale[finite]):
+    draw = Generator()
+    points = {symbol: sample(symbol, 16, draw) for symbol in symbols}
+    terms = compute_all(sp.Add.make_args(expr), points)
+    values, scale = total(terms), largest([abs(term) for term in terms])
+    finite = [at for at, x, y in zip(range(len(values)), values.finite, scale.finite, strict=True) if x and y]
+    if any(abs(values[at]) > 1e-6 * scale[at] for at in finite):
         return False
-    return True if finite.sum() >= 4 else None
+    return True if len(finite) >= 4 else None
 
 
 def _forms(expr: Expr) -> Iterator[Expr]:

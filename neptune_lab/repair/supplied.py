@@ -7,19 +7,22 @@ marked as unproved.
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 from sympy import Expr, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.check import Model, check
+from neptune_lab.repair.column import Column, largest, maximum, total
 from neptune_lab.repair.derive import Derivation, as_derivation
 from neptune_lab.repair.limit import limited
-from neptune_lab.repair.numeric import Array, close, compute, generator
+from neptune_lab.repair.numeric import close, compute
+from neptune_lab.repair.points import Generator
 from neptune_lab.repair.read import RepairProblem, functions, names_in, parse, read
 from neptune_lab.repair.render import text
 from neptune_lab.repair.solve import SeparatedProblem, answer, prove, separate, solve
@@ -266,11 +269,11 @@ def counterexample(model: Model, names: SuppliedNames, falls: Sequence[bool]) ->
         names: of the producers in the result.
         falls: for each producer, whether it decreases as a loop runs.
     """
-    rng = generator()
+    draw = Generator()
 
-    def drawn(symbol: Symbol) -> Array:
+    def drawn(symbol: Symbol) -> Column:
         allowed = [x for x in _SIMPLE if _allows(symbol, x)] or [1.0]
-        return np.asarray(allowed)[rng.integers(0, len(allowed), _POINTS)]
+        return Column(allowed[draw.whole(len(allowed))] for _ in range(_POINTS))
 
     before = {symbol: drawn(symbol) for symbol in model.previous}
     now = {symbol: drawn(symbol) for symbol in model.previous}
@@ -279,52 +282,55 @@ def counterexample(model: Model, names: SuppliedNames, falls: Sequence[bool]) ->
     moved = [
         (before[s] - now[s]) if down else (now[s] - before[s]) for s, down in zip(model.previous, falls, strict=True)
     ]
-    unusual = np.sum([1.0 * (step <= 0) for step in moved], axis=0)
+    unusual = total([Column(float(step <= 0) for step in steps) for steps in moved])
     for count in (1, 2, 0):
         used = terms[:count]
 
-        def reduced(r: Mapping[Symbol, Array], used: list[dict[Symbol, Array]] = used) -> Array:
-            values = np.full(_POINTS, float(model.reducer.identity))
+        def reduced(r: Mapping[Symbol, Column], used: list[dict[Symbol, Column]] = used) -> Column:
+            values = Column.full(_POINTS, float(model.reducer.identity))
             for term in used:
-                values = model.reducer.ufunc(values, compute(model.g, {**r, **term}))
-            return np.broadcast_to(np.asarray(values, np.float64), (_POINTS,))
+                values = model.reducer.folded(values, compute(model.g, {**r, **term}))
+            return values
 
         t, expected = reduced(before), reduced(now)
-        found = np.broadcast_to(model.repair(t, before, now, {}), (_POINTS,))
+        found = model.repair(t, before, now, {})
         at = _clearest(t, found, expected, unusual, exact=not used)
         if at is not None:
             return Counterexample(
                 model.reducer.name,
-                tuple(tuple((symbol.name, float(x[at])) for symbol, x in term.items()) for term in used),
-                tuple((name, float(before[symbol][at])) for name, symbol in zip(names.of, model.previous, strict=True)),
-                tuple((name, float(now[symbol][at])) for name, symbol in zip(names.of, model.previous, strict=True)),
-                float(t[at]),
-                float(found[at]),
-                float(expected[at]),
+                tuple(tuple((symbol.name, x[at]) for symbol, x in term.items()) for term in used),
+                tuple((name, before[symbol][at]) for name, symbol in zip(names.of, model.previous, strict=True)),
+                tuple((name, now[symbol][at]) for name, symbol in zip(names.of, model.previous, strict=True)),
+                t[at],
+                found[at],
+                expected[at],
             )
     return None
 
 
-def _clearest(t: Array, found: Array, expected: Array, unusual: Array, *, exact: bool) -> int | None:
+def _clearest(t: Column, found: Column, expected: Column, unusual: Column, *, exact: bool) -> int | None:
     """The point with the simplest numbers at which two values differ visibly, else at all; None if none differ."""
-    with np.errstate(all="ignore"):
-        size = np.maximum(np.maximum(np.abs(t), np.abs(expected)), np.abs(found))
-        inside = np.isfinite(expected) & (np.isfinite(t) | exact)
-        differ = (~close(found, expected, np.maximum(np.abs(t), 1.0)) | ~np.isfinite(found)) & inside
-        if exact:  # t is the identity, which may be infinite and must be kept exactly
-            differ = found != expected
-        visible = differ & (np.abs(found - expected) > _VISIBLE * np.maximum(size, 1.0))
-    for chosen in (visible, differ):
-        places = np.flatnonzero(chosen)
-        if len(places):
-            effort = _effort(t) + _effort(found) + _effort(expected) + _UNUSUAL * unusual
-            return int(places[np.argmin(effort[places])])
-    return None
+    size = largest([abs(t), abs(expected), abs(found), Column.full(len(t), 1.0)])
+    if exact:  # t is the identity, which may be infinite and must be kept exactly
+        differ = [point for point in range(len(t)) if found[point] != expected[point]]
+    else:
+        agree = close(found, expected, maximum(abs(t), Column.full(len(t), 1.0)))
+        differ = [
+            point
+            for point, inside in enumerate(map(operator.and_, expected.finite, t.finite))
+            if inside and not (agree[point] and math.isfinite(found[point]))
+        ]
+    visible = [point for point in differ if abs(found[point] - expected[point]) > _VISIBLE * size[point]]
+
+    def effort(point: int) -> float:
+        return sum(map(_effort, (t[point], found[point], expected[point]))) + _UNUSUAL * unusual[point]
+
+    return min(visible or differ, key=effort, default=None)
 
 
-def _effort(x: Array) -> Array:
-    """How hard numbers are to follow; those near 1 are the easiest."""
-    return np.abs(np.log(np.clip(np.nan_to_num(np.abs(x)), 1e-3, 1e6)))
+def _effort(x: float) -> float:
+    """How hard a number is to follow; those near 1 are the easiest."""
+    return abs(math.log(min(max(abs(x), 1e-3), 1e6))) if x == x else abs(math.log(1e-3))
 
 
 def _allows(symbol: Symbol, value: float) -> bool:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 from sympy import Expr, Function, Symbol
 
 from neptune_lab.repair.change_of_variables import Separation
 from neptune_lab.repair.derive import Derivation
 from neptune_lab.repair.guard import Guard, reachable
 from neptune_lab.repair.invert import Inverse
-from neptune_lab.repair.numeric import compute
+from neptune_lab.repair.numeric import compute, over_arrays
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Derived, Line, Step, latex, text
@@ -179,8 +178,10 @@ class RepairTerm(Derived):
             if set(values) != set(symbols):
                 raise ValueError(f"{role} has values for {sorted(values)}, expected {sorted(symbols)}")
             at |= {symbols[name]: value for name, value in values.items()}
-        out = compute(self.h, at)
-        return out if np.ndim(out) else float(out)
+        if all(isinstance(value, int | float) for value in at.values()):
+            return compute(self.h, at)[0]
+        (out,) = over_arrays([self.h], at)
+        return out if out.ndim else float(out)
 
     def initial_value(self, producer: str | Symbol, producer_reducer: str) -> Expr | None:
         """The value of the previous r before the first tag.

@@ -1,26 +1,33 @@
-"""Checks a vector repair numerically, and finds the singular points of its producer; in NumPy, without a simplifier.
+"""Checks a vector repair numerically, and finds the singular points of its producer; without a simplifier.
 
 The counterpart of `check.py` and `guard.py` for several sums that are carried together.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from functools import reduce
+from itertools import compress
+from typing import NoReturn, TypeAlias
 
-import numpy as np
 import sympy as sp
 from sympy import Expr, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.check import TAGS, TRIALS
+from neptune_lab.repair.column import Column, largest, maximum, total
 from neptune_lab.repair.guard import REPLACEMENTS, Guard, excluded
-from neptune_lab.repair.numeric import Array, close, compute_all, generator, sample
+from neptune_lab.repair.numeric import Values, close, compute_all
+from neptune_lab.repair.points import Generator, sample, samples
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import text
 
 _FEWEST = 8
+Vector: TypeAlias = Sequence[Column]
+Matrix: TypeAlias = Sequence[Vector]
+"""Rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +41,45 @@ class VectorModel:
     inputs: tuple[Symbol, ...]
     constants: tuple[Symbol, ...]
 
-    def terms(self, r: Array, c: dict[Symbol, Array], fixed: dict[Symbol, Array]) -> Array:
-        """All components at r and c: an array (components, ...)."""
-        return np.stack(compute_all(self.components, {self.previous: r, **c, **fixed}))
+    def terms(self, r: Column | float, c: Values, fixed: Values) -> Vector:
+        """All components at r and c."""
+        return compute_all(self.components, {self.previous: r, **c, **fixed}, TRIALS)
 
-    def transport(self, r: Any, r_now: Any, fixed: dict[Symbol, Array]) -> Array:
-        """A(r, r'): an array (components, components, ...)."""
-        size = len(self.components)
-        entries = compute_all(self.matrix.flat(), {self.previous: r, self.current: r_now, **fixed})
-        return np.stack(entries).reshape(size, size, *entries[0].shape)
+    def transport(self, r: Column | float, r_now: Column | float, fixed: Values) -> Matrix:
+        """A(r, r')."""
+        return matrix_at(self.matrix, {self.previous: r, self.current: r_now, **fixed}, TRIALS)
 
 
-def applied(matrix: Array, vector: Array) -> Array:
+def matrix_at(matrix: sp.ImmutableMatrix, at: Values, count: int | None = None) -> Matrix:
+    """The entries of a square matrix at each point."""
+    entries, size = compute_all(matrix.flat(), at, count), matrix.rows
+    return [entries[start : start + size] for start in range(0, size * size, size)]
+
+
+def applied(matrix: Matrix, vector: Vector) -> Vector:
     """A times T at every point; an entry 0 of A also removes values that are not finite."""
-    with np.errstate(all="ignore"):
-        products = np.where(matrix == 0, 0.0, matrix * vector[None])
-        return products.sum(axis=1)
+    return [total([_product(a, t) for a, t in zip(row, vector, strict=True)]) for row in matrix]
+
+
+def _product(entry: Column, value: Column) -> Column:
+    return Column(a * t if a else 0.0 for a, t in zip(entry, value, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Seeded random points: TAGS rows of r and of each input over TRIALS columns; constants have columns only."""
+    """Seeded random points: TAGS values of r and of each input at each of TRIALS points, and one of the constants."""
 
-    r: Array
-    c: tuple[dict[Symbol, Array], ...]
-    fixed: dict[Symbol, Array]
+    r: tuple[Column, ...]
+    c: tuple[dict[Symbol, Column], ...]
+    fixed: dict[Symbol, Column]
 
     @staticmethod
     def of(model: VectorModel) -> Points:
         """Points of the model's domain."""
-        rng = generator()
-        fixed = {symbol: sample(symbol, (TRIALS,), rng) for symbol in model.constants}
-        rows = [{symbol: sample(symbol, (TRIALS,), rng) for symbol in model.inputs} for _ in range(TAGS)]
-        return Points(sample(model.previous, (TAGS, TRIALS), rng), tuple(rows), fixed)
+        draw = Generator()
+        fixed = {symbol: sample(symbol, TRIALS, draw) for symbol in model.constants}
+        inputs = tuple({symbol: sample(symbol, TRIALS, draw) for symbol in model.inputs} for _ in range(TAGS))
+        return Points(samples(model.previous, TAGS, TRIALS, draw), inputs, fixed)
 
 
 def check_vector(model: VectorModel) -> tuple[str, ...]:
@@ -81,34 +94,51 @@ def check_vector(model: VectorModel) -> tuple[str, ...]:
     there = model.terms(new, points.c[0], points.fixed)
     first, second = model.transport(old, new, points.fixed), model.transport(new, last, points.fixed)
     _compare(model, "A(r, r') G(r, c) = G(r', c)", applied(first, here), there, _size(first, here))
-    both = np.einsum("ij...,jk...->ik...", second, first)
-    scale = np.einsum("ij...,jk...->ik...", np.abs(second), np.abs(first))
+    both, scale = _matrix_product(second, first), _matrix_product(_sizes(second), _sizes(first))
     direct = model.transport(old, last, points.fixed)
-    _compare(model, "A(r', r'') A(r, r') = A(r, r'')", both, direct, scale)
-    carried, size = here, np.abs(here)
+    _compare(model, "A(r', r'') A(r, r') = A(r, r'')", _flat(both), _flat(direct), _flat(scale))
+    carried, (size,) = here, _sizes([here])
     for row in range(1, TAGS):
         step = model.transport(points.r[row - 1], points.r[row], points.fixed)
-        size = np.maximum(size, _size(step, carried))
-        carried = applied(step, carried) + model.terms(points.r[row], points.c[row], points.fixed)
-    plain = np.stack([model.terms(points.r[-1], c, points.fixed) for c in points.c])
-    _compare(model, "the rolled sums", carried, plain.sum(axis=0), size + np.abs(plain).sum(axis=0))
+        size = list(map(maximum, size, _size(step, carried)))
+        carried = _sum(applied(step, carried), model.terms(points.r[row], points.c[row], points.fixed))
+    plain = [model.terms(points.r[-1], c, points.fixed) for c in points.c]
+    size = reduce(_sum, _sizes(plain), size)
+    _compare(model, "the rolled sums", carried, reduce(_sum, plain), size)
     return (
         f"A(r, r') G(r, c) = G(r', c) and A(r', r'') A(r, r') = A(r, r'') hold at {TRIALS} random points",
         f"rolling over {TAGS} tags gives the plain sums at {TRIALS} random points",
     )
 
 
-def _size(matrix: Array, vector: Array) -> Array:
+def _size(matrix: Matrix, vector: Vector) -> Vector:
     """The largest number that goes into A times T."""
-    with np.errstate(all="ignore"):
-        return np.abs(matrix * vector[None]).max(axis=1)
+    return [largest([abs(a * t) for a, t in zip(row, vector, strict=True)]) for row in matrix]
 
 
-def _compare(model: VectorModel, what: str, found: Array, expected: Array, scale: Array) -> None:
-    inside = np.isfinite(expected) & np.isfinite(scale)
-    if inside.sum() < _FEWEST:
+def _sizes(matrix: Matrix) -> list[Vector]:
+    return [[abs(entry) for entry in row] for row in matrix]
+
+
+def _sum(x: Vector, y: Vector) -> Vector:
+    return [a + b for a, b in zip(x, y, strict=True)]
+
+
+def _matrix_product(left: Matrix, right: Matrix) -> Matrix:
+    columns = list(zip(*right, strict=True))
+    return [[total([a * b for a, b in zip(row, column, strict=True)]) for column in columns] for row in left]
+
+
+def _flat(matrix: Matrix) -> Vector:
+    return [entry for row in matrix for entry in row]
+
+
+def _compare(model: VectorModel, what: str, found: Vector, expected: Vector, scale: Vector) -> None:
+    whole, size = Column.joined(expected), Column.joined(scale)
+    inside = list(map(operator.and_, whole.finite, size.finite))
+    if sum(inside) < _FEWEST:
         _refuse(model, f"{what} could not be checked: the term is finite at too few of the points tried")
-    if not np.all(close(found, expected, scale)[inside]):
+    if not all(compress(close(Column.joined(found), whole, size), inside)):
         _refuse(model, f"{what} fails by numbers although it was derived")
 
 
@@ -150,28 +180,33 @@ def find_vector_guards(
 
 def _regular(model: VectorModel, value: Expr, points: Points) -> bool:
     """Whether the components are finite at the value, and A moves them correctly from it and to it."""
-    here, away = np.full(TRIALS, float(value)), points.r[0]
+    here, away = Column.full(TRIALS, float(value)), points.r[0]
     at, there = (model.terms(r, points.c[0], points.fixed) for r in (here, away))
     leaves, arrives = model.transport(here, away, points.fixed), model.transport(away, here, points.fixed)
-    defined = np.isfinite(there).all(axis=0)
-    if not all(np.isfinite(x)[..., defined].all() for x in (at, leaves, arrives)):
+    defined = _finite(there)
+    if not all(all(compress(_finite(columns), defined)) for columns in (at, _flat(leaves), _flat(arrives))):
         return False
-    back, forth = applied(leaves, at), applied(arrives, there)
-    return bool(
-        close(back, there, _size(leaves, at))[:, defined].all()
-        and close(forth, at, _size(arrives, there))[:, defined].all()
-    )
+
+    def moves(matrix: Matrix, start: Vector, end: Vector) -> bool:
+        pairs = zip(applied(matrix, start), end, _size(matrix, start), strict=True)
+        return all(all(compress(close(found, wanted, size), defined)) for found, wanted, size in pairs)
+
+    return moves(leaves, at, there) and moves(arrives, there, at)
+
+
+def _finite(columns: Vector) -> list[bool]:
+    """Whether all values of a point are finite."""
+    return [all(seen) for seen in zip(*(column.finite for column in columns), strict=True)]
 
 
 def _regular_start(model: VectorModel, identity: Expr, points: Points) -> bool:
     """Whether A is finite from the identity of the producer's own reducer, so that sums of 0 stay 0."""
-    entries = model.transport(np.full(TRIALS, float(identity)), points.r[0], points.fixed)
-    return bool(np.isfinite(entries).all())
+    return all(_finite(_flat(model.transport(float(identity), points.r[0], points.fixed))))
 
 
 def _guard(model: VectorModel, point: Expr, replacement: Expr, points: Points) -> Guard:
-    at = model.terms(np.full(TRIALS, float(point)), points.c[0], points.fixed)[0]
-    finite = bool(np.isfinite(at).all())
+    at = model.terms(float(point), points.c[0], points.fixed)[0]
+    finite = all(at.finite)
     where = f"{text(model.previous)} = {text(point)}"
     reason = f"the family is not finite at {where}"
     if finite:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Symbol, log, re, simplify
 
 from neptune_lab.repair.guard import Guard, reachable
-from neptune_lab.repair.numeric import Array, compute_all
+from neptune_lab.repair.numeric import as_array, as_columns, over_arrays
 from neptune_lab.repair.prove import Proof
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Derived, Line, Step, equation, latex, text
 from neptune_lab.repair.term import range_steps
-from neptune_lab.repair.vector_check import applied
+from neptune_lab.repair.vector_check import applied, matrix_at
+
+if TYPE_CHECKING:
+    from neptune_lab.repair.numeric import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +182,17 @@ class VectorRepair(Derived):
         >>> solve_vector("sum", "c - r", "r").transport(1.0, 3.0).tolist()
         [[1.0, -2.0], [0.0, 1.0]]
         """
+        import numpy as np
+
+        entries = over_arrays(self.matrix.flat(), self._places(previous, current, constants))
+        return np.stack(entries).reshape(self.size, self.size, *entries[0].shape)
+
+    def _places(self, previous: Any, current: Any, constants: Mapping[str, Any] | None) -> dict[Symbol, Any]:
+        """The value of each symbol of the matrix."""
         values, known = constants or {}, {symbol.name: symbol for symbol in self.constant_symbols}
         if set(values) != set(known):
             raise ValueError(f"constants has values for {sorted(values)}, expected {sorted(known)}")
-        at = {self.r: previous, self.r_now: current, **{known[name]: value for name, value in values.items()}}
-        entries = compute_all(self.matrix.flat(), at)
-        return np.stack(entries).reshape(self.size, self.size, *entries[0].shape)
+        return {self.r: previous, self.r_now: current, **{known[name]: value for name, value in values.items()}}
 
     def evaluate(self, t: Any, previous: Any, current: Any, constants: Mapping[str, Any] | None = None) -> Array:
         """The carried sums (size, ...) moved from r to r', in float64; guards are not applied.
@@ -200,10 +207,15 @@ class VectorRepair(Derived):
         >>> solve_vector("sum", "(c - r)**2", "r").evaluate([2.0, 0.0, 2.0], 1.0, 2.0).tolist()
         [4.0, -2.0, 2.0]
         """
+        import numpy as np
+
         vector = np.asarray(t, dtype=np.float64)
         if vector.shape[:1] != (self.size,):
             raise ValueError(f"t has shape {vector.shape}, expected {self.size} values along its first axis")
-        return applied(self.transport(previous, current, constants), vector)
+        places = self._places(previous, current, constants)
+        columns, shape = as_columns([*places.values(), *vector])
+        at, sums = dict(zip(places, columns, strict=False)), columns[len(places) :]
+        return np.stack([as_array(row, shape) for row in applied(matrix_at(self.matrix, at), sums)])
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -7,7 +7,8 @@ import json
 from html import unescape
 
 import pytest
-from neptune_widgets.solver import Answer, Question, Solver, ask, assumptions
+from neptune_widgets.answers import Answer, Question, ask, assumptions
+from neptune_widgets.solver import Solver
 
 import neptune_lab as nl
 from neptune_lab.errors import RepairError
@@ -61,7 +62,7 @@ def test_a_bug_of_the_solver_is_seen(monkeypatch):
     def broken(*_: object, **__: object):
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("neptune_widgets.solver.solve", broken)
+    monkeypatch.setattr("neptune_widgets.answers.solve", broken)
     assert ask(Question()) == Answer("failed", "the solver failed, which is a bug: ZeroDivisionError: oops")
 
 
