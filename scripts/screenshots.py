@@ -1,7 +1,7 @@
 """Makes the README's pictures of the explorer: `python scripts/screenshots.py` writes docs/images/*.png.
 
 Each is a page that `export_html` wrote, opened from disk in Chromium with the network off.  `--all` also makes
-the narrow and dark ones of both.
+the narrow and dark ones of all.
 """
 
 from __future__ import annotations
@@ -46,18 +46,25 @@ def show_triton(page: Page) -> None:
     page.locator("section[aria-label='kernel code'] .ln", has_text="repair = tl.exp").first.click()
 
 
+def show_traffic(page: Page) -> None:
+    """Attention's kernel beside its definition, level by level of memory."""
+    page.locator(".rail li", has_text="Triton").last.click()
+    page.locator(".nx").press("t")
+
+
 def main() -> None:
     """Takes the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--all", action="store_true", help="both pages, wide and narrow, light and dark")
+    parser.add_argument("--all", action="store_true", help="all pages, wide and narrow, light and dark")
     parser.add_argument("--to", type=Path, default=IMAGES, help="folder to write to")
     options = parser.parse_args()
     attention = nl.compile(nl.operators.attention.causal(batch=1, heads=4, seq=256, head_dim=64))
     pages = {"figure1": (figure1(), show_repair), "attention": (attention, show_triton)}
+    pages["traffic"] = (attention, show_traffic)
     looks = [(1440, "light"), (1440, "dark"), (900, "light"), (900, "dark")]
     wanted = [(n, w, c) for n in pages for w, c in looks]
     if not options.all:
-        wanted = [("figure1", 1440, "light"), ("attention", 1440, "dark")]
+        wanted = [("figure1", 1440, "light"), ("attention", 1440, "dark"), ("traffic", 1440, "light")]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
         files = {}
         for name, (what, _) in pages.items():

@@ -17,6 +17,7 @@ from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.pipeline import record
 from neptune_lab.pipeline.exceptions import exceptions_met
+from neptune_lab.pipeline.schedule_traffic import schedule_traffic
 from neptune_lab.relative_error import relative_error
 from neptune_lab.strict.values import check_integer
 from neptune_lab.trace import Trace
@@ -207,16 +208,9 @@ class Kernel:
             MachineCodeError: `blocks` is no positive integer.
         """
         from neptune_lab.target import DEFAULT, as_target
-        from neptune_lab.traffic import traffic_of
 
         check_integer("blocks", blocks, 1, 64, MachineCodeError)
-        forms = [("definition", 0, "definition", self.schedule.definition)]
-        for n, applied in enumerate(self.schedule.history, 1):
-            name = f"{n}. {applied.step.primitive}"
-            for phase in applied.outcome.phases:
-                title = name if len(applied.outcome.phases) == 1 else f"{name}, {phase.key}"
-                forms.append((title, n, phase.key, phase.program))
-        return traffic_of(forms, self.htile, DEFAULT if target is None else as_target(target), blocks)
+        return schedule_traffic(self.schedule, self.htile, DEFAULT if target is None else as_target(target), blocks)
 
     def as_torch_op(self, name: str | None = None) -> OpOverload:
         """The kernel as a torch operator, torch.ops.neptune_lab.<name>, for torch.compile and CUDA graphs.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from neptune_lab.traffic.loops import of_loops, operations
-from neptune_lab.traffic.record import Roofline, TensorTraffic, Traffic, itemsize
+from neptune_lab.traffic.record import Roofline, StageTraffic, TensorTraffic, Traffic, itemsize
 from neptune_lab.traffic.steps import TrafficRecord, traffic_of
 from neptune_lab.traffic.tiles import Chip, of_tiles
 
 __all__ = [
     "Chip",
     "Roofline",
+    "StageTraffic",
     "TensorTraffic",
     "Traffic",
     "TrafficRecord",

@@ -25,7 +25,7 @@ from neptune_lab.loop_ir.nodes import (
     variables,
     walk,
 )
-from neptune_lab.traffic.record import TensorTraffic, Traffic, itemsize
+from neptune_lab.traffic.record import StageTraffic, TensorTraffic, Traffic, itemsize
 from neptune_lab.traffic.regions import Formula, Region, Span, TooMany, constant, distinct, touched
 
 
@@ -56,22 +56,28 @@ def of_loops(program: Program, name: str, step: int, phase: str, shared_memory: 
         name, step, phase: see `Traffic`.
         shared_memory: bytes that one block can have.
     """
-    accesses, operations = _accesses(program)
+    accesses, stages = _accesses(program)
     by_buffer: dict[str, list[_Access]] = defaultdict(list)
     for access in accesses:
         by_buffer[access.buffer].append(access)
-    chip = 0
     tensors = []
     for buffer, users in by_buffer.items():
         if _on_chip(program, buffer, users, shared_memory):
-            chip += sum(a.runs for a in users) * itemsize(program.buffer(buffer).dtype)
+            bytes_ = sum(a.runs for a in users) * itemsize(program.buffer(buffer).dtype)
+            stages[users[0].nest] = _added(stages[users[0].nest], StageTraffic("", chip=bytes_))
         else:
-            found, registers = _of_hbm(program, buffer, users)
-            tensors.append(found)
-            chip += registers
+            tensors.append(_of_hbm(program, buffer, users, stages))
     order = {b.name: n for n, b in enumerate(program.buffers)}
     tensors.sort(key=lambda t: order[t.name])
-    return Traffic(name, step, phase, tuple(tensors), chip, 0, operations)
+    nests = tuple(stages.values())
+    chip, operations = sum(s.chip for s in nests), sum(s.operations for s in nests)
+    return Traffic(name, step, phase, tuple(tensors), chip, 0, operations, nests)
+
+
+def _added(stage: StageTraffic, more: StageTraffic) -> StageTraffic:
+    """The first stage, and the bytes of the second one."""
+    fields = ("read", "written", "moved", "chip")
+    return replace(stage, **{name: getattr(stage, name) + getattr(more, name) for name in fields})
 
 
 def operations(expr: Expr) -> int:
@@ -86,16 +92,19 @@ def operations(expr: Expr) -> int:
     return 0
 
 
-def _accesses(program: Program) -> tuple[list[_Access], int]:
-    """Every access of every block, and all operations."""
+def _accesses(program: Program) -> tuple[list[_Access], dict[int, StageTraffic]]:
+    """Every access of every block; and the nests, by position, with their operations but without bytes yet."""
     out: list[_Access] = []
-    total = 0
+    stages: dict[int, StageTraffic] = {}
     for path, block, loops in tree.statements(program):
         if isinstance(block, Block):
             runs, touches = _of_block(block, tuple((loop.var, loop.extent) for loop in loops))
-            total += runs * operations(block.body.value)
+            nest = stages.get(path[0], StageTraffic(""))
+            names = [*filter(None, [nest.name]), block.name]
+            count = nest.operations + runs * operations(block.body.value)
+            stages[path[0]] = replace(nest, name=", ".join(names), operations=count)
             out += [_Access(t.buffer, path[0], loops, t.region, t.stores, t.accumulates, runs) for t in touches]
-    return out, total
+    return out, stages
 
 
 class _Touch(NamedTuple):
@@ -176,25 +185,28 @@ def _first(region: Region, names: frozenset[str]) -> Region:
     return replace(region, loops=tuple(replace(x, stop=constant(1)) if x.name in names else x for x in region.loops))
 
 
-def _of_hbm(program: Program, buffer: str, users: list[_Access]) -> tuple[TensorTraffic, int]:
-    """The traffic of a tensor in HBM, and the bytes that accumulating into it moves between registers."""
+def _of_hbm(program: Program, buffer: str, users: list[_Access], stages: dict[int, StageTraffic]) -> TensorTraffic:
+    """The traffic of a tensor in HBM, which is added to its nests; accumulating into it is traffic on chip."""
     item = itemsize(program.buffer(buffer).dtype)
     traffic = TensorTraffic(buffer, prod(program.buffer(buffer).shape) * item)
-    registers = 0
     for nest in dict.fromkeys(a.nest for a in users):
         here = [a for a in users if a.nest == nest]
         reads = [a for a in here if not a.stores and not a.accumulates]
         stores = [a for a in here if a.stores]
-        registers += sum(a.runs for a in here if a.accumulates) * item
         read, known = _distinct(program, buffer, reads) if reads else (0, True)
         written, sure = _distinct(program, buffer, stores) if stores else (0, True)
-        plain = sum(a.runs for a in stores if not a.accumulates) * item
+        loaded = sum(a.runs for a in reads) * item
+        stored = sum(a.runs for a in stores if not a.accumulates) * item
+        if any(a.accumulates for a in stores):
+            stored += written
         traffic = replace(
             traffic,
-            loaded=traffic.loaded + sum(a.runs for a in reads) * item,
-            stored=traffic.stored + plain + (written if any(a.accumulates for a in stores) else 0),
+            loaded=traffic.loaded + loaded,
+            stored=traffic.stored + stored,
             read=traffic.read + read,
             written=traffic.written + written,
             exact=traffic.exact and known and sure,
         )
-    return traffic, registers
+        chip = sum(a.runs for a in here if a.accumulates) * item
+        stages[nest] = _added(stages[nest], StageTraffic("", read, written, loaded + stored, chip))
+    return traffic

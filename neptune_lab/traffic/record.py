@@ -30,6 +30,26 @@ class TensorTraffic:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTraffic:
+    """What one kernel of a form moves and computes: a top-level loop nest of a loop program, or an emitted kernel.
+
+    Args:
+        name: of its blocks, in order and separated by commas; of the emitted kernel.
+        read, written: bytes that come from and go to HBM.
+        moved: bytes that its loads and stores move, see `Traffic.moved`.
+        chip: bytes read from and written to tensors that stay on chip.
+        operations: on values.
+    """
+
+    name: str
+    read: int = 0
+    written: int = 0
+    moved: int = 0
+    chip: int = 0
+    operations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Roofline:
     """Least times at a GPU's rates, in microseconds; the GPU's figures are of its data sheet.
 
@@ -66,6 +86,7 @@ class Traffic:
         chip: bytes read from and written to tensors that stay on chip, each as often as it happens.
         products: operations of matrix products of tiles, two per multiplication; 0 for a loop program.
         operations: all operations on values, products included.
+        stages: its kernels, in order; the sums of their figures are those of the whole.
         roofline: at the GPU that was asked for; None if its rates are not known.
     """
 
@@ -76,6 +97,7 @@ class Traffic:
     chip: int
     products: int
     operations: int
+    stages: tuple[StageTraffic, ...] = ()
     roofline: Roofline | None = None
 
     @property

@@ -20,7 +20,7 @@ _COPIES = 2
 
 @dataclass(frozen=True, slots=True)
 class TrafficRecord:
-    """Traffic of each form of a program, in order: the definition first, the kernel last.
+    """Traffic of each form of a program, in order: the definition first, the kernel last, if there is one.
 
     Args:
         target: name of the GPU.
@@ -37,7 +37,7 @@ class TrafficRecord:
 
     @property
     def kernel(self) -> Traffic:
-        """The kernels that were emitted."""
+        """The kernels that were emitted; the last loop program if none were."""
         return self.forms[-1]
 
     def as_record(self) -> dict[str, Any]:
@@ -57,13 +57,13 @@ class TrafficRecord:
 
 
 def traffic_of(
-    loops: Iterable[tuple[str, int, str, Program]], tiles: TileProgram, target: Target, blocks: int = 1
+    loops: Iterable[tuple[str, int, str, Program]], tiles: TileProgram | None, target: Target, blocks: int = 1
 ) -> TrafficRecord:
     """Counts every form of a program.
 
     Args:
         loops: name, index of the step, key of the phase, and the loop program; the definition first.
-        tiles: the HTile program that was emitted.
+        tiles: the HTile program that was emitted; None: there is none yet, and the last form is a loop program.
         target: the GPU; it decides what fits on chip and into the L2 cache, and the roofline.
         blocks: that reside on one multiprocessor at once.
     """
@@ -76,7 +76,8 @@ def traffic_of(
         else:
             forms.append(of_loops(program, name, step, phase, target.shared_memory))
         last = program
-    forms.append(of_tiles(tiles, chip))
+    if tiles is not None:
+        forms.append(of_tiles(tiles, chip))
     return TrafficRecord(str(target), tuple(replace(form, roofline=_roofline(form, target)) for form in forms))
 
 

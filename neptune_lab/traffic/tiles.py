@@ -33,7 +33,7 @@ from neptune_lab.htile.nodes import (
 from neptune_lab.htile.shapes import shape_of
 from neptune_lab.htile.walk import names_of_index, region, subexpressions
 from neptune_lab.traffic.cache import Cache, CachedAccess, cell_sizes
-from neptune_lab.traffic.record import TensorTraffic, Traffic, itemsize
+from neptune_lab.traffic.record import StageTraffic, TensorTraffic, Traffic, itemsize
 from neptune_lab.traffic.regions import Formula, Region, Span, TooMany, Values, constant, distinct, touched
 
 
@@ -66,7 +66,9 @@ def of_tiles(program: Program, chip: Chip) -> Traffic:
     """
     counted = [_count(program, kernel) for kernel in program.kernels]
     totals = {t.name: _tensor(program, t.name) for t in program.tensors if t.space != "chip"}
-    for kernel, reads in zip(counted, _reads(program, counted, chip), strict=True):
+    stages: list[StageTraffic] = []
+    for tiles, kernel, reads in zip(program.kernels, counted, _reads(program, counted, chip), strict=True):
+        was = [sum(getattr(t, name) for t in totals.values()) for name in _MOVES]
         for name, total in totals.items():
             stores = [a.region for a in kernel.accesses if a.tensor == name and a.stores]
             gathered = kernel.gathered.get(name, 0)
@@ -78,6 +80,10 @@ def of_tiles(program: Program, chip: Chip) -> Traffic:
                 written=total.written + _written(program, name, stores),
                 exact=total.exact and not gathered,
             )
+        read, written, loaded, stored = (
+            sum(getattr(t, name) for t in totals.values()) - old for name, old in zip(_MOVES, was, strict=True)
+        )
+        stages.append(StageTraffic(tiles.name, read, written, loaded + stored, kernel.chip, kernel.operations))
     return Traffic(
         "kernel",
         None,
@@ -86,7 +92,11 @@ def of_tiles(program: Program, chip: Chip) -> Traffic:
         sum(k.chip for k in counted),
         sum(k.products for k in counted),
         sum(k.operations for k in counted),
+        tuple(stages),
     )
+
+
+_MOVES = ("read", "written", "loaded", "stored")
 
 
 def _tensor(program: Program, name: str) -> TensorTraffic:

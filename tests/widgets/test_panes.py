@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from neptune_widgets import messages, pane, payload
-from neptune_widgets.pane import Half, answers, data_of, halves, halves_in, pane_data
+from neptune_widgets.pane import Half, answers, data_of, halves, halves_in, kept_data, pane_data
 from neptune_widgets.session import Session
 
 import neptune_lab as nl
@@ -95,3 +95,15 @@ def test_two_panes_that_claim_one_message_are_refused():
 def test_a_list_in_a_message_is_checked():
     with pytest.raises(TypeError, match="steps is str, a list was expected"):
         pane.list_of({"steps": "x"}, "steps")
+
+
+def test_kept_data_is_made_for_saved_pages_alone(session: Session, monkeypatch: pytest.MonkeyPatch):
+    found = halves_in([module("counting", data=(kept_data, count))])
+    monkeypatch.setattr(payload, "halves", lambda: found)
+    assert "panes" not in json.loads(payload.live(session))
+    assert json.loads(payload.static(session))["panes"] == {"counting": {"steps": 0}}
+
+
+def test_a_pane_has_its_data_from_one_function():
+    with pytest.raises(TypeError, match="both declare"):
+        halves_in([module("counting", first=(pane_data, count), second=(kept_data, count))])

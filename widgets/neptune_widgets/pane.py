@@ -19,6 +19,7 @@ from neptune_widgets.session import Session
 Message = dict[str, Any]
 Answer = Callable[[Session, Message], Message]
 Data = Callable[[Session], Any]
+Part = Literal["data", "kept", "answer"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -28,13 +29,13 @@ class Half:
 
     Args:
         pane: the pane's name.
-        part: "data" of the payload, or "answer" to a message.
+        part: "data" of the payload, "kept" data that only a page without Python has, or "answer" to a message.
         kind: of the messages that it answers; "" for data.
         function: `data(session)`, plain JSON, or `answer(session, message)`, the message that the page gets.
     """
 
     pane: str
-    part: Literal["data", "answer"]
+    part: Part
     kind: str
     function: Callable[..., Any]
 
@@ -44,12 +45,20 @@ def pane_data(function: _Function) -> _Function:
     return _declared(function, "data", "")
 
 
+def kept_data(function: _Function) -> _Function:
+    """Declares `data(session)` that takes a while: it is made for pages that are saved, which cannot ask for it.
+
+    A page with Python behind it asks by a message when the pane is opened.
+    """
+    return _declared(function, "kept", "")
+
+
 def answers(kind: str) -> Callable[[_Function], _Function]:
     """Declares `answer(session, message)`, the answer to messages of this kind."""
     return lambda function: _declared(function, "answer", kind)
 
 
-def _declared(function: _Function, part: Literal["data", "answer"], kind: str) -> _Function:
+def _declared(function: _Function, part: Part, kind: str) -> _Function:
     pane = function.__module__.rpartition(".")[2]
     function.pane_half = Half(pane, part, kind, function)  # type: ignore[attr-defined]
     return function
@@ -63,7 +72,7 @@ def halves_in(modules: Iterable[ModuleType]) -> tuple[Half, ...]:
     """
     found: dict[tuple[str, str], Half] = {}
     for half in (half for module in modules for half in _of(module)):
-        key = (half.part, half.kind or half.pane)
+        key = ("answer" if half.kind else "data", half.kind or half.pane)
         if key in found:
             both = f"panes {found[key].pane} and {half.pane}"
             raise TypeError(f"{both} both declare {half.part} {half.kind or half.pane!r}")
@@ -85,11 +94,11 @@ def halves() -> tuple[Half, ...]:
     return halves_in(import_module(f"{panes.__name__}.{name}") for name in names)
 
 
-def data_of(session: Session, found: Iterable[Half]) -> dict[str, Any]:
-    """The data of panes, by pane; a NeptuneError becomes {"error": its text}."""
+def data_of(session: Session, found: Iterable[Half], *, kept: bool = False) -> dict[str, Any]:
+    """The data of panes, by pane; with `kept` also what is kept. A NeptuneError becomes {"error": its text}."""
     made: dict[str, Any] = {}
     for half in found:
-        if half.part == "data":
+        if half.part == "data" or (kept and half.part == "kept"):
             try:
                 made[half.pane] = half.function(session)
             except NeptuneError as error:
@@ -105,4 +114,4 @@ def list_of(message: Message, name: str) -> list[Any]:
     return value
 
 
-__all__ = ["Half", "Message", "answers", "data_of", "halves", "halves_in", "list_of", "pane_data"]
+__all__ = ["Half", "Message", "answers", "data_of", "halves", "halves_in", "kept_data", "list_of", "pane_data"]

@@ -49,7 +49,7 @@ def static(session: Session) -> str:
             "editor": None,
             "device": device(),
             "live": False,
-            **_panes(session),
+            **_panes(session, kept=True),
         },
     )
 
@@ -74,9 +74,9 @@ def _text(trace: Trace, rest: dict[str, Any]) -> str:
     return f'{{"trace":{to_json(trace)},{tail[1:]}'
 
 
-def _panes(session: Session) -> dict[str, Any]:
+def _panes(session: Session, *, kept: bool = False) -> dict[str, Any]:
     """What panes declare as their data, if any does."""
-    found = data_of(session, halves())
+    found = data_of(session, halves(), kept=kept)
     return {"panes": found} if found else {}
 
 

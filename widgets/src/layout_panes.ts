@@ -4,7 +4,7 @@ import type { Context, Pane } from "./context";
 import { h } from "./dom";
 import { fitHeight } from "./fit_height";
 import type { PaneKind } from "./pane";
-import { PLACES } from "./registry";
+import { PANES, PLACES } from "./registry";
 
 export interface Frame {
   el: HTMLElement;
@@ -15,6 +15,8 @@ export interface Frame {
 const NARROW = 980;
 const THIN = 620;
 const MIDDLE = 1240;
+/** How many times as much room a roomy tab gets. */
+const ROOMY = 3;
 
 /** The panes of a column, from the top. */
 const inColumn = (column: "rail" | "left" | "right"): PaneKind[] => PLACES.filter((kind) => "column" in kind.place && kind.place.column === column);
@@ -24,7 +26,8 @@ const CHOSEN = PLACES.filter((kind) => !STAYS.includes(kind));
 
 export function frame(ctx: Context, places: Map<string, Pane>): Frame {
   const elOf = (kind: PaneKind) => places.get(kind.id)!.el;
-  const weight = (kind: PaneKind) => size(kind.id, ("weight" in kind.place && kind.place.weight) || 1);
+  const roomy = (kind: PaneKind) => PANES.some((tab) => tab.roomy && "tabOf" in tab.place && tab.place.tabOf === kind.id && ctx.view.panes[kind.id] === tab.id);
+  const weight = (kind: PaneKind) => size(kind.id, (("weight" in kind.place && kind.place.weight) || 1) * (roomy(kind) ? (narrow ? ROOMY / 2 : ROOMY) : 1));
   const [rail] = inColumn("rail");
   const left = h("div", { class: "col left" });
   const right = h("div", { class: "col right" });

@@ -47,6 +47,8 @@ export interface PaneKind<P extends Pane = Pane> {
   empty?(ctx: Context): boolean;
   /** Whether a tab, or a button in the header, is there at all. */
   available?(ctx: Context): boolean;
+  /** Of a tab: it needs more room than its place has by itself. */
+  roomy?: true;
   /** It is updated while it is hidden, too. */
   behind?: true;
   /** A button in the header that shows it; of a tab, that also leaves it again. */
