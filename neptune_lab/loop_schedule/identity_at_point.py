@@ -29,7 +29,7 @@ from neptune_lab.loop_ir.nodes import (
     variables,
     walk,
 )
-from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
+from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, REDUCERS, reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import is_nonnegative
 from neptune_lab.loop_ir.simplify import bounds, simplify
@@ -183,16 +183,40 @@ def without_maps(program: Program, expr: Expr) -> Expr:
 
 def folded_element(program: Program, buffer: str) -> tuple[Block, str, Expr] | None:
     """The block that folds single elements into a reduction (its innermost local block), its reducer and its term;
-    None if the buffer is no reduction."""
+    None if the buffer is no reduction.
+
+    An outer block may fold a constant of the row with each tile (`row_constants`); then the element is max(x[j], s),
+    since max(max_j x[j], s) = max_j max(x[j], s).
+    """
     block = writer_of(program, buffer)
     if block is None or (reducer := reducer_of(block)) is None or not isinstance(block.body.value, Op):
         return None
     term = block.body.value.args[1]
-    if isinstance(term, Load):
-        inner = writer_of(program, term.buffer)
+    for operand in operands_of(term, OPERATORS[reducer]) if reducer in ("max", "min") else [term]:
+        inner = writer_of(program, operand.buffer) if isinstance(operand, Load) else None
         if inner is not None and inner.origin == block.origin and inner.name != block.name:
-            return folded_element(program, term.buffer)
+            assert isinstance(operand, Load)
+            found = folded_element(program, operand.buffer)
+            return found if found is None or operand == term else _with_constants(found, inner, operand, term, reducer)
     return block, reducer, term
+
+
+def _with_constants(
+    found: tuple[Block, str, Expr], inner: Block, read: Load, term: Expr, reducer: str
+) -> tuple[Block, str, Expr]:
+    """What an outer block folds that combines `read`, of which `found` is the fold, with constants of the row."""
+    own = zip(read.indices, inner.body.indices, strict=True)
+    names = {i.name: mine for i, mine in own if isinstance(i, Var)}
+    at = substitute(read, names)
+    return found[0], reducer, transform(substitute(term, names), lambda e: found[2] if e == at else e)
+
+
+def operands_of(expr: Expr, op: str) -> list[Expr]:
+    """The operands of nested operations `op`; the expression itself if it is none."""
+    match expr:
+        case Op(name, args) if name == op:
+            return [operand for arg in args for operand in operands_of(arg, op)]
+    return [expr]
 
 
 def _only_if_all(program: Program, reducer: str, element: Expr, point: float) -> bool:
@@ -219,6 +243,15 @@ def _causes(element: Expr, point: float) -> list[_Cause]:
             cases: list[_Cause] = [{condition: True, **case} for case in _causes(yes, point)]
             cases += [{condition: False, **case} for case in _causes(no, point)]
             return _with(element, point, cases)
+        case Op("max" | "min" as op, (x, y)) if point == IDENTITIES[REDUCERS[op]]:
+            both = [(a, b) for a in _causes(x, point) for b in _causes(y, point)]
+            agree: list[_Cause] = [
+                {**a, **b} for a, b in both if all(b.get(at, value) == value for at, value in a.items())
+            ]
+            return _with(element, point, agree or [{}])
+        case Op("max" | "min" as op, (x, y)) if point == -IDENTITIES[REDUCERS[op]]:
+            either: list[_Cause] = [*_causes(x, point), *_causes(y, point)]
+            return _with(element, point, either or [{}])
         case Cast(dtype, x) if "float" in dtype:
             return _with(element, point, _causes(x, point))
     return [{element: point}]
@@ -243,4 +276,4 @@ def in_loops(program: Program, block: Block, expr: Expr) -> Expr:
     return transform(substitute(expr, env), rule)
 
 
-__all__ = ["COMPARED", "folded_element", "identity_at_point", "in_loops", "makes_nan", "without_maps"]
+__all__ = ["COMPARED", "folded_element", "identity_at_point", "in_loops", "makes_nan", "operands_of", "without_maps"]

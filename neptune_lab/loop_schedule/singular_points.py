@@ -24,16 +24,18 @@ from neptune_lab.loop_ir.nodes import (
     Block,
     Expr,
     Load,
+    Previous,
     Program,
     Var,
     loads,
     substitute,
     transform,
+    variables,
 )
-from neptune_lab.loop_ir.reduction import IDENTITIES, reducer_of
+from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.sign import may_be_infinite
-from neptune_lab.loop_schedule.identity_at_point import folded_element, identity_at_point, makes_nan
+from neptune_lab.loop_schedule.identity_at_point import folded_element, identity_at_point, makes_nan, operands_of
 from neptune_lab.loop_to_repair.constant_terms import is_always, same_where_finite
 from neptune_lab.repair import RepairTerm, VectorRepair, text
 
@@ -241,7 +243,23 @@ class _Dependents:
                 return False  # its elements may differ: the smallest of x / r is 0, or NaN
             identities[read] = point if at_point or reducer is None else float(IDENTITIES[reducer])
             spoilt[read] = (point if other is None else other) if at_point else np.nan
+            if at_point and other is None:
+                with_it = self.constants_at(read, point)
+                identities |= with_it
+                spoilt |= with_it
         return same_where_finite(self.program, value, identities, spoilt)
+
+    def constants_at(self, read: Load | Previous, point: float) -> dict[Expr, float]:
+        """What else is at the point if the stage is: the constants that it takes in (`row_constants`), over the indices
+        of `read`."""
+        source, folded = self.blocks[read.buffer], folded_element(self.program, read.buffer)
+        if folded is None or point != IDENTITIES[folded[1]] or folded[1] not in ("max", "min"):
+            return {}
+        tags = 1 if self.program.buffer(read.buffer).tagged else 0
+        own = zip(source.body.indices[tags:], read.indices[tags:], strict=True)
+        names = {i.name: index for i, index in own if isinstance(i, Var)}
+        operands = operands_of(folded[2], OPERATORS[folded[1]])
+        return {substitute(e, names): point for e in operands if isinstance(e, Load) and variables(e) <= names.keys()}
 
     def keeps_identity(self, reduction: Block) -> bool:
         """Whether a reduction is its identity if the guarded consumers of the stage are theirs: it is one of them, or

@@ -79,6 +79,19 @@ def battery(validate: str = "quick") -> dict[str, Callable[[], Any]]:
         sch.fuse_under("o", "norm.i")
         return sch
 
+    def sink(masked: bool = False) -> Any:
+        x, s = te.placeholder((6, 24), "float32", name="x"), te.placeholder((6,), "float32", name="s")
+        j, k = te.reduce_axis((0, 24), name="j"), te.reduce_axis((0, 24), name="k")
+        low = te.const(float("-inf"), "float32")
+
+        def score(i: Any, c: Any) -> Any:
+            return te.if_then_else(c <= i * 5 - 7, x[i, c], low) if masked else x[i, c]
+
+        r = te.compute((6,), lambda i: te.max(score(i, j), axis=j), name="r")
+        top = te.compute((6,), lambda i: te.max(r[i], s[i]), name="top")
+        o = te.compute((6,), lambda i: te.sum(te.exp(score(i, k) - top[i]), axis=k), name="o")
+        return custom("sink", [x, s], [o])
+
     bias = np.random.default_rng(0).standard_normal((12, 12)).astype("float32")
     general = attention.general
     tiles, halves = {"block_q": 4, "block_kv": 4}, {"block_q": 32, "block_kv": 16}
@@ -119,6 +132,9 @@ def battery(validate: str = "quick") -> dict[str, Callable[[], Any]]:
         ("wide values", wide_values, {"block_q": 4, "block_kv": 4}),
         ("masked twice", masked_twice, {"block_kv": 8}),
         ("masked twice, split", masked_twice, {"template": "split_k_update", "block_kv": 8, "splits": 3}),
+        ("sink", sink, {"block_kv": 8}),
+        ("sink, masked", lambda: sink(True), {"block_q": 2, "block_kv": 8}),
+        ("sink, split", sink, {**split, "block_kv": 8, "splits": 3}),
         ("powers", powers, {}),
         ("gram", gram, {}),
         ("interleaved", lambda: attention.causal(1, 1, 64, head_dim=16), {**halves, "interleave": 2}),

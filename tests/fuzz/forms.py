@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def known(make: Maker) -> Data:
     """One of the forms, over all of a row or a part of it."""
-    form = make.rng.choices([_softmax, _lowest, _norm, _largest, _variance], [6, 1, 3, 2, 1])[0]
+    form = make.rng.choices([_softmax, _lowest, _norm, _largest, _variance, _with_constant], [6, 1, 3, 2, 1, 3])[0]
     return form(make)
 
 
@@ -52,6 +52,49 @@ def _lowest(make: Maker) -> Data:
     return make.done(
         [make.fold("sum", term if make.rng.random() < 0.5 else ["mul", term, make.element(offset)], extent)]
     )
+
+
+def _with_constant(make: Maker) -> Data:
+    """Exponentials of the distance to an extremum of the row and of a constant, such as a sink; sometimes what the
+    extremum is combined with is no constant of its row, or the extremum has another reader too."""
+    rng = make.rng
+    extent, offset = make.extent()
+    x = make.element(offset)
+    way = rng.choice(["max", "max", "max", "min"])
+    shape = [size for _, size in make.space]
+    alone = make.fold(way, x, extent)
+    if rng.random() < 0.15:  # an extremum that is repaired itself
+        y = make.element(offset)
+        alone = make.fold(way, ["sub", y, make.at_row(alone)], extent)
+    constant = rng.choices(
+        [
+            lambda: ["at", make.input("s", shape), *make.row],
+            lambda: ["at", make.input("v", [*shape, make.m]), *make.row, rng.randrange(make.m)],
+            lambda: ["mul", ["at", make.input("s", shape), *make.row], -0.5],
+            lambda: ["at", make.input("one", [1]), 0],
+            lambda: make.at_row(make.fold("sum", ["at", make.input("y", [*shape, make.m]), *make.row, "j"], make.m)),
+            lambda: ["at", make.input("v", [*shape, make.m]), *make.row, "j"],
+        ],
+        [6, 3, 2, 2, 1, 1],
+    )[0]()
+    both = [make.at_row(alone), constant]
+    rng.shuffle(both)
+    joined = [way if rng.random() < 0.93 else rng.choice(["max", "min"]), *both]
+    if rng.random() < 0.15:
+        joined = [way, joined, ["at", make.input("s2", shape), *make.row]]
+    moving = constant[0] == "at" and constant[-1] == "j"
+    top = joined if moving or rng.random() < 0.4 else make.at_row(make.map(joined, make.space))
+    term = ["exp", ["sub", x, top] if way == "max" else ["sub", top, x]]
+    if rng.random() < 0.4:
+        term = ["mul", term, make.element(offset)]
+    total = make.fold(rng.choices(["sum", "max"], [5, 1])[0], term, extent)
+    outputs = [total]
+    if not moving and rng.random() < 0.4:
+        rest = ["sub", constant, top] if way == "max" else ["sub", top, constant]
+        outputs = [make.map(["div", make.at_row(total), ["add", ["exp", rest], make.at_row(total)]], make.space)]
+    if rng.random() < 0.15:
+        outputs.append(alone)
+    return make.done(outputs)
 
 
 def _norm(make: Maker) -> Data:

@@ -100,6 +100,30 @@ def mistakes() -> dict[str, Callable[[], Any]]:
         o = fold("o", (5,), 12, lambda i, j: y[i, j] / r[i])
         return nl.compile(custom("f", [x, y], [o]), "rolling_update", block_kv=4)
 
+    def another_reader() -> Any:
+        """A sum of exponentials below the maximum of all elements and of s; a later stage reads the maximum alone."""
+        x, s = tensor("x", 5, 12), tensor("s", 5)
+        r = fold("r", (5,), 12, lambda i, j: x[i, j], te.max)
+        o = fold("o", (5,), 12, lambda i, j: te.exp(x[i, j] - te.max(r[i], s[i])))
+        log = compute((5,), lambda i: r[i] * 2.0, name="log")
+        return nl.compile(custom("f", [x, s], [o, log]), "rolling_update", block_kv=4)
+
+    def repaired_extremum() -> Any:
+        """The maximum that is combined with s follows another one: a repair would move s with its elements."""
+        x, s = tensor("x", 5, 12), tensor("s", 5)
+        r = fold("r", (5,), 12, lambda i, j: x[i, j], te.max)
+        q = fold("q", (5,), 12, lambda i, j: x[i, j] - r[i], te.max)
+        o = fold("o", (5,), 12, lambda i, j: te.exp(x[i, j] - r[i] - te.max(q[i], s[i])))
+        return nl.compile(custom("f", [x, s], [o]), "rolling_update", block_kv=4)
+
+    def not_of_the_row() -> Any:
+        """The maximum is combined with another number in each column."""
+        x, s = tensor("x", 5, 12), tensor("s", 5, 12)
+        r = fold("r", (5,), 12, lambda i, j: x[i, j], te.max)
+        o = fold("o", (5,), 12, lambda i, j: te.exp(x[i, j] - te.max(r[i], s[i, j])))
+        return nl.compile(custom("f", [x, s], [o]), "rolling_update", block_kv=4)
+
     found = (early, late_weight, elsewhere, mirrored, repeated, windows)
     found += (not_masked, other_elements, largest_magnitude)
+    found += (another_reader, repaired_extremum, not_of_the_row)
     return {make.__name__: make for make in found}

@@ -11,7 +11,7 @@ starts at -inf, and while the maximum is -inf, all elements so far were -inf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune_lab.htile import nodes as ir
@@ -65,6 +65,8 @@ class NoOpProver:
                 return NoOpProof(False, (f"an iteration stores to {store.target.tensor}, which outlives the kernel",))
         if self._infinities is None:
             self._infinities = infinities_of_tensors(self.program, self.stores)
+            for name in _started_with_inputs(self.stores):  # a sink of -inf is an input that masks, like a bias of -inf
+                self._infinities[name] |= {-INF}
         dtypes = {tensor.name: tensor.dtype for tensor in self.program.tensors}
 
         def execution(case: Case, masks: Callable[[ir.TileExpr], bool] = is_false) -> _Execution:
@@ -99,6 +101,9 @@ class NoOpProver:
         """
         folded = _folded_by(body, maximum)
         start = {name: self._start(loop, name) for name in (maximum, *changed)}
+        if start[maximum] is None and maximum in _started_with_inputs(self.stores):
+            # It is at least its start, so that it is -inf only if that is.
+            start[maximum] = ir.Literal(-INF, self.program.tensor(maximum).dtype)
         if folded is None or maximum in changed or any(value is None for value in start.values()):
             return None
         if start[maximum] != ir.Literal(-INF, start[maximum].dtype):  # type: ignore[union-attr]
@@ -180,6 +185,26 @@ def _folded_by(body: tuple[ir.Store, ...], maximum: str) -> ir.TileExpr | None:
         case ir.Elementwise(op="where", args=(_, kept, ir.Literal(value=value))) if value == -INF:
             return kept
     return folded
+
+
+def _started_with_inputs(every: Iterable[ir.Store]) -> frozenset[str]:
+    """The tiles that start as the maximum of -inf and something else (`start_with_constants`)."""
+    return frozenset(
+        store.target.tensor
+        for store in every
+        if isinstance(store.value, ir.Elementwise)
+        and _is_max(store.value)
+        and any(isinstance(arg, ir.Literal) and arg.value == -INF for arg in _operands(store.value))
+    )
+
+
+def _operands(expr: ir.TileExpr) -> Iterator[ir.TileExpr]:
+    match expr:
+        case ir.Elementwise(op="max", args=args):
+            for arg in args:
+                yield from _operands(arg)
+        case _:
+            yield expr
 
 
 def _is_max(expr: ir.TileExpr) -> bool:

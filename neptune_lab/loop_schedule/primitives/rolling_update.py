@@ -21,6 +21,7 @@ from neptune_lab.loop_schedule.primitives.materialize_tags import (
 from neptune_lab.loop_schedule.primitives.privatize_reduction import privatize
 from neptune_lab.loop_schedule.repairing import Repair, is_repaired
 from neptune_lab.loop_schedule.rolling_repair import apply_repair, companions_note, reference_values
+from neptune_lab.loop_schedule.row_constants import solve_with_constants
 from neptune_lab.loop_schedule.user_repair import nothing_to_repair, user_repair_of
 from neptune_lab.loop_schedule.vector_repair import Member, add_companions
 from neptune_lab.loop_schedule.vector_solve import FamilyRepair, solve_any_repair
@@ -155,10 +156,11 @@ def rolling_update(
 
     # Step 3: the repair function.
     axes: dict[str, int | None] = {b: 0 if program.buffer(b).tagged else None for b in buffers}
-    solved, phase = solve_any_repair(
-        program, "rolling_update", block, loop, local, axes, done.kept, tuple(phases), given
-    )
-    phases.append(phase)
+
+    def solve(fused: Program, phases: tuple[Phase, ...]) -> tuple[Repair | FamilyRepair, Phase]:
+        return solve_any_repair(fused, "rolling_update", block, loop, local, axes, done.kept, phases, given)
+
+    program, phases, solved = solve_with_constants(program, buffers, phases, solve)
 
     # Step 4: tags and repair.
     members = [Member(block, local)]
