@@ -59,6 +59,8 @@ class Operator:
             outputs'.
         draw: makes the inputs that are not captured from a random generator; they are cast to the inputs' dtypes.
         captured: values of the last inputs, by name, where a mod captured them: they need not be given.
+        lines: the line of the user's file that each stage comes from, by the stage's name
+            (`from_torch.lines.SourceLine`); empty if the stages were not traced.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Operator:
     draw: Callable[[np.random.Generator], Arrays] = field(repr=False)
     captured: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     template: str | None = None
+    lines: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():

@@ -22,7 +22,17 @@ OPERATORS = (attention, gemm_chain, norms, performer, rows, softmax, operators)
 TEMPLATES = (templates, config, nest_config, nests, one_stage, plan)
 MODULES = (*OPERATORS, *TEMPLATES, repair, trace)
 CLASSES = (nl.Kernel, Schedule, nl.Target, repair.RepairTerm)
-FUNCTIONS = (nl.attention, nl.compile, nl.explore, nl.load_trace, nl.solver, nl.time, nl.tune, records.best)
+FUNCTIONS = (
+    nl.attention,
+    nl.compile,
+    nl.explore,
+    nl.from_torch,
+    nl.load_trace,
+    nl.solver,
+    nl.time,
+    nl.tune,
+    records.best,
+)
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$", re.MULTILINE)
 
 

@@ -317,6 +317,7 @@ def test_the_first_primitive_is_declared_as_it_is_written():
         ("docs/using/tensor_expressions.md", ["starts a loop of its own", "1 kernel", "in global memory: nothing"]),
         ("docs/using/before_lunch.md", ["not validated: too large to run", "\n\nfull size: ", "functions in the file"]),
         ("docs/using/explorer.md", []),
+        ("docs/using/from_torch.md", ["by iota[", "in global memory: nothing"]),
         ("docs/using/pytorch.md", []),
         ("docs/using/traffic.md", ["\nkernel  ", "\nscore 16777216 8388608\n", "\noperations\n"]),
         ("docs/using/machine_code.md", ["HMMA.16816.F32", "KernelResources(registers="]),

@@ -1,0 +1,221 @@
+"""Traces a function of torch tensors to a graph of ATen operations without side effects."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import logging
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.from_torch.lines import RecordedLines, line_of_error, line_of_node
+from neptune_lab.from_torch.refusals import refusal
+
+_HELP = "a traced function is straight-line code over tensors: choose with torch.where, and loop over Python numbers"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A function as a graph of ATen operations.
+
+    Args:
+        module: the graph; its placeholders are `inputs` and then `held`, in order.
+        inputs: the name of each tensor among the arguments, in order.
+        held: the tensors that the function holds (parameters, buffers, tensors of its closure), by name.
+        out_spec: how the results are put together, as pytree describes it.
+        names: the name of each result.
+    """
+
+    module: torch.fx.GraphModule
+    inputs: tuple[str, ...]
+    held: dict[str, torch.Tensor]
+    out_spec: pytree.TreeSpec
+    names: tuple[str, ...]
+
+
+class _Called(torch.nn.Module):
+    """The function as a module, which the exporter takes; a module keeps its parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        with RecordedLines():
+            return self.function(*args)
+
+
+def trace(function: Callable[..., Any], example_inputs: Sequence[Any]) -> Graph:
+    """The graph of `function`, called on tensors like the examples.
+
+    Args:
+        function: a function or a `torch.nn.Module`.
+        example_inputs: its positional arguments: tensors, numbers, and tuples, lists and dicts of them.
+
+    Returns:
+        The graph.
+
+    Raises:
+        DefinitionError: the function cannot be traced, changes an input or a buffer, or an argument is no tensor.
+    """
+    if not callable(function):
+        raise DefinitionError(
+            f"expected a function or a torch.nn.Module, got {type(function).__name__}",
+            help="nl.from_torch(f, torch.randn(4, 8))",
+        )
+    paths, spec = pytree.tree_flatten_with_path(tuple(example_inputs))
+    # A tensor that is given twice would be one input of the graph.
+    examples = [_alone(leaf) if isinstance(leaf, torch.Tensor) else leaf for _, leaf in paths]
+    _check_examples(function, examples)
+    exported = _exported(function, pytree.tree_unflatten(examples, spec))
+    names = _argument_names(function, [path for path, _ in paths])
+    tensors = [name for name, leaf in zip(names, examples, strict=True) if isinstance(leaf, torch.Tensor)]
+    return _graph(exported, tensors)
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def _check_examples(function: Callable[..., Any], examples: Sequence[Any]) -> None:
+    if not any(isinstance(leaf, torch.Tensor) for leaf in examples):
+        raise DefinitionError(
+            f"{_name(function)} is given no tensor",
+            help="give one example per argument: nl.from_torch(f, torch.randn(4, 8))",
+        )
+    for leaf in examples:
+        if isinstance(leaf, torch.Tensor) and leaf.numel() == 0:
+            raise DefinitionError(
+                f"an example input has shape {tuple(leaf.shape)}: expected sizes from 1", help="give a larger example"
+            )
+
+
+def _exported(function: Callable[..., Any], args: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    module = _Called(function).eval() if not isinstance(function, torch.nn.Module) else _Called(function)
+    if isinstance(function, torch.nn.Module):
+        module.training = function.training
+    noisy = logging.getLogger("torch._subclasses.fake_tensor")  # it logs each error that it raises, with a traceback
+    quiet, noisy.disabled = noisy.disabled, True
+    try:
+        with warnings.catch_warnings(), fx_traceback.preserve_node_meta(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, args, strict=False).run_decompositions({})
+    except Exception as error:
+        raise _untraceable(function, error) from error
+    finally:
+        noisy.disabled = quiet
+
+
+def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionError:
+    """The refusal of a function that torch cannot trace."""
+    line = line_of_error(error.__traceback__)
+    kind = type(error).__name__
+    if "DataDependent" in kind or "unbacked" in str(error).lower():
+        what, help = "the function's course depends on the values of a tensor", _HELP
+    else:
+        what, help = f"torch cannot trace {_name(function)}: {kind}: {_first(str(error))}", _HELP
+    return refusal(what, line, help)
+
+
+def _first(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+
+
+def _graph(exported: torch.export.ExportedProgram, tensors: Sequence[str]) -> Graph:
+    signature = exported.graph_signature
+    constants = {**exported.state_dict, **exported.constants}
+    held: dict[str, torch.Tensor] = {}
+    inputs: list[str] = []
+    order: list[tuple[torch.fx.Node, bool]] = []
+    given = iter(tensors)
+    placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
+    for node, spec in zip(placeholders, signature.input_specs, strict=True):
+        if spec.kind is InputKind.USER_INPUT:
+            if isinstance(node.meta.get("val"), torch.Tensor):
+                inputs.append(next(given))
+                order.append((node, True))
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            name = _identifier(str(spec.target).removeprefix("function."))
+            held[_unused(name, [*inputs, *held, *tensors])] = constants[str(spec.target)]
+            order.append((node, False))
+        else:
+            raise DefinitionError(f"the function holds a {spec.kind.name.lower()}", help="pass it as a tensor")
+    for spec in signature.output_specs:
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            raise _mutation(spec, exported)
+    module = exported.graph_module
+    out_spec = exported.call_spec.out_spec
+    assert out_spec is not None
+    return Graph(module, tuple(inputs), held, out_spec, _result_names(out_spec))
+
+
+def _mutation(spec: Any, exported: torch.export.ExportedProgram) -> DefinitionError:
+    """The refusal of a function that writes to what it was given."""
+    line = None
+    for node in exported.graph.nodes:
+        if node.name == getattr(spec.arg, "name", None):
+            line = line_of_node(node)
+    if spec.kind is OutputKind.BUFFER_MUTATION:
+        what, help = f"the module writes to its buffer {spec.target!r}", "call .eval() on the module"
+    else:
+        what, help = "the function changes an input in place", "work on a new tensor: y = x + 1 in place of x += 1"
+    return refusal(what, line, help)
+
+
+def _argument_names(function: Callable[..., Any], paths: Sequence[Any]) -> list[str]:
+    """A name for each leaf of the arguments, after the function's parameters."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        parameters = list(inspect.signature(called).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names: list[str] = []
+    for path in paths:
+        position = path[0].idx
+        own = parameters[position] if position < len(parameters) else (parameters[-1] if parameters else None)
+        if own is None:
+            parts = [f"x{position}"]
+        elif own.kind is inspect.Parameter.VAR_POSITIONAL:
+            parts = [f"{own.name}{position - len(parameters) + 1}"]
+        else:
+            parts = [own.name]
+        parts += [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", "")))) for key in path[1:]]
+        names.append(_unused(_identifier("_".join(parts)), names))
+    return names
+
+
+def _result_names(spec: pytree.TreeSpec) -> tuple[str, ...]:
+    """A name for each result: its key in a dict, else "out" and a number."""
+    paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(spec.num_leaves)), spec))
+    names: list[str] = []
+    for path, _ in paths:
+        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", "")))) for key in path]
+        plain = "_".join(parts)
+        names.append(_unused(_identifier(plain) if plain and not plain[0].isdigit() else f"out{plain}", names))
+    return tuple(names)
+
+
+def _identifier(text: str) -> str:
+    """`text` as a Python identifier."""
+    name = re.sub(r"\W+", "_", text).strip("_") or "x"
+    return f"x_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
+
+
+def _unused(name: str, taken: Sequence[str]) -> str:
+    candidate, n = name, 2
+    while candidate in taken:
+        candidate, n = f"{name}_{n}", n + 1
+    return candidate
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)

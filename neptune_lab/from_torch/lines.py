@@ -1,0 +1,106 @@
+"""The user's line behind each operation of a traced function."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch.overrides import TorchFunctionMode
+
+_OURS = str(Path(__file__).parents[1])
+_TORCH = str(Path(torch.__file__).parent)
+_TRACE = re.compile(r'File "(?P<path>.*)", line (?P<line>\d+), in (?P<function>.*)')
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of the user's Python.
+
+    Args:
+        path: of the file, or the name that IPython gives to a cell.
+        line: counted from 1.
+        function: the function that contains it.
+    """
+
+    path: str
+    line: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line without its indentation; "" if its file cannot be read."""
+        return linecache.getline(self.path, self.line).strip()
+
+    def __str__(self) -> str:
+        text = f": `{self.text}`" if self.text else ""
+        return f"{self.path}, line {self.line}{text}"
+
+    def to_json(self) -> dict[str, str | int]:
+        """Plain JSON data."""
+        return {"path": self.path, "line": self.line, "function": self.function, "text": self.text}
+
+    def assigned_name(self) -> str:
+        """The variable that the line assigns; "" if it does not assign a single one.
+
+        >>> SourceLine("<none>", 1, "f").assigned_name()
+        ''
+        """
+        first = self.text.partition("#")[0].strip()
+        name, equals, rest = first.partition("=")
+        if not equals or rest.startswith("=") or not name.strip(" +-*/").isidentifier():
+            return ""
+        try:
+            ast.parse(name.strip(" +-*/"), mode="eval")
+        except SyntaxError:
+            return ""
+        return name.strip(" +-*/")
+
+
+class RecordedLines(TorchFunctionMode):
+    """While it is active, torch's tracer notes on each node the user's line that called torch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls `func` with the user's line as the stack trace of the nodes that it makes."""
+        found = _user_frame(sys._getframe(1))
+        if found is not None:
+            code = found.f_code
+            fx_traceback.set_stack_trace([f'  File "{code.co_filename}", line {found.f_lineno}, in {code.co_name}\n'])
+        return func(*args, **(kwargs or {}))
+
+
+def line_of_node(node: torch.fx.Node) -> SourceLine | None:
+    """The line that `RecordedLines` noted on a node, or on the nearest one before it; None if there is none."""
+    matches = list(_TRACE.finditer(node.meta.get("stack_trace") or ""))
+    if not matches:
+        return None
+    last = matches[-1]
+    return SourceLine(last["path"], int(last["line"]), last["function"])
+
+
+def line_of_error(traceback: TracebackType | None) -> SourceLine | None:
+    """The innermost line of a traceback that is neither torch's nor this package's; None if there is none."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if _is_users(code.co_filename):
+            found = SourceLine(code.co_filename, traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    return found
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _is_users(path: str) -> bool:
+    return not path.startswith((_OURS, _TORCH, "<frozen", "<eval_with_key>", "<string>", "<__array"))

@@ -1,0 +1,16 @@
+"""The lowerings of ATen operations, one family per file; importing this package fills their table."""
+
+from neptune_lab.from_torch.lowering import (  # noqa: F401
+    attention,
+    contractions,
+    creation,
+    losses,
+    norms,
+    pointwise,
+    reductions,
+    softmax,
+    views,
+)
+from neptune_lab.from_torch.lowering.context import lowering_of, taken_operations
+
+__all__ = ["lowering_of", "taken_operations"]

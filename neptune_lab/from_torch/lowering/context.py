@@ -1,0 +1,194 @@
+"""What the lowering of an ATen operation is given, and the table of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.from_torch.lines import SourceLine
+from neptune_lab.from_torch.refusals import refused_operation
+from neptune_lab.from_torch.stages import Stages
+from neptune_lab.from_torch.values import HALVES, Value, computed_dtype, constant, has_loads
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var, walk
+
+Results: TypeAlias = Value | tuple[Value, ...]
+Lowering: TypeAlias = Callable[..., Results]
+L = TypeVar("L", bound=Callable[..., Any])
+
+# An element of at most so many parts is computed again where it is needed; a larger one gets a stage.
+LARGEST_REPEATED = 12
+# A mask may be larger: it is read from indices, and a loop is bounded by it only where it is used.
+LARGEST_MASK = 64
+
+_TABLE: dict[str, Lowering] = {}
+
+
+def lowers(*names: str) -> Callable[[L], L]:
+    """Registers a function as the lowering of ATen operations.
+
+    Args:
+        names: such as "add.Tensor", or "softmax" for all overloads.
+
+    Returns:
+        A decorator, which returns the function unchanged.
+    """
+
+    def register(lowering: L) -> L:
+        for name in names:
+            assert name not in _TABLE, f"{name} is lowered by {_TABLE[name].__module__} and {lowering.__module__}"
+            _TABLE[name] = lowering
+        return lowering
+
+    return register
+
+
+def lowering_of(name: str) -> Lowering | None:
+    """The lowering of an operation.
+
+    Args:
+        name: such as "add.Tensor".
+
+    Returns:
+        Its function, or that of all its overloads; None if it is not taken.
+    """
+    return _TABLE.get(name) or _TABLE.get(name.partition(".")[0])
+
+
+def taken_operations() -> list[str]:
+    """The ATen operations that have a lowering, sorted."""
+    return sorted(_TABLE)
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """One operation of the graph, for its lowering.
+
+    Args:
+        stages: where new stages go.
+        name: the operation, such as "softmax".
+        shapes: of its results.
+        dtypes: of its results, torch's without "torch.".
+        users: how many operations read its result.
+        line: the user's line.
+    """
+
+    stages: Stages
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    users: int
+    line: SourceLine | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the first result."""
+        return self.shapes[0]
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the first result."""
+        return self.dtypes[0]
+
+    def refused(self, why: str) -> DefinitionError:
+        """The error for arguments that are not taken, to be raised: `why` follows the operation's name."""
+        return refused_operation(self.name, self.line, why)
+
+    def size(self, value: Value) -> int:
+        """How many parts an element of `value` has."""
+        element = value.at(tuple(Var(f"?{n}") for n in range(value.ndim)))
+        return sum(1 for _ in walk(element))
+
+    def staged(self, value: Value, hint: str = "") -> Value:
+        """`value`, computed once in a stage of its own unless it is a plain read, or depends on indices alone."""
+        if value.plain:
+            return value
+        if not has_loads(value.at(tuple(Var(f"?{n}") for n in range(value.ndim)))):
+            return value
+        return self.stages.map(value, hint)
+
+    def reused(self, value: Value, hint: str = "") -> Value:
+        """`value` for several reads: in a stage of its own if it is larger than what is computed again."""
+        if value.plain:
+            return value
+        most = LARGEST_MASK if value.dtype == "bool" else LARGEST_REPEATED
+        return value if self.size(value) <= most else self.staged(value, hint)
+
+    def tensor(self, operand: Value | float | int | bool, dtype: str) -> Value:
+        """An operand as a tensor; a number is a tensor of `dtype` without dimensions."""
+        return operand if isinstance(operand, Value) else constant(operand, dtype)
+
+    def converted(self, value: Value, dtype: str) -> Value:
+        """`value` with elements computed in torch's `dtype`, without rounding a float to 16 bits."""
+        return replace(value, dtype=dtype, at=lambda i: self.as_dtype(value.at(i), dtype))
+
+    def as_dtype(self, expr: Expr, dtype: str) -> Expr:
+        """An element in the dtype in which elements of torch's `dtype` are computed."""
+        own, wanted = self.stages.type_of(expr), computed_dtype(dtype)
+        if own == wanted or (wanted == "int32" and own == "int64"):
+            return expr
+        if isinstance(expr, Const):
+            return constant(expr.value, dtype).at(())
+        if wanted == "bool":
+            return Op("ne", (expr, Const(0 if "int" in own else 0.0, own)))
+        if own == "bool":
+            one, zero = (1, 0) if "int" in wanted else (1.0, 0.0)
+            return Op("select", (expr, Const(one, wanted), Const(zero, wanted)))
+        return Cast(wanted, expr)
+
+    def rounded(self, expr: Expr, dtype: str) -> Expr:
+        """An element rounded to torch's `dtype`, if that has 16 bits, and computed with in float32."""
+        if dtype not in HALVES:
+            return expr
+        match expr:
+            case Cast("float32", arg) if self.stages.type_of(arg) == dtype:
+                return expr
+        return Cast("float32", Cast(dtype, expr))
+
+    def applied(self, operation: str, *args: Expr) -> Expr:
+        """An operation on elements; integers of 32 and 64 bits meet in 64."""
+        types = [self.stages.type_of(arg) for arg in args]
+        if "int64" in types and "int32" in types:
+            args = tuple(
+                arg if kind != "int32" else Const(arg.value, "int64") if isinstance(arg, Const) else Cast("int64", arg)
+                for arg, kind in zip(args, types, strict=True)
+            )
+        return Op(operation, args)
+
+    def elementwise(
+        self, compute: Callable[..., Expr], *operands: Value | float | int | bool, within: str = "", dtype: str = ""
+    ) -> Value:
+        """A tensor of the result's shape, computed element by element.
+
+        Args:
+            compute: from one element per operand to the result's.
+            operands: tensors and numbers, which are broadcast.
+            within: torch's dtype that operands are converted to; "" for the result's.
+            dtype: torch's dtype of the result; "" for that of the operation's first result.
+
+        Returns:
+            The tensor.
+        """
+        own = within or self.dtype
+        tensors = [self.converted(self.tensor(x, own), own).expanded(self.shape) for x in operands]
+        return Value(self.shape, dtype or self.dtype, lambda i: compute(*(t.at(i) for t in tensors)))
+
+    def position(self, expr: Expr) -> Expr:
+        """An integer element as an index."""
+        return Cast("int32", expr) if self.stages.type_of(expr) == "int64" else expr
+
+
+def dims_of(value: Value, dim: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Dimensions as torch counts them, from 0, sorted; None or none for all."""
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return tuple(range(value.ndim))
+    listed = [dim] if isinstance(dim, int) else list(dim)
+    return tuple(sorted(d % value.ndim if value.ndim else 0 for d in listed)) if value.ndim else ()
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """torch's dtype without "torch."."""
+    return str(dtype).removeprefix("torch.")

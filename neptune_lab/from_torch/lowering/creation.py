@@ -1,0 +1,105 @@
+"""Tensors that are made from indices and constants: arange, full, eye, and the triangles of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neptune_lab.from_torch.lowering.context import Context, lowers
+from neptune_lab.from_torch.masks import chosen
+from neptune_lab.from_torch.values import Index, Value, constant
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
+
+
+@lowers("arange")
+def arange(ctx: Context, *limits: float, **_: Any) -> Value:
+    """start, start + step, …: the index itself, so that a comparison of two of them is a mask."""
+    start, step = (limits[0] if len(limits) > 1 else 0), (limits[2] if len(limits) > 2 else 1)
+    dtype = ctx.dtype
+    if "int" in dtype:
+        return Value(ctx.shape, dtype, lambda i: add(mul(i[0], int(step)), Const(int(start))), plain=True)
+
+    def element(i: Index) -> Expr:
+        value = ctx.as_dtype(i[0], dtype)
+        if step != 1:
+            value = Op("mul", (value, constant(step, dtype).at(())))
+        return value if start == 0 else Op("add", (value, constant(start, dtype).at(())))
+
+    return Value(ctx.shape, dtype, element, plain=True)
+
+
+@lowers("full", "full_like", "scalar_tensor", "new_full")
+def full(ctx: Context, *args: Any, **_: Any) -> Value:
+    """One number, repeated."""
+    number = args[0] if ctx.name == "scalar_tensor" else args[2] if ctx.name == "new_full" else args[1]
+    if isinstance(number, Value):
+        raise ctx.refused("with a tensor as the number")
+    return constant(number, ctx.dtype, ctx.shape)
+
+
+@lowers("ones", "ones_like", "new_ones")
+def ones(ctx: Context, *_: Any, **__: Any) -> Value:
+    """Ones."""
+    return constant(1, ctx.dtype, ctx.shape)
+
+
+@lowers("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty")
+def zeros(ctx: Context, *_: Any, **__: Any) -> Value:
+    """Zeros; what `empty` holds is not defined, and zeros will do."""
+    return constant(0, ctx.dtype, ctx.shape)
+
+
+@lowers("eye")
+def eye(ctx: Context, *_: Any, **__: Any) -> Value:
+    """Ones on the diagonal."""
+    one, zero = constant(1, ctx.dtype).at(()), constant(0, ctx.dtype).at(())
+    return Value(ctx.shape, ctx.dtype, lambda i: Op("select", (Op("eq", i), one, zero)))
+
+
+@lowers("tril", "triu")
+def triangle(ctx: Context, x: Value, diagonal: int = 0) -> Value:
+    """The elements below or above a diagonal, and 0 elsewhere; of ones, a mask."""
+    name = "le" if ctx.name == "tril" else "ge"
+    zero = constant(0, x.dtype).at(())
+
+    def element(i: Index) -> Expr:
+        inside = Op(name, (i[-1], add(i[-2], Const(diagonal))))
+        value = x.at(i)
+        if isinstance(value, Const) and value.dtype == "bool":
+            return inside if value.value else value
+        return chosen(inside, value, zero)
+
+    return Value(x.shape, x.dtype, element)
+
+
+@lowers("cat")
+def cat(ctx: Context, tensors: list[Value], dim: int = 0) -> Value:
+    """Tensors one after the other along a dimension."""
+    dim = dim % len(ctx.shape)
+    parts = [ctx.converted(t, ctx.dtype) for t in tensors]
+
+    def element(i: Index) -> Expr:
+        start = sum(p.shape[dim] for p in parts[:-1])
+        value = parts[-1].at((*i[:dim], add(i[dim], Const(-start)), *i[dim + 1 :]))
+        for part in reversed(parts[:-1]):
+            start -= part.shape[dim]
+            own = part.at((*i[:dim], add(i[dim], Const(-start)), *i[dim + 1 :]))
+            value = Op("select", (Op("lt", (i[dim], Const(start + part.shape[dim]))), own, value))
+        return value
+
+    return Value(ctx.shape, ctx.dtype, element)
+
+
+@lowers("stack")
+def stack(ctx: Context, tensors: list[Value], dim: int = 0) -> Value:
+    """Tensors along a new dimension."""
+    dim = dim % len(ctx.shape)
+    parts = [ctx.converted(t, ctx.dtype) for t in tensors]
+
+    def element(i: Index) -> Expr:
+        inner = (*i[:dim], *i[dim + 1 :])
+        value = parts[-1].at(inner)
+        for n, part in reversed(list(enumerate(parts[:-1]))):
+            value = Op("select", (Op("eq", (i[dim], Const(n))), part.at(inner), value))
+        return value
+
+    return Value(ctx.shape, ctx.dtype, element)

@@ -1,0 +1,129 @@
+"""Normalisations and variances, taken apart into their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from neptune_lab.from_torch.lowering.context import Context, dims_of, lowers
+from neptune_lab.from_torch.lowering.reductions import finished, kept, mean_of, reduced
+from neptune_lab.from_torch.values import Value
+from neptune_lab.loop_ir.nodes import Const, Expr, Op
+
+
+def variance(ctx: Context, x: Value, dims: tuple[int, ...], less: float = 0) -> tuple[Value, Value]:
+    """The mean and the sum of squared deviations divided by (count - less), without the dimensions `dims`."""
+    name = ctx.stages.hint
+    x = ctx.reused(x)
+    mean = mean_of(ctx, x, dims, hint=f"{name}_sum")
+    mean = ctx.stages.map(mean, f"{name}_mean")
+    middle = kept(mean, x, dims).expanded(x.shape)
+
+    def square(i: tuple[Expr, ...]) -> Expr:
+        deviation = Op("sub", (x.at(i), middle.at(i)))
+        return Op("mul", (deviation, deviation))
+
+    spread = mean_of(ctx, Value(x.shape, x.dtype, square), dims, hint=f"{name}_squares", less=int(less))
+    return mean, spread
+
+
+@lowers("var", "std", "var_mean", "std_mean")
+def var(ctx: Context, x: Value, dim: Any = None, *unbiased: Any, correction: Any = None, keepdim: bool = False) -> Any:
+    """The variance along dimensions, or its root; perhaps with the mean."""
+    flags = list(unbiased)
+    if isinstance(dim, bool):
+        flags, dim = [dim, *flags], None
+    if len(flags) > 1:
+        keepdim = bool(flags[1])
+    less = correction if correction is not None else (float(flags[0]) if flags else 1)
+    dims = dims_of(x, dim)
+    mean, spread = variance(ctx, ctx.converted(x, ctx.dtype), dims, less)
+    result = spread
+    if ctx.name.startswith("std"):
+        result = Value(spread.shape, spread.dtype, lambda i: Op("sqrt", (spread.at(i),)))
+    results = tuple(finished(v, x, dims, keepdim) for v in (result, mean))
+    return results if ctx.name.endswith("_mean") else results[0]
+
+
+@lowers("layer_norm", "native_layer_norm")
+def layer_norm(
+    ctx: Context,
+    x: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Any:
+    """(x - mean) / sqrt(variance + eps) * weight + bias."""
+    dims = tuple(range(x.ndim - len(normalized_shape), x.ndim))
+    x = ctx.reused(ctx.converted(x, ctx.dtype))
+    mean, spread = variance(ctx, x, dims)
+    small = ctx.as_dtype(Const(eps, "float32"), ctx.dtype)
+    middle, wide = kept(mean, x, dims), kept(spread, x, dims)
+    value = ctx.elementwise(
+        lambda e, m, v: Op("mul", (Op("sub", (e, m)), Op("rsqrt", (Op("add", (v, small)),)))), x, middle, wide
+    )
+    result = scaled(ctx, value, weight, bias)
+    if ctx.name == "layer_norm":
+        return result
+    inverse = Value(wide.shape, wide.dtype, lambda i: Op("rsqrt", (Op("add", (wide.at(i), small)),)))
+    return result, middle, inverse
+
+
+@lowers("rms_norm", "_fused_rms_norm")
+def rms_norm(
+    ctx: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None
+) -> Value:
+    """x / sqrt(mean(x * x) + eps) * weight."""
+    dims = tuple(range(x.ndim - len(normalized_shape), x.ndim))
+    x = ctx.reused(ctx.converted(x, ctx.dtype))
+    squares = Value(x.shape, x.dtype, lambda i: Op("mul", (x.at(i), x.at(i))))
+    mean = mean_of(ctx, squares, dims)
+    if eps is None:
+        eps = {"float64": 2.220446049250313e-16}.get(ctx.dtype, 1.1920928955078125e-07)
+    small = ctx.as_dtype(Const(eps, "float32"), ctx.dtype)
+    value = ctx.elementwise(lambda e, m: Op("mul", (e, Op("rsqrt", (Op("add", (m, small)),)))), x, kept(mean, x, dims))
+    return scaled(ctx, value, weight, None)
+
+
+@lowers("group_norm")
+def group_norm(
+    ctx: Context,
+    x: Value,
+    groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Value:
+    """Each group of channels of each sample normalised."""
+    raise ctx.refused("yet")
+
+
+def scaled(ctx: Context, value: Value, weight: Value | None, bias: Value | None) -> Value:
+    """value * weight + bias, which are broadcast."""
+    if weight is not None:
+        value = ctx.elementwise(lambda e, w: Op("mul", (e, w)), value, weight)
+    if bias is not None:
+        value = ctx.elementwise(lambda e, b: Op("add", (e, b)), value, bias)
+    return value
+
+
+@lowers("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
+def vector_norm(
+    ctx: Context, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
+    """The norm along dimensions: of order 1, 2, infinity or -infinity."""
+    dims = dims_of(x, dim)
+    x = ctx.reused(ctx.converted(x, ctx.dtype))
+    order = 2.0 if ord is None else float(ord)
+    if order == 2:
+        total = reduced(ctx, "sum", Value(x.shape, x.dtype, lambda i: Op("mul", (x.at(i), x.at(i)))), dims)
+        result = Value(total.shape, total.dtype, lambda i: Op("sqrt", (total.at(i),)))
+    elif order in (1.0, float("inf"), float("-inf")):
+        sizes = Value(x.shape, x.dtype, lambda i: Op("abs", (x.at(i),)))
+        result = reduced(ctx, "sum" if order == 1 else "max" if order > 0 else "min", sizes, dims)
+    else:
+        raise ctx.refused(f"of order {order}")
+    return finished(result, x, dims, keepdim)

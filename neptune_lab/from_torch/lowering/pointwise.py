@@ -1,0 +1,416 @@
+"""Functions of one element each: arithmetic, comparisons, activations, choices and conversions."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+
+from neptune_lab.from_torch.lowering.context import Context, lowers
+from neptune_lab.from_torch.masks import chosen
+from neptune_lab.from_torch.values import HALVES, Value, negated
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
+
+Number: TypeAlias = float | int | bool
+Operand: TypeAlias = Value | Number
+Term: TypeAlias = str | float | tuple[Any, ...]
+
+# Functions of floats that the IR has under the same name.
+_SAME = (
+    *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos", "erf", "floor", "ceil", "round"),
+)
+_ERF_SCALE = math.sqrt(0.5)
+_TANH_SCALE = math.sqrt(2 / math.pi)
+
+# Functions of one float x by the operations of the IR; numbers have the dtype of x.
+_FORMULAS: dict[str, Term] = {
+    "square": ("mul", "x", "x"),
+    "reciprocal": ("div", 1.0, "x"),
+    "relu": ("max", "x", 0.0),
+    "relu6": ("min", ("max", "x", 0.0), 6.0),
+    "silu": ("mul", "x", ("sigmoid", "x")),
+    "log10": ("mul", ("log2", "x"), math.log10(2)),
+    "tan": ("div", ("sin", "x"), ("cos", "x")),
+    "erfc": ("sub", 1.0, ("erf", "x")),
+    "sign": ("sub", ("number", ("gt", "x", 0.0)), ("number", ("lt", "x", 0.0))),
+    "hardsigmoid": ("div", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0), 6.0),
+    "hardswish": ("div", ("mul", "x", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0)), 6.0),
+    "trunc": ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x")),
+    "frac": ("sub", "x", ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x"))),
+    "softplus": ("add", ("max", "x", 0.0), ("log", ("add", 1.0, ("exp", ("neg", ("abs", "x")))))),
+    "log_sigmoid": ("sub", ("min", "x", 0.0), ("log", ("add", 1.0, ("exp", ("neg", ("abs", "x")))))),
+    "log1p": ("log", ("add", 1.0, "x")),
+    "expm1": ("sub", ("exp", "x"), 1.0),
+    "cosh": ("div", ("add", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
+    "sinh": ("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
+}
+_GELU: dict[str, Term] = {
+    "none": ("mul", ("mul", "x", 0.5), ("add", 1.0, ("erf", ("mul", "x", _ERF_SCALE)))),
+    "tanh": (
+        "mul",
+        ("mul", "x", 0.5),
+        ("add", 1.0, ("tanh", ("mul", _TANH_SCALE, ("add", "x", ("mul", 0.044715, ("mul", "x", ("mul", "x", "x"))))))),
+    ),
+}
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def formula(ctx: Context, term: Term, x: Expr) -> Expr:
+    """A formula's value for one element."""
+    if term == "x":
+        return x
+    if not isinstance(term, tuple):
+        return Const(float(term), ctx.stages.type_of(x))
+    if term[0] == "number":
+        return ctx.as_dtype(formula(ctx, term[1], x), ctx.stages.type_of(x))
+    return Op(term[0], tuple(formula(ctx, part, x) for part in term[1:]))
+
+
+def _repeats(term: Term) -> int:
+    return 1 if term == "x" else sum(map(_repeats, term[1:])) if isinstance(term, tuple) else 0
+
+
+def by_formula(ctx: Context, x: Value, term: Term) -> Value:
+    """A formula of each element, computed within the result's dtype."""
+    x = ctx.converted(x, ctx.dtype)
+    if _repeats(term) > 1:
+        x = ctx.reused(x)
+    return ctx.elementwise(lambda e: formula(ctx, term, e), x)
+
+
+def _register_formulas() -> None:
+    for name, term in {**{n: (n, "x") for n in _SAME}, **_FORMULAS}.items():
+        lowers(name)(partial(_unary, term))
+    for name in _COMPARISONS:
+        lowers(name)(partial(_comparison, name))
+
+
+def _unary(term: Term, ctx: Context, x: Value, *more: Any, **kwargs: Any) -> Value:
+    return by_formula(ctx, _only(ctx, x, more, kwargs), term)
+
+
+def _comparison(name: str, ctx: Context, a: Operand, b: Operand) -> Value:
+    return compare(ctx, name, a, b)
+
+
+def _only(ctx: Context, x: Value, more: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+    """`x`, or a refusal if an operation of one operand has further arguments."""
+    given = [*more, *kwargs.values()]
+    if ctx.name == "softplus" and given in ([1], [1, 20]):
+        return x
+    if given:
+        raise ctx.refused(f"with the arguments {', '.join(map(str, given))}")
+    return x
+
+
+@lowers("gelu")
+def gelu(ctx: Context, x: Value, *, approximate: str = "none") -> Value:
+    """x times the normal distribution's function, exactly or by tanh."""
+    return by_formula(ctx, x, _GELU[approximate])
+
+
+@lowers("leaky_relu")
+def leaky_relu(ctx: Context, x: Value, slope: float = 0.01) -> Value:
+    """x, or x * slope below 0."""
+    return by_formula(ctx, x, ("select", ("ge", "x", 0.0), "x", ("mul", "x", float(slope))))
+
+
+@lowers("elu")
+def elu(ctx: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+    """x, or alpha * (exp(x) - 1) below 0."""
+    low = ("mul", float(alpha), ("sub", ("exp", ("mul", "x", float(input_scale))), 1.0))
+    return by_formula(ctx, x, ("mul", ("select", ("gt", "x", 0.0), "x", low), float(scale)))
+
+
+@lowers("neg", "abs")
+def sign_changes(ctx: Context, x: Value) -> Value:
+    """-x or |x|, of floats and integers."""
+    name = ctx.name
+    return ctx.elementwise(lambda e: Op(name, (e,)), _checked(ctx, x))
+
+
+@lowers("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "rsub.Tensor")
+def add_or_subtract(ctx: Context, a: Operand, b: Operand, alpha: Number = 1) -> Value:
+    """a + alpha * b, a - alpha * b, or b - alpha * a."""
+    if ctx.name == "rsub":
+        a, b = b, a
+    name = "add" if ctx.name == "add" else "sub"
+    if alpha != 1:
+        scaled_first = ctx.name == "rsub"
+        factor = alpha
+    else:
+        scaled_first, factor = False, None
+
+    def element(x: Expr, y: Expr) -> Expr:
+        if factor is not None:
+            const = ctx.tensor(factor, ctx.dtype).at(())
+            x, y = (ctx.applied("mul", x, const), y) if scaled_first else (x, ctx.applied("mul", y, const))
+        return with_mask(ctx, name, x, y)
+
+    return ctx.elementwise(element, _checked(ctx, a), _checked(ctx, b))
+
+
+def with_mask(ctx: Context, name: str, x: Expr, y: Expr) -> Expr:
+    """x + y or x - y, where adding a mask of 0 and -inf becomes a choice, so that loops can skip what it hides."""
+    if name == "add":
+        for value, mask in ((x, y), (y, x)):
+            match mask:
+                case Op("select", (c, Const(0.0), Const(low))) if low == -math.inf:
+                    return chosen(c, value, Const(low, ctx.stages.type_of(value)))
+                case Op("select", (c, Const(low), Const(0.0))) if low == -math.inf:
+                    return chosen(negated(c), value, Const(low, ctx.stages.type_of(value)))
+    match y:
+        case Const(value) if value == 0 and isinstance(value, int):
+            return x
+    return ctx.applied(name, x, y)
+
+
+@lowers("mul")
+def multiply(ctx: Context, a: Operand, b: Operand) -> Value:
+    """a * b; of conditions, both."""
+    if ctx.dtype == "bool":
+        return ctx.elementwise(lambda x, y: Op("and", (x, y)), a, b)
+    return ctx.elementwise(lambda x, y: ctx.applied("mul", x, y), _checked(ctx, a), _checked(ctx, b))
+
+
+@lowers("div")
+def divide(ctx: Context, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Value:
+    """a / b, perhaps rounded down or towards 0."""
+    if "int" in ctx.dtype:
+        if rounding_mode == "floor":
+            return floor_divide(ctx, a, b)
+        raise ctx.refused(f"of whole numbers with rounding_mode={rounding_mode!r}")
+    value = ctx.elementwise(lambda x, y: Op("div", (x, y)), a, b)
+    if rounding_mode is None:
+        return value
+    if rounding_mode == "floor":
+        return Value(value.shape, value.dtype, lambda i: Op("floor", (value.at(i),)))
+    value = ctx.reused(value)
+    return Value(value.shape, value.dtype, lambda i: formula(ctx, _FORMULAS["trunc"], value.at(i)))
+
+
+@lowers("floor_divide")
+def floor_divide(ctx: Context, a: Operand, b: Operand) -> Value:
+    """The quotient rounded down."""
+    if "int" in ctx.dtype:
+        return ctx.elementwise(lambda x, y: ctx.applied("floordiv", x, y), _checked(ctx, a), _divisor(ctx, b))
+    return ctx.elementwise(lambda x, y: Op("floor", (Op("div", (x, y)),)), a, b)
+
+
+@lowers("remainder")
+def remainder(ctx: Context, a: Operand, b: Operand) -> Value:
+    """What is left of a after a whole number of b, with the sign of b."""
+    if "int" in ctx.dtype:
+        return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), _checked(ctx, a), _divisor(ctx, b))
+
+    def element(x: Expr, y: Expr) -> Expr:
+        return Op("sub", (x, Op("mul", (y, Op("floor", (Op("div", (x, y)),))))))
+
+    return ctx.elementwise(element, *(ctx.reused(v) if isinstance(v, Value) else v for v in (a, b)))
+
+
+def _divisor(ctx: Context, b: Operand) -> Operand:
+    if isinstance(b, Value | float) or b <= 0:
+        raise ctx.refused("of whole numbers by something else than a positive constant")
+    return b
+
+
+@lowers("maximum", "minimum", "fmax", "fmin", "max.other", "min.other")
+def extreme(ctx: Context, a: Value, b: Value) -> Value:
+    """The larger or the smaller of two elements."""
+    if ctx.name.startswith("f"):
+        raise ctx.refused("since it drops NaN")
+    name = ctx.name[:3]
+    return ctx.elementwise(lambda x, y: ctx.applied(name, x, y), a, b)
+
+
+@lowers("clamp", "clamp_min", "clamp_max", "hardtanh", "clip")
+def clamp(ctx: Context, x: Value, *limits: Operand | None, **named: Operand | None) -> Value:
+    """x within limits."""
+    given = [*limits, None, None][:2]
+    low, high = named.get("min", given[0]), named.get("max", given[1])
+    if ctx.name == "hardtanh":
+        low, high = named.get("min_val", given[0]), named.get("max_val", given[1])
+        low, high = -1.0 if low is None else low, 1.0 if high is None else high
+    if ctx.name == "clamp_max":
+        low, high = None, given[0] if given[0] is not None else named.get("max")
+    value = ctx.elementwise(lambda e: e, x)
+    if low is not None:
+        value = ctx.elementwise(lambda e, y: ctx.applied("max", e, y), value, low)
+    if high is not None:
+        value = ctx.elementwise(lambda e, y: ctx.applied("min", e, y), value, high)
+    return value
+
+
+@lowers("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+def power(ctx: Context, base: Operand, exponent: Operand) -> Value:
+    """base ** exponent; small whole exponents by products, without rounding through a logarithm."""
+    if isinstance(exponent, Value) or not isinstance(base, Value):
+        if "int" in ctx.dtype:
+            raise ctx.refused("of whole numbers by a tensor")
+        return ctx.elementwise(lambda x, y: Op("pow", (x, y)), base, exponent)
+    simple: dict[float, Term] = {
+        -2: ("div", 1.0, ("mul", "x", "x")),
+        -1: ("div", 1.0, "x"),
+        -0.5: ("rsqrt", "x"),
+        0.5: ("sqrt", "x"),
+        1: "x",
+        2: ("mul", "x", "x"),
+        3: ("mul", ("mul", "x", "x"), "x"),
+        4: ("mul", ("mul", "x", "x"), ("mul", "x", "x")),
+    }
+    if "int" in ctx.dtype:
+        if exponent not in (1, 2, 3, 4):
+            raise ctx.refused(f"of whole numbers with the exponent {exponent}")
+        _checked(ctx, base)
+        return by_formula(ctx, base, simple[exponent])
+    if exponent in simple:
+        return by_formula(ctx, base, simple[exponent])
+    return ctx.elementwise(lambda x, y: Op("pow", (x, y)), base, exponent)
+
+
+def compare(ctx: Context, name: str, a: Operand, b: Operand) -> Value:
+    """A comparison, in the dtype that torch promotes both operands to."""
+    dtype = promoted(a, b)
+
+    def element(x: Expr, y: Expr) -> Expr:
+        if dtype == "bool":
+            if name in ("eq", "ne"):
+                return Op(name, (ctx.as_dtype(x, "int32"), ctx.as_dtype(y, "int32")))
+            raise ctx.refused("of conditions")
+        return ctx.applied(name, x, y)
+
+    return ctx.elementwise(element, a, b, within=dtype, dtype="bool")
+
+
+def promoted(a: Operand, b: Operand) -> str:
+    """The dtype that torch computes with for these operands, without "torch."."""
+    return str(torch.result_type(_like(a), _like(b))).removeprefix("torch.")
+
+
+def _like(x: Operand) -> Any:
+    """A small tensor that promotes as `x` does, or the number."""
+    return torch.empty((1,) * min(x.ndim, 1), dtype=getattr(torch, x.dtype)) if isinstance(x, Value) else x
+
+
+@lowers("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__")
+def logic(ctx: Context, a: Operand, b: Operand) -> Value:
+    """Both, one of two, or exactly one of two conditions."""
+    if ctx.dtype != "bool":
+        raise ctx.refused("of whole numbers")
+    kind = ctx.name.strip("_").rpartition("_")[2]
+    if kind == "xor":
+
+        def element(x: Expr, y: Expr) -> Expr:
+            return Op("ne", (ctx.as_dtype(x, "int32"), ctx.as_dtype(y, "int32")))
+    else:
+
+        def element(x: Expr, y: Expr) -> Expr:
+            return Op(kind, (x, y))
+
+    return ctx.elementwise(element, *(_condition(ctx, v) for v in (a, b)))
+
+
+def _condition(ctx: Context, v: Operand) -> Operand:
+    return ctx.converted(v, "bool") if isinstance(v, Value) else bool(v)
+
+
+@lowers("logical_not", "bitwise_not")
+def invert(ctx: Context, x: Value) -> Value:
+    """The negation of a condition."""
+    if ctx.dtype != "bool":
+        raise ctx.refused("of whole numbers")
+    return ctx.elementwise(negated, x)
+
+
+@lowers("isnan")
+def isnan(ctx: Context, x: Value) -> Value:
+    """Whether an element is NaN."""
+    return ctx.elementwise(lambda e: Op("ne", (e, e)), ctx.reused(x), within=x.dtype)
+
+
+@lowers("isinf", "isfinite")
+def isinf(ctx: Context, x: Value) -> Value:
+    """Whether an element is an infinity, or is neither that nor NaN."""
+    name = "eq" if ctx.name == "isinf" else "lt"
+
+    def element(e: Expr) -> Expr:
+        return Op(name, (Op("abs", (e,)), Const(math.inf, ctx.stages.type_of(e))))
+
+    return ctx.elementwise(element, x, within=x.dtype)
+
+
+@lowers("where.self", "where.Scalar", "where.ScalarSelf", "where.ScalarOther")
+def where(ctx: Context, condition: Value, a: Operand, b: Operand) -> Value:
+    """a where the condition holds, else b."""
+    own = ctx.dtype
+    test = ctx.converted(condition, "bool").expanded(ctx.shape)
+    yes, no = (ctx.converted(ctx.tensor(v, own), own).expanded(ctx.shape) for v in (a, b))
+    return Value(ctx.shape, own, lambda i: chosen(test.at(i), yes.at(i), no.at(i)))
+
+
+@lowers("masked_fill")
+def masked_fill(ctx: Context, x: Value, mask: Value, value: Operand) -> Value:
+    """`value` where the mask holds, else x."""
+    return where(ctx, mask, value, x)
+
+
+@lowers("lerp")
+def lerp(ctx: Context, a: Value, b: Value, weight: Operand) -> Value:
+    """a + weight * (b - a)."""
+    a = ctx.reused(a)
+    return ctx.elementwise(lambda x, y, w: Op("add", (x, Op("mul", (w, Op("sub", (y, x)))))), a, b, weight)
+
+
+@lowers("addcmul", "addcdiv")
+def addc(ctx: Context, x: Value, a: Value, b: Value, *, value: Number = 1) -> Value:
+    """x + value * a * b, or x + value * a / b."""
+    name = "mul" if ctx.name == "addcmul" else "div"
+
+    def element(e: Expr, y: Expr, z: Expr) -> Expr:
+        term = Op(name, (y, z))
+        if value != 1:
+            term = Op("mul", (term, ctx.tensor(value, ctx.dtype).at(())))
+        return Op("add", (e, term))
+
+    return ctx.elementwise(element, x, a, b)
+
+
+@lowers("_to_copy", "to.dtype", "to.device", "to.other", "to.dtype_layout", "type_as", "convert_element_type")
+def convert(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
+    """The elements in another dtype; a conversion to 16 bits or to a narrower integer that the user wrote rounds."""
+    own, dtype = x.dtype, ctx.dtype
+    if own == dtype:
+        return x
+    if dtype in HALVES and own != "bool":
+
+        def element(e: Expr) -> Expr:
+            return ctx.rounded(ctx.as_dtype(e, dtype), dtype)
+    elif dtype in ("int8", "int16", "uint8"):
+        if dtype != "int8":
+            raise ctx.refused(f"to {dtype}")
+
+        def element(e: Expr) -> Expr:
+            return Cast("int32", Cast("int8", e if ctx.stages.type_of(e) != "bool" else ctx.as_dtype(e, "int32")))
+    elif own == "float64" and dtype == "float32":
+
+        def element(e: Expr) -> Expr:
+            return Cast("float32", e)
+    else:
+
+        def element(e: Expr) -> Expr:
+            return ctx.as_dtype(e, dtype)
+
+    return Value(x.shape, dtype, lambda i: element(x.at(i)), x.plain)
+
+
+def _checked(ctx: Context, x: Operand) -> Operand:
+    """`x`, unless the result is an integer of 8 or 16 bits, whose arithmetic wraps around."""
+    if ctx.dtype in ("int8", "int16", "uint8"):
+        raise ctx.refused(f"of {ctx.dtype}: convert to int32 or float32 before, with .int() or .float()")
+    return x
+
+
+_register_formulas()

@@ -1,0 +1,92 @@
+"""Sums, maxima and means along dimensions, and what is made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neptune_lab.from_torch.lowering.context import Context, dims_of, lowers
+from neptune_lab.from_torch.stages import Reducer
+from neptune_lab.from_torch.values import Index, Value
+from neptune_lab.loop_ir.nodes import Const, Op
+
+
+def along(value: Value, dims: tuple[int, ...], kept_index: Index, folded_index: Index) -> Index:
+    """The index of `value` from those of the dimensions that stay and of those that are folded."""
+    folded = dict(zip(dims, folded_index, strict=True))
+    others = iter(kept_index)
+    return tuple(folded[d] if d in folded else next(others) for d in range(value.ndim))
+
+
+def reduced(
+    ctx: Context, reducer: Reducer, value: Value, dims: tuple[int, ...], hint: str = "", dtype: str = ""
+) -> Value:
+    """`value` folded along `dims`, without these dimensions.
+
+    Args:
+        ctx: the operation.
+        reducer: how elements are combined.
+        value: what is folded.
+        dims: from 0, sorted; none for a copy.
+        hint: the stage's name.
+        dtype: torch's dtype of the result; "" for that of `value`.
+
+    Returns:
+        The result; in float32 if its dtype has 16 bits.
+    """
+    shape = [n for d, n in enumerate(value.shape) if d not in dims]
+    if not dims:
+        return value
+    sizes = [value.shape[d] for d in dims]
+    return ctx.stages.reduce(
+        reducer, shape, sizes, lambda i, r: value.at(along(value, dims, i, r)), dtype or value.dtype, hint
+    )
+
+
+def kept(result: Value, like: Value, dims: tuple[int, ...]) -> Value:
+    """A folded tensor with its folded dimensions as dimensions of size 1."""
+    shape = [1 if d in dims else n for d, n in enumerate(like.shape)]
+    return result.viewed(shape, lambda i: tuple(x for d, x in enumerate(i) if d not in dims))
+
+
+def finished(result: Value, like: Value, dims: tuple[int, ...], keepdim: bool) -> Value:
+    """A folded tensor as the operation returns it."""
+    return kept(result, like, dims) if keepdim else result
+
+
+@lowers("sum")
+def sum_(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The sum; of conditions, their number."""
+    dims = dims_of(x, dim)
+    x = ctx.converted(x, ctx.dtype)
+    return finished(reduced(ctx, "sum", x, dims, dtype=ctx.dtype), x, dims, keepdim)
+
+
+@lowers("mean")
+def mean(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The sum divided by the number of elements."""
+    dims = dims_of(x, dim)
+    return finished(mean_of(ctx, ctx.converted(x, ctx.dtype), dims), x, dims, keepdim)
+
+
+def mean_of(ctx: Context, x: Value, dims: tuple[int, ...], hint: str = "", less: int = 0) -> Value:
+    """The mean along `dims`, without these dimensions, as the sum times 1 / (count - less)."""
+    count = 1
+    for d in dims:
+        count *= x.shape[d]
+    total = reduced(ctx, "sum", x, dims, hint=hint or f"{ctx.stages.hint}_sum")
+    share = ctx.as_dtype(Const(1.0 / max(count - less, 0) if count > less else float("nan"), "float32"), x.dtype)
+    return Value(total.shape, total.dtype, lambda i: Op("mul", (total.at(i), share)))
+
+
+@lowers("amax", "max.default")
+def amax(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    """The largest element."""
+    dims = dims_of(x, dim)
+    return finished(reduced(ctx, "max", x, dims), x, dims, keepdim)
+
+
+@lowers("amin", "min.default")
+def amin(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    """The smallest element."""
+    dims = dims_of(x, dim)
+    return finished(reduced(ctx, "min", x, dims), x, dims, keepdim)

@@ -1,0 +1,61 @@
+"""Softmax and its relatives, taken apart into a maximum, exponentials and a sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neptune_lab.from_torch.lowering.context import Context, dims_of, lowers
+from neptune_lab.from_torch.lowering.reductions import kept, reduced
+from neptune_lab.from_torch.values import Value
+from neptune_lab.loop_ir.nodes import Expr, Op
+
+
+@lowers("softmax.int", "_softmax", "_safe_softmax", "special_softmax")
+def softmax(ctx: Context, x: Value, dim: int, dtype: Any = None) -> Value:
+    """exp(x - max x) / sum exp(x - max x)."""
+    exponentials, _, total = parts(ctx, x, dim)
+    return ctx.elementwise(lambda e, s: Op("div", (e, s)), exponentials, kept(total, x, dims_of(x, dim)))
+
+
+@lowers("log_softmax.int", "_log_softmax", "special_log_softmax")
+def log_softmax(ctx: Context, x: Value, dim: int, dtype: Any = None) -> Value:
+    """x - max x - log(sum exp(x - max x))."""
+    x = ctx.staged(x)
+    _, largest, total = parts(ctx, x, dim)
+    dims = dims_of(x, dim)
+
+    def element(value: Expr, m: Expr, s: Expr) -> Expr:
+        return Op("sub", (Op("sub", (value, m)), Op("log", (s,))))
+
+    return ctx.elementwise(element, x, kept(largest, x, dims), kept(total, x, dims))
+
+
+@lowers("logsumexp", "special_logsumexp")
+def logsumexp(ctx: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
+    """max x + log(sum exp(x - max x))."""
+    x = ctx.converted(x, ctx.dtype)
+    _, largest, total = parts(ctx, x, dim)
+    dims = dims_of(x, dim)
+    m, s = (kept(v, x, dims) if keepdim else v for v in (largest, total))
+    return ctx.elementwise(lambda a, b: Op("add", (a, Op("log", (b,)))), m, s)
+
+
+def parts(ctx: Context, x: Value, dim: Any) -> tuple[Value, Value, Value]:
+    """The exponentials relative to the maximum, the maximum and the sum of the exponentials.
+
+    Args:
+        ctx: the operation.
+        x: any tensor of floats.
+        dim: the dimensions to fold along.
+
+    Returns:
+        The exponentials in x's shape; the others without the folded dimensions.
+    """
+    name = ctx.stages.hint
+    x = ctx.staged(x)
+    dims = dims_of(x, dim)
+    largest = reduced(ctx, "max", x, dims, hint=f"{name}_max")
+    spread = kept(largest, x, dims).expanded(x.shape)
+    powers = Value(x.shape, x.dtype, lambda i: Op("exp", (Op("sub", (x.at(i), spread.at(i))),)))
+    exponentials = ctx.stages.map(powers, f"{name}_exp")
+    return exponentials, largest, reduced(ctx, "sum", exponentials, dims, hint=f"{name}_sum")

@@ -1,0 +1,225 @@
+"""Views as maps of indices: nothing is copied, and a stage reads the element that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from neptune_lab.from_torch.lowering.context import Context, lowers
+from neptune_lab.from_torch.values import Index, Value
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
+
+
+def view(ctx: Context, x: Value, shape: Sequence[int], index: Callable[[Index], Index]) -> Value:
+    """`x` seen through `index`; what several operations read through it is computed before."""
+    if ctx.users > 1:
+        x = ctx.staged(x)
+    return x.viewed(shape, index)
+
+
+@lowers("permute")
+def permute(ctx: Context, x: Value, dims: Sequence[int]) -> Value:
+    """Dimensions in another order."""
+    order = [d % x.ndim for d in dims]
+    return view(ctx, x, ctx.shape, lambda i: tuple(i[order.index(d)] for d in range(x.ndim)))
+
+
+@lowers("transpose.int")
+def transpose(ctx: Context, x: Value, a: int, b: int) -> Value:
+    """Two dimensions exchanged."""
+    order = list(range(x.ndim))
+    if order:
+        order[a % x.ndim], order[b % x.ndim] = order[b % x.ndim], order[a % x.ndim]
+    return permute(ctx, x, order)
+
+
+@lowers("t", "numpy_T", "mT", "matrix_H", "adjoint")
+def t(ctx: Context, x: Value) -> Value:
+    """A matrix transposed."""
+    return x if x.ndim < 2 else transpose(ctx, x, -2, -1)
+
+
+@lowers("unsqueeze", "squeeze", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as")
+def reshape(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
+    """The same elements, in the same order, in another shape."""
+    own, shape = x.shape, ctx.shape
+    groups = grouped(own, shape)
+
+    def index(i: Index) -> Index:
+        found: list[Expr] = []
+        for (a, b), (c, d) in groups:
+            sizes, target = own[a:b], shape[c:d]
+            if sizes == target:
+                found += i[c:d]
+                continue
+            position: Expr = Const(0)
+            for n, e in zip(target, i[c:d], strict=True):
+                position = add(mul(position, n), e) if n != 1 else position
+            stride = 1
+            split: list[Expr] = []
+            for axis, n in reversed(list(enumerate(sizes))):
+                if n == 1:
+                    split.append(Const(0))
+                    continue
+                part = position if stride == 1 else Op("floordiv", (position, Const(stride)))
+                first = all(m == 1 for m in sizes[:axis])
+                split.append(part if first else Op("floormod", (part, Const(n))))
+                stride *= n
+            found += reversed(split)
+        return tuple(ctx.stages.simplified(e) for e in found)
+
+    return view(ctx, x, shape, index)
+
+
+def grouped(own: Sequence[int], shape: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """The shortest runs of dimensions of both shapes that have as many elements, in order.
+
+    >>> grouped((2, 6, 5), (2, 3, 2, 5))
+    [((0, 1), (0, 1)), ((1, 2), (1, 3)), ((2, 3), (3, 4))]
+    """
+    groups = []
+    a = c = 0
+    while a < len(own) or c < len(shape):
+        b, d = a, c
+        left = right = 1
+        while True:
+            if left == right and (b > a or d > c):
+                break
+            if b < len(own) and (left <= right or d >= len(shape)):
+                left *= own[b]
+                b += 1
+                if left == right and d == c and left == 1:
+                    break
+            elif d < len(shape):
+                right *= shape[d]
+                d += 1
+        groups.append(((a, b), (c, d)))
+        a, c = b, d
+    return groups
+
+
+@lowers("expand", "broadcast_to", "expand_as")
+def expand(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
+    """Broadcast to the result's shape."""
+    x = ctx.staged(x) if ctx.users > 1 else x
+    return x.expanded(ctx.shape)
+
+
+@lowers("select.int")
+def select(ctx: Context, x: Value, dim: int, index: int) -> Value:
+    """One index of a dimension, which is dropped."""
+    dim = dim % x.ndim
+    at = Const(index % x.shape[dim])
+    return view(ctx, x, ctx.shape, lambda i: (*i[:dim], at, *i[dim:]))
+
+
+@lowers("slice.Tensor")
+def slice_(
+    ctx: Context, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Value:
+    """x[start:end:step] along one dimension."""
+    first, _, stride = slice(start, end, step).indices(x.shape[dim % x.ndim])
+    return sliced(ctx, x, dim % x.ndim, first, stride)
+
+
+def sliced(ctx: Context, x: Value, dim: int, first: int, step: int = 1) -> Value:
+    """The elements first, first + step, … of a dimension, as many as the result's shape says."""
+
+    def index(i: Index) -> Index:
+        return (*i[:dim], add(mul(i[dim], step), Const(first)), *i[dim + 1 :])
+
+    return view(ctx, x, ctx.shape, index)
+
+
+@lowers("narrow")
+def narrow(ctx: Context, x: Value, dim: int, start: int, length: int) -> Value:
+    """`length` elements of a dimension, from `start`."""
+    return sliced(ctx, x, dim % x.ndim, start % x.shape[dim % x.ndim] if start < 0 else start)
+
+
+@lowers("split.Tensor", "split_with_sizes", "chunk", "tensor_split.sections")
+def split(ctx: Context, x: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
+    """Consecutive parts along a dimension."""
+    dim = dim % x.ndim
+    x = ctx.staged(x)
+    parts, start = [], 0
+    for shape in ctx.shapes:
+        parts.append(x.viewed(shape, _shifted(dim, start)))
+        start += shape[dim]
+    return tuple(parts)
+
+
+def _shifted(dim: int, by: int) -> Callable[[Index], Index]:
+    return lambda i: (*i[:dim], add(i[dim], Const(by)), *i[dim + 1 :])
+
+
+@lowers("unbind.int")
+def unbind(ctx: Context, x: Value, dim: int = 0) -> tuple[Value, ...]:
+    """Every index of a dimension, which is dropped."""
+    dim = dim % x.ndim
+    x = ctx.staged(x)
+    return tuple(x.viewed(s, lambda i, n=n: (*i[:dim], Const(n), *i[dim:])) for n, s in enumerate(ctx.shapes))
+
+
+@lowers("flip")
+def flip(ctx: Context, x: Value, dims: Sequence[int]) -> Value:
+    """Dimensions in reverse."""
+    turned = {d % x.ndim for d in dims}
+
+    def index(i: Index) -> Index:
+        return tuple(Op("sub", (Const(x.shape[d] - 1), e)) if d in turned else e for d, e in enumerate(i))
+
+    return view(ctx, x, ctx.shape, index)
+
+
+@lowers("repeat")
+def repeat(ctx: Context, x: Value, counts: Sequence[int]) -> Value:
+    """The tensor, repeated along each dimension."""
+    skipped = len(counts) - x.ndim
+
+    def index(i: Index) -> Index:
+        return tuple(
+            e if counts[skipped + d] == 1 else Op("floormod", (e, Const(x.shape[d]))) for d, e in enumerate(i[skipped:])
+        )
+
+    return view(ctx, x, ctx.shape, index)
+
+
+@lowers("repeat_interleave.self_int")
+def repeat_interleave(ctx: Context, x: Value, repeats: int, dim: int | None = None, **_: Any) -> Value:
+    """Each element of a dimension `repeats` times in a row."""
+    if dim is None:
+        raise ctx.refused("without dim")
+    dim = dim % x.ndim
+    return view(ctx, x, ctx.shape, lambda i: (*i[:dim], Op("floordiv", (i[dim], Const(repeats))), *i[dim + 1 :]))
+
+
+@lowers("diagonal")
+def diagonal(ctx: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """The diagonal of two dimensions, as the last one."""
+    a, b = dim1 % x.ndim, dim2 % x.ndim
+
+    def index(i: Index) -> Index:
+        others, last = iter(i[:-1]), i[-1]
+        row, column = add(last, Const(max(0, -offset))), add(last, Const(max(0, offset)))
+        return tuple(row if d == a else column if d == b else next(others) for d in range(x.ndim))
+
+    return view(ctx, x, ctx.shape, index)
+
+
+@lowers("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist", "swapaxes", "swapdims")
+def movedim(ctx: Context, x: Value, source: Any, destination: Any) -> Value:
+    """Dimensions moved, or two of them exchanged."""
+    if ctx.name.startswith("swap"):
+        return transpose(ctx, x, source, destination)
+    sources = [source] if isinstance(source, int) else source
+    targets = [destination] if isinstance(destination, int) else destination
+    moved = {t % x.ndim: s % x.ndim for s, t in zip(sources, targets, strict=True)}
+    rest = iter(d for d in range(x.ndim) if d not in moved.values())
+    return permute(ctx, x, [moved[d] if d in moved else next(rest) for d in range(x.ndim)])
+
+
+@lowers("alias", "detach", "contiguous", "clone", "lift_fresh_copy", "lift_fresh", "positive", "resolve_conj")
+def alias(ctx: Context, x: Value, **_: Any) -> Value:
+    """The tensor itself."""
+    return x

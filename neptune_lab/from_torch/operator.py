@@ -1,0 +1,92 @@
+"""An operator from a traced function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.from_torch.graph import trace
+from neptune_lab.from_torch.lower import lowered
+from neptune_lab.from_torch.reference import reference_of
+from neptune_lab.operators.base import Operator, as_numpy, source_of
+from neptune_lab.tensor_spec import TensorSpec
+
+_SMALL = 8  # random integers are below it
+
+
+def from_torch(
+    function: Callable[..., Any],
+    *example_inputs: Any,
+    name: str = "",
+    draw: Callable[[np.random.Generator], Any] | None = None,
+) -> Operator:
+    """An operator from a function of PyTorch tensors, or from a module.
+
+    The function is traced once, on tensors of the examples' shapes and dtypes.  Its ATen operations become stages:
+    softmax, norms, losses and attention are taken apart into their reductions, views into maps of indices, and
+    comparisons of positions into masks.
+
+    Numbers are computed in float32 if a tensor has float16 or bfloat16.  They are rounded to 16 bits where a matrix
+    product reads them, where the function converts them, and where they are returned.
+
+    Args:
+        function: a function or a `torch.nn.Module`, called with `example_inputs`.  Parameters, and tensors of its
+            closure, are copied when the operator is made.
+        example_inputs: the arguments: tensors, numbers (which stay as they are), and tuples, lists and dicts of them.
+            Only the tensors' shapes and dtypes count.
+        name: of the operator; "" for the function's own.
+        draw: a function from a random generator to one array per input, in order; if None, floats are standard normal,
+            integers are drawn from 0 to 7, and conditions are true or false.
+
+    Returns:
+        The operator, from the tensors among the arguments to those that the function returns.  Its reference is the
+        function itself in float64.
+
+    Raises:
+        DefinitionError: torch cannot trace the function; it has an operation that is not supported, changes an input in
+            place, or does not use one.  The message has the line of the function, and a fix.
+    """
+    graph = trace(function, example_inputs)
+    stages, outputs = lowered(graph)
+    title = name or getattr(function, "__name__", type(function).__name__)
+    plain = title if title.isidentifier() else "function"
+    program = stages.program(plain, outputs)
+    unused = [n for n in graph.inputs if n not in program.inputs]
+    if unused:
+        raise DefinitionError(f"no result depends on the input {unused[0]!r}", help=f"leave {unused[0]} out")
+    buffers = {b.name: b for b in program.buffers}
+    inputs = tuple(TensorSpec(n, buffers[n].shape, buffers[n].dtype) for n in program.inputs)
+    held = {n: np.ascontiguousarray(as_numpy(t)).reshape(tuple(t.shape)) for n, t in graph.held.items() if n in buffers}
+    own = inputs[: len(inputs) - len(held)]
+    return Operator(
+        name=plain,
+        title=title,
+        doc="a function of PyTorch",
+        params={"function": title},
+        inputs=inputs,
+        outputs=tuple(TensorSpec(n, buffers[n].shape, buffers[n].dtype) for n in outputs),
+        source=_source(function),
+        build=lambda: program,
+        compute=reference_of(graph, program.inputs, {t.name: t.dtype for t in inputs}),
+        draw=draw or (lambda rng: tuple(_random(rng, spec) for spec in own)),
+        captured=held,
+        lines=dict(stages.lines),
+    )
+
+
+def _random(rng: np.random.Generator, spec: TensorSpec) -> np.ndarray:
+    if "float" in spec.dtype:
+        return rng.standard_normal(spec.shape)
+    return rng.integers(0, 2 if spec.dtype == "bool" else _SMALL, spec.shape)
+
+
+def _source(function: Callable[..., Any]) -> str:
+    import torch
+
+    return source_of(type(function) if isinstance(function, torch.nn.Module) else function)
+
+
+__all__ = ["from_torch"]

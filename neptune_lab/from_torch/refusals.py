@@ -1,0 +1,76 @@
+"""Refusals of a traced function: what cannot be compiled, the user's line, and what would help."""
+
+from __future__ import annotations
+
+from neptune_lab.errors import DefinitionError
+from neptune_lab.from_torch.lines import SourceLine
+
+_SORT = "take the part that sorts out of the function, and pass its result as an input"
+_SHAPE = "its result's shape depends on values: keep the full shape, and mask with torch.where"
+_RANDOM = "draw the numbers outside of the function, and pass them as an input"
+_SCAN = "a running result is a loop over positions: write it as a product with a triangular mask of ones, or pass it in"
+_LINEAR = "take it out of the function, and pass its result as an input"
+
+# By the name of the ATen operation: what would help.
+HELP: dict[str, str] = {
+    **dict.fromkeys(("sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "mode", "msort"), _SORT),
+    **dict.fromkeys(
+        ("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "unique_consecutive", "bincount"), _SHAPE
+    ),
+    **dict.fromkeys(
+        (
+            *("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli"),
+            *("multinomial", "normal", "normal_functional", "uniform", "exponential", "native_dropout"),
+        ),
+        _RANDOM,
+    ),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), _SCAN),
+    **dict.fromkeys(
+        (
+            *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "max_pool2d"),
+            *("avg_pool2d", "linalg_inv_ex", "linalg_solve", "linalg_svd", "linalg_qr", "linalg_eigh", "fft_fft"),
+            *("fft_rfft", "_fft_c2c", "_fft_r2c", "gru", "lstm", "histc", "searchsorted", "bucketize"),
+        ),
+        _LINEAR,
+    ),
+    **dict.fromkeys(
+        ("scatter", "scatter_add", "scatter_reduce", "index_put", "index_add", "index_copy", "masked_scatter"),
+        "write it as a gather: say for each element of the result which element it reads, such as x[index]",
+    ),
+    "dropout": "call .eval() on the module, or give p=0.0: a compiled function draws no random numbers",
+    "item": "keep the value in a tensor: a shape or a Python number cannot depend on data",
+    "_local_scalar_dense": "keep the value in a tensor: a shape or a Python number cannot depend on data",
+    "batch_norm": "call .eval() on the module: in training, running statistics are written",
+}
+_USUAL = "docs/using/from_torch.md lists the operations; take this one out of the function, and pass its result in"
+
+
+def refusal(what: str, line: SourceLine | None, help: str | None) -> DefinitionError:
+    """The error for a function that cannot be compiled.
+
+    Args:
+        what: what was found and why it is refused.
+        line: the user's line; None if it is not known.
+        help: a fix.
+
+    Returns:
+        The error, to be raised.
+    """
+    where = "" if line is None else f", in {line}"
+    return DefinitionError(f"{what}{where}", node=None if line is None else f"{line.path}:{line.line}", help=help)
+
+
+def refused_operation(name: str, line: SourceLine | None, why: str = "") -> DefinitionError:
+    """The error for an ATen operation that is not taken, or not with these arguments.
+
+    Args:
+        name: the operation, such as "sort".
+        line: the user's line.
+        why: which arguments are not taken; "" if it is the operation itself.
+
+    Returns:
+        The error, to be raised.
+    """
+    plain = name.removesuffix("_")
+    reason = f"torch's {plain} is not supported" + (f" {why}" if why else "")
+    return refusal(reason, line, HELP.get(plain, _USUAL))

@@ -1,0 +1,239 @@
+"""Collects the stages of a traced function, and makes a loop-scalar program of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from neptune_lab.from_torch.lines import SourceLine
+from neptune_lab.from_torch.values import HALVES, Index, Value, computed_dtype, type_of
+from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
+from neptune_lab.loop_ir.names import unique
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Buffer,
+    Cast,
+    Expr,
+    Iter,
+    Load,
+    Loop,
+    Op,
+    Program,
+    Stmt,
+    Store,
+    Var,
+    loads,
+    substitute,
+    transform,
+)
+from neptune_lab.loop_ir.reduction import OPERATORS, identity
+from neptune_lab.loop_ir.simplify import simplify
+
+Reducer = Literal["sum", "max", "min", "prod", "any", "all"]
+
+_LEADING = "bhg"  # names of the axes before the last two
+_LETTERS = "ijdecflmnoprtuwxyzakqsv"
+
+
+@dataclass(slots=True)
+class Stages:
+    """The stages made so far; each is one block in its own loops.
+
+    Args:
+        line: the user's line that the next stages come from.
+        reserved: names of results, which no other stage gets.
+        hint: the name that the next stage gets, if it is free.
+        lines: the line of each stage, by its name.
+    """
+
+    line: SourceLine | None = None
+    hint: str = "t"
+    reserved: frozenset[str] = frozenset()
+    lines: dict[str, SourceLine] = field(default_factory=dict)
+    _buffers: dict[str, Buffer] = field(default_factory=dict)
+    _inputs: list[str] = field(default_factory=list)
+    _nests: list[Stmt] = field(default_factory=list)
+    _extents: dict[str, int] = field(default_factory=dict)
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: str) -> Value:
+        """A new input.
+
+        Args:
+            name: its name, if it is free.
+            shape: its sizes.
+            dtype: torch's dtype without "torch.".
+
+        Returns:
+            The tensor.
+        """
+        name = unique(name, self._buffers.keys(), "_")
+        self._inputs.append(name)
+        return self._stored(Buffer(name, shape, dtype), dtype)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return tuple(self._inputs)
+
+    def type_of(self, expr: Expr) -> str:
+        """The dtype of an expression of stages and inputs."""
+        return type_of(expr, lambda name: self._buffers[name].dtype)
+
+    def simplified(self, index: Expr) -> Expr:
+        """An index in its shortest form."""
+        return simplify(index, self._extents)
+
+    def map(self, value: Value, hint: str = "", dtype: str | None = None) -> Value:
+        """A stage that computes each element of `value`.
+
+        Args:
+            value: what to compute.
+            hint: a name; "" for the value's own, or that of the user's line.
+            dtype: the buffer's dtype; None: that of the computation.
+
+        Returns:
+            The stage as a tensor.
+        """
+        spatial = self._iters(value.shape)
+        at = tuple(Var(it.name) for it in spatial)
+        element = self._with_simple_indices(value.at(at))
+        stored = dtype or self.type_of(element)
+        if stored != self.type_of(element):
+            element = Cast(stored, element)
+        name = self._name(hint or value.hint)
+        self._add(name, spatial, Store(name, at, element), None, value.line)
+        return self._stored(Buffer(name, value.shape, stored), value.dtype)
+
+    def reduce(
+        self,
+        reducer: Reducer,
+        shape: Sequence[int],
+        folded: Sequence[int],
+        term: Callable[[Index, Index], Expr],
+        dtype: str,
+        hint: str = "",
+    ) -> Value:
+        """A stage that folds `term` along new axes.
+
+        Args:
+            reducer: how terms are combined.
+            shape: of the result.
+            folded: sizes of the axes to fold along.
+            term: from the indices of the result and of the folded axes to a term.
+            dtype: torch's dtype of the result.
+            hint: a name; "" for the hint of the user's line.
+
+        Returns:
+            The stage as a tensor.
+        """
+        spatial, reduced = self._iters(tuple(shape)), self._iters(tuple(folded), "reduce")
+        at = tuple(Var(it.name) for it in spatial)
+        value = self._with_simple_indices(term(at, tuple(Var(it.name) for it in reduced)))
+        stored = self.type_of(value)
+        name = self._name(hint)
+        body = Store(name, at, Op(OPERATORS[reducer], (Load(name, at), value)))
+        self._add(name, (*spatial, *reduced), body, Store(name, at, identity(reducer, stored)))
+        return self._stored(Buffer(name, tuple(shape), stored), dtype)
+
+    def program(self, name: str, outputs: Sequence[str]) -> Program:
+        """The stages as a program.
+
+        Args:
+            name: of the program.
+            outputs: names of the stages that are results.
+
+        Returns:
+            The program, with only those stages and inputs that the outputs need.
+        """
+        needed, nests = set(outputs), []
+        for nest in reversed(self._nests):
+            block = _block(nest)
+            if block.name in needed:
+                needed |= {read.buffer for read in loads(block.body.value)}
+                nests.append(nest)
+        inner = [b for n, b in self._buffers.items() if n in needed and n not in self._inputs and n not in outputs]
+        inputs = tuple(n for n in self._inputs if n in needed)
+        ordered = (*(self._buffers[n] for n in (*inputs, *outputs)), *inner)
+        program = Program(name, (*inputs, *outputs), tuple(outputs), ordered, tuple(reversed(nests)))
+        return _with_axis_names(program)
+
+    def _iters(self, shape: tuple[int, ...], kind: Literal["spatial", "reduce"] = "spatial") -> tuple[Iter, ...]:
+        made = []
+        for extent in shape:
+            name = f"_{len(self._extents)}"
+            self._extents[name] = extent
+            made.append(Iter(name, extent, kind, Var(name)))
+        return tuple(made)
+
+    def _with_simple_indices(self, element: Expr) -> Expr:
+        def simple(part: Expr) -> Expr:
+            if isinstance(part, Load):
+                return Load(part.buffer, tuple(self.simplified(i) for i in part.indices))
+            return part
+
+        return transform(element, simple)
+
+    def _name(self, hint: str) -> str:
+        name = hint or self.hint
+        return unique(name, {*self._buffers, *self.reserved}, "_")
+
+    def _add(
+        self, name: str, iters: tuple[Iter, ...], body: Store, init: Store | None, line: SourceLine | None = None
+    ) -> None:
+        nest: Stmt = Block(name, iters, body, init, origin=name)
+        for it in reversed(iters):
+            nest = Loop(it.name, it.extent, (nest,))
+        self._nests.append(nest)
+        line = line or self.line
+        if line is not None:
+            self.lines[name] = line
+
+    def _stored(self, buffer: Buffer, dtype: str) -> Value:
+        self._buffers[buffer.name] = buffer
+        computed = computed_dtype(dtype)
+        convert = buffer.dtype in HALVES or (computed == "int32" and buffer.dtype not in ("int32", "int64"))
+
+        def at(index: Index) -> Expr:
+            element = Load(buffer.name, index)
+            return Cast(computed, element) if convert else element
+
+        return Value(buffer.shape, dtype, at, plain=True)
+
+
+def _block(nest: Stmt) -> Block:
+    """The only block of a stage's loops."""
+    while isinstance(nest, Loop):
+        (nest,) = nest.body
+    return nest
+
+
+def _with_axis_names(program: Program) -> Program:
+    """The program with one letter per dimension, the same in all its stages."""
+    dims = dimensions(program)
+    own = [_block(nest) for nest in program.body]
+    most = max((sum(it.kind == "spatial" for it in b.iters) for b in own), default=0)
+    letters = [*_LEADING[: max(0, most - 2)], *_LETTERS, *(f"axis_{n}" for n in range(1000))]
+    free = iter([letter for letter in letters if letter not in {b.name for b in program.buffers}])
+    names: dict[Dimension, str] = {}
+    return replace(program, body=tuple(_renamed(block, dims, names, free) for block in own))
+
+
+def _renamed(block: Block, dims: Dimensions, names: dict[Dimension, str], free: Iterator[str]) -> Stmt:
+    """The block in its loops, with the names of its dimensions; `names` gets those that it needs first."""
+    env: dict[str, Var] = {}
+    for it in block.iters:
+        dimension = dims.of(block, it.name)
+        if dimension not in names or Var(names[dimension]) in env.values():
+            names[dimension] = next(free)
+        env[it.name] = Var(names[dimension])
+
+    def store(s: Store) -> Store:
+        return Store(s.buffer, tuple(substitute(i, env) for i in s.indices), substitute(s.value, env))
+
+    iters = tuple(Iter(env[it.name].name, it.extent, it.kind, env[it.name]) for it in block.iters)
+    init = None if block.init is None else store(block.init)
+    nest: Stmt = replace(block, iters=iters, body=store(block.body), init=init)
+    for it in reversed(iters):
+        nest = Loop(it.name, it.extent, (nest,))
+    return nest

@@ -1,0 +1,124 @@
+"""A tensor of a traced function, as an expression of its indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from neptune_lab.from_torch.lines import SourceLine
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
+from neptune_lab.scalar_ops import NEGATION, OPERATIONS
+
+Index: TypeAlias = tuple[Expr, ...]
+
+HALVES = ("float16", "bfloat16")
+WIDE = ("int64", "float64")
+_NARROW_INTEGERS = ("int8", "int16", "uint8")
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor whose elements are expressions of their indices.
+
+    An element of a float16 or bfloat16 tensor is an expression of float32: it is rounded where it is stored as an
+    output, where a matrix product reads it, and where the user converts it.
+
+    Args:
+        shape: its sizes.
+        dtype: torch's dtype without "torch.".
+        at: from one index per dimension to the element.
+        plain: the element is a load, a constant or an index, perhaps converted: computing it twice costs nothing.
+        hint: a name for its stage, if it gets one.
+        line: the user's line that it comes from.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    at: Callable[[Index], Expr] = field(repr=False)
+    plain: bool = False
+    hint: str = ""
+    line: SourceLine | None = None
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def viewed(self, shape: Sequence[int], index: Callable[[Index], Index]) -> Value:
+        """The tensor of `shape` whose element at `i` is this one's at `index(i)`."""
+        return replace(self, shape=tuple(shape), at=lambda i: self.at(index(i)))
+
+    def expanded(self, shape: Sequence[int]) -> Value:
+        """This tensor broadcast to `shape`, as torch broadcasts."""
+        shape = tuple(shape)
+        if shape == self.shape:
+            return self
+        own, skipped = self.shape, len(shape) - self.ndim
+
+        def index(i: Index) -> Index:
+            return tuple(
+                Const(0) if n == 1 and shape[skipped + axis] != 1 else i[skipped + axis] for axis, n in enumerate(own)
+            )
+
+        return self.viewed(shape, index)
+
+
+def computed_dtype(dtype: str) -> str:
+    """The dtype in which elements of a tensor of torch's `dtype` are computed; of integers, see `as_dtype`."""
+    if dtype in HALVES:
+        return "float32"
+    return "int32" if dtype in ("int64", *_NARROW_INTEGERS) else dtype
+
+
+def constant(value: float | int | bool, dtype: str, shape: Sequence[int] = ()) -> Value:
+    """A tensor of one repeated number, in torch's `dtype`."""
+    kind = computed_dtype(dtype)
+    number: float | int | bool
+    if kind == "bool":
+        number = bool(value)
+    elif "int" in kind:
+        number = int(value)
+        kind = "int32" if -(2**31) <= number < 2**31 else "int64"
+    else:
+        number = float(value)
+    return Value(tuple(shape), dtype, lambda _: Const(number, kind), plain=True)
+
+
+def has_loads(expr: Expr) -> bool:
+    """Whether an expression reads a tensor; otherwise it depends on indices alone."""
+    return any(isinstance(part, Load) for part in walk(expr))
+
+
+def negated(condition: Expr) -> Expr:
+    """The negation of a condition, as a comparison where it compares indices, so that a loop can be bounded by it."""
+    match condition:
+        case Op("not", (inner,)):
+            return inner
+        case Const(value, "bool"):
+            return Const(not value, "bool")
+        case Op(name, args) if name in NEGATION and not has_loads(condition):
+            return Op(NEGATION[name], args)
+        case Op("and", (a, b)) if not has_loads(condition):
+            return Op("or", (negated(a), negated(b)))
+        case Op("or", (a, b)) if not has_loads(condition):
+            return Op("and", (negated(a), negated(b)))
+    return Op("not", (condition,))
+
+
+def type_of(expr: Expr, loaded: Callable[[str], str]) -> str:
+    """The dtype of an expression; `loaded` gives a buffer's."""
+    match expr:
+        case Const(_, dtype) | Cast(dtype, _):
+            return dtype
+        case Var():
+            return "int32"
+        case Load(buffer, _):
+            return loaded(buffer)
+        case Op(name, _) if OPERATIONS[name].kind in ("comparison", "logic"):
+            return "bool"
+        case Op("select", (_, a, _)):
+            return type_of(a, loaded)
+        case Op(_, args):
+            return type_of(args[0], loaded)
+    raise AssertionError(f"no dtype: {expr}")
