@@ -12,7 +12,7 @@ from neptune_lab.machine_code.code import (
     Stage,
 )
 from neptune_lab.machine_code.compile import machine_code
-from neptune_lab.machine_code.counts import Counts, MatrixInstruction, MemoryInstruction
+from neptune_lab.machine_code.counts import Counts, MatrixInstruction, MemoryInstruction, kinds
 from neptune_lab.machine_code.occupancy import Occupancy, occupancy
 from neptune_lab.machine_code.report import to_text
 
@@ -30,6 +30,7 @@ __all__ = [
     "Occupancy",
     "Stage",
     "architecture_of",
+    "kinds",
     "machine_code",
     "occupancy",
     "to_text",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neptune_lab.machine_code.line_maps import is_instruction
@@ -58,7 +57,8 @@ class Counts:
 
 def count(text: str, cuda: bool) -> Counts:
     """Counts the instructions of SASS (`cuda`) or AMDGCN."""
-    names = Counter(_sass_names(text) if cuda else _amdgcn_names(text))
+    name_of = _sass_name if cuda else _amdgcn_name
+    names = Counter(name for line in text.splitlines() if (name := name_of(line)) is not None)
     waits, barriers = (_SASS_WAIT, _SASS_BARRIER) if cuda else (_AMD_WAIT, _AMD_BARRIER)
     memory: Counter[tuple[str, int | None]] = Counter()
     matrix = []
@@ -77,6 +77,37 @@ def count(text: str, cuda: bool) -> Counts:
             MemoryInstruction(k, b, c) for (k, b), c in sorted(memory.items(), key=lambda x: (x[0][0], x[0][1] or 0))
         ),
     )
+
+
+def kinds(text: str, cuda: bool) -> tuple[str, ...]:
+    """What each line of SASS (`cuda`) or AMDGCN is.
+
+    >>> kinds("        /*0000*/  HGMMA.64x64x16.F32 R24, gdesc[UR8], R24 ;\\n        /*0010*/  FADD R1, R2, R3 ;", True)
+    ('matrix', '')
+
+    Args:
+        text: of the stage.
+        cuda: whether it is SASS.
+
+    Returns:
+        For each line "matrix", "wait", "barrier", the kind of a memory instruction such as "global load", or "".
+    """
+    return tuple(_kind(line, cuda) for line in text.splitlines())
+
+
+def _kind(line: str, cuda: bool) -> str:
+    name = _sass_name(line) if cuda else _amdgcn_name(line)
+    if name is None:
+        return ""
+    if (_SASS_MATRIX if cuda else _AMD_MATRIX).match(name):
+        return "matrix"
+    waits, barriers = (_SASS_WAIT, _SASS_BARRIER) if cuda else (_AMD_WAIT, _AMD_BARRIER)
+    if waits.match(name):
+        return "wait"
+    if barriers.match(name):
+        return "barrier"
+    access = _sass_access(name) if cuda else _amd_access(name)
+    return "" if access is None else access[0]
 
 
 # -- SASS -----------------------------------------------------------------------------------------------------------
@@ -111,11 +142,9 @@ _SASS_KINDS = {
 _SASS_WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "16": 2, "U8": 1, "S8": 1, "8": 1, "256": 32}
 
 
-def _sass_names(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        found = _SASS.match(line)
-        if found:
-            yield found[1]
+def _sass_name(line: str) -> str | None:
+    found = _SASS.match(line)
+    return found[1] if found else None
 
 
 def _sass_access(name: str) -> tuple[str, int | None] | None:
@@ -149,11 +178,9 @@ _AMD_KINDS = {"global": "global", "buffer": "global", "flat": "generic", "scratc
 _AMD_WIDTHS = {"ubyte": 1, "sbyte": 1, "byte": 1, "ushort": 2, "sshort": 2, "short": 2, "dword": 4}
 
 
-def _amdgcn_names(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        word = line.split(maxsplit=1)[0] if is_instruction(line) else ""
-        if word and not word.startswith("."):
-            yield word
+def _amdgcn_name(line: str) -> str | None:
+    word = line.split(maxsplit=1)[0] if is_instruction(line) else ""
+    return word if word and not word.startswith(".") else None
 
 
 def _amd_access(name: str) -> tuple[str, int | None] | None:

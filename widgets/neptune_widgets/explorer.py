@@ -15,12 +15,14 @@ from neptune_lab.files import write_text
 from neptune_lab.trace import Trace, load_trace
 from neptune_widgets import checks, page, payload, static_view, views
 from neptune_widgets.messages import Messages
+from neptune_widgets.panes import machine
 from neptune_widgets.sample import fitting
 from neptune_widgets.session import Session
 
 if TYPE_CHECKING:
     from neptune_lab import Kernel, Schedule
     from neptune_lab.operators import Operator
+    from neptune_lab.target import Target
 
 # Seconds in which edits that come one after the other count as one.
 _SETTLE = 0.01
@@ -111,15 +113,24 @@ class Explorer(anywidget.AnyWidget):
         """
         self.view = views.load(Path(path))
 
-    def export_html(self, path: str | PathLike[str] | None = None) -> str:
+    def export_html(self, path: str | PathLike[str] | None = None, *, machine_code: Target | str | None = None) -> str:
         """Exports the whole explorer as one HTML page that needs neither a network nor Python.
 
         Args:
             path: the file to write; None: none.
+            machine_code: also compile the kernel for this target (as of `Kernel.machine_code`); the page has its
+                machine code in any case for the targets that were compiled in the widget.
 
         Returns:
             The page's text.
+
+        Raises:
+            MachineCodeError: there is no such target.
+            ScheduleError: `machine_code` is for a saved record, which has no kernel to compile.
+            FileError: the file cannot be written.
         """
+        if machine_code is not None:
+            machine.keep(self._live, machine_code)
         text = payload.saved(self.trace) if self._session is None else payload.static(self._session)
         made = page.page(self.trace, text, views.checked(self.view))
         if path is not None:

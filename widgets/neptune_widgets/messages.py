@@ -6,14 +6,15 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from neptune_lab.errors import NeptuneError
 from neptune_widgets import checks, page, payload, views
-from neptune_widgets.pane import Message, halves, list_of
+from neptune_widgets.pane import Later, Message, halves, list_of
 from neptune_widgets.session import Refusal, Refused, Session
 
 Send = Callable[[dict[str, Any]], None]
+_Found = TypeVar("_Found")
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +34,8 @@ class Messages:
         self._show = show
         self._cancel = threading.Event()
         self._timing: threading.Thread | None = None
-        self._handlers: dict[str, Callable[[Message], Message | None]] = {
+        self._later: list[threading.Thread] = []
+        self._handlers: dict[str, Callable[[Message], Message | Later | None]] = {
             "edit": lambda m: self._edited(lambda: self.session.edit(list_of(m, "steps"))),
             "edit_text": lambda m: self._edited(lambda: self.session.edit_text(str(m["text"]))),
             "undo": lambda m: self._edited(self.session.undo),
@@ -48,16 +50,31 @@ class Messages:
     def answer(self, message: Message) -> None:
         """Answers one message; whatever happens, the page hears of it."""
         seq, kind = message.get("seq"), message.get("kind")
-        found: Message | None
+        found = self._tried(kind, lambda: self._handlers.get(str(kind), self._unknown)(message))
+        if callable(found):
+            self._begin(seq, kind, found)
+        elif found is not None:
+            self._send({**found, "seq": seq})
+
+    def _tried(self, kind: Any, answer: Callable[[], _Found]) -> _Found | Message:
+        """What `answer` returns, or a message that it failed."""
         try:
-            found = self._handlers.get(str(kind), self._unknown)(message)
+            return answer()
         except (KeyError, TypeError, NeptuneError) as error:
-            found = {"kind": "failed", "message": f"{kind}: {error}"}
+            return {"kind": "failed", "message": f"{kind}: {error}"}
         except Exception as error:  # noqa: BLE001  # a page that waits for ever helps nobody; the log has the rest
             _log.exception("answering %r failed", kind)
-            found = {"kind": "failed", "message": f"{kind}: {type(error).__name__}: {error}"}
-        if found is not None:
-            self._send({**found, "seq": seq})
+            return {"kind": "failed", "message": f"{kind}: {type(error).__name__}: {error}"}
+
+    def _begin(self, seq: Any, kind: Any, answer: Later) -> None:
+        """Tells the page that an answer will take a while, and makes it in a thread."""
+        self._send({"kind": "later", "seq": seq})
+        self._later = [thread for thread in self._later if thread.is_alive()]
+        thread = threading.Thread(
+            target=lambda: self._send({**self._tried(kind, answer), "seq": seq}), name=f"neptune-{kind}", daemon=True
+        )
+        self._later.append(thread)
+        thread.start()
 
     def _unknown(self, message: Message) -> Message:
         return {"kind": "failed", "message": f"no message {message.get('kind')!r} is known"}
@@ -67,9 +84,9 @@ class Messages:
         self._cancel.set()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Waits for a timing to end."""
-        if self._timing is not None:
-            self._timing.join(seconds)
+        """Waits for a timing to end, and for answers that take seconds."""
+        for thread in (*self._later, *([] if self._timing is None else [self._timing])):
+            thread.join(seconds)
 
     # -- answers --------------------------------------------------------------------------------------------
 
@@ -98,7 +115,8 @@ class Messages:
 
         seq = message.get("seq")
         self.cancel()
-        self.wait()
+        if self._timing is not None:
+            self._timing.join()
         self._cancel.clear()
         if self.session.kernel is None:
             refusal = self.session.kernel_error or Refusal("there is no kernel")

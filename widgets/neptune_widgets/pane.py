@@ -17,7 +17,8 @@ from neptune_lab.errors import NeptuneError
 from neptune_widgets.session import Session
 
 Message = dict[str, Any]
-Answer = Callable[[Session, Message], Message]
+Later = Callable[[], Message]
+Answer = Callable[[Session, Message], Message | Later]
 Data = Callable[[Session], Any]
 Part = Literal["data", "kept", "answer"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -54,7 +55,11 @@ def kept_data(function: _Function) -> _Function:
 
 
 def answers(kind: str) -> Callable[[_Function], _Function]:
-    """Declares `answer(session, message)`, the answer to messages of this kind."""
+    """Declares `answer(session, message)`, the answer to messages of this kind.
+
+    An answer that takes seconds is a function that makes it: it runs in a thread, so that other messages are answered
+    meanwhile. It must not read the session, which edits change.
+    """
     return lambda function: _declared(function, "answer", kind)
 
 
@@ -114,4 +119,4 @@ def list_of(message: Message, name: str) -> list[Any]:
     return value
 
 
-__all__ = ["Half", "Message", "answers", "data_of", "halves", "halves_in", "kept_data", "list_of", "pane_data"]
+__all__ = ["Half", "Later", "Message", "answers", "data_of", "halves", "halves_in", "kept_data", "list_of", "pane_data"]
