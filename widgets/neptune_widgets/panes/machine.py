@@ -62,7 +62,7 @@ def keep(session: Session, target: Any, stage: str | None = None) -> None:
 
 
 def kept(session: Session) -> list[Message]:
-    """The answers for the targets that were asked for, of the kernel as it is now; a target that fails has its error."""
+    """The answers for the targets that were asked for, of the present kernel; a target that fails has its error."""
     kernel = session.kernel
     if kernel is None:
         return []
