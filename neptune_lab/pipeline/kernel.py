@@ -159,7 +159,8 @@ class Kernel:
         return {}
 
     def export(self, path: str | Path) -> Path:
-        """Saves the module to a file that needs only torch and Triton.
+        """Saves the module to a file that needs only torch and Triton. Without a GPU, and without Triton's interpreter,
+        its function raises a RuntimeError that says so.
 
         Args:
             path: the Python file to write.
@@ -170,7 +171,9 @@ class Kernel:
         Raises:
             FileError: the file cannot be written; a file that was there is unchanged.
         """
-        return write_text(path, self.source)
+        from neptune_lab.runtime.exported import exported
+
+        return write_text(path, exported(self.source, self.spec.entry))
 
     def machine_code(self, target: Target | str | None = None) -> MachineCode:
         """Compiles the kernel to machine code; no GPU is needed.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import FileError, LaunchError
 from neptune_lab.files import write_text
 from neptune_lab.runtime.device import check_device, interpreting
+from neptune_lab.runtime.exported import exported
 from neptune_lab.runtime.interpreter import lean_interpreter
 from neptune_lab.runtime.precompiled import with_precompiled_launches
 from neptune_lab.runtime.spec import KernelSpec
@@ -164,7 +165,7 @@ class LoadedKernel:
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Saves the module, which needs only torch and Triton, to `path`; FileError if it cannot be written."""
-        return write_text(path, self.spec.text)
+        return write_text(path, exported(self.spec.text, self.spec.entry))
 
     def __repr__(self) -> str:
         where = "Triton's interpreter" if self.interpreter else "GPU"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ from neptune_lab.errors import LaunchError, ScheduleError
 from neptune_lab.htile.nodes import Dot, Elementwise, For, Store
 from neptune_lab.htile.walk import reads, stores, subexpressions
 from neptune_lab.operators import attention
+from neptune_lab.runtime.exported import exported
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +84,28 @@ print(float((out.double() - want).norm() / want.norm()))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 1e-3
-    assert path.read_text(encoding="utf-8") == causal.source
+    written = path.read_text(encoding="utf-8")
+    assert written == exported(causal.source, "attention_causal")
+    check = re.compile(r"\n# Triton itself.*\nNO_DEVICE = .*\n|    if NO_DEVICE:\n        raise .*\n")
+    assert check.sub("", written) == causal.source
+
+
+def test_an_exported_file_without_a_gpu_says_what_it_needs(tmp_path, causal):
+    """Triton itself says "0 active drivers"; the module can be imported all the same."""
+    causal.export(tmp_path / "attn.py")
+    script = """
+import torch, attn
+x = torch.zeros(1, 4, 256, 64, dtype=torch.float16)
+try:
+    attn.attention_causal(x, x, x)
+except RuntimeError as error:
+    print(error)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=False)
+    said = "attention_causal needs a GPU; without one, set TRITON_INTERPRET=1 before Python starts\n"
+    assert (done.stdout, done.returncode) == (said, 0), done.stderr
 
 
 def test_launch_checks_name_the_argument(causal):
