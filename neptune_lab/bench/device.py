@@ -14,10 +14,8 @@ from typing import Any
 import torch
 
 from neptune_lab.runtime import device_facts
+from neptune_lab.runtime.ceilings import measure_ceilings
 from neptune_lab.runtime.timing import measure
-
-_COPIED = 1 << 31
-_MATMUL = 8192
 
 # Our names of the fields that nvidia-smi is queried for.  Nothing is set.
 _LOAD = {
@@ -47,29 +45,15 @@ def used_versions() -> dict[str, str]:
 
 
 def rates() -> dict[str, float]:
-    """The rates of a copy (2 GiB, bytes read and written), a large fp16 product, and the overhead of an empty event
-    pair.
+    """The ceilings of the device (`measure_ceilings`), and the overhead of an empty event pair.
 
     Empty without a GPU.
     """
     if not torch.cuda.is_available():
         return {}
-    return {
-        "copy_gbps": 2 * _COPIED / _copy_us() / 1e3,
-        "matmul_tflops": 2 * _MATMUL**3 / _product_us() / 1e6,
-        "empty_us": measure(lambda: None, repetitions=30, flush_l2=True).us,
-    }
-
-
-def _copy_us() -> float:
-    source = torch.empty(_COPIED, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return measure(lambda: target.copy_(source), repetitions=30, flush_l2=False).us
-
-
-def _product_us() -> float:
-    a = torch.randn(_MATMUL, _MATMUL, device="cuda", dtype=torch.float16)
-    return measure(lambda: a @ a, repetitions=30, flush_l2=False).us
+    ceiling = measure_ceilings(torch.cuda.current_device())
+    empty = measure(lambda: None, repetitions=30, flush_l2=True).us
+    return {"copy_gbps": ceiling.gbps, "matmul_tflops": ceiling.tflops, "empty_us": empty}
 
 
 def under_load(launch: Callable[[], Any], us: float) -> Mapping[str, Any]:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.repair import RepairTerm, VectorRepair
+
+
+class Refusal(NamedTuple):
+    """Where the algebra refused: its step, the expression there, why, and the reducer ("" if there is none to read)."""
+
+    step: str
+    expression: str
+    reason: str
+    reducer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +30,7 @@ class Phase:
         derivation: the repair term, or the vector repair, in the phase that derives it.
         wrong: the program is *meant* to be wrong here (naive fusion).
         reads_early: blocks that read a reduction before it is complete, as (reader, producer).
-        refusal: step, expression and reason, where the algebra refused.
+        refusal: where the algebra refused, in the phase that would derive the repair.
     """
 
     key: str
@@ -30,7 +40,7 @@ class Phase:
     derivation: RepairTerm | VectorRepair | None = None
     wrong: bool = False
     reads_early: tuple[tuple[str, str], ...] = ()
-    refusal: tuple[str, str, str] | None = None
+    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.guards import TagReads, producer_values
-from neptune_lab.loop_schedule.outcome import Phase
+from neptune_lab.loop_schedule.outcome import Phase, Refusal
 from neptune_lab.loop_schedule.outcome_cache import resized
 from neptune_lab.loop_schedule.scalar_loop import scalar_loop
 from neptune_lab.loop_schedule.singular_points import Point, ProducerReads, find_points
@@ -293,7 +293,7 @@ def solve_repair(
             program,
             wrong=phases[-1].wrong,
             reads_early=phases[-1].reads_early,
-            refusal=(error.step, error.expression, error.reason),
+            refusal=Refusal(error.step, error.expression, error.reason, reducer_of(consumer) or ""),
         )
         what = "no repair term" if given is None else "the repair that is given is refused"
         help = error.help

@@ -13,7 +13,7 @@ from neptune_lab.loop_schedule.estimate import ReductionProgress, is_plain_sum, 
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.guards import TagReads, producer_values
-from neptune_lab.loop_schedule.outcome import Phase
+from neptune_lab.loop_schedule.outcome import Phase, Refusal
 from neptune_lab.loop_schedule.outcome_cache import resized
 from neptune_lab.loop_schedule.repairing import (
     ReducePattern,
@@ -185,7 +185,7 @@ def solve_any_repair(
         last = replace(
             refused.phases[-1],
             note=refused.phases[-1].note + also,
-            refusal=(scalar.step, scalar.expression, scalar.reason + also),
+            refusal=Refusal(scalar.step, scalar.expression, scalar.reason + also, "sum"),
         )
         raise RepairRefused(
             refused.reason + also, node=block, help=refused.help, phases=(*refused.phases[:-1], last), cause=scalar

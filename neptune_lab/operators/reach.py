@@ -124,7 +124,7 @@ def names_in(code: CodeType) -> set[str]:
 
 def _globals_of(function: FunctionType, names: Iterable[str] | None = None) -> dict[str, Any]:
     """The values of the globals that a function reads; `names` are the names of these, if the caller knows them."""
-    if is_library(function.__module__):
+    if is_library(function.__module__) and not _is_doctest(function.__code__):
         return {}
     own, builtin, values = function.__globals__, vars(builtins), {}
     for name in sorted(global_names(function.__code__)) if names is None else names:
@@ -133,6 +133,11 @@ def _globals_of(function: FunctionType, names: Iterable[str] | None = None) -> d
         elif (replaced := builtin.get(name)) is not _BUILTINS.get(name):
             values[name] = replaced
     return values
+
+
+def _is_doctest(code: CodeType) -> bool:
+    """Whether the code is an example of a docstring: it has a library module's name, and variables of its own."""
+    return code.co_filename.startswith("<doctest ")
 
 
 def _cells_of(function: FunctionType) -> dict[str, CellType]:

@@ -142,9 +142,9 @@ def phase_record(phase: Phase) -> record.Phase:
     if phase.derivation is not None:
         derivation = derivation_record(phase.derivation)
     elif phase.refusal is not None:
-        step, expression, reason = phase.refusal
-        failed = record.DerivationStep(step, f"{expression}\n{reason}", "", "", False)
-        derivation = record.Derivation("", expression, (failed,), False, reason)
+        refusal = phase.refusal
+        failed = record.DerivationStep(refusal.step, f"{refusal.expression}\n{refusal.reason}", "", "", False)
+        derivation = record.Derivation(refusal.reducer, refusal.expression, (failed,), False, refusal.reason)
     return record.Phase(
         phase.key,
         phase.title,

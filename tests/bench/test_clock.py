@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from neptune_lab.bench import clock, device
 from neptune_lab.bench.clock import GpuTimer, HostTimer
-from neptune_lab.runtime.timing import Measured
+from neptune_lab.runtime.timing import Ceiling, Measured
 
 
 @pytest.fixture
@@ -89,6 +91,14 @@ def test_clocks_are_read_while_the_kernel_runs(monkeypatch):
     found = device.under_load(lambda: launched.append(1), us=1000.0)
     assert found == {"sm_mhz": 1980.0, "memory_mhz": 2619.0, "celsius": 45.0, "watts": "[N/A]"}
     assert launched[-1] == -1
+
+
+def test_the_rates_are_the_ceilings_of_the_runtime(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(device, "measure_ceilings", lambda n: Ceiling(f"GPU {n}", 700.0, 4200.0, "measured"))
+    monkeypatch.setattr(device, "measure", lambda *_, **__: SimpleNamespace(us=1.2))
+    assert device.rates() == {"copy_gbps": 4200.0, "matmul_tflops": 700.0, "empty_us": 1.2}
 
 
 def test_without_a_gpu_there_are_no_rates(monkeypatch):

@@ -9,9 +9,12 @@ import small_operators as small
 from tvm import te
 
 from neptune_lab.errors import ScheduleError
+from neptune_lab.loop_ir.reduction import reducer_of
+from neptune_lab.loop_ir.tree import find_block
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
 from neptune_lab.operators import softmax
+from neptune_lab.pipeline.record import phase_record
 
 BOTH = pytest.mark.parametrize("update", ["rolling_update", "split_k_update"])
 
@@ -107,8 +110,11 @@ def test_terms_without_a_repair(update: str, name: str):
     assert [p.key for p in error.phases] == ["dataflow", "naive", "repair"]
     refusal = error.phases[-1].refusal
     assert refusal is not None
-    assert refusal[0] == step
-    assert why in refusal[2]
+    assert refusal.step == step
+    assert why in refusal.reason
+    kept = phase_record(error.phases[-1]).derivation
+    assert kept is not None
+    assert kept.reducer == refusal.reducer == reducer_of(find_block(sch.program, "o")[1])
     assert error.phases[-1].derivation is None
     assert [p.wrong for p in error.phases] == [False, True, True]
 

@@ -65,6 +65,17 @@ def test_globals_of_the_module() -> None:
     check(op, SLOPES[H] * (KV - Q))
 
 
+def test_globals_of_an_example_in_our_own_docstrings() -> None:
+    """A doctest runs in a copy of its module's variables, under the module's name: an array there is the user's."""
+    variables = {**vars(attention), "slopes": SLOPES}
+    code = compile("lambda score, b, h, q, kv: score + slopes[h] * (kv - q)", "<doctest neptune_lab.x[3]>", "eval")
+    mod = eval(code, variables)
+    assert mod.__module__ == "neptune_lab.operators.attention"
+    op = general(score_mod=mod)
+    assert str(op.inputs[3]) == "slopes: float32[4]"
+    check(op, SLOPES[H] * (KV - Q))
+
+
 def test_masks_that_call_masks() -> None:
     op = general(mask_mod=nested)
     assert str(op.inputs[3]) == "DOCUMENTS: int32[2, 7]"

@@ -159,4 +159,8 @@ def test_what_is_refused(causal: nl.Kernel):
     large = nl.compile(attention.causal(seq=2048, head_dim=64), validate="none")
     with pytest.raises(ScheduleError, match="bisect runs at most 200,000") as refused:
         nl.bisect(large)
-    assert "small sizes" in str(refused.value)
+    help = str(refused.value.help)
+    assert "at smaller sizes than q_len=2048, kv_len=2048, head_dim=64" in help
+    assert "nl.bisect(nl.compile(op, block_q=16, block_kv=16" in help
+    small = attention.causal(heads=1, seq=32, head_dim=8)  # what the help says to do
+    assert nl.bisect(nl.compile(small, block_q=16, block_kv=16, validate="none")) is None

@@ -100,7 +100,7 @@ def _bisect_kernel(kernel: Kernel, reference: Any, inputs: Arrays | None) -> Dep
             help="such as bisect(kernel, lambda q, k, v: ...), which takes and returns arrays",
         )
     definition = kernel.schedule.definition
-    _check_size(definition)
+    _check_size(definition, kernel.operator.params)
     sets = (
         data_sets(definition, kernel.operator.captured, _MOST_SETS)
         if inputs is None
@@ -123,7 +123,7 @@ def _bisect_programs(program: Any, right: Any, inputs: Arrays | None) -> Departu
         before, form = _tiles("the reference", right), _tiles("the program", program)
         dtypes = {t.name: (t.shape, t.dtype) for t in program.tensors}
     else:
-        _check_size(program)
+        _check_size(program, {})
         before, form = _loops("the reference", right, right), _loops("the program", program, right)
         dtypes = {b.name: (b.shape, b.dtype) for b in program.buffers}
     if (program.inputs, program.outputs) != (right.inputs, right.outputs):
@@ -143,12 +143,16 @@ def _bisect_programs(program: Any, right: Any, inputs: Arrays | None) -> Departu
     return None
 
 
-def _check_size(definition: Program) -> None:
+def _check_size(definition: Program, params: Mapping[str, Any]) -> None:
+    """ScheduleError for a program too large to run, with the sizes (of the operator's `params`) to make smaller."""
     count = tree.stores(definition)
     if count > _MOST_STORES:
+        sizes = {name: n for name, n in params.items() if isinstance(n, int) and not isinstance(n, bool) and n > 1}
+        now = f" than {', '.join(f'{name}={n}' for name, n in sizes.items())}" if sizes else ""
         raise ScheduleError(
             f"{definition.name} has {count:,} elements over all stages; bisect runs at most {_MOST_STORES:,}",
-            help="compile the operator at small sizes, with the same template and tiles of 4 to 16",
+            help=f"make the operator at smaller sizes{now}, compile it with the same template and tiles of 4 to 16, and "
+            'give that kernel: nl.bisect(nl.compile(op, block_q=16, block_kv=16, validate="none"))',
         )
 
 

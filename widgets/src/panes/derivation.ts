@@ -14,13 +14,15 @@ function typeset(d: Derivation): Element {
   return row ? (row.math!.cloneNode(true) as Element) : h("code", {}, d.summary);
 }
 
+/** Whether the term is no g, but the expression at which the algebra refused. */
+const refusedAt = (d: Derivation): boolean => !d.accepted && d.steps.length === 1 && !d.steps[0]!.ok;
+
 export function derivationEl(d: Derivation): HTMLElement {
   return h(
     "div",
     { class: "der" },
     h("p", { class: "sum" }, h("span", { class: d.accepted ? "s ok" : "s bad" }, d.accepted ? "✓ " : "✗ "), d.accepted ? typeset(d) : d.summary),
-    // Where the algebra never began, the term is the expression that was refused.
-    h("p", { class: "g" }, ...(d.reducer ? ["reducer ", h("code", {}, d.reducer), " of ", h("code", {}, d.term)] : ["refused: ", h("code", {}, d.term)])),
+    h("p", { class: "g" }, ...(d.reducer ? ["reducer ", h("code", {}, d.reducer), refusedAt(d) ? "; refused: " : " of "] : ["refused: "]), h("code", {}, d.term)),
     ...d.steps.map(stepEl),
   );
 }
