@@ -151,8 +151,8 @@ def _check_size(definition: Program, params: Mapping[str, Any]) -> None:
         now = f" than {', '.join(f'{name}={n}' for name, n in sizes.items())}" if sizes else ""
         raise ScheduleError(
             f"{definition.name} has {count:,} elements over all stages; bisect runs at most {_MOST_STORES:,}",
-            help=f"make the operator at smaller sizes{now}, compile it with the same template and tiles of 4 to 16, and "
-            'give that kernel: nl.bisect(nl.compile(op, block_q=16, block_kv=16, validate="none"))',
+            help=f"make the operator at smaller sizes{now}, compile it with the same template and tiles of 4 to 16, "
+            'and give that kernel: nl.bisect(nl.compile(op, block_q=16, block_kv=16, validate="none"))',
         )
 
 
