@@ -25,8 +25,9 @@ const model = {
   send: (content) => {
     if (window.commIsGone) throw new Error("Cannot send");
     window.answered(JSON.stringify(content)).then((text) => {
-      const { messages, payload } = JSON.parse(text);
+      const { messages, payload, rest } = JSON.parse(text);
       if (payload !== state.get("payload")) { state.set("payload", payload); tell("change:payload"); }
+      if (rest.name !== state.get("rest").name) { state.set("rest", rest); tell("change:rest"); }
       for (const message of messages) tell("msg:custom", message);
     });
   },
@@ -69,7 +70,7 @@ class LivePage:
 
     def open(self, view: dict[str, Any] | None = None) -> None:
         """Draws the explorer with this view."""
-        state = {"payload": self.explorer.payload, "view": view or {}}
+        state = {"payload": self.explorer.payload, "rest": self.explorer.rest, "view": view or {}}
         inert = json.dumps(state).replace("<", "\\u003c")
         bundle = base64.b64encode(bundle_text().encode()).decode()
         script = _START.replace("BUNDLE", bundle)
@@ -100,4 +101,4 @@ class LivePage:
             messages = self.explorer._messages
             if messages is not None:
                 messages.wait()  # a timing answers from a thread
-        return json.dumps({"messages": sent, "payload": self.explorer.payload})
+        return json.dumps({"messages": sent, "payload": self.explorer.payload, "rest": self.explorer.rest})

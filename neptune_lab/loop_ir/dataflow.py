@@ -40,8 +40,10 @@ def graph(program: Program) -> nx.DiGraph:
     """
     result = nx.DiGraph()
     all_blocks = blocks(program)
-    for name in program.inputs:
-        buffer = program.buffer(name)
+    inputs = dict.fromkeys(program.inputs)
+    buffers = {buffer.name: buffer for buffer in program.buffers}
+    for name in inputs:
+        buffer = buffers[name]
         detail = f"{' × '.join(map(str, buffer.shape))} {buffer.dtype}"
         result.add_node(name, node=Node(name, "input", detail, name))
     writers: dict[str, list[str]] = {}
@@ -54,7 +56,7 @@ def graph(program: Program) -> nx.DiGraph:
         writers.setdefault(block.writes, []).append(block.name)
     for block in all_blocks:
         for read in loads(block.body.value):
-            for source in writers.get(read.buffer, [read.buffer] if read.buffer in program.inputs else []):
+            for source in writers.get(read.buffer, [read.buffer] if read.buffer in inputs else []):
                 if source == block.name:
                     continue
                 old = result.edges.get((source, block.name))

@@ -211,7 +211,7 @@ class Program(Hashed):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the parameters that are not outputs."""
-        return tuple(p for p in self.params if p not in self.outputs)
+        return _inputs(self.params, self.outputs)
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`; KeyError if there is none."""
@@ -219,6 +219,13 @@ class Program(Hashed):
             if buffer.name == name:
                 return buffer
         raise KeyError(name)
+
+
+@lru_cache(maxsize=256)
+def _inputs(params: tuple[str, ...], outputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Checks of reads need the inputs once per read, so a program of 1,500 blocks needs them thousands of times."""
+    made = frozenset(outputs)
+    return tuple(p for p in params if p not in made)
 
 
 # -- small builders ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Iteration variables are replaced by their bindings; tags are printed as `xmax⟨
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import (
@@ -119,7 +120,14 @@ def _wrapped(expr: Expr, pad: str, tagged: frozenset[str], *, split: bool = True
     return [f"{pad}{text}"]
 
 
-def _store_text(
+@lru_cache(maxsize=8192)
+def _store_text(block: Block, loops: tuple[tuple[str, int], ...], tagged: frozenset[str], pad: str) -> tuple[str, ...]:
+    """The lines of a block's store. Most steps leave most blocks as they are, and a record has all steps."""
+    env = {it.name: it.binding for it in block.iters}
+    return tuple(_store_lines(block.body, env, dict(loops), tagged, pad))
+
+
+def _store_lines(
     store: Store, env: dict[str, Expr], extents: dict[str, int], tagged: frozenset[str], pad: str
 ) -> list[str]:
     indices = tuple(simplify(substitute(i, env), extents) for i in store.indices)
@@ -181,14 +189,13 @@ def render(program: Program) -> tuple[RenderedLine, ...]:
 
     def block_lines(block: Block, depth: int, loops: tuple[Loop, ...]) -> None:
         pad = "    " * depth
-        env = {it.name: it.binding for it in block.iters}
         doubt = "" if block.unproved is None else ": its repair is not proved"
         lines.append(RenderedLine(f"name:{block.name}", f"{pad}# {block.name}{doubt}", block.origin, "comment"))
         if block.predicates:
             condition = " and ".join(expression(p) for p in block.predicates)
             lines.append(RenderedLine(f"guard:{block.name}", f"{pad}if {condition}:", block.origin, "guard"))
             pad += "    "
-        for text in _store_text(block.body, env, {x.var: x.extent for x in loops}, tagged, pad):
+        for text in _store_text(block, tuple((x.var, x.extent) for x in loops), tagged, pad):
             lines.append(RenderedLine(f"store:{block.name}", text, block.origin, "store"))
 
     for stmt in program.body:

@@ -60,10 +60,10 @@ def test_a_module_declares_data_and_answers(session: Session, monkeypatch: pytes
     assert [(h.pane, h.part, h.kind) for h in found] == [("counting", "data", ""), ("counting", "answer", "double")]
     for user in (payload, messages):
         monkeypatch.setattr(user, "halves", lambda: found)
-    for text in (payload.live(session), payload.static(session)):
-        assert json.loads(text)["panes"] == {"counting": {"steps": 0}}
+    for made in (payload.live(session), payload.static(session)):
+        assert json.loads(made.text)["panes"] == {"counting": {"steps": 0}}
     sent: list[dict[str, Any]] = []
-    page = messages.Messages(session, sent.append, lambda _: None)
+    page = messages.Messages(session, sent.append, lambda *_: None)
     page.answer({"kind": "double", "seq": 3, "value": 21})
     page.answer({"kind": "double", "seq": 4})
     assert sent == [
@@ -80,7 +80,7 @@ def test_data_that_is_refused_says_why(session: Session):
 
 def test_without_data_the_payload_has_none(session: Session, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(payload, "halves", lambda: ())
-    assert "panes" not in json.loads(payload.live(session))
+    assert "panes" not in json.loads(payload.live(session).text)
 
 
 def test_two_panes_that_claim_one_message_are_refused():
@@ -100,8 +100,8 @@ def test_a_list_in_a_message_is_checked():
 def test_kept_data_is_made_for_saved_pages_alone(session: Session, monkeypatch: pytest.MonkeyPatch):
     found = halves_in([module("counting", data=(kept_data, count))])
     monkeypatch.setattr(payload, "halves", lambda: found)
-    assert "panes" not in json.loads(payload.live(session))
-    assert json.loads(payload.static(session))["panes"] == {"counting": {"steps": 0}}
+    assert "panes" not in json.loads(payload.live(session).text)
+    assert json.loads(payload.static(session).text)["panes"] == {"counting": {"steps": 0}}
 
 
 def test_a_pane_has_its_data_from_one_function():

@@ -64,8 +64,8 @@ def test_the_same_kernel_is_counted_once_and_an_edited_one_anew(softmax_page, mo
 
 def test_a_saved_page_has_it(softmax_kernel):
     session = Session(softmax_kernel.schedule, softmax_kernel)
-    assert json.loads(payload.static(session))["panes"]["traffic"] == json.loads(json.dumps(traffic.data(session)))
-    assert "traffic" not in json.loads(payload.live(session)).get("panes", {})
+    assert json.loads(payload.static(session).text)["panes"]["traffic"] == json.loads(json.dumps(traffic.data(session)))
+    assert "traffic" not in json.loads(payload.live(session).text).get("panes", {})
 
 
 def test_a_schedule_without_a_kernel_ends_with_its_last_step():

@@ -36,21 +36,28 @@ class Explorer(anywidget.AnyWidget):
 
     Attributes:
         payload: what is shown, as JSON text (widgets/PROTOCOL.md).
+        rest: the other parts of a large record: `{"name": str, "parts": [JSON text]}`.
         view: the state of the view: step, phase, panes, selection and so on; it may be set from Python.
     """
 
     _esm = page.BUNDLE if page.BUNDLE.is_file() else page.bundle_text()
     _css = page.STYLE if page.STYLE.is_file() else ""
     payload = traitlets.Unicode("", help="what is shown, as JSON").tag(sync=True)
+    rest = traitlets.Dict(help="the other parts of a large record, once the page has asked for them").tag(sync=True)
     view = traitlets.Dict(help="what the person chose to see").tag(sync=True)
 
     def __init__(self, what: Session | Trace, **traits: Any) -> None:
         self._session = what if isinstance(what, Session) else None
         self._saved = what if isinstance(what, Trace) else None
-        text = payload.saved(what) if isinstance(what, Trace) else payload.live(what)
-        super().__init__(payload=text, **traits)
+        made = payload.saved(what) if isinstance(what, Trace) else payload.live(what)
+        self._made = made
+        super().__init__(payload=made.text, **traits)
         self._queue: list[dict[str, Any]] = []
-        self._messages = None if self._session is None else Messages(self._session, lambda m: self.send(m), self._show)
+        self._messages = (
+            None
+            if self._session is None
+            else Messages(self._session, lambda m: self.send(m), self._show, lambda: self.view)
+        )
         self.on_msg(self._received)
 
     # -- what it holds --------------------------------------------------------------------------------------
@@ -131,8 +138,9 @@ class Explorer(anywidget.AnyWidget):
         """
         if machine_code is not None:
             machine.keep(self._live, machine_code)
-        text = payload.saved(self.trace) if self._session is None else payload.static(self._session)
-        made = page.page(self.trace, text, views.checked(self.view))
+        view = views.checked(self.view)
+        data = payload.saved(self.trace, view) if self._session is None else payload.static(self._session, view)
+        made = page.page(self.trace, data, view)
         if path is not None:
             write_text(path, made)
         return made
@@ -164,12 +172,25 @@ class Explorer(anywidget.AnyWidget):
 
     # -- messages -------------------------------------------------------------------------------------------
 
-    def _show(self, text: str) -> None:
-        self.payload = text
+    def _show(self, made: payload.Payload, now: bool) -> None:
+        """Keeps a payload's other parts for when the page asks for them; `now`: the payload is set, too."""
+        self._made = made
+        if now:
+            self.payload = made.text
+
+    def _send_rest(self, name: object) -> None:
+        """The other parts of the record that the page has the first of; nothing if that was superseded."""
+        if name == self._made.name:
+            self.rest = {"name": self._made.name, "parts": list(self._made.rest)}
 
     def _received(self, _widget: object, content: object, _buffers: object) -> None:
         """A message from the page. In a notebook it waits for those that came with it: of edits the last counts."""
-        if self._messages is None or not isinstance(content, dict) or "kind" not in content:
+        if not isinstance(content, dict) or "kind" not in content:
+            return
+        if content["kind"] == "rest":
+            self._send_rest(content.get("name"))
+            return
+        if self._messages is None:
             return
         if content["kind"] == "cancel":
             self._messages.cancel()

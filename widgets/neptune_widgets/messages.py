@@ -25,11 +25,19 @@ class Messages:
     Args:
         session: what is explored.
         send: sends an answer to the page; timings send from a thread of their own.
-        show: sets the payload.
+        show: takes a payload for the page; whether it is shown, or only kept for an answer.
+        view: what the page shows.
     """
 
-    def __init__(self, session: Session, send: Send, show: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        send: Send,
+        show: Callable[[payload.Payload, bool], None],
+        view: Callable[[], Message] = dict,
+    ) -> None:
         self.session = session
+        self._view = view
         self._send = send
         self._show = show
         self._cancel = threading.Event()
@@ -94,10 +102,12 @@ class Messages:
         try:
             change()
         except Refused as refused:
-            return {"kind": "refused", "error": refused.refusal.as_json(), "payload": payload.live(self.session)}
-        text = payload.live(self.session)
-        self._show(text)
-        return {"kind": "edited", "payload": text}
+            last = payload.live(self.session, self._view())
+            self._show(last, False)
+            return {"kind": "refused", "error": refused.refusal.as_json(), "payload": last.text}
+        made = payload.live(self.session, self._view())
+        self._show(made, True)
+        return {"kind": "edited", "payload": made.text}
 
     def _check(self, _: Message) -> Message:
         ok, text = checks.check(self.session.schedule, self.session.sample)
@@ -105,7 +115,7 @@ class Messages:
 
     def _export(self, message: Message) -> Message:
         view = views.checked(message.get("view") or {})
-        return {"kind": "exported", "html": page.page(self.session.trace, payload.static(self.session), view)}
+        return {"kind": "exported", "html": page.page(self.session.trace, payload.static(self.session, view), view)}
 
     # -- timing ---------------------------------------------------------------------------------------------
 

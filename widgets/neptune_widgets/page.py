@@ -10,6 +10,7 @@ from typing import Any
 
 from neptune_lab.trace import Trace
 from neptune_widgets import static_view
+from neptune_widgets.payload import Payload
 
 STATIC = Path(__file__).parent / "static"
 BUNDLE = STATIC / "explorer.js"
@@ -35,16 +36,20 @@ def bundle_text() -> str:
     return BUNDLE.read_text(encoding="utf-8") if BUNDLE.is_file() else _NOT_BUILT
 
 
-def page(trace: Trace, payload: str, view: dict[str, Any] | None = None) -> str:
+def page(trace: Trace, data: Payload, view: dict[str, Any] | None = None) -> str:
     """The page as text.
 
     Args:
         trace: for the title and the view without script.
-        payload: JSON text for the page.
+        data: for the page; the parts of a large record are elements of their own, which are read after the first view.
         view: what to show first.
     """
     bundle = base64.b64encode(bundle_text().encode()).decode()
     style = STYLE.read_text(encoding="utf-8").replace("</", "<\\/") if STYLE.is_file() else ""
+    parts = [
+        f'<script type="application/json" class="part" data-name="{data.name}">{_inert(text)}</script>\n'
+        for text in data.rest
+    ]
     title = escape(f"{trace.operator.title} - neptune_lab")
     return f"""<!doctype html>
 <html lang="en">
@@ -58,9 +63,9 @@ def page(trace: Trace, payload: str, view: dict[str, Any] | None = None) -> str:
 <body>
 <main id="explorer"></main>
 <noscript>{static_view.html(trace)}</noscript>
-<script type="application/json" id="payload">{_inert(payload)}</script>
+<script type="application/json" id="payload">{_inert(data.text)}</script>
 <script type="application/json" id="view">{_inert(json.dumps(view or {}))}</script>
-<script type="module">
+{"".join(parts)}<script type="module">
 {_START.replace("BUNDLE", bundle)}</script>
 </body>
 </html>
@@ -80,7 +85,11 @@ const model = {
   get: (name) => state.get(name),
   set: (name, value) => { state.set(name, value); for (const f of heard.get("change:" + name) ?? []) f(); },
   save_changes: () => {},
-  send: () => {},
+  send: (message) => {
+    if (message.kind !== "rest") return;
+    const parts = [...document.querySelectorAll("script.part")].map((e) => e.textContent);
+    setTimeout(() => model.set("rest", { name: message.name, parts }));
+  },
   on: (name, f) => { heard.set(name, [...(heard.get(name) ?? []), f]); },
   off: (name, f) => { heard.set(name, f ? (heard.get(name) ?? []).filter((g) => g !== f) : []); },
 };

@@ -1,25 +1,43 @@
-"""The payload: everything that the page shows, as one JSON text. widgets/PROTOCOL.md says what is in it."""
+"""The payload: what the page shows, as JSON; of a large record, its first part (widgets/PROTOCOL.md)."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import ScheduleError
-from neptune_lab.trace import to_json
-from neptune_widgets import checks, choices, tags
+from neptune_widgets import checks, choices, parts, tags
 from neptune_widgets.pane import data_of, halves
+
+View = dict[str, Any]
 
 if TYPE_CHECKING:
     from neptune_lab.trace import Trace
     from neptune_widgets.session import Session
 
 
-def live(session: Session) -> str:
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a page gets.
+
+    Args:
+        text: JSON of the payload.
+        rest: the other parts of its record, as JSON; empty if the payload has it whole.
+        name: of these parts.
+    """
+
+    text: str
+    rest: tuple[str, ...] = ()
+    name: str = ""
+
+
+def live(session: Session, view: View | None = None) -> Payload:
     """For a page with Python behind it; the numeric check is asked for by the page, since it takes a moment."""
     made, note = _tags(session, tags.BEFOREHAND)
-    return _text(
+    return _payload(
         session.trace,
+        view,
         {
             "check": None,
             "kernel_error": None if session.kernel_error is None else session.kernel_error.as_json(),
@@ -33,14 +51,15 @@ def live(session: Session) -> str:
     )
 
 
-def static(session: Session) -> str:
+def static(session: Session, view: View | None = None) -> Payload:
     """For a page on its own: checked, and with the tag tables of all phases where the program is small."""
     made, note = _tags(session, 10 * tags.LARGEST)
     if made is not None and not made["tables"]:
         made, note = None, "No tag tables in this page: too many phases; open it in a notebook."
     ok, text = checks.check(session.schedule, session.sample)
-    return _text(
+    return _payload(
         session.trace,
+        view,
         {
             "check": {"ok": ok, "text": text},
             "kernel_error": None if session.kernel_error is None else session.kernel_error.as_json(),
@@ -54,7 +73,7 @@ def static(session: Session) -> str:
     )
 
 
-def saved(trace: Trace) -> str:
+def saved(trace: Trace, view: View | None = None) -> Payload:
     """For a record that was saved: there is no compiler behind it."""
     rest = {
         "check": None,
@@ -65,13 +84,18 @@ def saved(trace: Trace) -> str:
         "device": "a saved record",
         "live": False,
     }
-    return _text(trace, rest)
+    return _payload(trace, view, rest)
 
 
-def _text(trace: Trace, rest: dict[str, Any]) -> str:
-    """The record's own JSON with the rest beside it."""
+def _payload(trace: Trace, view: View | None, rest: dict[str, Any]) -> Payload:
+    """The record, or its first part, with the rest beside it."""
+    first = None
+    match view:
+        case {"step": int(step), "phase": str(phase)}:
+            first = (step, phase)
+    sent = parts.sent(trace, first=first)
     tail = json.dumps(rest, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return f'{{"trace":{to_json(trace)},{tail[1:]}'
+    return Payload(f'{{"trace":{sent.head},{tail[1:]}', sent.rest, sent.name)
 
 
 def _panes(session: Session, *, kept: bool = False) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import { frame } from "./layout_panes";
 import { hideStatic } from "./hide_static";
 import { indexLinks, relate } from "./links";
 import { staysHere, takesText } from "./own_keys";
-import { type Payload, readTrace, stopName, wrongness } from "./record";
+import { type Head, Parts, inParts, parsedParts } from "./parts";
+import { type Doc, type Payload, readSource, readTrace, stopName, wrongness } from "./record";
 import { KEYS, PANES, PLACES, STYLE, makePanes } from "./registry";
 import { type Action, EMPTY, type View, readView, reduce, stopOf } from "./state";
 import { AT_REST } from "./status";
@@ -41,7 +42,8 @@ export function parsePayload(payload: unknown): Payload {
 export function explorer(el: HTMLElement, given: unknown, model: Model | null, firstView: unknown): () => void {
   const root = h("div", { class: "nx", tabindex: -1, role: "region", "aria-label": "compiler explorer" });
   const payload = parsePayload(given);
-  const doc = readTrace(payload.trace);
+  let parts = inParts(payload.trace) ? new Parts(payload.trace, null) : null;
+  const doc = parts ? readSource(parts) : readTrace(payload.trace);
   const view = readView(firstView, EMPTY, NAMES);
   const stop = stopOf(view, doc);
   view.step = stop.step;
@@ -128,13 +130,20 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       lastText = next;
     }
     const fresh = parsePayload(next);
-    const record = readTrace(fresh.trace);
-    const before = ctx.stop;
+    parts = inParts(fresh.trace) ? new Parts(fresh.trace, null) : null;
+    const record = parts ? readSource(parts) : readTrace(fresh.trace);
     ctx.payload = fresh;
-    ctx.doc = record;
-    ctx.index = indexLinks(record);
     ctx.live = fresh.live && connected();
     ctx.tags.reset();
+    setDoc(record);
+    askRest();
+    askCheck();
+  }
+
+  function setDoc(record: Doc): void {
+    const before = ctx.stop;
+    ctx.doc = record;
+    ctx.index = indexLinks(record);
     if (!record.byKey.has(before.key)) {
       const loops = record.stops.filter((s) => s.kind === "loops");
       const kernel = before.kind !== "loops" && record.stops.find((s) => s.kind === before.kind);
@@ -146,7 +155,28 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     ctx.source = "step";
     update();
     sync();
-    askCheck();
+  }
+
+  /** Asks for the other parts of a record that is sent in parts, unless they are here. */
+  function askRest(): void {
+    if (!parts || parts.complete || takeRest()) return;
+    try {
+      model?.send({ kind: "rest", seq: -3, name: (ctx.payload.trace as Head).parts.name });
+    } catch {
+      // Python is gone: what is here stays readable.
+    }
+  }
+  /** The other parts, if they are those of the record that is shown. */
+  function takeRest(): boolean {
+    const rest = model?.get("rest") as { name?: unknown; parts?: unknown } | undefined;
+    const head = ctx.payload.trace;
+    if (!inParts(head) || rest?.name !== head.parts.name || !Array.isArray(rest.parts)) return false;
+    void parsedParts(rest.parts as string[]).then((made) => {
+      if (ctx.payload.trace !== head || !parts || parts.complete) return;
+      parts = new Parts(head, made, parts);
+      setDoc(readSource(parts));
+    });
+    return true;
   }
 
   let checking = 0;
@@ -246,6 +276,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     for (const f of listeners) f(m);
   };
   const onPayload = () => setPayload(model!.get("payload"));
+  const onRest = () => void (parts && !parts.complete && takeRest());
   const onView = () => {
     const theirs = model!.get("view");
     if (JSON.stringify(theirs) === JSON.stringify(ctx.view)) return;
@@ -254,6 +285,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   };
   model?.on("msg:custom", onMessage as never);
   model?.on("change:payload", onPayload as never);
+  model?.on("change:rest", onRest as never);
   model?.on("change:view", onView as never);
 
   el.append(style_, root);
@@ -265,6 +297,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       update();
     });
   update();
+  askRest();
   askCheck();
   const restore = hideStatic(root);
 
@@ -272,6 +305,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     sync.flush();
     model?.off("msg:custom", onMessage as never);
     model?.off("change:payload", onPayload as never);
+    model?.off("change:rest", onRest as never);
     model?.off("change:view", onView as never);
     system.removeEventListener("change", theme);
     themes.disconnect();

@@ -1,14 +1,10 @@
 // Where the graph's nodes stand. Positions come from the record; where it has none, one layered layout of all phases
 // together is made here, so that a node keeps its place from phase to phase.
 
+import { type Box, type Item, place } from "./layers";
 import type { Doc, Graph, GraphNode } from "./record";
 
-export interface Box {
-  x: number;
-  y: number;
-  width: number;
-  height: number;
-}
+export type { Box } from "./layers";
 export interface Layout {
   width: number;
   height: number;
@@ -17,10 +13,9 @@ export interface Layout {
 }
 
 const GAP_X = 46;
+const MARGIN = 12;
 const GAP_Y = 22;
 const HEIGHT = 42;
-
-export const hasPositions = (g: Graph): boolean => g.nodes.length > 0 && g.nodes.every((n) => n.x !== null && n.y !== null);
 
 export const nodeWidth = (n: GraphNode): number => Math.max(64, 22 + 7 * Math.max(n.label.length, 0.86 * caption(n).length));
 
@@ -36,7 +31,7 @@ const cache = new WeakMap<Doc, Layout>();
 /** The layout for every graph of the record. */
 export function layoutOf(doc: Doc): Layout {
   let layout = cache.get(doc);
-  if (!layout) cache.set(doc, (layout = compute(doc.stops.flatMap((s) => (s.graph ? [s.graph] : [])))));
+  if (!layout) cache.set(doc, (layout = compute([doc.union()])));
   return layout;
 }
 
@@ -46,17 +41,16 @@ const ownBox = (n: GraphNode): Box => ({ x: n.x!, y: n.y!, width: n.width ?? nod
 
 A graph without positions, as of a refused step, has its nodes where the others have them; new ones stand in a row below. */
 export function compute(graphs: Graph[]): Layout {
-  const placed = graphs.filter(hasPositions);
+  const nodes = graphs.flatMap((g) => g.nodes);
+  const placed = nodes.filter((n) => n.x !== null && n.y !== null);
   if (!placed.length) return layered(graphs);
   const boxes = new Map<string, Box>();
   let width = 0;
   let height = 0;
-  for (const g of placed) {
-    for (const n of g.nodes) boxes.set(n.id, ownBox(n));
-    width = Math.max(width, g.width ?? 0, ...g.nodes.map((n) => n.x! + (n.width ?? nodeWidth(n)) / 2));
-    height = Math.max(height, g.height ?? 0, ...g.nodes.map((n) => n.y! + (n.height ?? HEIGHT) / 2));
-  }
-  const unplaced = new Map(graphs.flatMap((g) => g.nodes.filter((n) => !boxes.has(n.id)).map((n) => [n.id, n])));
+  for (const n of placed) boxes.set(n.id, ownBox(n));
+  for (const g of graphs) [width, height] = [Math.max(width, g.width ?? 0), Math.max(height, g.height ?? 0)];
+  for (const b of boxes.values()) [width, height] = [Math.max(width, b.x + b.width / 2), Math.max(height, b.y + b.height / 2)];
+  const unplaced = new Map(nodes.filter((n) => !boxes.has(n.id)).map((n) => [n.id, n]));
   let x = 12;
   for (const [id, n] of unplaced) {
     const box = { x: x + nodeWidth(n) / 2, y: height + GAP_Y + HEIGHT / 2, width: nodeWidth(n), height: HEIGHT };
@@ -66,80 +60,14 @@ export function compute(graphs: Graph[]): Layout {
   return unplaced.size ? { width: Math.max(width, x), height: height + 2 * GAP_Y + HEIGHT, boxes } : { width, height, boxes };
 }
 
-/** Sugiyama in short: layers by longest path over the edges that close no cycle, rows by the mean of the neighbours'. */
+/** Layers of all graphs together. */
 export function layered(graphs: Graph[]): Layout {
-  const sizes = new Map<string, number>();
-  const edges = new Map<string, Set<string>>();
-  for (const g of [...graphs].reverse()) {
-    for (const n of g.nodes) sizes.set(n.id, Math.max(sizes.get(n.id) ?? 0, nodeWidth(n)));
-    for (const e of g.edges) (edges.get(e.source) ?? edges.set(e.source, new Set()).get(e.source)!).add(e.target);
-  }
-  const ids = [...sizes.keys()];
-  const forward = new Map<string, string[]>(ids.map((id) => [id, []]));
-  const back = new Map<string, string[]>(ids.map((id) => [id, []]));
-  const state = new Map<string, 1 | 2>();
-  const order: string[] = [];
-  // Depth first without recursion, since a chain of 500 nodes is a deep one.
-  for (const root of ids) {
-    if (state.has(root)) continue;
-    const stack: [string, string[]][] = [[root, [...(edges.get(root) ?? [])]]];
-    state.set(root, 1);
-    while (stack.length) {
-      const [id, rest] = stack[stack.length - 1]!;
-      const next = rest.shift();
-      if (next === undefined) {
-        stack.pop();
-        state.set(id, 2);
-        order.push(id);
-      } else if (sizes.has(next)) {
-        if (state.get(next) !== 1) (forward.get(id)!.push(next), back.get(next)!.push(id));
-        if (!state.has(next)) {
-          state.set(next, 1);
-          stack.push([next, [...(edges.get(next) ?? [])]]);
-        }
-      }
-    }
-  }
-  order.reverse();
-  const layer = new Map<string, number>();
-  for (const id of order) layer.set(id, Math.max(0, ...back.get(id)!.map((p) => (layer.get(p) ?? 0) + 1)));
-  // Sources stand just before what reads them first.
-  for (const id of [...order].reverse())
-    if (!back.get(id)!.length && forward.get(id)!.length) layer.set(id, Math.min(...forward.get(id)!.map((t) => layer.get(t)!)) - 1);
-  const layers: string[][] = [];
-  for (const id of order) (layers[layer.get(id)!] ??= []).push(id);
-  for (let n = 0; n < layers.length; n++) layers[n] ??= [];
-
-  const y = new Map<string, number>();
-  const place = (row: string[]) => row.forEach((id, n) => y.set(id, n - (row.length - 1) / 2));
-  layers.forEach(place);
-  const mean = (near: string[], own: number) => (near.length ? near.reduce((s, id) => s + y.get(id)!, 0) / near.length : own);
-  for (let sweep = 0; sweep < 8; sweep++) {
-    const down = sweep % 2 === 0;
-    for (const row of down ? layers : [...layers].reverse()) {
-      const wish = new Map(row.map((id) => [id, mean((down ? back : forward).get(id)!, y.get(id)!)]));
-      row.sort((p, q) => wish.get(p)! - wish.get(q)!);
-      // Each near its wish, none nearer to the next than one row.
-      let last = -Infinity;
-      for (const id of row) y.set(id, (last = Math.max(wish.get(id)!, last + 1)));
-      const shift = row.length ? row.reduce((s, id) => s + wish.get(id)! - y.get(id)!, 0) / row.length : 0;
-      for (const id of row) y.set(id, y.get(id)! + shift);
-    }
-  }
-  const top = ids.length ? Math.min(...y.values()) : 0;
-  const boxes = new Map<string, Box>();
-  let x = 12;
-  let height = 0;
-  for (const row of layers) {
-    const width = Math.max(0, ...row.map((id) => sizes.get(id)!));
-    for (const id of row) {
-      const cy = 14 + HEIGHT / 2 + (y.get(id)! - top) * (HEIGHT + GAP_Y);
-      boxes.set(id, { x: x + width / 2, y: cy, width: sizes.get(id)!, height: HEIGHT });
-      height = Math.max(height, cy + HEIGHT / 2 + 14);
-    }
-    if (row.length) x += width + GAP_X;
-  }
-  return { width: Math.max(12, x - GAP_X + 12), height, boxes };
+  const items = new Map<string, Item>();
+  for (const g of graphs)
+    for (const n of g.nodes) items.set(n.id, { id: n.id, width: Math.max(items.get(n.id)?.width ?? 0, nodeWidth(n)), height: HEIGHT });
+  const made = place([...items.values()], graphs.flatMap((g) => g.edges.map((e) => [e.source, e.target] as const)));
+  const boxes = new Map([...made.boxes].map(([id, b]) => [id, { ...b, x: b.x + MARGIN, y: b.y + MARGIN }]));
+  return { width: made.width + 2 * MARGIN, height: made.height + 2 * MARGIN, boxes };
 }
 
 /** The box of a node in one graph. */
@@ -162,7 +90,8 @@ export function edgePath(from: Box, to: Box, points: readonly [number, number][]
     const y2 = to.y + (far ? Math.sign(lift) * 8 : 0);
     return `M${f(x1)},${f(y1)} C${f(x1 + dx)},${f(y1 + lift)} ${f(x2 - dx)},${f(y2 + lift)} ${f(x2)},${f(y2)}`;
   }
-  if (Math.abs(to.x - from.x) < (to.width + from.width) / 2 && to.y !== from.y) {
+  // Above or below, as in the next row: from edge to edge.
+  if (Math.abs(to.y - from.y) > (to.height + from.height) / 2) {
     const sign = to.y > from.y ? 1 : -1;
     const y1 = from.y + (sign * from.height) / 2;
     const y2 = to.y - (sign * to.height) / 2 - sign * 2;

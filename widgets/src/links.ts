@@ -3,7 +3,7 @@
 // Ids of a selection: a line's node id ("def:…", "store:…", "loop:…", "tile:…"), "triton:<line>", "graph:<node>",
 // and "cell:…", which only the tag table reads.
 
-import type { Doc, Line, Stop } from "./record";
+import type { Doc, Stop } from "./record";
 
 export interface Related {
   definition: Set<string>;
@@ -38,19 +38,16 @@ export function indexLinks(doc: Doc): Index {
     tritonBy: { nodes: new Map(), blocks: new Map(), definition: new Map() },
   };
   for (const line of doc.definition) index.stage.set(line.node, "definition");
-  const seen = new Set<Line>();
-  for (const stop of doc.stops) {
-    if (stop.kind === "triton") continue;
-    for (const line of stop.lines) {
-      if (seen.has(line) || !line.node) continue;
-      seen.add(line);
-      if (!index.stage.has(line.node)) index.stage.set(line.node, stop.kind === "loops" ? "loops" : "htile");
+  const pools = doc.pools();
+  for (const stage of ["loops", "htile"] as const)
+    for (const line of pools[stage]) {
+      if (!line.node) continue;
+      if (!index.stage.has(line.node)) index.stage.set(line.node, stage);
       for (const ref of line.refs) {
         put(index.up, line.node, ref);
-        put(stop.kind === "loops" ? index.down : index.htileDown, ref, line.node);
+        put(stage === "loops" ? index.down : index.htileDown, ref, line.node);
       }
     }
-  }
   for (const line of doc.source) {
     const id = `triton:${line.number}`;
     for (const key of ["nodes", "blocks", "definition"] as const) for (const ref of line[key]) put(index.tritonBy[key], ref, id);

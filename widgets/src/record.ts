@@ -1,7 +1,8 @@
 // The payload, as PROTOCOL.md says, and the record in it as a list of stops to walk through.
 
 import { unaligned } from "./diff";
-import type { Derivation, Graph, GraphEdge, Line as PlainLine, SourceLine, Trace } from "./record_types";
+import { type Head, Parts, inParts } from "./parts";
+import type { Derivation, Graph, GraphEdge, GraphNode, Line as PlainLine, Phase, SourceLine, Trace } from "./record_types";
 
 export type { Derivation, DerivationStep, Graph, GraphEdge, GraphNode, SourceLine, Trace } from "./record_types";
 /** A line of a program; its `kind` is the first word of the record's, the others say what the node does. */
@@ -77,7 +78,8 @@ export interface Editor {
   redo?: number;
 }
 export interface Payload {
-  trace: Trace;
+  /** The record, or the first of its parts. */
+  trace: Trace | Head;
   check: { ok: boolean | null; text: string } | null;
   kernel_error?: EditError | null;
   tags: { inputs: TagInput[]; rolling: string[]; tables: Record<string, Table> } | null;
@@ -144,11 +146,37 @@ export interface Doc {
   source: SourceLine[];
   /** The last loop program, which HTile's refs name. */
   program: Line[];
+  /** Whether the whole record is here; of one that is sent in parts, at first only what the first view shows is. */
+  complete: boolean;
+  /** Every line of the loop programs and of HTile, each once. */
+  pools(): { loops: Line[]; htile: Line[] };
+  /** The stages of blocks, where they are not called as their stage. */
+  origins(): ReadonlyMap<string, string>;
+  /** Every node and edge of the graphs: a node once, an edge once for each kind that it has. */
+  union(): Graph;
+}
+
+/** Where the stops of a record get what they show, when they are shown: phases and kernel stages by number. */
+export interface Source {
+  /** The record without its programs, graphs and lines. */
+  trace: Trace;
+  complete: boolean;
+  definition: Line[];
+  triton: SourceLine[];
+  phases(step: number): { key: string; title: string; note: string; wrong: boolean; derivation: Derivation | null }[];
+  program(n: number): Line[];
+  graph(n: number): Graph;
+  derivation(n: number, brief: Derivation | null): Derivation | null;
+  stage(n: number): Line[];
+  /** Whether phase or stage `n` has the text of the one before, each line in the form that `plain` gives it. */
+  sameProgram(n: number, plain: (text: string) => string): boolean;
+  sameStage(n: number, plain: (text: string) => string): boolean;
+  pools(): { loops: Line[]; htile: Line[] };
+  origins(): ReadonlyMap<string, string>;
+  union(): Graph;
 }
 
 export const SCHEMA: Trace["schema"] = 2;
-
-const sameText = (a: Line[], b: Line[]): boolean => a.length === b.length && a.every((x, i) => unaligned(x.text) === unaligned(b[i]!.text));
 
 /** A sentence for readers, which does nothing. */
 export const isRemark = (step: { primitive: string }): boolean => step.primitive === "remark";
@@ -167,54 +195,125 @@ export function callText(primitive: string, args: Record<string, unknown>): stri
   return `${primitive}(${Object.values(args).map(show).join(", ")})`;
 }
 
-/** The payload's record, its pooled lines in place, as a list of stops. */
-export function readTrace(trace: Trace): Doc {
+export function lineOf(node: string, text: string, origin: string, kinds: string, refs: string[]): Line {
+  const [kind, ...words] = kinds.split(" ");
+  return { node, text, origin, kind: kind!, refs, words };
+}
+
+/** Each node once, with its place if it has one anywhere: the graph of a refused step has none. */
+export function unionOf(nodes: readonly GraphNode[]): GraphNode[] {
+  const found = new Map<string, GraphNode>();
+  for (const node of nodes) if (node.x !== null || !found.has(node.id)) found.set(node.id, node);
+  return [...found.values()];
+}
+
+/** The record of a payload that has it whole, with its pooled lines in place. */
+class Whole implements Source {
+  complete = true;
+  definition: Line[];
+  triton: SourceLine[];
+  private all: Phase[];
+  private programs: Line[][];
+  private stages: Line[][];
+
+  constructor(readonly trace: Trace) {
+    this.all = trace.steps.flatMap((s) => s.phases);
+    const pool = trace.lines.map(([node, text, origin, kinds, refs]) => lineOf(node, text, origin, kinds, refs));
+    const lines = (at: number[]): Line[] =>
+      at.map((n) => {
+        const line = pool[n];
+        if (!line) throw new Error(`the record names line ${n}, and has ${pool.length}`);
+        return line;
+      });
+    this.definition = lines(trace.operator.definition);
+    this.programs = this.all.map((p) => lines(p.program));
+    const k = trace.kernel;
+    this.stages = k ? [k.htile, ...k.passes.map((p) => p.lines)].map(lines) : [];
+    this.triton = k?.triton ?? [];
+  }
+  phases = (step: number) => this.trace.steps[step]!.phases;
+  program = (n: number) => this.programs[n]!;
+  graph = (n: number) => this.all[n]!.graph;
+  derivation = (_: number, given: Derivation | null) => given;
+  stage = (n: number) => this.stages[n]!;
+  private same(a: Line[], b: Line[], plain: (text: string) => string): boolean {
+    return a.length === b.length && a.every((x, i) => plain(x.text) === plain(b[i]!.text));
+  }
+  sameProgram = (n: number, plain: (text: string) => string) => this.same(this.programs[n - 1]!, this.programs[n]!, plain);
+  sameStage = (n: number, plain: (text: string) => string) => this.same(this.stages[n - 1]!, this.stages[n]!, plain);
+  pools = () => ({ loops: [...new Set(this.programs.flat())], htile: [...new Set(this.stages.flat())] });
+  origins = () => new Map(this.pools().loops.flatMap((l): [string, string][] => (l.node.startsWith("store:") && l.origin && l.node !== `store:${l.origin}` ? [[l.node.slice(6), l.origin]] : [])));
+  union(): Graph {
+    const graphs = this.all.map((p) => p.graph);
+    const nodes = unionOf(graphs.flatMap((g) => g.nodes));
+    const edges = new Map(graphs.flatMap((g) => g.edges.map((e) => [`${e.source}→${e.target}→${e.tensor}→${e.kind}`, e])));
+    return { nodes, edges: [...edges.values()], width: graphs[0]?.width ?? null, height: graphs[0]?.height ?? null };
+  }
+}
+
+/** The record of a payload as a list of stops. */
+export function readTrace(trace: Trace | Head): Doc {
   if (!trace || trace.schema !== SCHEMA)
     throw new Error(`the record has schema ${String(trace?.schema)}, this page reads schema ${SCHEMA}`);
-  const pool: Line[] = trace.lines.map(([node, text, origin, kinds, refs]) => {
-    const [kind, ...words] = kinds.split(" ");
-    return { node, text, origin, kind: kind!, refs, words };
-  });
-  const lines = (at: number[]): Line[] =>
-    at.map((n) => {
-      const line = pool[n];
-      if (!line) throw new Error(`the record names line ${n}, and has ${pool.length}`);
-      return line;
+  return readSource(inParts(trace) ? new Parts(trace, null) : new Whole(trace));
+}
+
+/** The number of a phase or stage as a property that is computed when it is read first. */
+function lazily<T extends object>(stop: T, properties: { [K in keyof T]?: () => T[K] }): T {
+  for (const [name, make] of Object.entries(properties) as [string, () => unknown][])
+    Object.defineProperty(stop, name, {
+      configurable: true,
+      enumerable: true,
+      get() {
+        const value = make();
+        Object.defineProperty(stop, name, { value, configurable: true, enumerable: true });
+        return value;
+      },
     });
-  const definition = lines(trace.operator.definition);
+  return stop;
+}
+
+/** The stops of a source. What they show is unpacked when they are shown. */
+export function readSource(source: Source): Doc {
+  const { trace, definition } = source;
   const stops: Stop[] = [];
-  let before: Line[] | null = null;
-  let graph: Graph | null = null;
-  const steps: StepEntry[] = trace.steps.map((s) => {
+  let count = 0;
+  const steps: StepEntry[] = trace.steps.map((s, at) => {
     const call = s.primitive === "definition" ? "definition" : callText(s.primitive, s.arguments);
-    const here: Stop[] = s.phases.map((p, n) => {
-      const program = lines(p.program);
+    const phases = source.phases(at);
+    const here: Stop[] = phases.map((p, n) => {
       // Kept apart from the phases of the step that stands in the refused one's place.
       const phase = s.error ? `refused.${p.key}` : p.key;
+      const number = count++;
       const stop: Stop = {
         key: `${s.index}.${phase}`,
         step: s.index,
         phase,
         kind: "loops",
-        letter: s.phases.length > 1 ? String.fromCharCode(97 + n) : "",
+        letter: phases.length > 1 ? String.fromCharCode(97 + n) : "",
         call,
         title: p.title,
         note: p.note,
-        lines: program,
-        graph: p.graph,
-        derivation: p.derivation,
+        lines: [],
+        graph: null,
+        derivation: null,
         proof: [],
         wrong: p.wrong,
-        error: n === s.phases.length - 1 ? s.error : null,
+        error: n === phases.length - 1 ? s.error : null,
         refused: s.error !== null,
-        quiet: before !== null && s.error === null && p.derivation === null && !p.wrong && sameText(before, program),
+        quiet: false,
       };
-      before = program;
-      graph = p.graph;
-      return stop;
+      const may = number > 0 && s.error === null && p.derivation === null && !p.wrong;
+      return lazily(stop, {
+        lines: () => source.program(number),
+        graph: () => source.graph(number),
+        derivation: () => source.derivation(number, p.derivation),
+        quiet: () => may && source.sameProgram(number, unaligned),
+      });
     });
     if (!here.length) {
-      here.push({
+      const last = count - 1;
+      const stop: Stop = {
         key: `${s.index}.${s.error ? "refused" : s.primitive}`,
         step: s.index,
         phase: s.error ? "refused" : s.primitive,
@@ -223,35 +322,31 @@ export function readTrace(trace: Trace): Doc {
         call,
         title: s.error ? "refused" : s.primitive,
         note: "",
-        lines: before ?? definition,
-        graph,
+        lines: definition,
+        graph: null,
         derivation: null,
         proof: [],
         wrong: false,
         error: s.error,
         refused: s.error !== null,
         quiet: s.error === null,
-      });
+      };
+      here.push(last < 0 ? stop : lazily(stop, { lines: () => source.program(last), graph: () => source.graph(last) }));
     }
     stops.push(...here);
     return { index: s.index, call, remark: isRemark(s), stops: here, error: s.error };
   });
-  let program = definition;
-  for (const s of steps) if (s.error === null && s.stops.length) program = s.stops[s.stops.length - 1]!.lines;
+  const applied = [...steps].reverse().find((s) => s.error === null && s.stops.length);
 
   const k = trace.kernel;
-  let htile: Line[] = [];
-  let triton: Line[] = [];
   const language = languageOf(k?.source ?? "");
+  const triton: Line[] = k ? source.triton.map((t) => ({ node: `triton:${t.number}`, text: t.text, origin: "", kind: "triton", refs: t.nodes })) : [];
   if (k) {
-    const stages = [{ name: "translated", lines: k.htile, notes: [] }, ...k.passes];
-    let last: Line[] | null = null;
+    const stages = [{ name: "translated", notes: [] as string[] }, ...k.passes];
     stages.forEach((p, n) => {
-      const now = lines(p.lines);
-      stops.push(kernelStop(`htile.${n}`, "htile", p.name.replaceAll("_", " "), now, last !== null && sameText(last, now), p.notes));
-      last = htile = now;
+      const stop = kernelStop(`htile.${n}`, "htile", p.name.replaceAll("_", " "), [], false, p.notes);
+      stops.push(lazily(stop, { lines: () => source.stage(n), quiet: () => n > 0 && source.sameStage(n, unaligned) }));
     });
-    triton = k.triton.map((t) => ({ node: `triton:${t.number}`, text: t.text, origin: "", kind: "triton", refs: t.nodes }));
     const code = kernelStop("triton", "triton", k.launches.length === 1 ? "1 kernel" : `${k.launches.length} kernels`, triton, false);
     stops.push({ ...code, call: language, note: `The ${language} source.` });
   }
@@ -260,8 +355,27 @@ export function readTrace(trace: Trace): Doc {
     stops.push({ ...empty, kind: "loops", step: 0, key: "0.definition", phase: "definition" });
     steps.push({ index: 0, call: "definition", remark: false, stops: [...stops], error: null });
   }
-  const source = k?.triton ?? [];
-  return { trace, definition, steps, stops, byKey: new Map(stops.map((s) => [s.key, s])), htile, triton, language, source, program };
+  const doc: Doc = {
+    trace,
+    definition,
+    steps,
+    stops,
+    byKey: new Map(stops.map((s) => [s.key, s])),
+    htile: [],
+    triton,
+    language,
+    source: source.triton,
+    program: definition,
+    complete: source.complete,
+    pools: () => source.pools(),
+    origins: () => source.origins(),
+    union: () => source.union(),
+  };
+  const last = k ? k.passes.length : 0;
+  return lazily(doc, {
+    htile: () => (k ? source.stage(last) : []),
+    program: () => applied?.stops[applied.stops.length - 1]!.lines ?? definition,
+  });
 }
 
 function kernelStop(key: string, kind: "htile" | "triton", title: string, lines: Line[], quiet: boolean, proof: string[] = []): Stop {

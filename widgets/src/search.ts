@@ -23,12 +23,18 @@ export function search(doc: Doc, query: string): Match[] {
     if (found.length < LIMIT) found.push({ where, stop, node: line.node, text: line.text });
   };
   for (const line of doc.definition) if (has(line.text)) add("definition", null, line);
-  let before: ReadonlySet<Line> = new Set();
-  let texts: ReadonlySet<string> = new Set();
+  // Most stops have the lines of the one before: those that match at all are looked for once.
+  const pools = doc.pools();
+  const matching = new Set<Line>([...pools.loops, ...pools.htile, ...doc.triton].filter((line) => has(line.text)));
+  let before: Line[] = [];
   for (const stop of doc.stops) {
-    for (const line of stop.lines) if (!before.has(line) && !texts.has(line.text.trim()) && has(line.text)) add(stop.kind, stop, line);
-    before = new Set(stop.lines);
-    texts = new Set(stop.lines.map((l) => l.text.trim()));
+    const { lines } = stop;
+    const hits = lines.filter((line) => matching.has(line));
+    if (hits.length) {
+      const known = new Set(before.filter((line) => matching.has(line)).flatMap((line) => [line, line.text.trim()]));
+      for (const line of hits) if (!known.has(line) && !known.has(line.text.trim())) add(stop.kind, stop, line);
+    }
+    before = lines;
     for (const step of stop.derivation?.steps ?? [])
       for (const text of step.text.split("\n")) if (has(text)) add("derivation", stop, { node: "", text });
   }

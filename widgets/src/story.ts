@@ -40,8 +40,9 @@ function changed(before: readonly Line[], after: readonly Line[]): string[] {
 
 const reductions = (doc: Doc): string[] => (doc.stops[0]!.graph?.nodes ?? []).filter((n) => n.kind === "reduce").map((n) => n.id);
 
-/** The stops of the story, in order; empty if the record has nothing but its definition. */
+/** The stops of the story, in order; empty if the record has nothing but its definition, or is not here whole. */
 export function storyOf(doc: Doc): StoryStop[] {
+  if (!doc.complete) return [];
   const first = doc.stops[0]!;
   const loops = doc.stops.filter((s) => s.kind === "loops" && !s.refused);
   const last = loops[loops.length - 1]!;

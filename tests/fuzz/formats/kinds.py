@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from neptune_widgets import payload, schedule_text, static_view, views
+from neptune_widgets import parts, payload, schedule_text, static_view, views
 from neptune_widgets.course.measured import _read as read_run
 
 import neptune_lab as nl
@@ -70,7 +70,8 @@ def _use_trace(folder: Path) -> None:
     links(trace)
     static_view.html(trace).encode()
     static_view.text(trace)
-    payload.saved(trace).encode()
+    payload.saved(trace).text.encode()
+    parts.sent(trace, many=0)
 
 
 def _write(path: Path, text: str) -> None:
