@@ -41,6 +41,16 @@ def test_a_record_of_every_schema_opens(number: int, tmp_path: Path):
     assert "Causal attention" in static_view.html(record)
 
 
+def test_a_record_says_which_template_applied_its_steps():
+    template = dict.fromkeys(("definition", "remark"), "")
+    assert all(s.template == template.get(s.primitive, "rolling_update") for s in saved(SCHEMA).steps)
+    assert {s.template for s in saved(2).steps} == {""}
+    data = json.loads(text(2))
+    data["steps"] = [None, *data["steps"]]
+    with pytest.raises(TraceError, match=r"trace\.steps\[0\] is NoneType"):
+        trace.from_json(json.dumps(data))
+
+
 def test_the_current_schema_is_written_as_it_was_saved():
     assert trace.to_json(saved(SCHEMA)) == text(SCHEMA)
 
@@ -66,7 +76,9 @@ def test_every_schema_but_the_last_has_an_upgrade():
 def test_a_newer_record_is_refused_with_the_version_that_wrote_it():
     data = json.loads(text(SCHEMA)) | {"schema": SCHEMA + 1}
     data["versions"]["neptune-lab"] = "7.5"
-    with pytest.raises(TraceError, match=rf"has schema {SCHEMA + 1}, this version reads schema {SCHEMA}") as caught:
+    with pytest.raises(
+        TraceError, match=rf"has schema {SCHEMA + 1}, this version reads schemas {schema.OLDEST} to {SCHEMA}"
+    ) as caught:
         trace.from_json(json.dumps(data))
     assert caught.value.help == (
         "neptune-lab '7.5' wrote it: read it with that version or a later one (pip install --upgrade neptune-lab)"
@@ -80,6 +92,6 @@ def test_a_newer_record_is_refused_with_the_version_that_wrote_it():
 @pytest.mark.parametrize("number", [0, 1, -3, None, "2", 2.0, True])
 def test_a_record_of_no_known_schema_is_refused_with_help(number: object):
     data = json.loads(text(SCHEMA)) | {"schema": number}
-    with pytest.raises(TraceError, match=f"this version reads schema {SCHEMA}") as caught:
+    with pytest.raises(TraceError, match=f"this version reads schemas {schema.OLDEST} to {SCHEMA}") as caught:
         trace.from_json(json.dumps(data))
     assert caught.value.help == "compile the operator again with this version, and save its record"

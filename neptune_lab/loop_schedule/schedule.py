@@ -43,11 +43,12 @@ def _repairs_wrongly(program: Program) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A step that was applied: the program before it, and its outcome."""
+    """A step that was applied: the program before it, its outcome, and the template that applied it, if one did."""
 
     step: Step
     before: Program
     outcome: Outcome
+    template: str = ""
 
 
 class Schedule(PrimitiveMethods):
@@ -209,6 +210,15 @@ class Schedule(PrimitiveMethods):
         last = self._applied[-1]
         self._applied[-1] = replace(last, outcome=replace(last.outcome, phases=(*phases, *last.outcome.phases)))
 
+    def attribute(self, template: str, first: int) -> None:
+        """Notes that the steps from number `first` on were applied by a template, for the record.
+
+        Args:
+            template: its name.
+            first: how many steps there were before.
+        """
+        self._applied[first:] = [replace(applied, template=template) for applied in self._applied[first:]]
+
     def adopt(self, part: Schedule) -> None:
         """Appends the steps of a schedule of one part of the program, with their outcomes.
 
@@ -220,7 +230,7 @@ class Schedule(PrimitiveMethods):
             before = self.program
             here = extract(before, stages)
             assert here is not None, "a part is the nests between two cuts"
-            self._applied.append(Applied(applied.step, before, here.put_back(applied.outcome)))
+            self._applied.append(Applied(applied.step, before, here.put_back(applied.outcome), applied.template))
 
     def undo(self) -> Step:
         """Reverts the last step.

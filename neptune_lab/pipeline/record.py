@@ -169,7 +169,11 @@ def steps_record(schedule: Schedule) -> tuple[record.StepRecord, ...]:
     for n, applied in enumerate(schedule.history, 1):
         data = applied.step.as_record()
         phases = tuple(phase_record(p) for p in applied.outcome.phases)
-        steps.append(record.StepRecord(n, applied.step.primitive, data["arguments"], str(applied.step), phases))
+        steps.append(
+            record.StepRecord(
+                n, applied.step.primitive, data["arguments"], str(applied.step), phases, template=applied.template
+            )
+        )
     return laid_out(tuple(steps))
 
 

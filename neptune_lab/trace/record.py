@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 # Increased by one whenever a field is added, removed or changes its meaning; schema.py upgrades older records.
-SCHEMA = 2
+SCHEMA = 3
 
 # Plain JSON with string keys; tuples inside come back as lists.
 Json: TypeAlias = dict[str, Any]
@@ -140,7 +140,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One applied primitive; if it was refused, `error` is set and the program is unchanged."""
+    """One applied primitive; if it was refused, `error` is set and the program is unchanged.
+
+    `template` names the template that applied the step; it is "" for a step that was written by hand.
+    """
 
     index: int
     primitive: str
@@ -148,6 +151,7 @@ class StepRecord:
     summary: str
     phases: tuple[Phase, ...]
     error: str | None = None
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,19 @@ from neptune_lab.trace.record import SCHEMA
 
 # Schema 1 was never released.
 OLDEST = 2
+
+
+def _without_templates(data: dict[str, Any]) -> None:
+    """Schema 3 says which template applied a step; before, no step said so."""
+    steps = data.get("steps")
+    for step in steps if isinstance(steps, list) else ():
+        if isinstance(step, dict):
+            step["template"] = ""
+
+
 # UPGRADES[n] changes the parsed data of schema n, in place, into that of schema n + 1. The data may be anything that
 # JSON can hold, and its fields are checked only afterwards.
-UPGRADES: dict[int, Callable[[dict[str, Any]], None]] = {}
+UPGRADES: dict[int, Callable[[dict[str, Any]], None]] = {2: _without_templates}
 
 
 def upgrade(data: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from neptune_lab.strict.typed import plain
 
 FORMAT = "neptune_lab view"
 VERSION = 1
-KEYS = ("step", "phase", "panes", "selection", "compare", "search", "iteration", "hidden", "sizes")
+KEYS = ("step", "phase", "panes", "selection", "compare", "search", "iteration", "hidden", "sizes", "folded")
 _SAVE = "write one with explorer.save_view(path)"
 _MOST_BYTES = 200_000
 _MOST_LEVELS = 12

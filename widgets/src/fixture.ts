@@ -35,7 +35,7 @@ const derivation = { reducer: "sum", term: "exp(x - m)", steps: [{ title: "Read:
 export const rawTrace: Trace = {
   operator: { name: "softmax", title: "Softmax", params: {}, inputs: [{ name: "x", shape: [4], dtype: "float32" }], outputs: [], source: "", definition: [0, 1] },
   steps: [
-    { index: 0, primitive: "definition", arguments: {}, summary: "", phases: [phase("definition", [2, 3, 9, 4, 5], "plain")], error: null },
+    { index: 0, primitive: "definition", arguments: {}, summary: "", phases: [phase("definition", [2, 3, 9, 4, 5], "plain")], error: null, template: "" },
     {
       index: 1,
       primitive: "rolling_update",
@@ -43,8 +43,9 @@ export const rawTrace: Trace = {
       summary: "",
       phases: [phase("naive", [6, 3, 7, 5], "early", { wrong: true }), phase("repair", [6, 3, 7, 5], "early", { wrong: true, derivation }), phase("repaired", [6, 3, 7, 8], "repaired")],
       error: null,
+      template: "by_hand",
     },
-    { index: 2, primitive: "set_scope", arguments: { block: "s_sum", scope: "local" }, summary: "", phases: [phase("set_scope", [6, 3, 7, 8], "repaired")], error: null },
+    { index: 2, primitive: "set_scope", arguments: { block: "s_sum", scope: "local" }, summary: "", phases: [phase("set_scope", [6, 3, 7, 8], "repaired")], error: null, template: "by_hand" },
   ],
   kernel: {
     name: "softmax",
@@ -61,7 +62,7 @@ export const rawTrace: Trace = {
   },
   versions: {},
   command: null,
-  schema: 2,
+  schema: 3,
   lines,
 };
 

@@ -10,6 +10,7 @@ const GENERAL: Key[] = [
   { keys: ["X"], text: "explain", explained: "explain the line that has the focus or is selected: what it does, which step made it, its repair, the terms", order: 50 },
   { keys: ["?"], text: "help", explained: "this list", order: 90 },
   { keys: ["↑", "↓"], text: "lines, steps or nodes, in the pane that has the focus", order: 20, more: true },
+  { keys: ["F"], text: "fold or unfold the loop around the line (with Shift, all loops of the pane), or in the list of steps the group of the step", order: 25, more: true },
   { keys: ["Enter"], text: "select the line or node, and highlight what belongs to it in every pane; with Shift, add to the selection", order: 30, more: true },
   { keys: ["Esc"], text: "clear the selection, leave a comparison, close this", order: 40, more: true },
 ];

@@ -56,7 +56,7 @@ describe("the record", () => {
     expect(() => readTrace({ ...rawTrace, lines: [] })).toThrow(/line 0/);
   });
   it("keeps a refused step, with the program as it was", () => {
-    const refused = { index: 3, primitive: "fuse", arguments: { block: "q" }, summary: "", phases: [], error: "there is no block 'q'" };
+    const refused = { index: 3, primitive: "fuse", arguments: { block: "q" }, summary: "", phases: [], error: "there is no block 'q'", template: "" };
     const d = readTrace({ ...rawTrace, steps: [...rawTrace.steps, refused] });
     const stop = d.byKey.get("3.refused")!;
     expect(stop.error).toBe("there is no block 'q'");

@@ -176,7 +176,7 @@ export interface Source {
   union(): Graph;
 }
 
-export const SCHEMA: Trace["schema"] = 2;
+export const SCHEMA: Trace["schema"] = 3;
 
 /** A sentence for readers, which does nothing. */
 export const isRemark = (step: { primitive: string }): boolean => step.primitive === "remark";

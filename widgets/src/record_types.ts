@@ -98,6 +98,7 @@ export interface StepRecord {
   summary: string;
   phases: Phase[];
   error: string | null;
+  template: string;
 }
 
 /** The HTile program after the pass called `name`; `refs` are lines of the last loop program. */
@@ -134,6 +135,6 @@ export interface Trace {
   kernel: KernelRecord | null;
   versions: Record<string, string>;
   command: string | null;
-  schema: 2;
+  schema: 3;
   lines: [string, string, string, string, string[]][];
 }

@@ -1,5 +1,6 @@
 // What the person chose, and the pure functions that change it. The view is data: saved, shared, validated, never run.
 
+import { allGroups } from "./groups";
 import { type Doc, type Stop, stopBefore } from "./record";
 
 export interface View {
@@ -14,6 +15,8 @@ export interface View {
   iteration: number;
   hidden: string[];
   sizes: Record<string, number>;
+  /** Ids of the loops of code, and of the groups of steps, that are folded. */
+  folded: string[];
 }
 
 export const EMPTY: View = {
@@ -26,6 +29,7 @@ export const EMPTY: View = {
   iteration: 0,
   hidden: [],
   sizes: {},
+  folded: [],
 };
 
 export type Action =
@@ -42,6 +46,7 @@ export type Action =
   | { type: "compareOff" }
   | { type: "search"; text: string }
   | { type: "iteration"; to: number }
+  | { type: "fold"; ids: readonly string[]; on: boolean }
   /** `panes` names those that a view may hide. */
   | { type: "load"; view: unknown; panes: readonly string[] };
 
@@ -54,11 +59,15 @@ export function stopOf(view: View, doc: Doc): Stop {
   );
 }
 
-/** The stops that the rail shows: all, or those that change something, and always the current one. */
+/** The stops to walk through: all, or those that change something; of a folded group its last one; always the current one. */
 export function shownStops(view: View, doc: Doc): Stop[] {
-  if (view.panes.quiet !== "hide") return doc.stops;
+  const quiet = view.panes.quiet === "hide";
+  const folded = view.folded.length ? allGroups(doc).filter((g) => view.folded.includes(g.id)) : [];
+  if (!quiet && !folded.length) return doc.stops;
   const now = stopOf(view, doc);
-  return doc.stops.filter((s) => !s.quiet || s === now);
+  const skipped = new Set(folded.flatMap((g) => g.stops.slice(0, -1)));
+  const ends = new Set(folded.map((g) => g.stops[g.stops.length - 1]!));
+  return doc.stops.filter((s) => s === now || (!skipped.has(s) && (!quiet || !s.quiet || ends.has(s))));
 }
 
 /** The two stops that are compared; null where nothing is. */
@@ -117,6 +126,11 @@ export function reduce(view: View, action: Action, doc: Doc): View {
       return view.search === action.text ? view : { ...view, search: action.text };
     case "iteration":
       return view.iteration === action.to || action.to < 0 ? view : { ...view, iteration: Math.floor(action.to) };
+    case "fold": {
+      const rest = view.folded.filter((id) => !action.ids.includes(id));
+      const folded = action.on ? [...rest, ...action.ids] : rest;
+      return folded.length === view.folded.length && folded.every((id) => view.folded.includes(id)) ? view : { ...view, folded };
+    }
     case "load":
       return readView(action.view, view, action.panes);
   }
@@ -143,6 +157,7 @@ export function readView(data: unknown, base: View, panes: readonly string[]): V
   if (Number.isInteger(data.iteration) && (data.iteration as number) >= 0) view.iteration = data.iteration as number;
   const hidden = strings(data.hidden);
   if (hidden) view.hidden = hidden.filter((x) => panes.includes(x));
+  view.folded = strings(data.folded) ?? view.folded;
   if (isRecord(data.sizes))
     view.sizes = Object.fromEntries(
       Object.entries(data.sizes).filter((e): e is [string, number] => typeof e[1] === "number" && Number.isFinite(e[1]) && e[1] > 0),

@@ -4,7 +4,7 @@ import type { View } from "./state";
 
 const FORMAT = "neptune_lab view";
 const VERSION = 1;
-const KEYS = ["step", "phase", "panes", "selection", "compare", "search", "iteration", "hidden", "sizes"];
+const KEYS = ["step", "phase", "panes", "selection", "compare", "search", "iteration", "hidden", "sizes", "folded"];
 
 export const viewFile = (view: View): string => `${JSON.stringify({ format: FORMAT, version: VERSION, view }, null, 1)}\n`;
 

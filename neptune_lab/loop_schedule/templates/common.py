@@ -24,16 +24,18 @@ SEQUENTIAL = "sequential"
 def all_or_nothing(
     template: Callable[Concatenate[Schedule, P], Schedule],
 ) -> Callable[Concatenate[Schedule, P], Schedule]:
-    """The template, which restores the schedule if it refuses or is interrupted."""
+    """The template, which signs its steps, and restores the schedule if it refuses or is interrupted."""
 
     @wraps(template)
     def applied(sch: Schedule, *args: P.args, **kwargs: P.kwargs) -> Schedule:
         before = len(sch.steps)
         try:
-            return template(sch, *args, **kwargs)
+            made = template(sch, *args, **kwargs)
         except BaseException:  # Ctrl-C too
             sch.back_to(before)
             raise
+        sch.attribute(template.__name__, before)
+        return made
 
     return applied
 

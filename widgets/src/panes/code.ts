@@ -63,6 +63,7 @@ function codePane(ctx: Context): Pane {
         drawn.set(now, doc);
         lit = null;
       }
+      listing.refold();
       const key = `${now}|${view.search}`;
       const wrong = ctx.payload.kernel_error;
       empty.textContent = wrong ? `✗ No kernel comes of this schedule yet: ${wrong.message}.${wrong.help ? ` Try: ${wrong.help}.` : ""}` : "No kernel was emitted for this schedule.";

@@ -73,6 +73,19 @@ export function sideBySide(left: Stop, right: Stop): { left: Shown[]; right: Sho
   return out;
 }
 
+/** Gives the lines of two listings that stand side by side one height, since long ones take several rows. */
+function level(box: HTMLElement): void {
+  const [a, b] = [...box.querySelectorAll(".lines")].map((lines) => [...lines.children] as HTMLElement[]);
+  if (!a || !b || !box.offsetHeight) return;
+  for (const row of [...a, ...b]) row.style.minHeight = "";
+  const tall = (row: HTMLElement | undefined) => row?.getBoundingClientRect().height ?? 0;
+  const heights = a.map((row, n) => [tall(row), tall(b[n])] as const);
+  heights.forEach(([left, right], n) => {
+    const low = left < right ? a[n] : left > right ? b[n] : undefined;
+    if (low) low.style.minHeight = `${Math.max(left, right)}px`;
+  });
+}
+
 function programPane(ctx: Context): Pane {
   const listing = new Listing(ctx, "program", "program");
   const definition = new Listing(ctx, "defn", "definition");
@@ -80,6 +93,13 @@ function programPane(ctx: Context): Pane {
   const left = new Listing(ctx, "cmpl", "left", scroller);
   const right = new Listing(ctx, "cmpr", "right", scroller);
   scroller.append(left.el, right.el);
+  let width = 0;
+  const watch = new ResizeObserver(([entry]) => {
+    if (entry!.contentRect.width === width) return;
+    width = entry!.contentRect.width;
+    level(scroller);
+  });
+  watch.observe(scroller);
   const about = h("span", { class: "dim" });
   const diff = h("button", { type: "button", class: "small", onclick: () => ctx.dispatch({ type: "tab", slot: "diff", tab: ctx.view.panes.diff === "on" ? "off" : "on" }) }, "Diff");
   const bar = tabs(ctx, "program", "Program", [
@@ -115,6 +135,7 @@ function programPane(ctx: Context): Pane {
 
   return {
     el,
+    destroy: () => watch.disconnect(),
     update() {
       const { view, stop, doc } = ctx;
       const pair = compared(view, doc);
@@ -158,6 +179,7 @@ function programPane(ctx: Context): Pane {
           right.label(stopName(pair.right));
           count.textContent = rows.changed ? `${rows.changed} ${rows.changed === 1 ? "line differs" : "lines differ"}` : "the same";
           body.replaceChildren(scroller);
+          level(scroller);
           right.revealFirstChange();
         } else if (tab === "definition") {
           definition.show(doc.definition.map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same" })), doc.stops[0]!);
@@ -172,6 +194,7 @@ function programPane(ctx: Context): Pane {
         drawnDoc = doc;
         stopDrawn = stop;
       }
+      for (const one of [listing, definition]) one.refold();
       if (redraw || lit !== ctx.related || searched !== view.search) {
         const scroll = lit !== ctx.related && ctx.source !== "program" && ctx.source !== "step";
         const set = (s: Stop) => (s.kind === "loops" ? ctx.related.loops : s.kind === "htile" ? ctx.related.htile : ctx.related.triton);

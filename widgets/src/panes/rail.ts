@@ -3,7 +3,8 @@
 import type { Context, Pane } from "../context";
 import { debounce, h, reveal } from "../dom";
 import { definePane } from "../pane";
-import type { Doc, Stop } from "../record";
+import { type Entry, type Group, foldedAround, groupsAround, groupsOf } from "../groups";
+import type { Doc, StepEntry, Stop } from "../record";
 import { type Match, search } from "../search";
 import { shownStops, stopOf } from "../state";
 
@@ -79,12 +80,25 @@ function railPane(ctx: Context): Rail {
   }
 
   const items = new Map<string, HTMLElement>();
+  /** The line of the folded group that holds a stop. */
+  const heads = new Map<string, HTMLElement>();
+  function fold(group: Group, on: boolean): void {
+    ctx.dispatch({ type: "fold", ids: [group.id], on }, "rail");
+    ctx.announce(`${group.title} ${on ? "folded" : "unfolded"}`);
+  }
+  /** The group of the current stop: a folded one unfolds, else the innermost folds. */
+  function foldHere(): void {
+    const shut = foldedAround(ctx.doc, ctx.view.folded, ctx.stop);
+    const group = shut ?? groupsAround(ctx.doc, ctx.stop)[0];
+    if (group) fold(group, !shut);
+    else ctx.announce("this step is in no group");
+  }
   let drawn = "";
   let drawnDoc: Doc | null = null;
   function item(stop: Stop, level: number, label: Node[], sign: Node | null): HTMLElement {
     const li = h(
       "li",
-      { role: "treeitem", "aria-level": level, "aria-selected": "false", id: `${ctx.uid}-r-${stop.key.replace(/[^\w.-]/g, "_")}`, class: level > 1 ? "ph" : "", title: stop.note, onclick: () => ctx.dispatch({ type: "go", key: stop.key }, "step") },
+      { role: "treeitem", "aria-level": level, "aria-selected": "false", id: `${ctx.uid}-r-${stop.key.replace(/[^\w.-]/g, "_")}`, title: stop.note, onclick: () => ctx.dispatch({ type: "go", key: stop.key }, "step") },
       ...label,
       sign,
     );
@@ -103,24 +117,52 @@ function railPane(ctx: Context): Rail {
 
   function draw(): void {
     items.clear();
-    const shown = new Set(shownStops(ctx.view, ctx.doc));
+    heads.clear();
+    const all = ctx.view.panes.quiet !== "hide";
+    const shows = (s: Stop) => all || !s.quiet || s === ctx.stop;
     const out: HTMLElement[] = [];
-    for (const entry of ctx.doc.steps) {
-      const here = entry.stops.filter((s) => shown.has(s));
-      if (!here.length) continue;
-      const label = entry.remark ? h("span", { class: "remark" }, entry.call) : entry.index === 0 ? h("span", {}, entry.call) : h("code", {}, entry.call);
-      // The step that stands in a refused one's place has its number.
-      const number = h("i", {}, entry.error ? "" : String(entry.index));
-      if (entry.stops.length === 1) out.push(item(here[0]!, 1, [number, label], signOf(here[0]!)));
-      else {
-        out.push(h("li", { role: "treeitem", "aria-level": 1, "aria-selected": "false", "aria-expanded": "true", class: "group", title: entry.call, onclick: () => ctx.dispatch({ type: "go", key: entry.stops[entry.stops.length - 1]!.key }, "step") }, number, label, entry.error ? h("span", { class: "s bad" }, "✗") : null));
-        for (const s of here) out.push(item(s, 2, [h("i", {}, s.letter), h("span", { class: "tt" }, s.title)], signOf(s)));
+    const number = (entry: StepEntry) => h("i", {}, entry.error ? "" : String(entry.index)); // the step in a refused one's place has its number
+    const visit = (entry: Entry, level: number, inside: string) => {
+      if (!entry.stops.some(shows)) return;
+      if (entry.kind === "stop") {
+        const [stop] = entry.stops as [Stop];
+        const of = entry.entry;
+        const label = of.remark ? h("span", { class: "remark" }, of.call) : of.index === 0 ? h("span", {}, of.call) : h("code", {}, of.call);
+        const li = item(stop, level, [number(of), label], signOf(stop));
+        li.classList.add(...inside.split(" ").filter(Boolean));
+        out.push(li);
+        return;
       }
-    }
+      const folded = ctx.view.folded.includes(entry.id);
+      const end = entry.stops[entry.stops.length - 1]!;
+      const own = ctx.doc.steps.find((e) => e.stops === entry.stops);
+      const name = entry.kind === "run" ? `${entry.title} × ${entry.count}` : entry.title;
+      const label = entry.kind === "template" ? h("span", {}, `template ${name} `, h("span", { class: "dim" }, `${entry.count} steps`)) : h("code", {}, name);
+      const mark = h("span", { class: "fold", "aria-hidden": "true", title: "fold or unfold (F)" }, folded ? "▸" : "▾");
+      const bad = entry.stops.some((s) => s.error);
+      const li = h("li", { role: "treeitem", "aria-level": level, "aria-selected": "false", "aria-expanded": String(!folded), id: `${ctx.uid}-g-${entry.id.replace(/[^\w.-]/g, "_")}`, class: `group ${inside}`, title: own?.call ?? "" }, own ? number(own) : h("i", {}), label, bad ? h("span", { class: "s bad" }, "✗") : null, mark);
+      li.addEventListener("click", (e) => {
+        if ((e.target as Element).closest(".fold")) fold(entry, !folded);
+        else ctx.dispatch({ type: "go", key: end.key }, "step");
+      });
+      out.push(li);
+      if (folded) {
+        for (const s of entry.stops) if (!heads.has(s.key)) heads.set(s.key, li);
+        return;
+      }
+      const deeper = inside ? "in deep" : "in";
+      for (const inner of entry.inner) visit(inner, level + 1, deeper);
+      for (const s of entry.kind === "step" ? entry.stops.filter(shows) : []) {
+        const phase = item(s, level + 1, [h("i", {}, s.letter), h("span", { class: "tt" }, s.title)], signOf(s));
+        phase.classList.add("ph", ...inside.split(" ").filter(Boolean));
+        out.push(phase);
+      }
+    };
+    for (const entry of groupsOf(ctx.doc)) visit(entry, 1, "");
     steps.replaceChildren(...out);
     const rest: HTMLElement[] = [];
     for (const s of ctx.doc.stops) {
-      if (s.kind === "loops" || !shown.has(s)) continue;
+      if (s.kind === "loops" || !shows(s)) continue;
       if (s.kind === "htile") rest.push(item(s, 1, [h("i", {}), h("span", {}, s.key === "htile.0" ? "HTile IR" : h("span", { class: "pass" }, s.title))], null));
       else rest.push(item(s, 1, [h("i", {}, ""), h("span", {}, s.call)], h("span", { class: "s dim" }, s.title)));
     }
@@ -134,6 +176,12 @@ function railPane(ctx: Context): Rail {
   for (const tree of [steps, kernel])
     tree.addEventListener("keydown", (e) => {
       const by = ({ ArrowDown: "next", ArrowUp: "back" } as const)[e.key as "ArrowDown" | "ArrowUp"];
+      if (e.key.toLowerCase() === "f" && !e.ctrlKey && !e.metaKey && !e.altKey) {
+        foldHere();
+        e.preventDefault();
+        e.stopPropagation();
+        return;
+      }
       if (!by || e.ctrlKey || e.metaKey || e.altKey) return;
       ctx.dispatch({ type: "move", by }, "step");
       const now = ctx.stop.kind === "loops" ? steps : kernel;
@@ -149,14 +197,15 @@ function railPane(ctx: Context): Rail {
     update() {
       const { view, doc, stop } = ctx;
       const shown = shownStops(view, doc);
-      const key = `${view.panes.quiet}|${view.panes.quiet === "hide" && stop.quiet ? stop.key : ""}`;
+      const key = `${view.panes.quiet}|${view.panes.quiet === "hide" && stop.quiet ? stop.key : ""}|${view.folded.join()}`;
       if (key !== drawn || doc !== drawnDoc) {
         draw();
         drawn = key;
         drawnDoc = doc;
       }
-      for (const [k, li] of items) {
-        const on = k === stop.key;
+      const head = heads.get(stop.key);
+      for (const [k, li] of [...items, ...[...new Set(heads.values())].map((li) => ["", li] as const)]) {
+        const on = k === stop.key || li === head;
         if (on !== (li.getAttribute("aria-selected") === "true")) {
           li.setAttribute("aria-selected", String(on));
           li.classList.toggle("on", on);

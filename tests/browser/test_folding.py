@@ -1,0 +1,145 @@
+"""Loops of code fold, and so do groups of steps; long lines of code are wrapped, never cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from live_page import LivePage
+from playwright.sync_api import Locator, Page, expect
+
+import neptune_lab as nl
+from neptune_lab.operators import attention
+
+PROGRAM = "section[aria-label=program] .ln"
+CODE = "section[aria-label='kernel code'] .ln"
+
+
+@pytest.fixture(scope="module")
+def kernel() -> nl.Kernel:
+    return nl.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")
+
+
+@pytest.fixture
+def page(live: Callable[..., LivePage], kernel: nl.Kernel) -> Page:
+    page = live(kernel, {"step": 11, "phase": "retire_tags"}).page
+    expect(page.locator(".rail li.on")).to_contain_text("retire_tags")
+    return page
+
+
+def loop(page: Page, text: str, pane: str = PROGRAM) -> Locator:
+    return page.locator(pane, has_text=text).first
+
+
+def test_a_loop_folds_by_mouse_and_says_what_it_holds(page: Page):
+    rolling = loop(page, "for j0 in range(4):")
+    rolling.locator(".fold").click()
+    expect(rolling.locator(".held")).to_contain_text("lines folded")
+    expect(loop(page, "score[b, h, i0 * 64 + i1, j0 * 64 + j1] = where(")).to_be_hidden()
+    assert rolling.get_attribute("aria-selected") == "false", "the press that folds must not select"
+    # It stays folded at the next step, and in the saved view.
+    page.locator(".nx").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".rail li.on")).to_contain_text("decompose_reduction")
+    expect(rolling.locator(".held")).to_be_visible()
+    page.wait_for_function("window.viewOfPage?.folded.length === 1")
+    rolling.locator(".fold").click()
+    expect(rolling.locator(".held")).to_have_count(0)
+    expect(loop(page, "score[b, h, i0 * 64 + i1, j0 * 64 + j1] = where(")).to_be_visible()
+
+
+def test_the_keyboard_folds_the_loop_around_the_line_and_skips_what_is_hidden(page: Page):
+    listing = page.locator("section[aria-label=program] [role=listbox]")
+    loop(page, "# score").click()
+    page.keyboard.press("f")
+    expect(loop(page, "for i1, j1 in grid(64, 64):").locator(".held")).to_have_text("⋯ 5 lines folded, 5 highlighted")
+    active = page.locator(f"{PROGRAM}.act")
+    expect(active).to_contain_text("for i1, j1 in grid(64, 64):")
+    page.keyboard.press("ArrowDown")
+    expect(active).to_contain_text("for i1, j1 in grid(64, 64):")
+    assert active.locator(".held").count() == 0, "the next line is the next loop"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("f")
+    expect(page.locator(f"{PROGRAM} .held")).to_have_count(0)
+    page.keyboard.press("Shift+F")
+    expect(page.locator(f"{PROGRAM}:visible")).to_have_count(1)
+    page.keyboard.press("Shift+F")
+    expect(page.locator(f"{PROGRAM} .held")).to_have_count(0)
+    expect(listing).to_be_focused()
+
+
+def test_a_selection_made_elsewhere_unfolds_what_it_names_and_marks_what_is_related(page: Page):
+    loop(page, "for j0 in range(4):").locator(".fold").click()
+    code = page.locator(CODE, has_text="s_sum = repair * s_sum").first
+    code.click()
+    expect(loop(page, "for j0 in range(4):").locator(".held")).to_contain_text("5 highlighted")
+    page.locator("input[type=search]").fill("j0 * 64 + j1] = where(")
+    page.keyboard.press("Enter")
+    expect(page.locator(f"{PROGRAM}.own").first).to_be_visible()
+
+
+def test_a_template_s_steps_fold_into_one(page: Page):
+    rail = page.locator(".rail [role=tree]").first
+    head = rail.locator("li", has_text="template rolling_update")
+    expect(head).to_have_attribute("aria-expanded", "true")
+    head.locator(".fold").click()
+    expect(head).to_have_attribute("aria-expanded", "false")
+    expect(rail.locator("li")).to_have_count(3)  # definition, the remark, the template
+    expect(head).to_have_attribute("aria-selected", "true")  # it holds the current step
+    rail.locator("li", has_text="definition").click()
+    page.locator(".nx").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(head).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".rail li.on")).to_contain_text("HTile IR")
+    page.keyboard.press("ArrowLeft")
+    rail.focus()
+    page.keyboard.press("f")
+    expect(head).to_have_attribute("aria-expanded", "true")
+    expect(page.locator(".rail li.on")).to_contain_text("set_scope(acc_tile")
+
+
+def test_a_run_of_one_primitive_and_a_step_with_phases_fold(page: Page):
+    rail = page.locator(".rail [role=tree]").first
+    rail.locator("li", has_text="set_scope × 10").locator(".fold").click()
+    expect(rail.locator("li", has_text="set_scope(")).to_have_count(0)
+    step = rail.locator("li", has_text="rolling_update(s_sum")
+    step.locator(".fold").click()
+    expect(rail.locator("li", has_text="naive fusion")).to_have_count(2)
+    step.click()  # its last phase
+    expect(step).to_have_attribute("aria-selected", "true")
+    expect(page.locator("section[aria-label=program] .note")).to_contain_text("s_sum repairs the value that it carries")
+
+
+@pytest.mark.parametrize("width", [390, 900, 1440])
+def test_no_line_of_code_is_cut(live: Callable[..., LivePage], kernel: nl.Kernel, width: int):
+    page = live(kernel, {"step": 11, "phase": "retire_tags", "panes": {"narrow": "code"}}, width=width).page
+    for tab in ("Triton", "HTile", "Definition"):
+        page.get_by_role("tablist", name="Kernel code").get_by_role("tab", name=tab, exact=True).click()
+        cut = page.evaluate(
+            "() => [...document.querySelectorAll('.nx .code')].filter(c => c.offsetParent)"
+            ".flatMap(c => c.scrollWidth > c.clientWidth ? ['scrolls'] : [...c.querySelectorAll('.ln code')]"
+            ".filter(l => l.getBoundingClientRect().right > c.getBoundingClientRect().right).map(l => l.textContent))"
+        )
+        assert cut == []
+    hang = page.evaluate(
+        "() => { const c = document.querySelector('section[aria-label=program] .ln code');"
+        " return parseFloat(getComputedStyle(c).paddingLeft) + parseFloat(getComputedStyle(c).textIndent); }"
+    )
+    assert hang == 0, "the first row of a line begins where its text does"
+
+
+def test_both_sides_of_a_comparison_stay_level(live: Callable[..., LivePage], kernel: nl.Kernel):
+    view = {"step": 11, "phase": "retire_tags", "compare": {"left": "0.definition", "right": ""}}
+    page = live(kernel, view, width=900).page
+    expect(page.locator(".cmp .lines")).to_have_count(2)
+    tops = (
+        "() => [...document.querySelectorAll('.cmp .lines')].map(l => [...l.children]"
+        ".map(r => Math.round(r.getBoundingClientRect().top)))"
+    )
+    for width in (900, 1440, 700):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(150)
+        left, right = page.evaluate(tops)
+        assert left == right
