@@ -79,7 +79,7 @@ def _inert(text: str) -> str:
 
 # A model as anywidget gives one, without Python: what is set stays in the page.
 _START = """const read = (id) => document.getElementById(id).textContent;
-const state = new Map([["payload", read("payload")], ["view", JSON.parse(read("view"))]]);
+const state = new Map([["payload", read("payload")], ["view", JSON.parse(read("view"))], ["page", true]]);
 const heard = new Map();
 const model = {
   get: (name) => state.get(name),

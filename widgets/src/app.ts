@@ -13,10 +13,12 @@ import { type Head, Parts, inParts, parsedParts } from "./parts";
 import { type Doc, type Payload, readSource, readTrace, stopName, wrongness } from "./record";
 import { KEYS, PANES, PLACES, STYLE, makePanes } from "./registry";
 import { type Action, EMPTY, type View, readView, reduce, stopOf } from "./state";
+import { type Address, address } from "./share";
 import { AT_REST } from "./status";
 import { STORY_STYLE, storyStrip } from "./story_strip";
 import style from "./style.css";
 import { TagStore } from "./tagstore";
+import { viewHistory } from "./view_history";
 
 /** What of anywidget's model is used. */
 export interface Model {
@@ -44,13 +46,17 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   const payload = parsePayload(given);
   let parts = inParts(payload.trace) ? new Parts(payload.trace, null) : null;
   const doc = parts ? readSource(parts) : readTrace(payload.trace);
-  const view = readView(firstView, EMPTY, NAMES);
+  // A page of its own has its address; a notebook's belongs to the notebook.
+  const shared: Address | null = model === null || model.get("page") === true ? address((change) => setView(change(ctx.view, ctx.doc), "")) : null;
+  const chosen = readView(firstView, EMPTY, NAMES);
+  const view = shared?.open(chosen, doc) ?? { ...chosen };
   const stop = stopOf(view, doc);
   view.step = stop.step;
   view.phase = stop.phase;
   const index = indexLinks(doc);
   const listeners: ((m: Message) => void)[] = [];
   const polite = h("div", { class: "vh", role: "status", "aria-live": "polite" });
+  const left = viewHistory();
   let lastText = typeof given === "string" ? given : "";
   let drawing = false;
   let again = false;
@@ -75,7 +81,14 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       const before = ctx.view;
       const next = reduce(before, action, ctx.doc);
       if (next === before) return;
+      left.left(before, next, performance.now());
       setView(next, source);
+    },
+    past: {
+      undoable: left.undoable,
+      redoable: left.redoable,
+      undo: () => revisit(left.undo(ctx.view), "back to what was shown before"),
+      redo: () => revisit(left.redo(ctx.view), "forward again"),
     },
     send(message) {
       if (!model || !python || !ctx.live) return 0;
@@ -99,6 +112,11 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   };
   ctx.tags = new TagStore(ctx);
 
+  function revisit(next: View | null, said: string): void {
+    if (!next) return ctx.announce("nothing was shown before");
+    setView(next, "");
+    ctx.announce(said);
+  }
   function setView(next: View, source: string): void {
     const before = ctx.view;
     ctx.view = next;
@@ -106,6 +124,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     place(before);
     update();
     sync();
+    shared?.follow(next, ctx.doc);
   }
   /** The stop and what is lit, from the view. */
   function place(before: View): void {
@@ -223,6 +242,8 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     ["[", () => story.move(-1)],
     ["]", () => story.move(1)],
     ["x", () => explained.open()],
+    ["z", () => ctx.past.undo()],
+    ["y", () => ctx.past.redo()],
     ["Escape", () => {
       if (explained.close() || help.toggle(false) || head.close()) return;
       if (ctx.view.selection.length) ctx.dispatch({ type: "clear" });
@@ -303,6 +324,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
 
   return () => {
     sync.flush();
+    shared?.destroy();
     model?.off("msg:custom", onMessage as never);
     model?.off("change:payload", onPayload as never);
     model?.off("change:rest", onRest as never);

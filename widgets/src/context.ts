@@ -29,6 +29,8 @@ export interface Context {
   editing: Editing;
   tags: TagStore;
   dispatch(action: Action, source?: string): void;
+  /** What was shown before: whether there is some, and back to it. */
+  past: { undoable(): boolean; redoable(): boolean; undo(): void; redo(): void };
   /** Sends a message; its number. 0 where Python is not there. */
   send(message: { kind: string; [key: string]: unknown }): number;
   setEditing(now: Editing): void;

@@ -12,6 +12,7 @@ const GENERAL: Key[] = [
   { keys: ["↑", "↓"], text: "lines, steps or nodes, in the pane that has the focus", order: 20, more: true },
   { keys: ["F"], text: "fold or unfold the loop around the line (with Shift, all loops of the pane), or in the list of steps the group of the step", order: 25, more: true },
   { keys: ["Enter"], text: "select the line or node, and highlight what belongs to it in every pane; with Shift, add to the selection", order: 30, more: true },
+  { keys: ["Z", "Y"], text: "back to what was shown before, and forward again: step, selection, panes, folds", order: 45, more: true },
   { keys: ["Esc"], text: "clear the selection, leave a comparison, close this", order: 40, more: true },
 ];
 const ALL = [...OF_PANES.map(({ key }) => key), ...GENERAL].sort((a, b) => a.order - b.order);

@@ -36,16 +36,19 @@ export function storyStrip(ctx: Context): Strip {
   let of: unknown = null;
   let stops: StoryStop[] = [];
   let buttons: HTMLElement[] = [];
-  /** The stop that was chosen last; two of them may stand at one place of the record. */
-  let chosen = -1;
+  /** The stop that was chosen last, a part of the view: two of them may be at one place of the record. */
+  const last = (): number => Number(ctx.view.panes.storyStop ?? -1);
 
-  const at = (): number => (stops[chosen]?.key === ctx.stop.key ? chosen : stops.findIndex((s) => s.key === ctx.stop.key));
+  const at = (): number => {
+    const chosen = last();
+    return stops[chosen]?.key === ctx.stop.key ? chosen : stops.findIndex((s) => s.key === ctx.stop.key);
+  };
   const off = (): boolean => ctx.view.panes.story === "off";
 
   function show(n: number): void {
     const stop = stops[n];
     if (!stop) return;
-    chosen = n;
+    ctx.dispatch({ type: "tab", slot: "storyStop", tab: String(n) });
     ctx.dispatch({ type: "compareOff" });
     ctx.dispatch({ type: "go", key: stop.key });
     ctx.dispatch({ type: "clear" });
@@ -59,7 +62,7 @@ export function storyStrip(ctx: Context): Strip {
   function move(by: number): void {
     if (off()) return toggle();
     const now = at();
-    show(now < 0 ? Math.max(0, chosen) : Math.min(Math.max(now + by, 0), stops.length - 1));
+    show(now < 0 ? Math.max(0, last()) : Math.min(Math.max(now + by, 0), stops.length - 1));
   }
   function toggle(): void {
     if (!stops.length) return;
@@ -75,7 +78,6 @@ export function storyStrip(ctx: Context): Strip {
       if (of !== ctx.doc) {
         of = ctx.doc;
         stops = storyOf(ctx.doc);
-        chosen = -1;
         buttons = stops.map((stop, n) => h("button", { type: "button", onclick: () => show(n) }, `${n + 1} ${stop.title}`));
         steps.replaceChildren(...buttons.map((b) => h("li", {}, b)));
       }

@@ -16,6 +16,8 @@ function railPane(ctx: Context): Rail {
   const step = (by: "first" | "back" | "next" | "last", label: string, text: string) =>
     h("button", { type: "button", class: "small", "aria-label": `${label} phase`, title: `${label} phase`, onclick: () => ctx.dispatch({ type: "move", by }, "step") }, text);
   const [first, back, next, last] = [step("first", "first", "⇤"), step("back", "previous", "←"), step("next", "next", "→"), step("last", "last", "⇥")];
+  const undo = h("button", { type: "button", class: "small", "aria-label": "back to what was shown before", title: "back to what was shown before (Z)", onclick: () => ctx.past.undo() }, "↶");
+  const redo = h("button", { type: "button", class: "small", "aria-label": "forward to what was shown after", title: "forward again (Y)", onclick: () => ctx.past.redo() }, "↷");
   const box = h("input", { type: "search", placeholder: "Search all stages", "aria-label": "search all stages", oninput: () => typed(), onkeydown: (e) => keys(e as KeyboardEvent) });
   const count = h("span", { class: "count", role: "status" });
   const up = h("button", { type: "button", class: "mini", "aria-label": "previous match", title: "previous match", onclick: () => jump(-1) }, "↑");
@@ -31,7 +33,7 @@ function railPane(ctx: Context): Rail {
     "nav",
     { class: "rail", "aria-label": "steps and phases" },
     h("div", { class: "search" }, box, results),
-    h("div", { class: "walk", role: "group", "aria-label": "step through the phases" }, first, back, next, last),
+    h("div", { class: "walk", role: "group", "aria-label": "step through the phases" }, first, back, next, last, undo, redo),
     lists,
     h("label", { class: "quiet" }, quiet, quietText),
   );
@@ -219,6 +221,8 @@ function railPane(ctx: Context): Rail {
       const n = shown.indexOf(stopOf(view, doc));
       first.disabled = back.disabled = n <= 0;
       next.disabled = last.disabled = n >= shown.length - 1;
+      undo.disabled = !ctx.past.undoable();
+      redo.disabled = !ctx.past.redoable();
       quiet.checked = view.panes.quiet === "hide";
       if (box.value !== view.search && (box.getRootNode() as Document | ShadowRoot).activeElement !== box) box.value = view.search;
       run();
