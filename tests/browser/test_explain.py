@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from live_page import LivePage
+from machine_code_of import machine_code_of
 from playwright.sync_api import Locator, Page, expect
 
 import neptune_lab as nl
@@ -129,3 +130,20 @@ def test_the_panel_stays_inside_the_widget(live: Callable[..., LivePage], kernel
         " return a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom; }"
     )
     assert inside
+
+
+def test_a_line_of_machine_code_is_explained_by_what_it_was_compiled_from(live, kernel, monkeypatch):
+    monkeypatch.setattr(nl.Kernel, "machine_code", machine_code_of)
+    drawn = live(kernel, {"panes": {"graph": "machine", "story": "off"}})
+    page = drawn.page
+    drawn.root.get_by_role("button", name="Compile for sm_90").click()
+    number = 1 + next(n for n, text in enumerate(kernel.source.splitlines()) if "acc = tl.dot(" in text)
+    tab(page, "Triton")
+    page.locator(CODE).nth(number - 1).click()
+    line = page.locator(".machined .ln.lit").first
+    line.click()
+    page.keyboard.press("x")
+    expect(panel(page)).to_contain_text(f"Compiled from line {number} of the kernel's source.")
+    expect(panel(page)).to_contain_text("h(t, r, r') = t*exp(s_max - s_max')")
+    page.keyboard.press("Escape")
+    expect(page.locator(".mrows")).to_be_focused()

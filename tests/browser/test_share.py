@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from live_page import LivePage
+from neptune_widgets import page as pages
+from neptune_widgets import payload
+from neptune_widgets.session import Session
 from playwright.sync_api import Page, expect
 
 import neptune_lab as nl
 from neptune_lab.operators import softmax
-from neptune_widgets import page as pages
-from neptune_widgets import payload
-from neptune_widgets.session import Session
 
 ON = ".rail li.on"
 
@@ -81,7 +81,8 @@ def test_two_explorers_on_one_page_do_not_fight(new_page: Callable[..., Page]):
                 f'<!doctype html><meta charset=utf-8><script type="application/json" id=p>{inert}</script><main></main>'
                 '<script type=module>const { mount } = await import("data:text/javascript;base64,' + bundle + '");'
                 'const text = JSON.parse(document.getElementById("p").textContent);'
-                'for (const n of [1, 2]) mount(document.querySelector("main").appendChild(document.createElement("div")), text);'
+                'const main = document.querySelector("main");'
+                'for (const n of [1, 2]) mount(main.appendChild(document.createElement("div")), text);'
                 "</script>"
             ),
         ),

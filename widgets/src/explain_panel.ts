@@ -118,7 +118,7 @@ export function explainPanel(ctx: Context): Panel {
     } }, hoverText());
     el.replaceChildren(
       h("div", { class: "top" }, title, closing),
-      h("p", { id: `${ctx.uid}-explanation` }, e.sentences.join(" ") || "The record says no more of this line than its links."),
+      h("p", { id: `${ctx.uid}-explanation` }, [...(line.first ? [line.first] : []), ...e.sentences].join(" ") || "The record says no more of this line than its links."),
       list,
       meaning,
       hover,

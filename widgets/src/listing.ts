@@ -28,11 +28,15 @@ export interface Row {
   line: Shown;
   stop: Stop | null;
   box: HTMLElement;
+  /** What its pane says of it, before what the record says. */
+  first?: string;
 }
 /** The deepest column at which a long line goes on. */
 const HANG = 28;
 const drawn = new WeakMap<Element, Row>();
 
+/** Notes what a drawn line is, so that it can be explained. */
+export const noteRow = (row: Row): void => void drawn.set(row.el, row);
 /** The line that an element belongs to, of whichever pane. */
 export const rowAt = (el: Element): Row | null => drawn.get(el.closest(".ln") ?? el) ?? null;
 
@@ -209,7 +213,7 @@ export class Listing {
       text.style.setProperty("--hang", `${Math.min(line.text.length - line.text.trimStart().length + 4, HANG)}ch`);
       if (!line.text) text.textContent = " ";
       el.append(text);
-      drawn.set(el, { el, line, stop, box: this.box() });
+      noteRow({ el, line, stop, box: this.box() });
       return { el, line };
     });
     this.inner.replaceChildren(...this.rows.map((r) => r.el));

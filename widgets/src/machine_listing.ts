@@ -1,6 +1,7 @@
 // A listing of thousands of lines: only those in sight are in the page. One tab stop, arrows inside.
 
 import { h } from "./dom";
+import { noteRow } from "./listing";
 import { type CodeRow, MARKS, markOf, pieces } from "./machine_code";
 
 /** Height of a row in px, as the style says. */
@@ -57,6 +58,8 @@ export function machineListing(uid: string, press: (row: CodeRow, add: boolean) 
       mark && h("span", { class: "vh" }, `${mark[1]}: `),
       text,
     );
+    const first = `${mark ? `${mark[1][0]!.toUpperCase()}${mark[1].slice(1)}. ` : ""}Compiled from line ${row.home.slice(row.home.indexOf(":") + 1)} of the kernel's source.`;
+    noteRow({ el: made, line: { node: row.home, text: row.text, number: row.number, op: "same" }, stop: null, box: el, first });
     return made;
   }
   function draw(force = false): void {

@@ -1,6 +1,6 @@
 // The schedule's text in CodeMirror, with the least that makes it pleasant: history, colours, line numbers, one error.
 
-import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
+import { history, historyKeymap, moveLineDown, moveLineUp, standardKeymap } from "@codemirror/commands";
 import { EditorState, StateEffect, StateField, RangeSetBuilder } from "@codemirror/state";
 import { Decoration, type DecorationSet, EditorView, ViewPlugin, type ViewUpdate, WidgetType, drawSelection, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 
@@ -103,7 +103,7 @@ export function textEditor(parent: HTMLElement, text: string, changed: (text: st
         drawSelection(),
         EditorView.lineWrapping,
         highlightActiveLine(),
-        keymap.of([...historyKeymap, ...defaultKeymap]),
+        keymap.of([...historyKeymap, ...standardKeymap, { key: "Alt-ArrowUp", run: moveLineUp }, { key: "Alt-ArrowDown", run: moveLineDown }]),
         EditorView.contentAttributes.of({ "aria-label": "schedule as text" }),
         EditorView.updateListener.of((u) => {
           if (u.docChanged && !quiet) changed(u.state.doc.toString());
