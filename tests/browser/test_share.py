@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from live_page import LivePage
 from neptune_widgets import page as pages
-from neptune_widgets import payload
-from neptune_widgets.session import Session
 from playwright.sync_api import Page, expect
 
 import neptune_lab as nl
@@ -69,7 +67,7 @@ def test_a_link_opens_there(new_page: Callable[..., Page], exported: Path):
 
 def test_two_explorers_on_one_page_do_not_fight(new_page: Callable[..., Page]):
     page = new_page(viewport={"width": 1440, "height": 1900})
-    text = payload.saved(Session(figure1()).trace)
+    text = nl.explore(nl.explore(figure1()).trace).payload
     bundle = base64.b64encode(pages.bundle_text().encode()).decode()
     inert = json.dumps(text).replace("<", "\\u003c")
     page.goto("about:blank")

@@ -210,6 +210,7 @@ def _step(step: Any) -> dict[str, Any]:
         "arguments": step.arguments,
         "summary": step.summary,
         "error": step.error,
+        "template": step.template,
         "phases": [_phase(p) for p in step.phases],
     }
 
