@@ -67,3 +67,96 @@ def test_without_python_the_first_part_stays_readable(live, monkeypatch):
     drawn.draw_again()
     second = drawn.page.locator(".nx").nth(1)
     expect(second.locator("section[aria-label=program] .ln").first).to_be_visible()
+
+
+def graph_elements(root: Locator) -> int:
+    return root.locator(".gbox *").count()
+
+
+def names(root: Locator) -> list[str]:
+    """The nodes and folded groups of the graph that are in the page."""
+    return root.locator(".dataflow .node:not(.head) > text:not(.t):not(.sign):not(.plus)").all_text_contents()
+
+
+@pytest.fixture
+def large(live):
+    """A record of a chain of 1,440 nodes, all parts read."""
+    drawn = live(chained(1440, 12))
+    expect(drawn.root.locator(".rail .quiet")).to_be_visible()  # what changes nothing is known once the parts are there
+    return drawn
+
+
+def test_a_large_graph_starts_in_groups_that_can_be_read(large):
+    found = names(large.root)
+    assert 2 <= len(found) <= 24
+    assert all(name.startswith("▸ ") for name in found)
+    boxes = large.root.locator(".dataflow .node.group > text:not(.t)").evaluate_all(
+        """all => all.map(e => {
+            const name = e.getBoundingClientRect();
+            const box = e.parentElement.querySelector('rect').getBoundingClientRect();
+            return [name.height, name.width - box.width, box.right - e.closest('.gbox').getBoundingClientRect().right];
+        })"""
+    )
+    assert min(height for height, *_ in boxes) >= 9
+    assert max(more for _, more, _ in boxes) <= 0
+    assert max(cut for *_, cut in boxes) <= 0  # whole boxes: none is cut at the right
+    assert graph_elements(large.root) < 600
+
+
+def test_groups_unfold_and_fold_by_click_and_by_key(large):
+    root = large.root
+    root.locator(".dataflow .node.group").first.click()
+    expect(root.locator(".dataflow .head")).to_have_count(1)
+    inner = root.locator(".dataflow .node.group", has_text="▸ l1").first
+    inner.click()
+    expect(root.locator(".dataflow .node", has_text="l1_sum").first).to_be_visible()
+    expect(root.locator(".dataflow .head:focus")).to_have_attribute("aria-expanded", "true")
+    root.page.keyboard.press("ArrowDown")
+    assert "l1_max" in (root.locator(".dataflow .node:focus").text_content() or "")
+    root.page.keyboard.press("-")
+    expect(root.locator(".dataflow .node:focus")).to_have_attribute("aria-expanded", "false")
+    root.page.keyboard.press("Enter")
+    expect(root.locator(".dataflow .head")).to_have_count(2)
+    root.get_by_role("button", name="fold all groups").click()
+    expect(root.locator(".dataflow .head")).to_have_count(0)
+
+
+def test_what_is_unfolded_stays_from_step_to_step_and_in_the_view(large):
+    root = large.root
+    root.locator(".dataflow .node.group").first.click()
+
+    def places() -> dict[str, str]:
+        read = "all => all.map(e => [e.getAttribute('data-id'), e.getAttribute('transform')])"
+        return dict(root.locator(".dataflow [data-id]").evaluate_all(read))
+
+    before = places()
+    root.locator(".rail li", has_text="naive").nth(2).click()
+    after = places()
+    assert {k: v for k, v in after.items() if k in before} == {k: v for k, v in before.items() if k in after}
+    assert len(after) > 10
+    root.page.wait_for_function("() => window.viewOfPage && window.viewOfPage.panes.unfolded === '0'")
+
+
+def test_what_is_selected_is_marked_in_its_folded_group_and_what_is_found_unfolds(large):
+    root = large.root
+    root.locator("section[aria-label=program] .ln", has_text="l2_max[i, k] =").first.click()
+    group = root.locator(".dataflow .node.group.lit")
+    expect(group).to_have_count(1)
+    expect(group.locator(".t")).to_contain_text("1 of")
+    box = root.get_by_label("search all stages")
+    box.fill("l200_sum[i, k] =")
+    box.press("Enter")
+    node = root.locator(".dataflow .node.lit", has_text="l200_sum")
+    expect(node.first).to_be_visible()
+    expect(root.locator(".dataflow .head", has_text="l200").first).to_be_visible()
+
+
+def test_only_what_is_near_is_in_the_page_of_an_unfolded_graph(large):
+    root = large.root
+    root.get_by_role("button", name="unfold all groups").click()
+    expect(root.locator(".dataflow .head").first).to_be_visible()
+    assert graph_elements(root) < 4000
+    assert not any("l239" in name for name in names(root))
+    root.locator(".gbox").evaluate("e => e.scrollTo(0, e.scrollHeight)")
+    expect(root.locator(".dataflow .node", has_text="l239_out").first).to_be_visible()
+    assert graph_elements(root) < 4000

@@ -1,31 +1,45 @@
-// The dataflow graph as SVG: drawn once a phase, nodes where they were; kinds of edges by colour, dash and sign.
+// The dataflow graph of the phase, or of the last one that has a graph. Large graphs are shown in groups that unfold; of
+// any graph only what is near the visible part is in the page, and what stays from step to step is kept.
 
 import type { Context, Pane } from "../context";
 import { download, h, svg } from "../dom";
-import { type Box, boxOf, caption, edgePath, fittingFont, layoutOf } from "../layout";
+import { KINDS, SMALL, drawingText, linkEl, shapeEl } from "../graph_draw";
+import { FOLDABLE_FROM, shownWith, toggled, unfoldedOf, written } from "../graph_folds";
+import { type Groups, groupsOf } from "../graph_groups";
+import { type Content, type Scene, contentOf, flatScene, foldedScene, groupId } from "../graph_scene";
+import { type Box, layoutOf } from "../layout";
 import { definePane } from "../pane";
-import { type EdgeKind, type Graph, type GraphEdge, type Stop, stopName } from "../record";
+import { type Doc, type EdgeKind, type Graph, type Stop, stopName } from "../record";
 
-const KINDS: Record<EdgeKind, { sign: string; word: string }> = {
-  plain: { sign: "", word: "through memory" },
-  fused: { sign: "", word: "inside one loop" },
-  repaired: { sign: "↻", word: "repaired" },
-  early: { sign: "!", word: "read too early" },
-};
-
-/** Zoom under which names need more room. */
-const SMALL = 0.7;
 /** Nodes from which on a graph is shown smaller at first. */
 const MANY = 20;
+/** Shapes from which on those far from the visible part are left out, and how far that is, in px. */
+const ALL = 150;
+const NEAR = 250;
 
-interface Drawing {
-  el: SVGSVGElement;
-  nodes: Map<string, SVGGElement>;
-  edges: { el: SVGGElement; edge: GraphEdge }[];
-  /** The names of the nodes, with their boxes and their places beside a detail. */
-  names: { el: SVGTextElement; box: Box; y: number }[];
-  width: number;
-  height: number;
+interface Plan {
+  nodes: number;
+  groups: Groups;
+  scenes: Map<string, Scene>;
+}
+const plans = new WeakMap<Doc, Plan>();
+
+/** What of a record's graphs is the same at each step. */
+function planOf(doc: Doc): Plan {
+  let plan = plans.get(doc);
+  if (!plan) {
+    const union = doc.union();
+    const definition = doc.stops.find((s) => s.graph)?.graph ?? union;
+    plan = { nodes: union.nodes.length, groups: union.nodes.length < FOLDABLE_FROM ? { top: [], all: new Map(), of: new Map() } : groupsOf(definition, union, doc.origins()), scenes: new Map() };
+    plans.set(doc, plan);
+  }
+  return plan;
+}
+
+interface Built {
+  sign: string;
+  el: SVGGElement;
+  over?: SVGTextElement | null;
 }
 
 function graphPane(ctx: Context): Pane {
@@ -33,45 +47,66 @@ function graphPane(ctx: Context): Pane {
   const legend = h("p", { class: "key" });
   const el = h("div", { class: "graph" }, scroll, legend);
   const tool = (label: string, title: string, f: () => void) => h("button", { type: "button", class: "small", title, "aria-label": title, onclick: f }, label);
+  const foldAll = tool("Fold", "fold all groups", () => choose(someOpen() ? new Set() : null));
   const tools = h(
     "span",
     { class: "tools" },
+    foldAll,
     tool("−", "zoom out", () => zoom(1 / 1.25)),
     tool("+", "zoom in", () => zoom(1.25)),
     tool("Fit", "fit the whole graph", () => fit()),
     tool("SVG", "download the graph as SVG", () => save("svg")),
     tool("PNG", "download the graph as PNG", () => save("png")),
   );
-  const cache = new Map<Graph, Drawing>();
-  let drawn: Drawing | null = null;
+  const layers = { frames: svg("g", {}), edges: svg("g", {}), nodes: svg("g", {}), signs: svg("g", { class: "signs", "aria-hidden": "true" }) };
+  const drawing = svg("svg", { class: "dataflow", role: "group" }, layers.frames, layers.edges, layers.nodes, layers.signs);
+  const built = { shapes: new Map<string, Built>(), links: new Map<string, Built>() };
+  let scene: Scene | null = null;
+  let content: Content | null = null;
+  let graph: Graph | null = null;
+  let before: Graph | null = null;
   let drawnStop: Stop | null = null;
   let lit: unknown = null;
   let scale = 1;
+  let height = 0;
+  let focused = "";
 
-  const auto = (d: Drawing, least: number) => Math.max(least, Math.min(1.15, (scroll.clientWidth - 4) / d.width, (scroll.clientHeight - 4) / d.height));
+  const unfolded = () => {
+    const { groups, nodes } = planOf(ctx.doc);
+    return unfoldedOf(ctx.view.panes.unfolded, groups, nodes);
+  };
+  const someOpen = (): boolean => (unfolded()?.size ?? 1) > 0;
+  /** Keeps a choice of unfolded groups; null: all. */
+  function choose(chosen: ReadonlySet<string> | null): void {
+    ctx.dispatch({ type: "tab", slot: "unfolded", tab: chosen ? written(chosen) : "all" }, "graph");
+  }
+
+  const auto = (least: number) => Math.max(least, Math.min(1.15, (scroll.clientWidth - 4) / scene!.width, (scroll.clientHeight - 4) / height));
   function size(): void {
-    if (!drawn) return;
+    if (!scene || !graph) return;
     const chosen = ctx.view.sizes.zoom;
-    scale = chosen ? Math.min(Math.max(chosen, 0.1), 4) : scroll.clientWidth ? auto(drawn, drawn.nodes.size > MANY ? 0.5 : 0.78) : 1;
-    // Zoomed out, a node shows its name alone, as large as its box allows.
-    const small = scale < SMALL;
-    drawn.el.classList.toggle("small", small);
-    for (const { el, box, y } of drawn.names) {
-      const font = small ? fittingFont(el.textContent ?? "", box, scale) : 12;
-      el.style.fontSize = small ? `${font}px` : "";
-      el.setAttribute("y", String(small ? box.height / 2 + 0.35 * font : y));
-    }
-    drawn.el.setAttribute("width", String(Math.round(drawn.width * scale)));
-    drawn.el.setAttribute("height", String(Math.round(drawn.height * scale)));
+    const was = scale;
+    // What is in groups is laid out to the width of a pane: it is read from top to bottom.
+    const least = unfolded() ? Math.min(0.9, Math.max(0.55, (scroll.clientWidth - 20) / scene.width)) : scene.shapes.size > MANY ? 0.5 : 0.78;
+    scale = chosen ? Math.min(Math.max(chosen, 0.05), 4) : scroll.clientWidth ? auto(least) : 1;
+    drawing.classList.toggle("small", scale < SMALL);
+    drawing.setAttribute("width", String(Math.round(scene.width * scale)));
+    drawing.setAttribute("height", String(Math.round(height * scale)));
+    if (was !== scale) content = null;
+    paint();
   }
   function zoom(by: number): void {
     const [x, y] = [(scroll.scrollLeft + scroll.clientWidth / 2) / scale, (scroll.scrollTop + scroll.clientHeight / 2) / scale];
-    ctx.dispatch({ type: "size", name: "zoom", value: Math.min(Math.max(scale * by, 0.1), 4) });
+    ctx.dispatch({ type: "size", name: "zoom", value: Math.min(Math.max(scale * by, 0.05), 4) });
     size();
     scroll.scrollTo(x * scale - scroll.clientWidth / 2, y * scale - scroll.clientHeight / 2);
+    paint();
   }
   function fit(): void {
-    if (drawn) ctx.dispatch({ type: "size", name: "zoom", value: auto(drawn, 0.1) });
+    // Groups stand in rows as wide as a pane: to its width where the whole could not be read.
+    const whole = scene ? auto(0.05) : 1;
+    const width = Math.max(0.3, (scroll.clientWidth - 4) / (scene?.width ?? 1));
+    if (scene) ctx.dispatch({ type: "size", name: "zoom", value: unfolded() && whole < 0.4 ? Math.min(1.15, width) : whole });
     size();
   }
   scroll.addEventListener(
@@ -93,115 +128,163 @@ function graphPane(ctx: Context): Pane {
     if (drag) scroll.scrollTo(drag.left - e.clientX + drag.x, drag.top - e.clientY + drag.y);
   });
   for (const end of ["pointerup", "pointercancel"] as const) scroll.addEventListener(end, () => (drag = null));
+  let asked = 0;
+  scroll.addEventListener("scroll", () => {
+    if (!asked) asked = requestAnimationFrame(() => ((asked = 0), paint()));
+  });
 
-  const press = (id: string, add: boolean) => ctx.dispatch({ type: "select", ids: [`graph:${id}`], add }, "graph");
+  /** Selects a node; folds or unfolds a group, or with `add` selects all of it. */
+  function press(id: string, add: boolean): void {
+    const shape = scene?.shapes.get(id);
+    if (!shape?.group) return ctx.dispatch({ type: "select", ids: [`graph:${id}`], add }, "graph");
+    const nodes = content?.shapes.find((e) => e.shape.id === id)?.nodes ?? [];
+    if (add) return ctx.dispatch({ type: "select", ids: nodes.map((n) => `graph:${n}`), add: true }, "graph");
+    const open = unfolded() ?? new Set(planOf(ctx.doc).groups.all.keys());
+    choose(toggled(open, shape.group));
+    ctx.announce(`group ${shape.group.label} ${open.has(shape.group.id) ? "folded" : "unfolded"}`);
+    const now = scene?.shapes.get(id);
+    if (now) into([now.box]);
+    focusOn(id);
+  }
+  /** Gives the focus to a shape that is or comes into view. */
+  function focusOn(id: string): void {
+    const shape = scene?.shapes.get(id);
+    if (!shape) return;
+    focused = id;
+    into([shape.open ? { ...shape.box, height: 24, y: shape.box.y - shape.box.height / 2 + 12 } : shape.box]);
+    paint();
+    buttonOf(id)?.focus({ preventScroll: true });
+  }
+  const buttonOf = (id: string): SVGGElement | null => {
+    const found = built.shapes.get(id)?.el;
+    return found ? (found.classList.contains("frame") ? found.querySelector(".head") : found) : null;
+  };
+  const idOf = (target: EventTarget | null): string => (target as Element | null)?.closest("[data-id]")?.getAttribute("data-id") ?? "";
+  drawing.addEventListener("click", (e) => {
+    if ((e.target as Element).closest(".node")) press(idOf(e.target), e.ctrlKey || e.metaKey || e.shiftKey);
+  });
+  drawing.addEventListener("keydown", (e) => {
+    const id = idOf(e.target);
+    if (!id || !content || e.metaKey || e.altKey) return;
+    const step = { ArrowDown: 1, ArrowUp: -1 }[e.key];
+    if (step) {
+      const ids = content.shapes.map((entry) => entry.shape.id);
+      focusOn(ids[(ids.indexOf(id) + step + ids.length) % ids.length]!);
+    } else if (e.key === "Enter" || e.key === " ") press(id, e.ctrlKey || e.shiftKey);
+    else if (e.key === "-" || e.key === "Backspace") {
+      const group = scene?.shapes.get(id)?.open ? scene.shapes.get(id)!.group : (planOf(ctx.doc).groups.of.get(id) ?? scene?.shapes.get(id)?.group?.parent);
+      if (!group || !unfolded()) return;
+      press(groupId(group), false);
+    } else return;
+    e.preventDefault();
+    e.stopPropagation();
+  });
 
-  function draw(graph: Graph, before: Graph | null): Drawing {
-    const layout = layoutOf(ctx.doc);
-    const nodes = new Map<string, SVGGElement>();
-    const boxes = new Map(graph.nodes.map((n) => [n.id, boxOf(layout, n)]));
-    const old = before && new Set(before.nodes.map((n) => n.id));
-    const oldEdges = before && new Map(before.edges.map((e) => [`${e.source}→${e.target}→${e.tensor}`, e.kind]));
-    let low = layout.height;
+  /** Brings what is to be seen up to date: near the visible part, and nothing else. */
+  function paint(everything = false): void {
+    if (!scene || !graph) return;
+    content ??= contentOf(scene, graph, before, scale);
+    const cull = !everything && content.shapes.length + content.links.length > 2 * ALL;
+    const [w, t] = [scroll.clientWidth || 900, scroll.clientHeight || 500];
+    const [left, top] = [(scroll.scrollLeft - NEAR) / scale, (scroll.scrollTop - NEAR) / scale];
+    const [right, bottom] = [(scroll.scrollLeft + w + NEAR) / scale, (scroll.scrollTop + t + NEAR) / scale];
+    const near = (x1: number, y1: number, x2: number, y2: number) => !cull || (x1 < right && x2 > left && y1 < bottom && y2 > top);
+
+    const wanted = new Map<string, Built>();
+    const [frames, nodes]: [SVGGElement[], SVGGElement[]] = [[], []];
+    for (const entry of content.shapes) {
+      const { id, box, open } = entry.shape;
+      if (!near(box.x - box.width / 2, box.y - box.height / 2, box.x + box.width / 2, box.y + box.height / 2)) continue;
+      const sign = `${box.x},${box.y},${box.width},${box.height}|${scale < SMALL ? scale : ""}|${open}|${entry.nodes.length}|${entry.fresh}|${entry.inside}|${entry.shape.node?.detail}`;
+      let found = built.shapes.get(id);
+      if (found?.sign !== sign) {
+        found = { sign, el: shapeEl(entry, scale) };
+        found.el.setAttribute("data-id", id);
+      }
+      wanted.set(id, found);
+      (open ? frames : nodes).push(found.el);
+    }
+    const links = new Map<string, Built>();
     const lanes = new Map<string, number>();
-    const signs: SVGTextElement[] = [];
-    const names: Drawing["names"] = [];
-    const edges = graph.edges.flatMap((edge) => {
-      const from = boxes.get(edge.source);
-      const to = boxes.get(edge.target);
-      if (!from || !to) return [];
-      const between = `${edge.source}`;
-      const lane = lanes.get(between) ?? 0;
-      lanes.set(between, lane + 1);
-      const d = edgePath(from, to, edge.points, lane);
-      const numbers = d.match(/-?[\d.]+/g)!.map(Number);
-      const ends = numbers.slice(-8);
-      const [ax, ay, bx, by, cx, cy, x, y] = ends.length === 8 ? (ends as [number, number, number, number, number, number, number, number]) : [0, 0, 0, 0, 0, 0, 0, 0];
-      for (let n = 1; n < numbers.length; n += 2) low = Math.max(low, numbers[n]! + 8);
-      const angle = Math.atan2(y - cy, x - cx);
-      const tip = [angle + 2.7, angle - 2.7].map((t) => `${(x + 8 * Math.cos(t)).toFixed(1)},${(y + 8 * Math.sin(t)).toFixed(1)}`);
-      const { sign, word } = KINDS[edge.kind];
-      const fresh = oldEdges !== null && oldEdges.get(`${edge.source}→${edge.target}→${edge.tensor}`) !== edge.kind;
-      const middle = edge.points.length > 1 ? edge.points[edge.points.length >> 1]! : [(ax + 3 * bx + 3 * cx + x) / 8, (ay + 3 * by + 3 * cy + y) / 8];
-      const g = svg(
-        "g",
-        { class: `edge ${edge.kind}${fresh ? " fresh" : ""}` },
-        svg("title", {}, `${edge.target} reads ${edge.tensor} of ${edge.source}: ${word}`),
-        svg("path", { class: "line", d }),
-        svg("path", { class: "tip", d: `M${tip[0]} L${x.toFixed(1)},${y.toFixed(1)} L${tip[1]}` }),
-      );
-      // Its words where there is room, else its sign; above the nodes, so that it can always be read.
-      const room = Math.max(Math.abs(from.x - to.x) - (from.width + to.width) / 2, Math.abs(from.y - to.y) - (from.height + to.height) / 2 + 30);
-      if (sign) signs.push(svg("text", { class: `t sign ${edge.kind}`, x: middle[0]!, y: middle[1]! + (room > 100 ? -5 : 4), "text-anchor": "middle" }, room > 100 ? `${sign} ${word}` : sign));
-      return [{ el: g, edge }];
+    let low = scene.height;
+    for (const link of content.links) {
+      const [from, to] = [scene.shapes.get(link.source)!.box, scene.shapes.get(link.target)!.box];
+      const lane = lanes.get(link.source) ?? 0;
+      lanes.set(link.source, lane + 1);
+      if (!near(Math.min(from.x - from.width / 2, to.x - to.width / 2), Math.min(from.y, to.y) - 40, Math.max(from.x + from.width / 2, to.x + to.width / 2), Math.max(from.y, to.y) + 40)) continue;
+      const key = `${link.source}→${link.target}→${link.edges[0]!.tensor}`;
+      const sign = `${from.x},${from.y},${to.x},${to.y}|${link.kind}|${link.fresh}|${link.edges.length}|${lane}|${unfolded() === null}`;
+      let found = built.links.get(key);
+      if (found?.sign !== sign) {
+        const made = linkEl(link, from, to, lane, unfolded() === null);
+        found = { sign, el: made.el, over: made.sign };
+        found.el.setAttribute("data-low", String(made.low));
+      }
+      low = Math.max(low, Number(found.el.getAttribute("data-low")));
+      links.set(key, found);
+    }
+    built.shapes = wanted;
+    built.links = links;
+    sync(layers.frames, frames);
+    sync(layers.nodes, nodes);
+    sync(layers.edges, [...links.values()].map((l) => l.el));
+    sync(layers.signs, [...links.values()].flatMap((l) => (l.over ? [l.over] : [])));
+    if (low > height || !height) {
+      height = low;
+      drawing.setAttribute("height", String(Math.round(height * scale)));
+    }
+    drawing.setAttribute("viewBox", `0 0 ${scene.width} ${height}`);
+    // One stop of the Tab key: what had the focus last, or the first.
+    const chosen = wanted.has(focused) ? focused : content.shapes.find((e) => wanted.has(e.shape.id))?.shape.id;
+    for (const id of wanted.keys()) buttonOf(id)?.setAttribute("tabindex", id === chosen ? "0" : "-1");
+    light();
+  }
+  /** The children in this order; those that are there already stay, and with them the focus. */
+  function sync(parent: Element, children: readonly Element[]): void {
+    const keep = new Set(children);
+    for (const child of [...parent.children]) if (!keep.has(child)) child.remove();
+    children.forEach((child, n) => {
+      if (parent.children[n] !== child) parent.insertBefore(child, parent.children[n] ?? null);
     });
-    graph.nodes.forEach((n, at) => {
-      const b = boxes.get(n.id)!;
-      const fresh = old !== null && !old.has(n.id);
-      const detail = caption(n);
-      const name = { el: svg("text", { "text-anchor": "middle", x: b.width / 2 }, n.label), box: b, y: detail ? b.height / 2 - 2 : b.height / 2 + 4 };
-      names.push(name);
-      const g = svg(
-        "g",
-        {
-          class: `node ${n.kind}${fresh ? " fresh" : ""}`,
-          transform: `translate(${b.x - b.width / 2},${b.y - b.height / 2})`,
-          role: "button",
-          tabindex: at ? -1 : 0,
-          "aria-pressed": "false",
-          "aria-label": `${n.label} ${detail}${fresh ? " + new in this phase" : ""}, ${n.kind}`,
-        },
-        svg("rect", { width: b.width, height: b.height, rx: n.kind === "input" ? b.height / 2.6 : 6 }),
-        svg("title", {}, `${n.label}${detail ? `: ${detail}` : ""}`),
-        name.el,
-        " ",
-        detail ? svg("text", { class: "t", x: b.width / 2, y: b.height / 2 + 12, "text-anchor": "middle" }, detail) : null,
-        " ",
-        fresh ? svg("text", { class: "plus", x: b.width - 4, y: 11, "text-anchor": "end" }, "+") : null,
-      );
-      if (n.role) g.append(svg("desc", {}, n.role));
-      g.addEventListener("click", (e) => press(n.id, e.ctrlKey || e.metaKey || e.shiftKey));
-      g.addEventListener("keydown", (e) => {
-        const ids = graph.nodes.map((x) => x.id);
-        const step = { ArrowDown: 1, ArrowUp: -1 }[e.key];
-        if (step) {
-          const to = nodes.get(ids[(at + step + ids.length) % ids.length]!)!;
-          g.setAttribute("tabindex", "-1");
-          to.setAttribute("tabindex", "0");
-          to.focus();
-        } else if (e.key === "Enter" || e.key === " ") press(n.id, e.ctrlKey || e.shiftKey);
-        else return;
-        e.preventDefault();
-        e.stopPropagation();
-      });
-      nodes.set(n.id, g);
-    });
-    const width = layout.width;
-    const root = svg("svg", { viewBox: `0 0 ${width} ${low}`, class: "dataflow", role: "group", "aria-label": `dataflow: ${graph.edges.map((e) => `${e.source} to ${e.target}`).slice(0, 40).join(", ")}` });
-    root.append(svg("g", {}, ...edges.map((e) => e.el)), svg("g", {}, ...nodes.values()), svg("g", { class: "signs", "aria-hidden": "true" }, ...signs));
-    return { el: root, nodes, edges, names, width, height: low };
   }
 
+  /** Marks what belongs to the selection; of a folded group how much of it does. */
+  function light(): void {
+    if (!content) return;
+    const { blocks } = ctx.related;
+    const some = blocks.size > 0;
+    for (const entry of content.shapes) {
+      const found = buttonOf(entry.shape.id);
+      if (!found) continue;
+      const count = some ? entry.nodes.reduce((n, id) => n + (blocks.has(id) ? 1 : 0), 0) : 0;
+      const on = count > 0 && !entry.shape.open;
+      found.classList.toggle("lit", on);
+      found.setAttribute("aria-pressed", String(on));
+      const said = found.querySelector(".t");
+      if (entry.shape.group && said) {
+        const words = `${entry.nodes.length} block${entry.nodes.length === 1 ? "" : "s"}`;
+        const text = count ? `${count} of ${words} marked` : words;
+        if (said.textContent !== text) said.textContent = text;
+      }
+    }
+    for (const link of content.links) {
+      const found = built.links.get(`${link.source}→${link.target}→${link.edges[0]!.tensor}`);
+      found?.el.classList.toggle("lit", some && link.edges.some((e) => blocks.has(e.source) || blocks.has(e.target)));
+    }
+  }
+  /** The shapes that show these nodes. */
+  const shapesOf = (nodes: Iterable<string>): Box[] => [...new Set([...nodes].flatMap((id) => content?.rep(id) ?? []))].flatMap((id) => scene!.shapes.get(id)?.box ?? []);
+
   function save(kind: "svg" | "png"): void {
-    if (!drawn) return;
-    const copy = drawn.el.cloneNode(true) as SVGSVGElement;
-    const properties = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font", "opacity", "paint-order", "stroke-linejoin"];
-    const here = [drawn.el, ...drawn.el.querySelectorAll("*")];
-    [copy, ...copy.querySelectorAll("*")].forEach((to, n) => {
-      const style = getComputedStyle(here[n]!);
-      to.setAttribute("style", properties.map((p) => `${p}:${style.getPropertyValue(p)}`).join(";"));
-    });
-    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-    copy.setAttribute("width", String(drawn.width));
-    copy.setAttribute("height", String(drawn.height));
-    const paper = getComputedStyle(ctx.root).backgroundColor;
-    copy.prepend(svg("rect", { width: drawn.width, height: drawn.height, style: `fill:${paper}` }));
-    const text = new XMLSerializer().serializeToString(copy);
+    if (!scene) return;
+    paint(true);
+    const text = drawingText(drawing, scene.width, height, getComputedStyle(ctx.root).backgroundColor);
+    paint();
     const name = `${ctx.doc.trace.operator.name}-${ctx.stop.key}`;
     if (kind === "svg") return download(`${name}.svg`, text, "image/svg+xml");
     const image = new Image();
     image.onload = () => {
-      const canvas = h("canvas", { width: drawn!.width * 2, height: drawn!.height * 2 });
+      const canvas = h("canvas", { width: image.naturalWidth * 2, height: image.naturalHeight * 2 });
       canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
       canvas.toBlob((blob) => blob && download(`${name}.png`, blob, "image/png"));
     };
@@ -214,90 +297,137 @@ function graphPane(ctx: Context): Pane {
     if (!bring || !scroll.clientWidth) return;
     bring();
     bring = null;
+    paint();
   }
   const resized = new ResizeObserver(() => {
     if (!ctx.view.sizes.zoom) size();
+    else paint();
     brought();
   });
   resized.observe(scroll);
 
+  let drawnDoc: Doc | null = null;
   return {
     el,
     tools,
+    destroy: () => resized.disconnect(),
     update() {
       const { doc, stop } = ctx;
-      const withGraph = doc.stops.filter((s) => s.graph);
-      const shown = stop.graph ? stop : withGraph[withGraph.length - 1];
+      const shown = stop.graph ? stop : [...doc.stops].reverse().find((s) => s.graph);
       if (!shown?.graph) {
+        scene = null;
         scroll.replaceChildren(h("p", { class: "note" }, "The record has no graph here."));
         return;
       }
-      if (drawnStop !== shown) {
-        const before = withGraph[withGraph.indexOf(shown) - 1]?.graph ?? null;
-        let d = cache.get(shown.graph);
-        if (!d) {
-          if (cache.size > 40) cache.clear();
-          cache.set(shown.graph, (d = draw(shown.graph, before)));
-        }
-        drawn = d;
-        drawnStop = shown;
-        scroll.replaceChildren(d.el);
+      const plan = planOf(doc);
+      const open = unfolded();
+      const key = open ? written(open) : "flat";
+      let now = plan.scenes.get(key);
+      if (!now) {
+        if (plan.scenes.size > 20) plan.scenes.clear();
+        plan.scenes.set(key, (now = open ? foldedScene(doc.union(), plan.groups, open) : flatScene(doc.union(), layoutOf(doc))));
+      }
+      foldAll.hidden = plan.nodes < FOLDABLE_FROM || plan.groups.all.size < 2;
+      foldAll.textContent = someOpen() ? "Fold" : "Unfold";
+      foldAll.title = someOpen() ? "fold all groups" : "unfold all groups";
+      foldAll.setAttribute("aria-label", foldAll.title);
+      const refolded = now !== scene;
+      if (drawnStop !== shown || refolded) {
+        const at = doc.stops.indexOf(shown);
+        graph = shown.graph;
+        before = [...doc.stops.slice(0, at)].reverse().find((s) => s.graph)?.graph ?? null;
+        scene = now;
+        content = null;
+        height = now.height;
+        if (drawing.parentNode !== scroll) scroll.replaceChildren(drawing);
+        drawing.setAttribute("aria-label", `dataflow: ${graph.edges.slice(0, 40).map((e) => `${e.source} to ${e.target}`).join(", ")}`);
         size();
-        const kinds = new Set(shown.graph.edges.map((e) => e.kind));
+        const kinds = new Set(graph.edges.map((e) => e.kind));
         legend.replaceChildren(
           ...(Object.keys(KINDS) as EdgeKind[])
             .filter((k) => kinds.has(k))
             .map((k) => h("span", {}, svg("svg", { width: 26, height: 8, "aria-hidden": "true", class: "dataflow" }, svg("g", { class: `edge ${k}` }, svg("path", { class: "line", d: "M1,4 L25,4" }))), ` ${KINDS[k].sign} ${KINDS[k].word}`)),
+          ...(open ? [h("span", {}, "▸ a group of blocks: press to unfold")] : []),
           ...(shown !== stop ? [h("span", {}, `of ${stopName(shown)}, the last loop program`)] : []),
         );
         lit = null;
-        // A read that is early or repaired now is what the phase is about.
-        const edges = d.edges.filter((e) => e.el.classList.contains("fresh"));
-        const told = edges.find(({ edge }) => KINDS[edge.kind].sign);
-        const node = [...d.nodes.values()].find((n) => n.classList.contains("fresh"));
-        const edge = told ?? (node ? undefined : edges[0]);
-        bring = () => (edge ? into(edge.el, d.nodes.get(edge.edge.source), d.nodes.get(edge.edge.target)) : node ? into(node) : begin(d));
+        if (drawnStop !== shown || drawnDoc !== doc) bring = () => subject(drawnDoc === null);
+        drawnStop = shown;
         brought();
+        drawnDoc = doc;
       }
-      if (lit !== ctx.related && drawn) {
-        let first: SVGGElement | null = null;
-        for (const [id, g] of drawn.nodes) {
-          const on = ctx.related.blocks.has(id);
-          g.classList.toggle("lit", on);
-          g.setAttribute("aria-pressed", String(on));
-          if (on) first ??= g;
-        }
-        const some = ctx.related.blocks.size > 0;
-        for (const { el: e, edge } of drawn.edges) e.classList.toggle("lit", some && (ctx.related.blocks.has(edge.source) || ctx.related.blocks.has(edge.target)));
-        if (first && ctx.source !== "graph" && ctx.source !== "step") into(first);
+      if (lit !== ctx.related && content) {
+        const first = lit;
         lit = ctx.related;
+        const { blocks } = ctx.related;
+        // What was searched for is shown itself, not only its group.
+        if (open && ctx.source === "search" && blocks.size && blocks.size <= 3) {
+          const more = shownWith(open, plan.groups, blocks);
+          if (more.size > open.size) choose(more);
+        }
+        light();
+        if (blocks.size && ctx.source !== "graph" && ctx.source !== "step" && first !== ctx.related) {
+          const boxes = shapesOf(blocks);
+          if (boxes.length) into(boxes.slice(0, 1));
+          paint();
+        }
       }
     },
   };
 
+  /** Shows what the phase is about: a read that is early or repaired now, a new node, else the beginning. */
+  function subject(first: boolean): void {
+    if (!content || !scene) return;
+    const links = content.links.filter((l) => l.fresh);
+    const told = links.find((l) => KINDS[l.kind].sign);
+    const node = content.shapes.find((e) => e.fresh && !e.shape.open);
+    const inside = content.shapes.find((e) => e.shape.group && !e.shape.open && KINDS[e.inside].sign === "!");
+    const link = told ?? (node || inside ? undefined : links[0]);
+    if (link) into([scene.shapes.get(link.source)!.box, scene.shapes.get(link.target)!.box]);
+    else if (inside ?? node) into([(inside ?? node)!.shape.box]);
+    else if (first || before === null) begin();
+  }
   /** Shows the beginning: the left end, at the height at which most of its nodes are. */
-  function begin(d: Drawing): void {
-    const near = d.names.map(({ box }) => box).filter((box) => (box.x - box.width / 2) * scale < scroll.clientWidth);
+  function begin(): void {
+    if (unfolded()) return scroll.scrollTo(0, 0);
+    const near = content!.shapes.map((e) => e.shape.box).filter((box) => (box.x - box.width / 2) * scale < scroll.clientWidth);
     const middle = near.map((box) => box.y).sort((a, b) => a - b)[near.length >> 1];
     if (middle !== undefined) scroll.scrollTo(0, middle * scale - scroll.clientHeight / 2);
   }
-  /** Brings elements into view, all together. */
-  function into(...elements: (Element | undefined)[]): void {
-    const b = scroll.getBoundingClientRect();
-    if (!b.width) return;
-    const all = elements.flatMap((g) => (g ? [g.getBoundingClientRect()] : []));
-    const [left, right] = [Math.min(...all.map((e) => e.left)), Math.max(...all.map((e) => e.right))];
-    const [top, bottom] = [Math.min(...all.map((e) => e.top)), Math.max(...all.map((e) => e.bottom))];
-    if (left < b.left || right > b.right) scroll.scrollLeft += (left + right - b.left - b.right) / 2;
-    if (top < b.top || bottom > b.bottom) scroll.scrollTop += (top + bottom - b.top - b.bottom) / 2;
+  /** Brings boxes into view, all together. */
+  function into(boxes: readonly Box[]): void {
+    const { clientWidth: w, clientHeight: t, scrollLeft: x, scrollTop: y } = scroll;
+    if (!w || !boxes.length) return;
+    const least = (of: (b: Box) => number) => scale * Math.min(...boxes.map(of));
+    const most = (of: (b: Box) => number) => scale * Math.max(...boxes.map(of));
+    const [left, right] = [least((b) => b.x - b.width / 2), most((b) => b.x + b.width / 2)];
+    const [top, bottom] = [least((b) => b.y - b.height / 2), most((b) => b.y + b.height / 2)];
+    if (left < x || right > x + w) scroll.scrollLeft = (left + right - w) / 2;
+    if (top < y || bottom > y + t) scroll.scrollTop = bottom - top > t ? top - 8 : (top + bottom - t) / 2;
   }
 }
 
 export const pane = definePane({
   id: "graph",
   title: "Graph",
-  help: "The dataflow graph: which blocks are fused, which reads are too early, which are repaired.",
+  help: "The dataflow graph: which blocks are fused, which reads are too early, which are repaired. Large graphs are in groups that unfold.",
   place: { column: "right", weight: 1.15, shared: true },
   order: 10,
   make: graphPane,
+  keys: [
+    { keys: ["Enter"], text: "on a group of the graph: unfold or fold it; with Shift, select its blocks", order: 31, more: true },
+    { keys: ["-"], text: "in the graph: fold the group that the node is in", order: 32, more: true },
+  ],
+  style: `
+.nx .dataflow .frame > rect { fill: var(--soft); fill-opacity: .55; stroke: var(--line); stroke-width: 1; }
+.nx .dataflow .frame .head rect { fill: transparent; stroke: none; }
+.nx .dataflow .frame .head:hover rect { fill: var(--soft); }
+.nx .dataflow .frame .head text { font-weight: 600; }
+.nx .dataflow .frame .head .t { font-weight: 400; }
+.nx .dataflow .node.group rect { stroke: var(--edge); stroke-width: 1.3; fill: var(--soft); }
+.nx .dataflow .node.group rect.behind { fill: var(--bg); stroke-width: 1; }
+.nx .dataflow .node.group.lit rect:not(.behind) { fill: var(--accent-soft); stroke: var(--accent); stroke-width: 2.4; }
+.nx .dataflow .node.group > text { font-weight: 600; }
+.nx .dataflow .node.group > .t { font-weight: 400; }
+`,
 });
