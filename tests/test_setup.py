@@ -251,3 +251,14 @@ def test_browser_tests_are_one_unit_of_work_and_every_other_file_is_one(request:
         scope("tests/browser/test_course.py::test[a]") == scope("tests/browser/test_solver.py::test") == "tests/browser"
     )
     assert scope("tests/docs/test_site.py::test[tests/browser/]") == "tests/docs/test_site.py"
+
+
+def test_the_small_installation_is_the_package_without_torch_tvm_and_triton():
+    """`pip install --group reading`, in docs/teaching.md and docs/using/install.md."""
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = written["project"]
+    all_of_it = [*project["dependencies"], *project["optional-dependencies"]["widgets"]]
+    light = [line for line in all_of_it if Requirement(line).name not in ("torch", "apache-tvm", "triton")]
+    assert written["dependency-groups"]["reading"] == light
+    for page in ("docs/teaching.md", "docs/using/install.md"):
+        assert "pip install --group reading" in (ROOT / page).read_text(encoding="utf-8")

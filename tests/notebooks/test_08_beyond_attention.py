@@ -70,7 +70,7 @@ class TestBeyondAttention(EveryNotebook):
         over = {
             name: list(map(float, numbers))
             for name, *numbers in re.findall(
-                r"^(\w+): fused ([\d.]+), maps written into their readers ([\d.]+), one kernel a stage ([\d.]+)$",
+                r"^(\w+): fused ([\d.]+), maps written into their readers ([\d.]+), one kernel per stage ([\d.]+)$",
                 self.shown_by("bytes_figure"),
                 re.MULTILINE,
             )

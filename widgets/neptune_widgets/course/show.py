@@ -26,8 +26,11 @@ _EDGES = {  # what an edge says: sign, words, colour, line
 
 
 def show_code(text: str, language: str = "python") -> None:
-    """A listing in the notebook's own colours."""
-    show_markdown(f"```{language}\n{str(text).rstrip()}\n```")
+    """A listing in the notebook's own colours.
+
+    Pages made by nbconvert draw Markdown in a proportional font; the element around the listing says otherwise.
+    """
+    show_markdown(f'<div style="font-family: monospace">\n\n```{language}\n{str(text).rstrip()}\n```\n\n</div>')
 
 
 def show_changes(before: str, after: str, context: int = 0) -> None:

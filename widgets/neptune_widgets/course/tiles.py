@@ -209,7 +209,7 @@ def on_chip_recorded() -> tuple[str, str]:
     (setup,) = [s for s in results.group("attention") if s.name == "causal_pf-8192"]
     (entry,) = [e for e in setup.entries if e.name == "default options"]
     (seen,) = entry.resources
-    text = f"{seen.shared} bytes of shared memory, {seen.registers} registers a thread, {seen.spills} spilled"
+    text = f"{seen.shared} bytes of shared memory, {seen.registers} registers per thread, {seen.spills} spilled"
     return f"{text}, {seen.warps} warps", f"Recorded run: {results.device['name']}, {results.started[:10]}"
 
 

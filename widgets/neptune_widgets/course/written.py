@@ -23,6 +23,11 @@ from neptune_widgets.course.exercise import NotYet, StillOpen
 # Where code is that is not the student's: it is not counted, so that a call of `print` costs one line.
 _OTHERS = ("site-packages", "dist-packages", "<frozen", "<__array_function__", sysconfig.get_paths()["stdlib"])
 
+SAME = "which comes from the compiler's native run"
+OVERFLOW = "Subtract the maximum so far, of each query's own scores, in every exponential"
+INVERTED = "before the first number the maximum is -inf, and exp(old - new) is 0, while exp(new - old) is infinite"
+MANY = 60  # lines for each number or each tile
+
 
 class Once:
     """Items that can be gone over once, made anew as they are asked for, so that only what is kept stays in memory.
