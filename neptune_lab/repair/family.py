@@ -95,7 +95,7 @@ def find_family(g: Expr, variable: Symbol, inputs: Sequence[Symbol]) -> Family:
     neptune_lab.errors.RepairError: g = erf(c - u) is in no finite family: none of its first 6 derivatives in u is ...
       help: ...
     """
-    for node in g.atoms(*kinks()):
+    for node in sorted(g.atoms(*kinks()), key=sp.default_sort_key):
         if variable in node.free_symbols:
             _refuse(g, f"{text(node)} has a kink or a step in {text(variable)}, so no derivative tells of both sides")
     moving = (variable, *inputs)

@@ -3,6 +3,8 @@
 A second thread watches the one that solves, and ends it by an exception that Python raises there between two bytecodes
 (`PyThreadState_SetAsyncExc`). So SymPy's long calls end too, in any thread, without slowing it down. The expressions of
 a problem have symbols of their own, so an interruption affects no other problem, and its result is not cached.
+
+A browser has no threads.  There the solving thread watches itself (`_Look`), at the starts of functions.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import CodeType
 from typing import Any, TypeVar
 
 from neptune_lab.errors import RepairError
@@ -27,6 +30,8 @@ SECONDS = 10.0
 _SHOWN = 200
 # Between two reads of the clock, and before the exception is sent again if it was swallowed.
 _LOOK_SECONDS = 0.25
+# Calls of functions between two reads of the clock, without threads.
+_CALLS = 256
 # Until the next check of a thread that is in one of Python's callbacks.
 _CALLBACK_SECONDS = 0.005
 # Code in these files may be a callback of a weak reference, or an import.
@@ -132,7 +137,7 @@ class _Watch:
         self.expired: type[BaseException] = type("Expired", (BaseException,), {})
         self.done = False
         self._seconds, self._stop, self._clock = seconds, stop, clock
-        self._thread, self._began = threading.get_ident(), clock()
+        self.thread, self._began = threading.get_ident(), clock()
         self._ended = threading.Event()
 
     @property
@@ -145,7 +150,13 @@ class _Watch:
         return self._stop is not None and self._stop.is_set()
 
     def begin(self) -> None:
-        threading.Thread(target=self._run, name="neptune_lab time limit", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="neptune_lab time limit", daemon=True).start()
+        except RuntimeError:  # no threads here, or no more of them
+            if _MONITORING is None:
+                raise
+            _alone.append(self)
+            _watch_calls()
 
     def receive(self) -> None:
         """Called in the watched thread when no exception will be sent any more: catches one that was sent but not
@@ -161,6 +172,9 @@ class _Watch:
                 pass
         except self.expired:
             self._ended.set()
+        if self in _alone:
+            _alone.remove(self)
+            _watch_calls()
 
     def refuse(self, expression: str) -> Any:
         """Raises the RepairError."""
@@ -176,13 +190,13 @@ class _Watch:
 
     def _run(self) -> None:
         send = ctypes.pythonapi.PyThreadState_SetAsyncExc
-        thread, expired = ctypes.c_ulong(self._thread), ctypes.py_object(self.expired)
+        thread, expired = ctypes.c_ulong(self.thread), ctypes.py_object(self.expired)
         pause = self._pause()
         while not self._ended.wait(pause) and not self.done:
             pause = self._pause()
             if not self.over:
                 continue
-            if not _may_be_ended(self._thread):
+            if not _may_be_ended(self.thread):
                 pause = _CALLBACK_SECONDS
                 continue
             # Python switches threads at the end of a call or an iteration, so not between these two statements.
@@ -192,6 +206,46 @@ class _Watch:
     def _pause(self) -> float:
         left = self._seconds - (self._clock() - self._began)
         return _LOOK_SECONDS if left <= 0 else min(left, _LOOK_SECONDS)
+
+
+# Watches whose thread looks at the clock itself, the outermost first.
+_alone: list[_Watch] = []
+_MONITORING: Any = getattr(sys, "monitoring", None)  # since Python 3.12
+_TOOL = 4  # of sys.monitoring, which has 0 to 2 and 5 for debuggers and profilers
+
+
+def _watch_calls() -> None:
+    """Lets Python call a `_Look` at the start of each function while there are watches without a thread."""
+    start, watching = _MONITORING.events.PY_START, _MONITORING.get_tool(_TOOL) is not None
+    if _alone and not watching:
+        _MONITORING.use_tool_id(_TOOL, "neptune_lab time limit")
+        _MONITORING.register_callback(_TOOL, start, _Look())
+        _MONITORING.set_events(_TOOL, start)
+    elif not _alone and watching:
+        _MONITORING.set_events(_TOOL, 0)
+        _MONITORING.register_callback(_TOOL, start, None)
+        _MONITORING.free_tool_id(_TOOL)
+
+
+class _Look:
+    """Called at the start of a function: ends the watched call when its time is over."""
+
+    def __init__(self) -> None:
+        self._calls, self._next = 0, 0.0
+
+    def __call__(self, code: CodeType, offset: int) -> None:
+        self._calls += 1
+        if self._calls % _CALLS:
+            return
+        now = time.monotonic()
+        if now < self._next:
+            return
+        for watch in _alone:
+            if watch.over and not watch.done:
+                if _may_be_ended(watch.thread):
+                    raise watch.expired
+                return  # look again soon
+        self._next = now + _LOOK_SECONDS
 
 
 def _may_be_ended(thread: int) -> bool:

@@ -6,14 +6,20 @@ import contextlib
 import gc
 import itertools
 import math
+import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
 import weakref
+from pathlib import Path
 
+import mpmath
 import pytest
+import sympy
 
+import neptune_lab
 from neptune_lab.errors import RepairError
 from neptune_lab.loop_schedule import Schedule
 from neptune_lab.loop_schedule.repairing import RepairRefused
@@ -264,3 +270,52 @@ def test_a_profiler_works_after_a_question():
 def test_limits_that_are_none(wrong):
     with pytest.raises(RepairError, match=r"seconds=.*: expected a number that is not negative"), time_limit(wrong):
         pass
+
+
+ALONE = """
+import contextlib, sys, threading, time
+
+def none(*_):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = none
+from neptune_lab.repair import RepairError, solve, text, time_limit
+
+def refused(call):
+    try:
+        call()
+    except RepairError as error:
+        return error.step, error.reason
+
+with time_limit(0.5):
+    print(refused(lambda: solve("sum", "(c + r)**300", "r")))
+    print(text(solve("sum", "exp(c - r)", "r").h))
+stop, began = threading.Event(), time.monotonic()
+stop.is_set = lambda: time.monotonic() > began + 0.5
+with time_limit(1e9, stop):
+    print(refused(lambda: solve("sum", "(c + r)**300", "r")))
+print(sys.monitoring.get_tool(4))
+"""
+
+
+def test_without_threads_the_solving_thread_watches_itself():
+    """As in a browser, where Python 3.13 has no threads."""
+    pythons = (sys.executable, "python3.13", "python3.12")
+    newer = (path for path in map(shutil.which, pythons) if path and _has_monitoring(path))
+    python = next(newer, None)
+    if python is None:
+        pytest.skip("no Python 3.12 or later here, which has sys.monitoring")
+    # SymPy is plain Python: another Python reads this one's.
+    packages = [str(Path(module.__file__ or "").parents[1]) for module in (neptune_lab, sympy, mpmath)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([python, "-c", ALONE], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    slow, solved, stopped, tool = done.stdout.splitlines()
+    assert slow.startswith("('time', 'no answer within 0.5 s of processor time")
+    assert solved == "t*exp(r - r')", "the next question is answered"
+    assert stopped == "('time', 'the derivation was stopped')"
+    assert tool == "None", "nothing watches any more"
+
+
+def _has_monitoring(python: str) -> bool:
+    return not subprocess.run([python, "-c", "import sys; sys.monitoring"], capture_output=True).returncode
