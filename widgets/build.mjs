@@ -1,5 +1,5 @@
 // Two ES modules, minified, the same bytes from the same sources, style sheets inside: neptune_widgets/static/explorer.js,
-// and solver.js beside it. And panes.json, the panes and keys that the documentation lists.
+// and solver.js, live.js and live_worker.js beside it. And panes.json, the panes and keys that the documentation lists.
 import { build } from "esbuild";
 import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
@@ -74,8 +74,15 @@ const { LIST } = await import(`data:text/javascript;base64,${Buffer.from(outputF
 writeFileSync(resolve(dirname(outfile), "panes.json"), `${JSON.stringify(LIST, null, 1)}\n`);
 const banner = { js: `/*!\n${notice}*/` };
 
-for (const [entry, path] of [["src/index.ts", outfile], ["src/solver.ts", resolve(dirname(outfile), "solver.js")]]) {
-  await bundle(entry, path, path === outfile ? { banner } : {});
+const beside = (name) => resolve(dirname(outfile), name);
+const BUNDLES = [
+  ["src/index.ts", outfile, { banner }],
+  ["src/solver.ts", beside("solver.js"), {}],
+  ["src/live.ts", beside("live.js"), {}],
+  ["src/live_worker.ts", beside("live_worker.js"), { format: "iife" }],  // it follows Pyodide's scripts, which are no modules
+];
+for (const [entry, path, more] of BUNDLES) {
+  await bundle(entry, path, more);
   const size = statSync(path).size;
   console.log(`${path}: ${size} bytes`);
   if (size > LIMIT) {

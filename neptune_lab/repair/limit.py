@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from neptune_lab.errors import RepairError
 
@@ -42,17 +42,27 @@ _CALLBACK_FILES = (
 )
 
 T = TypeVar("T")
+
+
+class Stop(Protocol):
+    """What says that a derivation is to end: a `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Whether it is."""
+        ...
+
+
 _seconds: ContextVar[float] = ContextVar("seconds", default=SECONDS)
-_stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
+_stop: ContextVar[Stop | None] = ContextVar("stop", default=None)
 
 
 @contextmanager
-def time_limit(seconds: float, stop: threading.Event | None = None) -> Iterator[None]:
+def time_limit(seconds: float, stop: Stop | None = None) -> Iterator[None]:
     """Limits the processor time of each repair that is solved in the `with` block; without it, the limit is 10 s.
 
     Args:
         seconds: of processor time, so that the load of the machine has no effect; math.inf: no limit.
-        stop: when it is set, from any thread, the derivation ends at once.
+        stop: an event, such as a `threading.Event`: when it is set, the derivation ends at once.
 
     Returns:
         A context manager.
@@ -132,7 +142,7 @@ def thread_clock() -> Callable[[], float]:
 class _Watch:
     """Watches one call of one thread."""
 
-    def __init__(self, seconds: float, stop: threading.Event | None, clock: Callable[[], float]) -> None:
+    def __init__(self, seconds: float, stop: Stop | None, clock: Callable[[], float]) -> None:
         # A new class for each watch, so that nested limits end their own calls. `except Exception` does not catch it.
         self.expired: type[BaseException] = type("Expired", (BaseException,), {})
         self.done = False

@@ -6,13 +6,14 @@ This module uses neither Jupyter nor NumPy: the gallery's live page runs it in t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from neptune_lab.errors import RepairError
-from neptune_lab.repair import RepairTerm, VectorRepair, mathml, solve, solve_vector
+from neptune_lab.repair import RepairTerm, VectorRepair, mathml, solve, solve_vector, time_limit
 from neptune_lab.repair.read import WORDS
 from neptune_lab.repair.reducers import REDUCERS
 from neptune_lab.repair.render import Step, equation, text
@@ -206,3 +207,23 @@ def question_of(fields: Mapping[str, Any]) -> Question:
 def state(question: Question, answer: Answer) -> dict[str, Any]:
     """What a panel shows at first: the fields, the answer, and the reducers to choose from."""
     return {"question": asdict(question), "answer": answer_json(question, answer), "reducers": list(REDUCERS)}
+
+
+def answered(fields: str, seconds: float, stopped: Callable[[], bool]) -> str:
+    """The answer to a page that has Python inside, as JSON.
+
+    Args:
+        fields: the question's, as JSON.
+        seconds: the time limit of each derivation.
+        stopped: whether the page wants no answer any more.
+    """
+    question = question_of(json.loads(fields))
+    with time_limit(seconds, _Stopped(stopped)):
+        return json.dumps(answer_json(question, ask(question)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopped:
+    """A function as an event."""
+
+    is_set: Callable[[], bool]

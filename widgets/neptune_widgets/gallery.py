@@ -1,6 +1,6 @@
 """A gallery: an explorer page for every operator and preset, and an index, which open from disk without a network.
 
-`python -m neptune_widgets.gallery build/docs/gallery` writes it (`make docs`).
+`python -m neptune_widgets.gallery build/docs/gallery` writes it (`make docs`), and the solver's live page (`live.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from neptune_lab.files import write_text
 from neptune_lab.operators import OPERATORS, PRESETS, find, gemm_chain
 from neptune_lab.pipeline import Kernel, compile
+from neptune_widgets import live
 from neptune_widgets.explorer import explore
 
 # Sizes, where an operator's own are those of an example; Figure 1 stays as it is in the paper.
@@ -27,7 +28,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line); }
-td.n { text-align: right; font-variant-numeric: tabular-nums; }
+.n { text-align: right; font-variant-numeric: tabular-nums; }
 code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .93em; }
 """
 
@@ -72,12 +73,13 @@ def sizes(name: str) -> dict[str, int]:
     return _ROWS if name.startswith(("norms.", "rows.")) else {}
 
 
-def write(folder: Path, chosen: Iterable[str] | None = None) -> list[Entry]:
+def write(folder: Path, chosen: Iterable[str] | None = None, *, with_live: bool = False) -> list[Entry]:
     """Compiles operators and writes a page each, and index.html.
 
     Args:
         folder: where to; it is made if it is not there.
         chosen: names of operators; default: all of `names()`.
+        with_live: whether the index links the live page.
 
     Returns:
         The entries of the index, in order.
@@ -91,12 +93,16 @@ def write(folder: Path, chosen: Iterable[str] | None = None) -> list[Entry]:
         entry = Entry(name, compile(find(name)(**sizes(name))))
         write_text(folder / entry.file, explore(entry.kernel).export_html(), parents=True)
         entries.append(entry)
-    write_text(folder / "index.html", index(entries), parents=True)
+    write_text(folder / "index.html", index(entries, with_live=with_live), parents=True)
     return entries
 
 
-def index(entries: Iterable[Entry]) -> str:
-    """The index as a page."""
+def index(entries: Iterable[Entry], *, with_live: bool = False) -> str:
+    """The index as a page; with `with_live` it links the live page."""
+    solver = (
+        '<p>The <a href="live.html">live solver</a> has Python inside: write a term of your own, and read how its '
+        "repair is derived, or which step refuses it.</p>\n"
+    )
     rows = "\n".join(_row(entry) for entry in entries)
     return f"""<!doctype html>
 <html lang="en">
@@ -110,8 +116,8 @@ def index(entries: Iterable[Entry]) -> str:
 <h1>Gallery</h1>
 <p>Every operator and preset, compiled: each page is an explorer with the whole record, from the definition to the
 kernel. A page needs no network and no Python; what it cannot do is compile an edited schedule.</p>
-<table>
-<thead><tr><th>operator</th><th>what it is</th><th>inputs</th><th>kernels</th></tr></thead>
+{solver if with_live else ""}<table>
+<thead><tr><th>operator</th><th>what it is</th><th>inputs</th><th class="n">kernels</th></tr></thead>
 <tbody>
 {rows}
 </tbody>
@@ -130,6 +136,16 @@ def _row(entry: Entry) -> str:
     )
 
 
+def main(folder: Path) -> None:
+    """Writes the whole gallery; the live page is left out, with the reason, if Pyodide cannot be had."""
+    try:
+        print(live.write(folder))
+        with_live = True
+    except live.NoPyodide as error:
+        print(f"warning: the gallery has no live page: {error}", file=sys.stderr)
+        with_live = False
+    print(f"{len(write(folder, with_live=with_live))} pages; {folder / 'index.html'}")
+
+
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    print(f"{len(write(target))} pages; {target / 'index.html'}")
+    main(Path(sys.argv[1]))

@@ -47,7 +47,7 @@ def page(trace: Trace, data: Payload, view: dict[str, Any] | None = None) -> str
     bundle = base64.b64encode(bundle_text().encode()).decode()
     style = STYLE.read_text(encoding="utf-8").replace("</", "<\\/") if STYLE.is_file() else ""
     parts = [
-        f'<script type="application/json" class="part" data-name="{data.name}">{_inert(text)}</script>\n'
+        f'<script type="application/json" class="part" data-name="{data.name}">{inert(text)}</script>\n'
         for text in data.rest
     ]
     title = escape(f"{trace.operator.title} - neptune_lab")
@@ -63,8 +63,8 @@ def page(trace: Trace, data: Payload, view: dict[str, Any] | None = None) -> str
 <body>
 <main id="explorer"></main>
 <noscript>{static_view.html(trace)}</noscript>
-<script type="application/json" id="payload">{_inert(data.text)}</script>
-<script type="application/json" id="view">{_inert(json.dumps(view or {}))}</script>
+<script type="application/json" id="payload">{inert(data.text)}</script>
+<script type="application/json" id="view">{inert(json.dumps(view or {}))}</script>
 {"".join(parts)}<script type="module">
 {_START.replace("BUNDLE", bundle)}</script>
 </body>
@@ -72,7 +72,7 @@ def page(trace: Trace, data: Payload, view: dict[str, Any] | None = None) -> str
 """
 
 
-def _inert(text: str) -> str:
+def inert(text: str) -> str:
     """JSON that cannot end its script element, or start a comment in it."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
