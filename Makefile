@@ -63,6 +63,7 @@ grade: setup  ## grade the answered notebooks in FOLDER; the table is in build/g
 slides: setup  ## write the lecture's slides to build/slides/index.html (offline)
 	$(BIN)/python -m neptune_widgets.course.slides notebooks build/slides
 
+# The gallery's live page needs Pyodide from npm, once; without it the gallery says that the page is left out.
 docs: setup  ## build the documentation to build/docs/index.html, and the gallery (offline; warnings are errors)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs $(ARGS)
 	$(BIN)/python -m neptune_widgets.gallery build/docs/gallery
