@@ -5,13 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import by_name
-import gluon_simulator
 import numpy as np
 import pytest
 import torch
-from gluon_simulator import Simulator
 
 import neptune_lab as nl
+from neptune_lab.gluon_simulator import Deadlock, Simulator, language
 from neptune_lab.operators import attention
 from neptune_lab.operators.gemm_chain import gemm_chain
 
@@ -108,7 +107,7 @@ def test_a_chain_of_products():
 
 
 def test_the_copies_under_the_names_of_triton_3_9(monkeypatch):
-    before = gluon_simulator._hopper
+    before = language.hopper
 
     def renamed() -> dict:
         found = before()
@@ -116,7 +115,7 @@ def test_the_copies_under_the_names_of_triton_3_9(monkeypatch):
         copies = {"async_load": old["async_copy_global_to_shared"], "async_store": old["async_copy_shared_to_global"]}
         return {**found, "tma": SimpleNamespace(store_wait=old["store_wait"], **copies)}
 
-    monkeypatch.setattr(gluon_simulator, "_hopper", renamed)
+    monkeypatch.setattr(language, "hopper", renamed)
     assert simulate(attention.causal(**SMALL)) < 2e-3
 
 
@@ -153,7 +152,7 @@ def test_the_simulator_sees_faults(fault):
     tensors = [torch.from_numpy(np.ascontiguousarray(a)) for a in inputs.values()]
     try:
         out = Simulator(source)(kernel.triton.entry, *tensors)
-    except gluon_simulator.Deadlock:
+    except Deadlock:
         return
     wanted = operator.reference(*inputs.values())
     assert np.linalg.norm(out.double().numpy() - wanted) > 0.1 * np.linalg.norm(wanted)

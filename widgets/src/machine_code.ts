@@ -55,7 +55,7 @@ export interface CodeRow {
 export function rowsOf(code: MachineCode, doc: Doc): CodeRow[] {
   const kernels = code.kernels ?? [];
   return kernels.flatMap((kernel) => {
-    const links = kernel.frames.map((frames) => ({ triton: frames.map((n) => `triton:${n}`), home: homeOf(frames, doc) }));
+    const links = kernel.frames.map((frames) => ({ triton: frames.map((n) => `triton:${n}`), home: homeLine(frames, doc) }));
     const lines = kernel.text.split("\n");
     if (lines[lines.length - 1] === "") lines.pop();
     const rows = lines.map((text, n): CodeRow => {
@@ -66,7 +66,8 @@ export function rowsOf(code: MachineCode, doc: Doc): CodeRow[] {
   });
 }
 
-function homeOf(frames: readonly number[], doc: Doc): string {
+/** The line that a row selects: the innermost that the record links to other stages, else the innermost. */
+export function homeLine(frames: readonly number[], doc: Doc): string {
   const linked = frames.find((n) => {
     const line = doc.source[n - 1];
     return line !== undefined && line.nodes.length + line.blocks.length + line.definition.length > 0;

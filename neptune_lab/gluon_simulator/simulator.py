@@ -1,0 +1,129 @@
+"""Runs an emitted Gluon module in NumPy: one thread for each group of warps, barriers that really block.
+
+Numbers, and the order in which warps hand tiles to each other, are simulated; layouts and registers are not.  A product
+reads its operands when it is waited for, as late as hardware may, so that a slot released too early gives wrong
+numbers.  If every thread waits at a barrier, that is a deadlock.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from neptune_lab.gluon_simulator import language
+from neptune_lab.gluon_simulator.steps import MODULE, Group, begin
+from neptune_lab.gluon_simulator.threads import Crew, Named
+from neptune_lab.gluon_simulator.tiles import Descriptor, Pointer, array_of
+
+# What follows the last "_" of a partition's name, as the emitter writes it.
+_PARTS = ("producer", "consumer")
+
+
+class Simulator:
+    """Runs one module.
+
+    Args:
+        text: of the module, as the compiler emits it: it is executed.
+        multiprocessors: of the GPU, for kernels whose grid depends on it.
+        first_only: run the first program of each kernel alone.
+        limit: record the steps below this of every group of warps; 0: none.
+
+    Attributes:
+        launched: how many kernels were launched.
+        groups: what was recorded of the program that ran last.
+    """
+
+    def __init__(self, text: str, multiprocessors: int = 5, *, first_only: bool = False, limit: int = 0) -> None:
+        self.program = self.programs = 0
+        self.space: dict[str, Any] = {"__builtins__": {**vars(builtins), "__import__": self._import}}
+        self.named: dict[int, Named] = {}
+        self.crew = Crew()
+        self.launched = 0
+        self.groups: tuple[Group, ...] = ()
+        self._first_only, self._limit = first_only, limit
+        exec(compile(text, MODULE, "exec"), self.space)
+        self.space["_sync"] = lambda barrier: self._named(barrier).sync()
+        self.space["_arrive"] = lambda barrier: self._named(barrier).arrive()
+        self.space["_meet"] = lambda: None
+        self.space["_rest"] = self.crew.rest  # for tests that change the module
+        self.space["_multiprocessors"] = lambda device: multiprocessors
+
+    def __call__(self, entry: str, *tensors: Any) -> Any:
+        """The module's entry on CPU tensors.
+
+        Raises:
+            Deadlock: every group of warps waits.
+        """
+        with np.errstate(all="ignore"):
+            return self.space[entry](*tensors)
+
+    def _named(self, barrier: int) -> Named:
+        with self.crew.condition:
+            return self.named.setdefault(int(barrier), Named(self.crew))
+
+    def _import(self, name: str, *rest: Any) -> Any:
+        if not name.startswith("triton"):
+            return builtins.__import__(name, *rest)
+        gl = language.gluon_language(self.crew, lambda: self.program, lambda: self.programs, self._specialize)
+        nan = SimpleNamespace(PropagateNan=SimpleNamespace(ALL="all", NONE="none"))
+        names = {"TensorDescriptor": Descriptor, **language.hopper()}
+        return SimpleNamespace(gluon=SimpleNamespace(jit=self._jit), language=gl, **vars(nan), **names)
+
+    def _jit(self, function: Callable[..., Any]) -> Any:
+        simulator = self
+
+        class Jit:
+            __name__ = function.__name__
+
+            def __call__(self, *arguments: Any, **named: Any) -> Any:
+                return function(*arguments, **named)
+
+            def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+                def launch(*arguments: Any, **options: Any) -> None:
+                    flat = [a if isinstance(a, Descriptor) else Pointer(array_of(a).reshape(-1)) for a in arguments]
+                    simulator.programs, simulator.launched = grid[0], simulator.launched + 1
+                    for program in range(1 if simulator._first_only else grid[0]):
+                        simulator.program = program
+                        simulator.named.clear()
+                        simulator.crew.begin(1)
+                        function(*flat)
+
+                return launch
+
+        return Jit()
+
+    def _specialize(
+        self, partitions: list[tuple[Any, tuple[Any, ...]]], warps: list[int], registers: list[int]
+    ) -> None:
+        assert len(partitions) == len(warps) + 1 == len(registers) + 1
+        names = _names([function.__name__ for function, _ in partitions])
+        sizes = (4, *warps)  # the first partition has the warps that the kernel is launched with
+        groups = [Group(name, size, self._limit) for name, size in zip(names, sizes, strict=True)]
+
+        def run(group: Group, function: Any, arguments: tuple[Any, ...]) -> None:
+            begin(group if self._limit else None)
+            try:
+                with np.errstate(all="ignore"):
+                    function(*arguments)
+            finally:
+                begin(None)
+                self.crew.leave()
+
+        self.crew.begin(len(partitions))
+        with ThreadPoolExecutor(len(partitions)) as warps_at_work:
+            running = [warps_at_work.submit(run, g, *p) for g, p in zip(groups, partitions, strict=True)]
+            for thread in running:
+                thread.result()
+        self.crew.begin(1)
+        self.groups = tuple(groups)
+
+
+def _names(functions: list[str]) -> list[str]:
+    """A name for each group: "consumer 0", "consumer 1", "producer"."""
+    parts = [next((p for p in _PARTS if name.endswith(f"_{p}")), name) for name in functions]
+    return [f"{p} {parts[:n].count(p)}" if parts.count(p) > 1 else p for n, p in enumerate(parts)]

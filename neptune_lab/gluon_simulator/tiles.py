@@ -1,0 +1,156 @@
+"""Tiles in registers and in shared memory, tensors in global memory, and the copies and products between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from neptune_lab.gluon_simulator.steps import START, Kind, Stamp, current
+from neptune_lab.gluon_simulator.threads import Barrier
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+class Tile(np.ndarray):
+    """A tile in registers; each operation on it is a step of the group that does it."""
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """The operation on plain arrays, and its step."""
+        group = current()
+        if group is not None and method == "__call__":
+            group.step("compute")
+        made = getattr(ufunc, method)(*(x.view(np.ndarray) if isinstance(x, Tile) else x for x in inputs), **options)
+        return made.view(Tile) if isinstance(made, np.ndarray) else made
+
+    def to(self, dtype: Any) -> Tile:
+        """Converted."""
+        return tile(self.astype(dtype))
+
+
+def tile(value: Any) -> Tile:
+    """`value` as a tile."""
+    return np.asarray(value).view(Tile)
+
+
+class Memory:
+    """A buffer in shared memory: an array of slots, or one of them."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def index(self, slot: int) -> Any:
+        """One slot."""
+        got = self.array[int(slot)]
+        return got[0] if isinstance(got, list) else Memory(got)
+
+    def permute(self, order: tuple[int, ...]) -> Memory:
+        """A view with dimensions in another order."""
+        return Memory(self.array.transpose(order))
+
+    def store(self, value: Tile) -> None:
+        """Fills it."""
+        assert value.dtype == self.array.dtype, "stored in another dtype"
+        step("compute")
+        self.array[...] = value
+
+
+def array_of(tensor: Any) -> Any:
+    """A CPU tensor's values as an array that shares its memory."""
+    if str(tensor.dtype) != "torch.bfloat16":
+        return tensor.numpy()
+    return (
+        tensor.view(sys.modules["torch"].int16).numpy().view(BFLOAT16)
+    )  # torch gives NumPy none: the bits are the same
+
+
+def step(kind: Kind) -> Stamp:
+    """Takes a step in the group that this thread is, if that is recorded."""
+    group = current()
+    return START if group is None else group.step(kind)
+
+
+class Descriptor:
+    """A tensor descriptor: rows and columns of a whole tensor, moved in blocks."""
+
+    def __init__(self, tensor: Any, shape: list[int], strides: list[int], block: list[int], layout: Any) -> None:
+        self.array = array_of(tensor).reshape(shape)
+        assert strides == [shape[1], 1]
+        self.block = block
+        self.layout = layout
+        self.block_type = SimpleNamespace(nbytes=int(np.prod(block)) * self.array.itemsize)
+
+    def at(self, place: Sequence[int]) -> Any:
+        """The block there."""
+        row, column = (int(n) for n in place)
+        got = self.array[row : row + self.block[0], column : column + self.block[1]]
+        assert list(got.shape) == self.block, "a block leaves its tensor"
+        return got
+
+
+class Pointer:
+    """Pointers into a tensor."""
+
+    def __init__(self, flat: Any, offset: Any = 0) -> None:
+        self.flat = flat
+        self.offset = offset
+
+    def __add__(self, offset: Any) -> Pointer:
+        return Pointer(self.flat, self.offset + offset)
+
+
+class Pending:
+    """A product that is not waited for."""
+
+    def __init__(self, a: Any, b: Memory, c: Tile, use_acc: bool) -> None:
+        self.a, self.b, self.c, self.use_acc = a, b, c, use_acc
+        group = current()
+        self.end = START if group is None else group.fly("product")
+
+    def result(self) -> Tile:
+        """The product, of what its operands hold now."""
+        a = self.a.array if isinstance(self.a, Memory) else self.a
+        product = a.astype(np.float32) @ self.b.array.astype(np.float32)
+        assert self.c.shape == product.shape
+        return tile(product + self.c if self.use_acc else product)
+
+
+def wait_for_products(running: int, deps: list[Any]) -> Any:
+    """The values of `deps`, once their products have ended."""
+    group = current()
+    if group is not None:
+        group.until(max((dep.end for dep in deps if isinstance(dep, Pending)), default=START))
+    done = [dep.result() if isinstance(dep, Pending) else dep for dep in deps]
+    return done[0] if len(done) == 1 else tuple(done)
+
+
+def copy_in(rows: Descriptor, place: Sequence[int], barrier: Barrier, slot: Memory) -> None:
+    """Copies a block to shared memory, and tells a barrier of it."""
+    slot.array[...] = rows.at(place)
+    group = current()
+    stamp = START if group is None else group.fly("copy")
+    barrier.change(size=-rows.block_type.nbytes, stamp=stamp)
+
+
+def copy_out(rows: Descriptor, place: Sequence[int], source: Memory) -> None:
+    """Copies a tile from shared memory to its block."""
+    group = current()
+    if group is not None:
+        group.fly("copy")
+    rows.at(place)[...] = source.array
+
+
+def load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Tile:
+    """The elements that pointers name; `other` where the mask is false."""
+    offset = np.where(mask, pointer.offset, 0)
+    return tile(np.where(mask, pointer.flat[offset], other).astype(pointer.flat.dtype))
+
+
+def store(pointer: Pointer, value: Tile, mask: Any = True) -> None:
+    """Writes elements where the mask is true."""
+    chosen = np.broadcast_to(mask, np.shape(pointer.offset))
+    pointer.flat[np.asarray(pointer.offset)[chosen]] = np.asarray(value)[chosen]
