@@ -104,6 +104,10 @@ def test_kept_data_is_made_for_saved_pages_alone(session: Session, monkeypatch: 
     assert json.loads(payload.static(session).text)["panes"] == {"counting": {"steps": 0}}
 
 
-def test_a_pane_has_its_data_from_one_function():
-    with pytest.raises(TypeError, match="both declare"):
-        halves_in([module("counting", first=(pane_data, count), second=(kept_data, count))])
+def test_what_is_kept_stands_in_the_stead_of_other_data(session: Session, monkeypatch: pytest.MonkeyPatch):
+    found = halves_in([module("counting", kept=(kept_data, count), data=(pane_data, lambda _: "short"))])
+    monkeypatch.setattr(payload, "halves", lambda: found)
+    assert json.loads(payload.live(session).text)["panes"] == {"counting": "short"}
+    assert json.loads(payload.static(session).text)["panes"] == {"counting": {"steps": 0}}
+    with pytest.raises(TypeError, match="both declare kept"):
+        halves_in([module("counting", first=(kept_data, count), second=(kept_data, count))])

@@ -49,7 +49,8 @@ def pane_data(function: _Function) -> _Function:
 def kept_data(function: _Function) -> _Function:
     """Declares `data(session)` that takes a while: it is made for pages that are saved, which cannot ask for it.
 
-    A page with Python behind it asks by a message when the pane is opened.
+    A page with Python behind it asks by a message when the pane is opened. If the pane has other data too, a saved page
+    has what is kept in its stead.
     """
     return _declared(function, "kept", "")
 
@@ -77,7 +78,7 @@ def halves_in(modules: Iterable[ModuleType]) -> tuple[Half, ...]:
     """
     found: dict[tuple[str, str], Half] = {}
     for half in (half for module in modules for half in _of(module)):
-        key = ("answer" if half.kind else "data", half.kind or half.pane)
+        key = (half.part, half.kind or half.pane)
         if key in found:
             both = f"panes {found[key].pane} and {half.pane}"
             raise TypeError(f"{both} both declare {half.part} {half.kind or half.pane!r}")
@@ -102,7 +103,7 @@ def halves() -> tuple[Half, ...]:
 def data_of(session: Session, found: Iterable[Half], *, kept: bool = False) -> dict[str, Any]:
     """The data of panes, by pane; with `kept` also what is kept. A NeptuneError becomes {"error": its text}."""
     made: dict[str, Any] = {}
-    for half in found:
+    for half in sorted(found, key=lambda half: half.part):
         if half.part == "data" or (kept and half.part == "kept"):
             try:
                 made[half.pane] = half.function(session)

@@ -56,14 +56,27 @@ def normal(primitive: str, arguments: Mapping[str, Any]) -> Step:
     return Step.of(primitive, **{k: arguments[k] for k in ordered if arguments[k] is not None})
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A schedule and its kernel, None if it makes none: as it was opened, or before the last edit."""
+
+    schedule: Schedule
+    kernel: Kernel | None
+
+
 class Session:
     """An operator's schedule under edit. Every edit compiles; a refused one changes nothing."""
 
     def __init__(self, schedule: Schedule, kernel: Kernel | None = None, sample: Operator | None = None) -> None:
-        """`sample` is the operator at small sizes, for tag tables and checks of a large one."""
+        """`sample` is the operator at small sizes, for tag tables and checks of a large one.
+
+        `opened` is the first version, `before` the one before the last edit, undo or redo; None without any.
+        """
         self.sample = sample
         self.schedule = schedule.copy()
         self.kernel, self.kernel_error = (kernel, None) if kernel is not None else compiled(self.schedule)
+        self.opened = Version(self.schedule, self.kernel)
+        self.before: Version | None = None
         self._refused: StepRecord | None = None
         self._past: list[Schedule] = []
         self._future: list[Schedule] = []
@@ -126,7 +139,7 @@ class Session:
         source.pop()
         target.append(now)
 
-    def before(self, steps: Sequence[Mapping[str, Any]], index: int) -> Schedule:
+    def schedule_before(self, steps: Sequence[Mapping[str, Any]], index: int) -> Schedule:
         """The schedule of the steps, as JSON, before the one at `index`; Refused where it cannot be reached."""
         if not 0 <= index <= len(steps):
             raise Refused(Refusal(f"there is no step {index} among {len(steps)}"))
@@ -138,7 +151,7 @@ class Session:
         from neptune_lab import compile
 
         try:
-            return compile(self.before(steps, len(steps)))
+            return compile(self.schedule_before(steps, len(steps)))
         except Refused as refused:
             raise ScheduleError(refused.refusal.message, help=refused.refusal.help) from refused
 
@@ -158,8 +171,10 @@ class Session:
 
     def _set(self, schedule: Schedule) -> None:
         """All at once: where compiling breaks down, everything is as it was."""
+        before = Version(self.schedule, self.kernel)
         self.kernel, self.kernel_error = compiled(schedule)
         self.schedule = schedule
+        self.before = before
         self._refused = None
 
     def _replayed(self, steps: list[Step], lines: Sequence[int | None]) -> Schedule:
@@ -214,4 +229,4 @@ def _from_json(position: int, step: Mapping[str, Any]) -> Step:
     raise Refused(Refusal("this is not a step: a primitive's name and its arguments were expected", step=position))
 
 
-__all__ = ["Refusal", "Refused", "Session", "compiled", "normal", "prefix", "refusal_of"]
+__all__ = ["Refusal", "Refused", "Session", "Version", "compiled", "normal", "prefix", "refusal_of"]

@@ -2,7 +2,8 @@
 
 import type { Line } from "./record";
 
-export type Op = "same" | "add" | "del" | "change";
+/** "move": the line is elsewhere on the other side; only rows of linked lines have it. */
+export type Op = "same" | "add" | "del" | "change" | "move";
 export interface DiffRow {
   op: Op;
   left: number | null;
@@ -77,8 +78,8 @@ export function diffLines(a: readonly Line[], b: readonly Line[]): DiffRow[] {
   return rows;
 }
 
-export const SIGN: Record<Op, string> = { same: "", add: "+", del: "−", change: "~" };
-export const SPOKEN: Record<Op, string> = { same: "", add: "added", del: "removed", change: "changed" };
+export const SIGN: Record<Op, string> = { same: "", add: "+", del: "−", change: "~", move: "↕" };
+export const SPOKEN: Record<Op, string> = { same: "", add: "added", del: "removed", change: "changed", move: "moved" };
 
 /** Parts of `now` that `before` does not have, as [from, to) positions. */
 export function changedSpans(before: string, now: string): [number, number][] {

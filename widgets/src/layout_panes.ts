@@ -26,7 +26,9 @@ const CHOSEN = PLACES.filter((kind) => !STAYS.includes(kind));
 
 export function frame(ctx: Context, places: Map<string, Pane>): Frame {
   const elOf = (kind: PaneKind) => places.get(kind.id)!.el;
-  const roomy = (kind: PaneKind) => PANES.some((tab) => tab.roomy && "tabOf" in tab.place && tab.place.tabOf === kind.id && ctx.view.panes[kind.id] === tab.id);
+  const shownTab = (kind: PaneKind) => PANES.find((tab) => "tabOf" in tab.place && tab.place.tabOf === kind.id && ctx.view.panes[kind.id] === tab.id);
+  const roomy = (kind: PaneKind) => shownTab(kind)?.roomy ?? false;
+  const wide = () => inColumn("right").some((kind) => !ctx.view.hidden.includes(kind.id) && shownTab(kind)?.wide);
   const weight = (kind: PaneKind) => size(kind.id, (("weight" in kind.place && kind.place.weight) || 1) * (roomy(kind) ? (narrow ? ROOMY / 2 : ROOMY) : 1));
   const [rail] = inColumn("rail");
   const left = h("div", { class: "col left" });
@@ -147,7 +149,7 @@ export function frame(ctx: Context, places: Map<string, Pane>): Frame {
       }
       strip.hidden = !narrow || !lower.length;
       elOf(rail!).style.width = `${size("rail", ctx.root.classList.contains("mid") ? 204 : 232)}px`;
-      left.style.flexBasis = `${view.compare ? Math.max(68, size("left", 51)) : size("left", 51)}%`;
+      left.style.flexBasis = `${view.compare ? Math.max(68, size("left", 51)) : size("left", wide() ? 33 : 51)}%`;
       left.hidden = !narrow && !some("left");
       right.hidden = !narrow && !some("right");
       left.classList.toggle("alone", right.hidden);

@@ -49,6 +49,8 @@ export interface PaneKind<P extends Pane = Pane> {
   available?(ctx: Context): boolean;
   /** Of a tab: it needs more room than its place has by itself. */
   roomy?: true;
+  /** Of a tab: its column gets most of the width. */
+  wide?: true;
   /** It is updated while it is hidden, too. */
   behind?: true;
   /** A button in the header that shows it; of a tab, that also leaves it again. */

@@ -28,7 +28,7 @@ def answer(session: Session, message: Message) -> Message:
     if index < len(steps) and steps[index].get("primitive") == primitive:
         now = steps[index].get("arguments")
     try:
-        before = session.before(steps, index)
+        before = session.schedule_before(steps, index)
         trials = _trials(session, (primitive, *before.steps))
         found = choices.choices(before, primitive, now, trials)
     except choices.Unfinished:

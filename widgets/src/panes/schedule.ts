@@ -3,8 +3,9 @@
 import type { Context, Message, Pane } from "../context";
 import { debounce, h, reveal } from "../dom";
 import { type EditAction, type Edits, answered, asked, change, started, wire } from "../edits";
+import { compareStops, countText, lastOf } from "../linked";
 import { bringUp, definePane } from "../pane";
-import { type EditError, type Parameter, type StepEdit, callText, isRemark } from "../record";
+import { type Doc, type EditError, type Parameter, type StepEdit, callText, isRemark } from "../record";
 import { controls } from "../schedule_controls";
 import { asLines, sorted } from "../schedule_values";
 import { type TextEditor, textEditor } from "../texteditor";
@@ -35,7 +36,8 @@ function schedulePane(ctx: Context): Pane {
   const error = h("div", { class: "error", role: "alert" });
   const list = h("ol", { class: "cards", "aria-label": "steps of the schedule" });
   const textBox = h("div", { class: "textbox" });
-  const el = h("div", { class: "schedule" }, error, list, textBox);
+  const effect = h("p", { class: "effect", hidden: true });
+  const el = h("div", { class: "schedule" }, error, effect, list, textBox);
 
   /** The choices are of steps that have changed; answers on their way are, too. */
   function forgetChoices(): void {
@@ -255,7 +257,25 @@ function schedulePane(ctx: Context): Pane {
     }
     if (m.payload) ctx.setPayload(m.payload);
     update();
+    if (m.kind === "edited") said();
     marks();
+  }
+  /** The record before the present one, which may come before the answer to the edit or with it. */
+  let docs: [Doc, Doc] = [ctx.doc, ctx.doc];
+  let told = ctx.doc;
+  /** What the edit did to the code, in a line that leads to the rest. */
+  function said(): void {
+    const [was] = docs;
+    const now = ctx.doc;
+    effect.hidden = told === now;
+    told = now;
+    if (effect.hidden) return;
+    // Of a large record the code may still be on its way.
+    const kind = was.complete && now.complete ? (["triton", "loops"] as const).find((k) => lastOf(was, k) && lastOf(now, k)) : undefined;
+    const name = kind === "triton" ? `${now.language}, ` : kind ? "the loop program, " : "recompiled";
+    const count = kind ? countText(compareStops(was, lastOf(was, kind)!, now, lastOf(now, kind)!).counted) : "";
+    const show = () => { ctx.dispatch({ type: "tab", slot: "changesFrom", tab: "before" }); ctx.dispatch({ type: "tab", slot: "graph", tab: "changes" }); };
+    effect.replaceChildren(`This edit: ${name}${count}. `, h("button", { type: "button", class: "link", onclick: show }, "What changed"));
   }
   /** Draws a card again, but for the field that is being typed in. */
   function renew(n: number): void {
@@ -295,6 +315,7 @@ function schedulePane(ctx: Context): Pane {
   function update(): void {
     const editor = ctx.payload.editor;
     if (!editor) return;
+    if (docs[1] !== ctx.doc) docs = [docs[1], ctx.doc];
     asCards.setAttribute("aria-pressed", String(mode() === "cards"));
     asText.setAttribute("aria-pressed", String(mode() === "text"));
     list.hidden = mode() !== "cards";
@@ -337,6 +358,7 @@ export const pane = definePane({
   available: (ctx) => ctx.payload.editor !== null,
   behind: true,
   button: { label: "Edit schedule", title: "edit the schedule (E)" },
+  style: ".nx .schedule .effect { padding: 6px 14px; font-size: 12.5px; border-bottom: 1px solid var(--line); background: var(--soft); }",
   keys: [
     { keys: ["E"], text: "schedule", explained: "the schedule editor", order: 50, press: { e: (ctx) => { if (ctx.payload.editor) bringUp(ctx, pane); } } },
     { keys: ["Ctrl Z"], text: "undo, in the schedule editor; with Shift, redo", order: 50, more: true },

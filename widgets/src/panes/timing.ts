@@ -3,6 +3,7 @@
 import type { Context, Message, Pane } from "../context";
 import { h } from "../dom";
 import { wire } from "../edits";
+import { keepMeasured, stepsKey } from "../measured";
 import { definePane } from "../pane";
 import type { TimingRow } from "../record";
 
@@ -33,7 +34,9 @@ function timingPane(ctx: Context): Pane {
   progress.hidden = true;
   note.textContent = "Latency with its spread, TFLOP/s and bandwidth, on the device named above.";
 
+  let keys = new Map<string, string>();
   function start(): void {
+    keys = new Map([["this schedule", stepsKey(ctx.payload.editor?.steps ?? [])], ["as opened", stepsKey(first ?? [])]]);
     seq = ctx.send({ kind: "time", against: against.checked && first && differs() ? [{ name: "as opened", steps: wire(first) }] : [] });
     set("running", 0);
     table.replaceChildren();
@@ -55,6 +58,7 @@ function timingPane(ctx: Context): Pane {
     set(String(m.state), Math.min(Math.max(progress, 0), 1));
     const rows = (m.rows as TimingRow[] | undefined) ?? [];
     const best = fastest(rows);
+    keepMeasured(ctx, rows, keys);
     table.replaceChildren(
       ...(rows.length
         ? [

@@ -3,6 +3,7 @@
 import type { Context, Pane } from "../context";
 import { h } from "../dom";
 import { flowsOf, memoryPicture, scaleOf, title } from "../memory_picture";
+import { measuredOf } from "../measured";
 import { bringUp, definePane } from "../pane";
 import { type Point, roofline } from "../roofline";
 import { type At, type Found, type Gpu, bytesText, formAt, formOf, gpuOf, hbm, intensity, opsText, ratioText, runs, stopKey, usText } from "../traffic_data";
@@ -20,7 +21,7 @@ export function pairOf(found: Found, gpu: Gpu, at: number): [At, At] {
 const nameOf = (form: At["form"]): string => (form.step === null ? "Kernel" : form.step === 0 ? "Definition" : form.name.replace(/^(\d+)\./, "Step $1:"));
 
 /** The points of the roofline: the definition with its stages, wrong forms, the selected one, and the kernel. */
-export function pointsOf(found: Found, gpu: Gpu, at: number, wrong: (index: number) => boolean): Point[] {
+export function pointsOf(found: Found, gpu: Gpu, at: number, wrong: (index: number) => boolean, us?: number | null): Point[] {
   const whole = (index: number, kind: Point["kind"], name: string): Point => {
     const { counts, form } = formAt(found, gpu, index);
     return { kind, name, read: counts.read, written: counts.written, operations: counts.operations, key: stopKey(form) };
@@ -37,6 +38,7 @@ export function pointsOf(found: Found, gpu: Gpu, at: number, wrong: (index: numb
   });
   if (at > 0 && at < last) points.push(whole(at, wrong(at) ? "wrong" : "here", `step ${found.forms[at]!.step}${wrong(at) ? ": wrong" : ""}`));
   if (last > 0) points.push(whole(last, found.forms[last]!.step === null ? "kernel" : "here", found.forms[last]!.step === null ? "kernel" : "last step"));
+  if (us && found.forms[last]!.step === null) points.push({ ...whole(last, "measured", "measured"), us });
   return points;
 }
 
@@ -121,7 +123,9 @@ function trafficPane(ctx: Context): Pane {
       const gpu = gpuOf(found, ctx.view.panes.gpu);
       const name = VIEWS.find((v) => v === ctx.view.panes.traffic) ?? "memory";
       const at = formOf(found, ctx.stop);
-      const key = [found, gpu, name, at];
+      // A time of another GPU has no place under this one's roof.
+      const us = ctx.payload.device.toLowerCase().includes(gpu.name) ? measuredOf(ctx, ctx.payload.editor?.steps)?.us : null;
+      const key = [found, gpu, name, at, us];
       if (key.every((x, n) => x === drawn[n])) return;
       if (drawn[0] !== found) chooser.replaceChildren(...found.gpus.map((g) => h("option", { value: g.name }, g.name.toUpperCase())));
       chooser.value = gpu.name;
@@ -129,7 +133,7 @@ function trafficPane(ctx: Context): Pane {
       const pair = pairOf(found, gpu, at);
       lead.replaceChildren(...leadOf(pair, gpu, wrongAt(found)(pair[1].index)));
       const top = drawn[2] === name ? body.scrollTop : 0;
-      body.replaceChildren(...(name === "memory" ? memory(gpu, pair) : name === "roofline" ? [roofline(gpu, pointsOf(found, gpu, at, wrongAt(found)), go)] : steps(found, gpu, at)));
+      body.replaceChildren(...(name === "memory" ? memory(gpu, pair) : name === "roofline" ? [roofline(gpu, pointsOf(found, gpu, at, wrongAt(found), us), go)] : steps(found, gpu, at)));
       body.scrollTop = top;
       drawn = key;
     },

@@ -1,0 +1,165 @@
+"""What an edit changed, in the page: its steps, figures before and after, and the code by linked lines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from live_page import LivePage
+from neptune_widgets.explorer import Explorer
+from neptune_widgets.session import Session
+from playwright.sync_api import expect
+
+import neptune_lab as nl
+from neptune_lab.operators import attention
+
+AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+VIEW = {"step": -1, "phase": "triton", "panes": {"graph": "changes"}}
+
+
+@pytest.fixture(scope="module")
+def kernel() -> nl.Kernel:
+    return nl.compile(attention.causal(1, 4, 256, head_dim=64), validate="none")
+
+
+def steps_of(kernel: nl.Kernel, **tiles: int) -> list[dict]:
+    """The kernel's steps, the score tiled otherwise."""
+    steps = [step.as_record() for step in kernel.schedule.steps]
+    next(s for s in steps if s["primitive"] == "tile")["arguments"]["tiles"] = tiles
+    return steps
+
+
+def edited(kernel: nl.Kernel, *tilings: dict[str, int]) -> Explorer:
+    """An explorer whose schedule was edited, once for each tiling."""
+    session = Session(kernel.schedule, kernel)
+    for tiles in tilings:
+        session.edit(steps_of(kernel, **tiles))
+    return Explorer(session)
+
+
+@pytest.fixture
+def after(kernel, new_page):
+    """Draws an explorer whose schedule was edited: `after(view, tiles, …)`, one edit for each tiling."""
+
+    def opened(view, *tilings: dict[str, int], width: int = 1440, **options) -> LivePage:
+        explorer = edited(kernel, *tilings)
+        drawn = LivePage(new_page(viewport={"width": width, "height": 900}, **options), explorer)
+        drawn.open(view)
+        return drawn
+
+    return opened
+
+
+HALF, QUARTER = {"i": 32, "j": 64}, {"i": 16, "j": 64}
+
+
+def row(page, name: str):
+    return page.root.locator(".changes tbody tr").filter(has=page.page.get_by_role("rowheader", name=name, exact=True))
+
+
+def test_numbers_before_and_after_the_last_edit(after):
+    page = after(VIEW, HALF)
+    expect(page.root.locator(".changes .edited li")).to_have_text(
+        ["− removed: tile(qk, i=64, j=64)", "+ added: tile(qk, i=32, j=64)"]
+    )
+    expect(row(page, "loaded and stored").locator("td")).to_have_text(["918 kB", "1.57 MB", "1.7 times more"])
+    expect(row(page, "HBM").locator("td")).to_have_text(["524 kB", "524 kB", "the same"])
+    expect(row(page, "tiles").locator("td").nth(1)).to_have_text("qk i=32, j=64")
+    expect(row(page, "launches").locator("td").nth(1)).to_have_text("8 × 4 × 1 blocks")
+
+
+def test_the_first_schedule_can_be_chosen_after_two_edits(after):
+    page = after(VIEW, HALF, QUARTER)
+    expect(row(page, "launches").locator("td").first).to_have_text("8 × 4 × 1 blocks")
+    page.root.get_by_label("before", exact=True).select_option("as opened")
+    expect(row(page, "launches").locator("td").first).to_have_text("4 × 4 × 1 blocks")
+    expect(row(page, "launches").locator("td").nth(1)).to_have_text("16 × 4 × 1 blocks")
+
+
+def test_code_side_by_side_by_linked_lines(after, kernel):
+    page = after(VIEW, HALF)
+    page.root.get_by_role("button", name="Code", exact=True).click()
+    left, right = (page.root.locator(".changes .cmp .lines").nth(n) for n in (0, 1))
+    expect(left.locator(".ln.gap, .ln")).to_have_count(right.locator(".ln.gap, .ln").count())
+    assert left.locator(".ln:not(.gap)").count() == len(kernel.source.splitlines())
+    # The maximum's start is another line by its text, and the same one by its link.
+    start = right.locator(".ln.change").filter(has_text="s_max_0 = tl.full([32]")
+    expect(start).to_have_count(1)
+    partner = left.locator(".ln").nth(start.evaluate("el => [...el.parentElement.children].indexOf(el)"))
+    expect(partner).to_contain_text("s_max_0 = tl.full([64]")
+    # The first line that differs is in sight.
+    first = right.locator(".ln.change, .ln.add").first.bounding_box()
+    box = page.root.locator(".changes .cmp").bounding_box()
+    assert box["y"] <= first["y"] <= box["y"] + box["height"]
+    # A press on the left selects the line on the right, and everything that belongs to it.
+    partner.click()
+    for one in (start, partner):
+        expect(one).to_have_class(re.compile(r"\bchange\b.*\blit own\b"))
+
+
+def test_an_edit_in_the_schedule_leads_here(kernel, live):
+    page = live(kernel, {"panes": {"graph": "schedule", "editor": "text"}})
+    text = page.root.locator(".cm-content")
+    text.click()
+    page.page.keyboard.press("Control+Home")
+    line = page.root.locator(".cm-line", has_text="sch.tile(").first
+    line.click()
+    page.page.keyboard.press("Home")
+    page.page.keyboard.press("Shift+End")
+    page.page.keyboard.type("sch.tile(block='qk', tiles={'i': 32, 'j': 64})")
+    effect = page.root.locator(".schedule .effect")
+    expect(effect).to_contain_text("This edit: Triton,")
+    effect.get_by_role("button", name="What changed").click()
+    expect(row(page, "launches").locator("td")).to_have_text(["4 × 4 × 1 blocks", "8 × 4 × 1 blocks", ""])
+
+
+def test_two_steps_of_one_schedule(kernel, live):
+    page = live(kernel, {"step": 9, "phase": "repaired", "panes": {"graph": "changes", "changesFrom": "9.dataflow"}})
+    expect(row(page, "HBM").locator("td")).to_have_text(["6.34 MB", "1.06 MB", "6 times less"])
+    page.root.get_by_label("after", exact=True).select_option("0.definition")
+    expect(row(page, "kernels").locator("td").nth(1)).to_have_text("8")
+
+
+def test_registers_when_asked(after):
+    page = after(VIEW, HALF)
+    expect(row(page, "registers per thread")).to_have_count(0)
+    page.root.get_by_role("button", name="Registers and shared memory").click()
+    expect(row(page, "shared memory per block").locator("td").first).to_have_text("56 KiB")
+    expect(row(page, "registers per thread").locator("td").first).to_have_text("132")
+
+
+def test_a_saved_page_compares_without_python(kernel, new_page, tmp_path: Path):
+    explorer = edited(kernel, HALF)
+    file = tmp_path / "edited.html"
+    explorer.export_html(file)
+    page = new_page(viewport={"width": 900, "height": 900}, offline=True)
+    page.goto(file.as_uri())
+    page.locator(".nx").focus()
+    page.keyboard.press("c")
+    expect(page.locator(".changes .numbers")).to_contain_text("tile(qk, i=32, j=64)")
+    expect(page.locator(".changes .numbers")).to_contain_text("1.7 times more")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe(after, front_end_packages, scheme):
+    page = after(VIEW, HALF, color_scheme=scheme)
+    page.page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+    for name in ("Numbers", "Code"):
+        page.root.locator(".tools").get_by_role("button", name=name, exact=True).click()
+        found = page.page.evaluate("axe.run(document.querySelector('.changes'), {resultTypes: ['violations']})")
+        serious = [
+            (v["id"], v["nodes"][0]["html"][:120])
+            for v in found["violations"]
+            if v["impact"] in ("serious", "critical")
+        ]
+        assert not serious, (name, serious)
+
+
+def test_a_comparison_scrolls_to_its_last_line(kernel, live):
+    page = live(kernel, {"step": 9, "phase": "repaired", "compare": {"left": "", "right": ""}})
+    box = page.root.locator("section[aria-label=program] .cmp")
+    last = box.locator(".lines").nth(1).locator(".ln").last
+    box.evaluate("el => { el.scrollTop = el.scrollHeight; }")
+    bottom, edge = (at.bounding_box() for at in (last, box))
+    assert bottom["y"] + bottom["height"] <= edge["y"] + edge["height"]

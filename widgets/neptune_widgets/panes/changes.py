@@ -1,0 +1,108 @@
+"""What an edit changed: the schedule as it was opened and before the last edit, to compare the present one with."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from neptune_lab.errors import NeptuneError
+from neptune_widgets.pane import Later, Message, answers, kept_data, pane_data
+from neptune_widgets.panes import traffic
+from neptune_widgets.session import Session, Version
+
+if TYPE_CHECKING:
+    from neptune_lab import Kernel
+
+Json = dict[str, Any]
+
+# The latest sides of each explorer, with the versions that they are of.
+_MADE: WeakKeyDictionary[Session, dict[str, tuple[Version, Json]]] = WeakKeyDictionary()
+
+
+def versions(session: Session) -> dict[str, Version]:
+    """What the present schedule can be compared with, by name: "before" the last edit, and as "opened".
+
+    Neither is there if it is the present schedule; "opened" is missing if it is what was there before.
+    """
+    found: dict[str, Version] = {}
+    for name, version in (("before", session.before), ("opened", session.opened)):
+        known = (session.schedule, *(v.schedule for v in found.values()))
+        if version is not None and all(version.schedule.steps != other.steps for other in known):
+            found[name] = version
+    return found
+
+
+@pane_data
+def names(session: Session) -> Json:
+    """Which versions there are; the page asks for one when it is shown."""
+    return dict.fromkeys(versions(session))
+
+
+@kept_data
+def data(session: Session) -> Json:
+    """All versions, for a page that is saved."""
+    return {name: side(session, name) for name in versions(session)}
+
+
+@answers("changes")
+def answer(session: Session, message: Message) -> Message:
+    """The version that the message names."""
+    name = str(message["version"])
+    if name not in versions(session):
+        return {"kind": "changes", "version": name, "side": None}
+    return {"kind": "changes", "version": name, "side": side(session, name)}
+
+
+def side(session: Session, name: str) -> Json:
+    """A version as the page takes it: its record, its steps, and its traffic at every known GPU."""
+    from neptune_lab.pipeline import schedule_trace
+    from neptune_lab.trace import to_json
+
+    version = versions(session)[name]
+    made = _MADE.setdefault(session, {})
+    if name not in made or made[name][0].schedule is not version.schedule:
+        kernel = version.kernel
+        trace = schedule_trace(version.schedule) if kernel is None else kernel.trace
+        found = {
+            "trace": json.loads(to_json(trace)),
+            "steps": [step.as_record() for step in version.schedule.steps],
+            "traffic": traffic.counted(version.schedule, kernel),
+        }
+        made[name] = (version, found)
+    return made[name][1]
+
+
+@answers("resources")
+def resources(session: Session, message: Message) -> Later:
+    """What the machine code of the present kernel and of a version needs, at a GPU."""
+    gpu, name = str(message["gpu"]), str(message["version"])
+    found = {"now": session.kernel, name: versions(session)[name].kernel if name in versions(session) else None}
+
+    def made() -> Message:
+        kernels = {key: None if kernel is None else _needs(kernel, gpu) for key, kernel in found.items()}
+        return {"kind": "resources", "gpu": gpu, "version": name, "kernels": kernels}
+
+    return made
+
+
+def _needs(kernel: Kernel, gpu: str) -> Json:
+    """Per launch, or why they are not known."""
+    try:
+        code = kernel.machine_code(gpu)
+    except NeptuneError as error:
+        return {"error": error.reason, "launches": []}
+    return {
+        "error": "",
+        "launches": [
+            {
+                "kernel": made.name,
+                "registers": made.resources.registers,
+                "spilled": made.resources.local_bytes,
+                "shared": made.resources.shared_bytes,
+                "warps": made.resources.warps,
+                "blocks": made.resources.occupancy.blocks,
+            }
+            for made in code.kernels
+        ],
+    }
