@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import keyword
 import logging
@@ -18,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.from_torch.lines import RecordedLines, line_of_error, line_of_node
-from neptune_lab.from_torch.refusals import refusal
+from neptune_lab.from_torch.refusals import help_for, refusal, refused_operation
 
 _HELP = "a traced function is straight-line code over tensors: choose with torch.where, and loop over Python numbers"
 
@@ -28,7 +29,8 @@ class Graph:
     """A function as a graph of ATen operations.
 
     Args:
-        module: the graph; its placeholders are `inputs` and then `held`, in order.
+        module: the graph.
+        placeholders: the name of each of its placeholders that is a tensor, in the graph's order.
         inputs: the name of each tensor among the arguments, in order.
         held: the tensors that the function holds (parameters, buffers, tensors of its closure), by name.
         out_spec: how the results are put together, as pytree describes it.
@@ -36,6 +38,7 @@ class Graph:
     """
 
     module: torch.fx.GraphModule
+    placeholders: tuple[str, ...]
     inputs: tuple[str, ...]
     held: dict[str, torch.Tensor]
     out_spec: pytree.TreeSpec
@@ -54,12 +57,17 @@ class _Called(torch.nn.Module):
             return self.function(*args)
 
 
-def trace(function: Callable[..., Any], example_inputs: Sequence[Any]) -> Graph:
+def trace(
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    decomposition: Callable[[Any], Callable[..., Any] | None],
+) -> Graph:
     """The graph of `function`, called on tensors like the examples.
 
     Args:
         function: a function or a `torch.nn.Module`.
         example_inputs: its positional arguments: tensors, numbers, and tuples, lists and dicts of them.
+        decomposition: gives torch's own definition of an operation by others; None for one that stays in the graph.
 
     Returns:
         The graph.
@@ -76,7 +84,7 @@ def trace(function: Callable[..., Any], example_inputs: Sequence[Any]) -> Graph:
     # A tensor that is given twice would be one input of the graph.
     examples = [_alone(leaf) if isinstance(leaf, torch.Tensor) else leaf for _, leaf in paths]
     _check_examples(function, examples)
-    exported = _exported(function, pytree.tree_unflatten(examples, spec))
+    exported = _exported(function, pytree.tree_unflatten(examples, spec), decomposition)
     names = _argument_names(function, [path for path, _ in paths])
     tensors = [name for name, leaf in zip(names, examples, strict=True) if isinstance(leaf, torch.Tensor)]
     return _graph(exported, tensors)
@@ -99,7 +107,9 @@ def _check_examples(function: Callable[..., Any], examples: Sequence[Any]) -> No
             )
 
 
-def _exported(function: Callable[..., Any], args: tuple[Any, ...]) -> torch.export.ExportedProgram:
+def _exported(
+    function: Callable[..., Any], args: tuple[Any, ...], decomposition: Callable[[Any], Callable[..., Any] | None]
+) -> torch.export.ExportedProgram:
     module = _Called(function).eval() if not isinstance(function, torch.nn.Module) else _Called(function)
     if isinstance(function, torch.nn.Module):
         module.training = function.training
@@ -108,11 +118,29 @@ def _exported(function: Callable[..., Any], args: tuple[Any, ...]) -> torch.expo
     try:
         with warnings.catch_warnings(), fx_traceback.preserve_node_meta(), torch.no_grad():
             warnings.simplefilter("ignore")
-            return torch.export.export(module, args, strict=False).run_decompositions({})
+            exported = torch.export.export(module, args, strict=False)
+            _check_nodes(exported.graph)
+            exported = exported.run_decompositions({})
+            while found := {n.target: f for n in exported.graph.nodes if (f := decomposition(n.target)) is not None}:
+                exported = exported.run_decompositions(found)
+            return exported
+    except DefinitionError:
+        raise
     except Exception as error:
         raise _untraceable(function, error) from error
     finally:
         noisy.disabled = quiet
+
+
+def _check_nodes(graph: torch.fx.Graph) -> None:
+    """Refuses operations whose result's shape depends on values, and those that torch's decompositions would hide."""
+    for node in graph.nodes:
+        name = getattr(node.target, "_opname", "")
+        results = pytree.tree_leaves(node.meta.get("val"))
+        if any(not isinstance(n, int) for t in results if isinstance(t, torch.Tensor) for n in t.shape):
+            raise refused_operation(name, line_of_node(node), "here, since its result's shape depends on values")
+        if name.startswith("linalg_") and help_for(name) is not None:
+            raise refused_operation(name, line_of_node(node))
 
 
 def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionError:
@@ -122,7 +150,9 @@ def _untraceable(function: Callable[..., Any], error: Exception) -> DefinitionEr
     if "DataDependent" in kind or "unbacked" in str(error).lower():
         what, help = "the function's course depends on the values of a tensor", _HELP
     else:
-        what, help = f"torch cannot trace {_name(function)}: {kind}: {_first(str(error))}", _HELP
+        what = f"torch cannot trace {_name(function)}: {kind}: {_first(str(error))}"
+        own = isinstance(error, RuntimeError | TypeError | ValueError | IndexError) and kind in dir(builtins)
+        help = "call the function itself on the examples: torch should give this error there too" if own else _HELP
     return refusal(what, line, help)
 
 
@@ -135,18 +165,18 @@ def _graph(exported: torch.export.ExportedProgram, tensors: Sequence[str]) -> Gr
     constants = {**exported.state_dict, **exported.constants}
     held: dict[str, torch.Tensor] = {}
     inputs: list[str] = []
-    order: list[tuple[torch.fx.Node, bool]] = []
+    order: list[str] = []
     given = iter(tensors)
     placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         if spec.kind is InputKind.USER_INPUT:
             if isinstance(node.meta.get("val"), torch.Tensor):
                 inputs.append(next(given))
-                order.append((node, True))
+                order.append(inputs[-1])
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             name = _identifier(str(spec.target).removeprefix("function."))
-            held[_unused(name, [*inputs, *held, *tensors])] = constants[str(spec.target)]
-            order.append((node, False))
+            order.append(_unused(name, [*inputs, *held, *tensors]))
+            held[order[-1]] = constants[str(spec.target)]
         else:
             raise DefinitionError(f"the function holds a {spec.kind.name.lower()}", help="pass it as a tensor")
     for spec in signature.output_specs:
@@ -155,7 +185,7 @@ def _graph(exported: torch.export.ExportedProgram, tensors: Sequence[str]) -> Gr
     module = exported.graph_module
     out_spec = exported.call_spec.out_spec
     assert out_spec is not None
-    return Graph(module, tuple(inputs), held, out_spec, _result_names(out_spec))
+    return Graph(module, tuple(order), tuple(inputs), held, out_spec, _result_names(out_spec))
 
 
 def _mutation(spec: Any, exported: torch.export.ExportedProgram) -> DefinitionError:

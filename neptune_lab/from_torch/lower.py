@@ -36,21 +36,28 @@ def lowered(graph: Graph) -> tuple[Stages, tuple[str, ...]]:
         DefinitionError: an operation, a dtype or an argument is not taken; the message has the user's line.
     """
     stages = Stages(reserved=frozenset(graph.names))
-    names = iter([*graph.inputs, *graph.held])
     values: dict[torch.fx.Node, Any] = {}
+    given = _placeholders(graph)
+    for name in (*graph.inputs, *graph.held):
+        tensor = given[name].meta["val"]
+        values[given[name]] = stages.input(name, tuple(tensor.shape), _dtype(given[name], tensor))
     results: tuple[str, ...] = ()
     for node in graph.module.graph.nodes:
         if node.op == "placeholder":
-            if isinstance(node.meta.get("val"), torch.Tensor):
-                tensor = node.meta["val"]
-                values[node] = stages.input(next(names), tuple(tensor.shape), _dtype(node, tensor))
-        elif node.op == "output":
+            continue
+        if node.op == "output":
             results = _outputs(stages, graph, node, values)
         elif node.op == "call_function":
             _lower_node(stages, node, values)
         else:
             raise refusal(f"the graph has a node of kind {node.op}", line_of_node(node), None)
     return stages, results
+
+
+def _placeholders(graph: Graph) -> dict[str, torch.fx.Node]:
+    nodes = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
+    tensors = [n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    return dict(zip(graph.placeholders, tensors, strict=True))
 
 
 def _lower_node(stages: Stages, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> None:
@@ -71,6 +78,7 @@ def _lower_node(stages: Stages, node: torch.fx.Node, values: dict[torch.fx.Node,
     tensors = [m for m in (metas if isinstance(metas, list | tuple) else [metas]) if isinstance(m, torch.Tensor)]
     if not tensors:
         raise refused_operation(full, line, "where it gives no tensor")
+    tensors = [t for t in tensors if t.numel() or t is tensors[0]]
     stages.line = line
     stages.hint = _hint(node, full)
     context = Context(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.from_torch.decompositions import decomposition
 from neptune_lab.from_torch.graph import trace
 from neptune_lab.from_torch.lower import lowered
 from neptune_lab.from_torch.reference import reference_of
@@ -49,7 +50,7 @@ def from_torch(
         DefinitionError: torch cannot trace the function; it has an operation that is not supported, changes an input in
             place, or does not use one.  The message has the line of the function, and a fix.
     """
-    graph = trace(function, example_inputs)
+    graph = trace(function, example_inputs, decomposition)
     stages, outputs = lowered(graph)
     title = name or getattr(function, "__name__", type(function).__name__)
     plain = title if title.isidentifier() else "function"

@@ -56,7 +56,7 @@ def reference_of(graph: Graph, names: tuple[str, ...], dtypes: dict[str, str]) -
     Returns:
         A function from arrays to arrays, float64 ones (of integers and conditions too).
     """
-    order = [*graph.inputs, *graph.held]
+    order = graph.placeholders
 
     def compute(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         given = dict(zip(names, arrays, strict=True))

@@ -6,7 +6,7 @@ from neptune_lab.errors import DefinitionError
 from neptune_lab.from_torch.lines import SourceLine
 
 _SORT = "take the part that sorts out of the function, and pass its result as an input"
-_SHAPE = "its result's shape depends on values: keep the full shape, and mask with torch.where"
+_SHAPE = "keep the full shape, and mask with torch.where"
 _RANDOM = "draw the numbers outside of the function, and pass them as an input"
 _SCAN = "a running result is a loop over positions: write it as a product with a triangular mask of ones, or pass it in"
 _LINEAR = "take it out of the function, and pass its result as an input"
@@ -20,7 +20,7 @@ HELP: dict[str, str] = {
     **dict.fromkeys(
         (
             *("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli"),
-            *("multinomial", "normal", "normal_functional", "uniform", "exponential", "native_dropout"),
+            *("multinomial", "normal", "normal_functional", "uniform", "exponential"),
         ),
         _RANDOM,
     ),
@@ -28,8 +28,7 @@ HELP: dict[str, str] = {
     **dict.fromkeys(
         (
             *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "max_pool2d"),
-            *("avg_pool2d", "linalg_inv_ex", "linalg_solve", "linalg_svd", "linalg_qr", "linalg_eigh", "fft_fft"),
-            *("fft_rfft", "_fft_c2c", "_fft_r2c", "gru", "lstm", "histc", "searchsorted", "bucketize"),
+            *("avg_pool2d", "_fft_c2c", "_fft_r2c", "gru", "lstm", "histc", "searchsorted", "bucketize"),
         ),
         _LINEAR,
     ),
@@ -37,12 +36,30 @@ HELP: dict[str, str] = {
         ("scatter", "scatter_add", "scatter_reduce", "index_put", "index_add", "index_copy", "masked_scatter"),
         "write it as a gather: say for each element of the result which element it reads, such as x[index]",
     ),
-    "dropout": "call .eval() on the module, or give p=0.0: a compiled function draws no random numbers",
+    **dict.fromkeys(("fmax", "fmin"), "use torch.maximum or torch.minimum: these two drop NaN"),
+    **dict.fromkeys(
+        ("dropout", "native_dropout", "alpha_dropout", "feature_dropout"),
+        "call .eval() on the module, or give p=0.0: a compiled function draws no random numbers",
+    ),
     "item": "keep the value in a tensor: a shape or a Python number cannot depend on data",
     "_local_scalar_dense": "keep the value in a tensor: a shape or a Python number cannot depend on data",
-    "batch_norm": "call .eval() on the module: in training, running statistics are written",
 }
 _USUAL = "docs/using/from_torch.md lists the operations; take this one out of the function, and pass its result in"
+
+
+def help_for(name: str) -> str | None:
+    """What would help with an operation that is refused by its name.
+
+    Args:
+        name: the operation, such as "sort".
+
+    Returns:
+        A fix; None if operations of this name are not refused as such.
+    """
+    plain = name.removesuffix("_")
+    if plain.startswith(("linalg_", "fft_")) and plain != "linalg_vector_norm":
+        return _LINEAR
+    return HELP.get(plain)
 
 
 def refusal(what: str, line: SourceLine | None, help: str | None) -> DefinitionError:
@@ -72,5 +89,6 @@ def refused_operation(name: str, line: SourceLine | None, why: str = "") -> Defi
         The error, to be raised.
     """
     plain = name.removesuffix("_")
+    help = help_for(plain) or (_SHAPE if "shape depends" in why else _USUAL)
     reason = f"torch's {plain} is not supported" + (f" {why}" if why else "")
-    return refusal(reason, line, HELP.get(plain, _USUAL))
+    return refusal(reason, line, help)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Literal
 
 from neptune_lab.from_torch.lines import SourceLine
+from neptune_lab.from_torch.masks import decided
 from neptune_lab.from_torch.values import HALVES, Index, Value, computed_dtype, type_of
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
@@ -14,6 +16,7 @@ from neptune_lab.loop_ir.nodes import (
     Block,
     Buffer,
     Cast,
+    Const,
     Expr,
     Iter,
     Load,
@@ -26,6 +29,7 @@ from neptune_lab.loop_ir.nodes import (
     loads,
     substitute,
     transform,
+    variables,
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, identity
 from neptune_lab.loop_ir.simplify import simplify
@@ -131,6 +135,9 @@ class Stages:
         at = tuple(Var(it.name) for it in spatial)
         value = self._with_simple_indices(term(at, tuple(Var(it.name) for it in reduced)))
         stored = self.type_of(value)
+        reduced, value = _without_unused(reducer, reduced, value, stored)
+        if not reduced:
+            return self.map(Value(tuple(shape), dtype, lambda i: substitute(value, _named(spatial, i)), line=self.line))
         name = self._name(hint)
         body = Store(name, at, Op(OPERATORS[reducer], (Load(name, at), value)))
         self._add(name, (*spatial, *reduced), body, Store(name, at, identity(reducer, stored)))
@@ -170,7 +177,7 @@ class Stages:
         def simple(part: Expr) -> Expr:
             if isinstance(part, Load):
                 return Load(part.buffer, tuple(self.simplified(i) for i in part.indices))
-            return part
+            return decided(part, self._extents)
 
         return transform(element, simple)
 
@@ -199,6 +206,25 @@ class Stages:
             return Cast(computed, element) if convert else element
 
         return Value(buffer.shape, dtype, at, plain=True)
+
+
+def _named(iters: tuple[Iter, ...], index: Index) -> dict[str, Expr]:
+    return {it.name: e for it, e in zip(iters, index, strict=True)}
+
+
+def _without_unused(reducer: Reducer, iters: tuple[Iter, ...], term: Expr, dtype: str) -> tuple[tuple[Iter, ...], Expr]:
+    """The folded axes that `term` depends on, and the term with the others folded: equal terms n times.
+
+    Tiles fold the axes that a tile has, and a term without one of them has no such tile.
+    """
+    used = variables(term)
+    others = [it.extent for it in iters if it.name not in used]
+    if not others or (reducer == "prod" and "float" not in dtype):
+        return iters, term
+    count: Expr = Const(float(prod(others)) if "float" in dtype else prod(others), dtype)
+    if reducer in ("sum", "prod"):
+        term = Op("mul" if reducer == "sum" else "pow", (term, count))
+    return tuple(it for it in iters if it.name in used), term
 
 
 def _block(nest: Stmt) -> Block:

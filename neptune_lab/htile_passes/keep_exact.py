@@ -107,7 +107,7 @@ class _Uses:
             case Elementwise(args=(_, Literal(value=value)) | (Literal(value=value), _)) if math.isinf(value):
                 return use  # a guard: rounding does not make a finite number infinite
             case Elementwise(op="eq" | "ne", args=(a, Literal(value=0)) | (Literal(value=0), a)):
-                return Use.SMOOTH if self._keeps_zero(a, frozenset()) else Use.CUT
+                return Use.SMOOTH if self._keeps_zero(a, set()) else Use.CUT
             case Elementwise(op="round"):
                 return Use.ROUNDED
             case Elementwise(op=op) if operation(op).jumps:
@@ -117,22 +117,27 @@ class _Uses:
             case _:
                 return use
 
-    def _keeps_zero(self, expr: TileExpr, assumed: frozenset[str]) -> bool:
-        """Whether the inputs for which `expr` is 0 do not depend on the rounding of its quotients and roots."""
+    def _keeps_zero(self, expr: TileExpr, seen: set[str]) -> bool:
+        """Whether the inputs for which `expr` is 0 do not depend on the rounding of its quotients and roots.
+
+        This holds if it holds for everything that `expr` depends on; `seen` has the tensors that are examined already.
+        """
         match expr:
             case Access(tensor=name):
-                values = [s.value for s in self._stores if s.target.tensor == name]
-                return name in assumed or all(self._keeps_zero(v, assumed | {name}) for v in values)
+                if name in seen:
+                    return True
+                seen.add(name)
+                return all(self._keeps_zero(s.value, seen) for s in self._stores if s.target.tensor == name)
             case Elementwise(op="div", args=(a, _)):
-                return self._keeps_zero(a, assumed)
+                return self._keeps_zero(a, seen)
             case Elementwise(op=op, args=args) if op in _KEEP_ZERO:
-                return all(self._keeps_zero(arg, assumed) for arg in (args[1:] if op == "where" else args))
+                return all(self._keeps_zero(arg, seen) for arg in (args[1:] if op == "where" else args))
             case Cast(arg=arg) | Permute(arg=arg) | Reduce(op="max" | "min" | "prod", arg=arg):
-                return self._keeps_zero(arg, assumed)
+                return self._keeps_zero(arg, seen)
             case _:
                 inside = list(subexpressions(expr))
                 rounded = any(isinstance(e, Elementwise) and e.op in ("div", "sqrt", "pow") for e in inside)
-                return not rounded and all(self._keeps_zero(e, assumed) for e in inside if isinstance(e, Access))
+                return not rounded and all(self._keeps_zero(e, seen) for e in inside if isinstance(e, Access))
 
     def rewrite(self, expr: TileExpr, use: Use, visit: _Visit) -> TileExpr:
         """`expr` with `visit` applied to all of it, children first."""

@@ -92,6 +92,87 @@ def invariant_point(q, k, v, q_points, k_points, head_weight):
     return torch.softmax(scores, -1) @ v
 
 
+def linear_cross_entropy(x, weight, target):
+    return F.cross_entropy(x @ weight.T, target)
+
+
+def moe_routing(x, gate):
+    p = torch.softmax(x @ gate.T, dim=-1)
+    entropy = -(p * torch.log(p)).sum(-1)
+    return p.amax(-1), entropy
+
+
+def quantised_product(x, weight):
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    steps = torch.round(x / scale)
+    return (steps @ weight) * scale
+
+
+def rms_norm_product(x, norm_weight, weight):
+    x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * norm_weight
+    return x @ weight
+
+
+def cosine_attention(q, k, v):
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    return torch.softmax(10.0 * q @ k.transpose(-2, -1), -1) @ v
+
+
+def sigmoid_attention(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    return torch.sigmoid(scores - math.log(k.shape[-2])) @ v
+
+
+def sink_attention(q, k, v, sink):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    sinks = sink[None, :, None, None].expand(q.shape[0], -1, q.shape[2], 1)
+    p = torch.softmax(torch.cat([scores, sinks], dim=-1), -1)
+    return p[..., :-1] @ v
+
+
+def sink_attention_by_hand(q, k, v, sink):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    top = torch.maximum(scores.amax(-1, keepdim=True), sink[:, None, None])
+    e = torch.exp(scores - top)
+    return (e / (e.sum(-1, keepdim=True) + torch.exp(sink[:, None, None] - top))) @ v
+
+
+def retention(q, k, v):
+    n = q.shape[-2]
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
+    decay = torch.where(i >= j, 0.9 ** (i - j), 0.0)
+    return ((q @ k.transpose(-2, -1)) * decay) @ v
+
+
+def softmax_weighted_variance(x, values):
+    p = torch.softmax(x, -1)
+    mean = (p * values).sum(-1, keepdim=True)
+    return (p * (values - mean) ** 2).sum(-1)
+
+
+def masked_mean_pooling(x, mask):
+    kept = mask[:, :, None].to(x.dtype)
+    return (x * kept).sum(1) / kept.sum(1).clamp(min=1.0)
+
+
+def info_nce(a, b):
+    a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
+    logits = a @ b.T / 0.07
+    return F.cross_entropy(logits, torch.arange(a.shape[0]))
+
+
+def sdpa_causal(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def layer_norm_rows(x, weight, bias):
+    return F.layer_norm(x, (x.shape[-1],), weight, bias)
+
+
+def log_softmax_rows(x):
+    return F.log_softmax(x, -1)
+
+
 def _half(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float16)
 
@@ -123,4 +204,25 @@ ATTENTION: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
         invariant_point,
         lambda: (*_qkv(), _half(B, H, N, 4, 3), _half(B, H, N, 4, 3), torch.rand(H).half()),
     ),
+}
+
+BEYOND: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "linear_cross_entropy": (
+        linear_cross_entropy,
+        lambda: (_half(32, D), _half(128, D), torch.randint(0, 128, (32,))),
+    ),
+    "moe_routing": (moe_routing, lambda: (_half(32, D), _half(64, D))),
+    "quantised_product": (quantised_product, lambda: (torch.randn(32, N), torch.randn(N, D))),
+    "rms_norm_product": (rms_norm_product, lambda: (torch.randn(32, N), torch.randn(N), torch.randn(N, D))),
+    "cosine_attention": (cosine_attention, _qkv),
+    "sigmoid_attention": (sigmoid_attention, _qkv),
+    "sink_attention": (sink_attention, lambda: (*_qkv(), _half(H))),
+    "sink_attention_by_hand": (sink_attention_by_hand, lambda: (*_qkv(), _half(H))),
+    "retention": (retention, lambda: tuple(torch.randn(B, H, N, D) for _ in range(3))),
+    "softmax_weighted_variance": (softmax_weighted_variance, lambda: (torch.randn(32, N), torch.randn(32, N))),
+    "masked_mean_pooling": (masked_mean_pooling, lambda: (torch.randn(2, N, D), torch.rand(2, N) < 0.7)),
+    "info_nce": (info_nce, lambda: (torch.randn(N, D), torch.randn(N, D))),
+    "sdpa_causal": (sdpa_causal, _qkv),
+    "layer_norm": (layer_norm_rows, lambda: (_half(32, N), _half(N), _half(N))),
+    "log_softmax": (log_softmax_rows, lambda: (_half(32, N),)),
 }

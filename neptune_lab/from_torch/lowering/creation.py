@@ -103,3 +103,22 @@ def stack(ctx: Context, tensors: list[Value], dim: int = 0) -> Value:
         return value
 
     return Value(ctx.shape, ctx.dtype, element)
+
+
+@lowers("constant_pad_nd")
+def pad(ctx: Context, x: Value, widths: list[int], value: float = 0.0) -> Value:
+    """Elements added around a tensor; a negative width takes some away."""
+    before = {x.ndim - 1 - n: widths[2 * n] for n in range(len(widths) // 2)}
+    fill = constant(value, x.dtype).at(())
+
+    def element(i: Index) -> Expr:
+        moved = tuple(add(e, Const(-before.get(d, 0))) for d, e in enumerate(i))
+        inside: Expr | None = None
+        for d, e in enumerate(moved):
+            for name, limit in (("ge", 0), ("lt", x.shape[d])):
+                if d in before:
+                    test = Op(name, (e, Const(limit)))
+                    inside = test if inside is None else Op("and", (inside, test))
+        return x.at(moved) if inside is None else Op("select", (inside, x.at(moved), fill))
+
+    return Value(ctx.shape, x.dtype, element)

@@ -81,7 +81,7 @@ def _combined(ctx: Context, losses: Value, target: Value, ignore_index: int, red
     return Value(total.shape, total.dtype, lambda i: Op("div", (total.at(i), number.at(i))))
 
 
-@lowers("nll_loss", "nll_loss_nd")
+@lowers("nll_loss_nd")
 def nll_loss(
     ctx: Context, x: Value, target: Value, weight: Value | None = None, reduction: int = 1, ignore_index: int = -100
 ) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 from neptune_lab.from_torch.lowering.context import Context, dims_of, lowers
 from neptune_lab.from_torch.lowering.reductions import finished, kept, mean_of, reduced
 from neptune_lab.from_torch.values import Value
-from neptune_lab.loop_ir.nodes import Const, Expr, Op
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 
 
 def variance(ctx: Context, x: Value, dims: tuple[int, ...], less: float = 0) -> tuple[Value, Value]:
@@ -71,7 +71,7 @@ def layer_norm(
     return result, middle, inverse
 
 
-@lowers("rms_norm", "_fused_rms_norm")
+@lowers("rms_norm")
 def rms_norm(
     ctx: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None
 ) -> Value:
@@ -87,6 +87,27 @@ def rms_norm(
     return scaled(ctx, value, weight, None)
 
 
+@lowers("_native_batch_norm_legit_no_training", "_native_batch_norm_legit.no_stats")
+def batch_norm(ctx: Context, x: Value, weight: Value | None, bias: Value | None, *rest: Any) -> Any:
+    """Each channel, dimension 1, normalised by given statistics or by those of the batch."""
+    channel = (1, x.shape[1], *(1 for _ in x.shape[2:]))
+    x = ctx.reused(ctx.converted(x, ctx.dtype))
+    small = ctx.as_dtype(Const(rest[-1], "float32"), ctx.dtype)
+
+    def wide(v: Value) -> Value:
+        return v.viewed(channel, lambda i: (i[1],))
+
+    if ctx.name.endswith("no_training"):
+        mean, spread = wide(rest[0]), wide(rest[1])
+    else:
+        dims = tuple(d for d in range(x.ndim) if d != 1)
+        mean, spread = (kept(v, x, dims) for v in variance(ctx, x, dims))
+    value = ctx.elementwise(
+        lambda e, m, v: Op("mul", (Op("sub", (e, m)), Op("rsqrt", (Op("add", (v, small)),)))), x, mean, spread
+    )
+    return (scaled(ctx, value, None if weight is None else wide(weight), None if bias is None else wide(bias)),)
+
+
 @lowers("group_norm")
 def group_norm(
     ctx: Context,
@@ -97,8 +118,26 @@ def group_norm(
     eps: float = 1e-5,
     *_: Any,
 ) -> Value:
-    """Each group of channels of each sample normalised."""
-    raise ctx.refused("yet")
+    """Each group of channels of each sample normalised; channels are dimension 1."""
+    each = x.shape[1] // groups
+    x = ctx.reused(ctx.converted(x, ctx.dtype))
+    apart = x.viewed((x.shape[0], groups, each, *x.shape[2:]), lambda i: (i[0], add(mul(i[1], each), i[2]), *i[3:]))
+    mean, spread = variance(ctx, apart, tuple(range(2, apart.ndim)))
+    small = ctx.as_dtype(Const(eps, "float32"), ctx.dtype)
+
+    def per_channel(v: Value) -> Value:
+        shape = (x.shape[0], x.shape[1], *(1 for _ in x.shape[2:]))
+        return v.viewed(shape, lambda i: (i[0], ctx.stages.simplified(Op("floordiv", (i[1], Const(each))))))
+
+    value = ctx.elementwise(
+        lambda e, m, v: Op("mul", (Op("sub", (e, m)), Op("rsqrt", (Op("add", (v, small)),)))),
+        x,
+        per_channel(mean),
+        per_channel(spread),
+    )
+    channel = (1, x.shape[1], *(1 for _ in x.shape[2:]))
+    own = (None if v is None else v.viewed(channel, lambda i: (i[1],)) for v in (weight, bias))
+    return scaled(ctx, value, *own)
 
 
 def scaled(ctx: Context, value: Value, weight: Value | None, bias: Value | None) -> Value:
@@ -125,5 +164,22 @@ def vector_norm(
         sizes = Value(x.shape, x.dtype, lambda i: Op("abs", (x.at(i),)))
         result = reduced(ctx, "sum" if order == 1 else "max" if order > 0 else "min", sizes, dims)
     else:
-        raise ctx.refused(f"of order {order}")
+        raise ctx.refused(f"for order {order}")
     return finished(result, x, dims, keepdim)
+
+
+@lowers("cdist")
+def distances(ctx: Context, a: Value, b: Value, p: float = 2.0, *_: Any) -> Value:
+    """The distance of order 1 or 2 between every row of a matrix and every row of another."""
+    if p not in (1.0, 2.0):
+        raise ctx.refused(f"for order {p}")
+    shape = ctx.shape
+    first = ctx.converted(a, ctx.dtype).expanded((*shape[:-1], a.shape[-1]))
+    second = ctx.converted(b, ctx.dtype).expanded((*shape[:-2], shape[-1], b.shape[-1]))
+
+    def term(i: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
+        difference = Op("sub", (first.at((*i[:-1], r[0])), second.at((*i[:-2], i[-1], r[0]))))
+        return Op("mul", (difference, difference)) if p == 2 else Op("abs", (difference,))
+
+    total = ctx.stages.reduce("sum", shape, [a.shape[-1]], term, ctx.dtype)
+    return total if p == 1 else Value(shape, ctx.dtype, lambda i: Op("sqrt", (total.at(i),)))

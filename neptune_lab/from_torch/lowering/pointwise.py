@@ -137,16 +137,10 @@ def add_or_subtract(ctx: Context, a: Operand, b: Operand, alpha: Number = 1) -> 
     if ctx.name == "rsub":
         a, b = b, a
     name = "add" if ctx.name == "add" else "sub"
-    if alpha != 1:
-        scaled_first = ctx.name == "rsub"
-        factor = alpha
-    else:
-        scaled_first, factor = False, None
 
     def element(x: Expr, y: Expr) -> Expr:
-        if factor is not None:
-            const = ctx.tensor(factor, ctx.dtype).at(())
-            x, y = (ctx.applied("mul", x, const), y) if scaled_first else (x, ctx.applied("mul", y, const))
+        if alpha != 1:
+            y = ctx.applied("mul", y, ctx.tensor(alpha, ctx.dtype).at(()))
         return with_mask(ctx, name, x, y)
 
     return ctx.elementwise(element, _checked(ctx, a), _checked(ctx, b))
@@ -181,7 +175,7 @@ def divide(ctx: Context, a: Operand, b: Operand, *, rounding_mode: str | None = 
     if "int" in ctx.dtype:
         if rounding_mode == "floor":
             return floor_divide(ctx, a, b)
-        raise ctx.refused(f"of whole numbers with rounding_mode={rounding_mode!r}")
+        raise ctx.refused(f"for integers with rounding_mode={rounding_mode!r}")
     value = ctx.elementwise(lambda x, y: Op("div", (x, y)), a, b)
     if rounding_mode is None:
         return value
@@ -211,17 +205,34 @@ def remainder(ctx: Context, a: Operand, b: Operand) -> Value:
     return ctx.elementwise(element, *(ctx.reused(v) if isinstance(v, Value) else v for v in (a, b)))
 
 
+@lowers("fmod")
+def fmod(ctx: Context, a: Operand, b: Operand) -> Value:
+    """What is left of a after a whole number of b, with the sign of a."""
+    if "int" in ctx.dtype:
+
+        def whole(x: Expr, y: Expr) -> Expr:
+            left = ctx.applied("floormod", x, y)
+            zero = Const(0, ctx.stages.type_of(x))
+            negative = ctx.applied("sub", zero, ctx.applied("floormod", ctx.applied("sub", zero, x), y))
+            return Op("select", (Op("lt", (x, zero)), negative, left))
+
+        return ctx.elementwise(whole, _checked(ctx, a), _divisor(ctx, b))
+
+    def element(x: Expr, y: Expr) -> Expr:
+        return Op("sub", (x, Op("mul", (y, formula(ctx, _FORMULAS["trunc"], Op("div", (x, y)))))))
+
+    return ctx.elementwise(element, *(ctx.reused(v) if isinstance(v, Value) else v for v in (a, b)))
+
+
 def _divisor(ctx: Context, b: Operand) -> Operand:
     if isinstance(b, Value | float) or b <= 0:
-        raise ctx.refused("of whole numbers by something else than a positive constant")
+        raise ctx.refused("for integers by something else than a positive constant")
     return b
 
 
-@lowers("maximum", "minimum", "fmax", "fmin", "max.other", "min.other")
+@lowers("maximum", "minimum", "max.other", "min.other")
 def extreme(ctx: Context, a: Value, b: Value) -> Value:
     """The larger or the smaller of two elements."""
-    if ctx.name.startswith("f"):
-        raise ctx.refused("since it drops NaN")
     name = ctx.name[:3]
     return ctx.elementwise(lambda x, y: ctx.applied(name, x, y), a, b)
 
@@ -249,7 +260,7 @@ def power(ctx: Context, base: Operand, exponent: Operand) -> Value:
     """base ** exponent; small whole exponents by products, without rounding through a logarithm."""
     if isinstance(exponent, Value) or not isinstance(base, Value):
         if "int" in ctx.dtype:
-            raise ctx.refused("of whole numbers by a tensor")
+            raise ctx.refused("for integers by a tensor")
         return ctx.elementwise(lambda x, y: Op("pow", (x, y)), base, exponent)
     simple: dict[float, Term] = {
         -2: ("div", 1.0, ("mul", "x", "x")),
@@ -263,7 +274,7 @@ def power(ctx: Context, base: Operand, exponent: Operand) -> Value:
     }
     if "int" in ctx.dtype:
         if exponent not in (1, 2, 3, 4):
-            raise ctx.refused(f"of whole numbers with the exponent {exponent}")
+            raise ctx.refused(f"for integers with the exponent {exponent}")
         _checked(ctx, base)
         return by_formula(ctx, base, simple[exponent])
     if exponent in simple:
@@ -279,7 +290,7 @@ def compare(ctx: Context, name: str, a: Operand, b: Operand) -> Value:
         if dtype == "bool":
             if name in ("eq", "ne"):
                 return Op(name, (ctx.as_dtype(x, "int32"), ctx.as_dtype(y, "int32")))
-            raise ctx.refused("of conditions")
+            raise ctx.refused("for conditions")
         return ctx.applied(name, x, y)
 
     return ctx.elementwise(element, a, b, within=dtype, dtype="bool")
@@ -299,7 +310,7 @@ def _like(x: Operand) -> Any:
 def logic(ctx: Context, a: Operand, b: Operand) -> Value:
     """Both, one of two, or exactly one of two conditions."""
     if ctx.dtype != "bool":
-        raise ctx.refused("of whole numbers")
+        raise ctx.refused("for integers")
     kind = ctx.name.strip("_").rpartition("_")[2]
     if kind == "xor":
 
@@ -321,7 +332,7 @@ def _condition(ctx: Context, v: Operand) -> Operand:
 def invert(ctx: Context, x: Value) -> Value:
     """The negation of a condition."""
     if ctx.dtype != "bool":
-        raise ctx.refused("of whole numbers")
+        raise ctx.refused("for integers")
     return ctx.elementwise(negated, x)
 
 
@@ -378,7 +389,7 @@ def addc(ctx: Context, x: Value, a: Value, b: Value, *, value: Number = 1) -> Va
     return ctx.elementwise(element, x, a, b)
 
 
-@lowers("_to_copy", "to.dtype", "to.device", "to.other", "to.dtype_layout", "type_as", "convert_element_type")
+@lowers("_to_copy", "type_as", "convert_element_type")
 def convert(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
     """The elements in another dtype; a conversion to 16 bits or to a narrower integer that the user wrote rounds."""
     own, dtype = x.dtype, ctx.dtype
@@ -409,7 +420,7 @@ def convert(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
 def _checked(ctx: Context, x: Operand) -> Operand:
     """`x`, unless the result is an integer of 8 or 16 bits, whose arithmetic wraps around."""
     if ctx.dtype in ("int8", "int16", "uint8"):
-        raise ctx.refused(f"of {ctx.dtype}: convert to int32 or float32 before, with .int() or .float()")
+        raise ctx.refused(f"for {ctx.dtype}: convert to int32 or float32 before, with .int() or .float()")
     return x
 
 

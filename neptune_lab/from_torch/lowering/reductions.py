@@ -7,7 +7,7 @@ from typing import Any
 from neptune_lab.from_torch.lowering.context import Context, dims_of, lowers
 from neptune_lab.from_torch.stages import Reducer
 from neptune_lab.from_torch.values import Index, Value
-from neptune_lab.loop_ir.nodes import Const, Op
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 
 
 def along(value: Value, dims: tuple[int, ...], kept_index: Index, folded_index: Index) -> Index:
@@ -90,3 +90,59 @@ def amin(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Valu
     """The smallest element."""
     dims = dims_of(x, dim)
     return finished(reduced(ctx, "min", x, dims), x, dims, keepdim)
+
+
+@lowers("prod")
+def prod(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The product."""
+    dims = dims_of(x, dim)
+    x = ctx.converted(x, ctx.dtype)
+    return finished(reduced(ctx, "prod", x, dims), x, dims, keepdim)
+
+
+@lowers("any", "all")
+def any_or_all(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    """Whether one element, or every element, is true or not 0."""
+    dims = dims_of(x, dim)
+    x = ctx.converted(x, "bool")
+    return finished(reduced(ctx, "any" if ctx.name == "any" else "all", x, dims, dtype="bool"), x, dims, keepdim)
+
+
+@lowers("argmax", "argmin")
+def position(ctx: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """The first position of the largest or the smallest element; NaN counts as that element."""
+    return first_position(ctx, x, "max" if ctx.name == "argmax" else "min", dim, keepdim)[1]
+
+
+@lowers("max.dim", "min.dim")
+def extreme_with_position(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The largest or the smallest element, and its first position."""
+    return first_position(ctx, x, "max" if ctx.name == "max" else "min", dim, keepdim)
+
+
+def first_position(ctx: Context, x: Value, reducer: Reducer, dim: int | None, keepdim: bool) -> tuple[Value, Value]:
+    """The extreme element, and the smallest position that holds it.
+
+    The position is a second reduction, over positions whose element equals the result of the first.
+    """
+    dims = dims_of(x, dim)
+    x = ctx.reused(x)
+    extreme = reduced(ctx, reducer, x, dims, hint=f"{ctx.stages.hint}_{reducer}")
+    wide = kept(extreme, x, dims).expanded(x.shape)
+    count = 1
+    for d in dims:
+        count *= x.shape[d]
+
+    def term(i: Index) -> Expr:
+        place: Expr = Const(0)
+        for d in dims:
+            place = add(mul(place, x.shape[d]), i[d])
+        value = x.at(i)
+        found: Expr = Op("eq", (value, wide.at(i)))
+        if "float" in x.dtype:
+            found = Op("or", (found, Op("ne", (value, value))))
+        return Op("select", (found, place, Const(count)))
+
+    places = Value(x.shape, "int64", term)
+    index = reduced(ctx, "min", places, dims, hint=f"{ctx.stages.hint}_index")
+    return finished(extreme, x, dims, keepdim), finished(index, x, dims, keepdim)

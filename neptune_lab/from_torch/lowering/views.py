@@ -33,13 +33,13 @@ def transpose(ctx: Context, x: Value, a: int, b: int) -> Value:
     return permute(ctx, x, order)
 
 
-@lowers("t", "numpy_T", "mT", "matrix_H", "adjoint")
+@lowers("t")
 def t(ctx: Context, x: Value) -> Value:
     """A matrix transposed."""
     return x if x.ndim < 2 else transpose(ctx, x, -2, -1)
 
 
-@lowers("unsqueeze", "squeeze", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as")
+@lowers("unsqueeze", "squeeze", "view", "_unsafe_view")
 def reshape(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
     """The same elements, in the same order, in another shape."""
     own, shape = x.shape, ctx.shape
@@ -98,7 +98,7 @@ def grouped(own: Sequence[int], shape: Sequence[int]) -> list[tuple[tuple[int, i
     return groups
 
 
-@lowers("expand", "broadcast_to", "expand_as")
+@lowers("expand")
 def expand(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
     """Broadcast to the result's shape."""
     x = ctx.staged(x) if ctx.users > 1 else x
@@ -131,13 +131,7 @@ def sliced(ctx: Context, x: Value, dim: int, first: int, step: int = 1) -> Value
     return view(ctx, x, ctx.shape, index)
 
 
-@lowers("narrow")
-def narrow(ctx: Context, x: Value, dim: int, start: int, length: int) -> Value:
-    """`length` elements of a dimension, from `start`."""
-    return sliced(ctx, x, dim % x.ndim, start % x.shape[dim % x.ndim] if start < 0 else start)
-
-
-@lowers("split.Tensor", "split_with_sizes", "chunk", "tensor_split.sections")
+@lowers("split.Tensor", "split_with_sizes")
 def split(ctx: Context, x: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
     """Consecutive parts along a dimension."""
     dim = dim % x.ndim
@@ -207,19 +201,22 @@ def diagonal(ctx: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int =
     return view(ctx, x, ctx.shape, index)
 
 
-@lowers("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist", "swapaxes", "swapdims")
-def movedim(ctx: Context, x: Value, source: Any, destination: Any) -> Value:
-    """Dimensions moved, or two of them exchanged."""
-    if ctx.name.startswith("swap"):
-        return transpose(ctx, x, source, destination)
-    sources = [source] if isinstance(source, int) else source
-    targets = [destination] if isinstance(destination, int) else destination
-    moved = {t % x.ndim: s % x.ndim for s, t in zip(sources, targets, strict=True)}
-    rest = iter(d for d in range(x.ndim) if d not in moved.values())
-    return permute(ctx, x, [moved[d] if d in moved else next(rest) for d in range(x.ndim)])
-
-
-@lowers("alias", "detach", "contiguous", "clone", "lift_fresh_copy", "lift_fresh", "positive", "resolve_conj")
+@lowers("alias", "detach", "clone")
 def alias(ctx: Context, x: Value, **_: Any) -> Value:
     """The tensor itself."""
+    return x
+
+
+@lowers("unfold")
+def unfold(ctx: Context, x: Value, dim: int, size: int, step: int) -> Value:
+    """Windows of a dimension, each in a new last dimension."""
+    dim = dim % x.ndim
+    return view(ctx, x, ctx.shape, lambda i: (*i[:dim], add(mul(i[dim], step), i[-1]), *i[dim + 1 : -1]))
+
+
+@lowers("dropout")
+def dropout(ctx: Context, x: Value, p: float, train: bool) -> Value:
+    """The tensor itself, outside of training."""
+    if train and p:
+        raise ctx.refused(f"in training, with p={p}")
     return x

@@ -1,0 +1,32 @@
+"""torch's own definitions of operations that have no lowering here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from neptune_lab.from_torch.lowering import lowering_of
+from neptune_lab.from_torch.refusals import help_for
+
+
+def decomposition(operation: Any) -> Callable[..., Any] | None:
+    """torch's definition of an operation by others.
+
+    Args:
+        operation: an overload of an ATen operation, or anything else that a graph calls.
+
+    Returns:
+        A function that computes it; None if it has a lowering, is refused by its name, or torch has none.
+    """
+    name = getattr(operation, "_opname", "")
+    if not name or help_for(name) is not None or lowering_of(f"{name}.{operation._overloadname}") is not None:
+        return None
+    return _table().get(operation)
+
+
+@cache
+def _table() -> Mapping[Any, Callable[..., Any]]:
+    return dict(torch.export.default_decompositions().items())

@@ -1,0 +1,97 @@
+"""Functions that cannot be compiled, each with a mistake in its marked line."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def sorts(x):
+    y = x * 2
+    return torch.sort(y, -1).values  # here
+
+
+def takes_the_best(x):
+    best = x.topk(2, -1).values  # here
+    return best * 2
+
+
+def selects_by_mask(x):
+    return x[x > 0] * 2  # here
+
+
+def finds_nonzero(x):
+    return torch.nonzero(x)  # here
+
+
+def branches(x):
+    if x.sum() > 0:  # here
+        return x
+    return -x
+
+
+def makes_a_number(x):
+    scale = x.max().item()  # here
+    return x / scale
+
+
+def writes_to_its_input(x):
+    x += 1  # here
+    return x * 2
+
+
+def drops_out(x):
+    return F.dropout(x, 0.5, training=True)  # here
+
+
+def draws(x):
+    return x + torch.rand_like(x)  # here
+
+
+def accumulates(x):
+    return torch.cumsum(x, -1)  # here
+
+
+def convolves(x):
+    return F.conv1d(x[None], x[None])  # here
+
+
+def inverts(x):
+    return torch.linalg.inv(x @ x.mT)  # here
+
+
+def scatters(x):
+    places = torch.zeros(4, 8, dtype=torch.int64)
+    return torch.zeros(4, 8).scatter_add(1, places, x)  # here
+
+
+def drops_nan(x):
+    return torch.fmax(x, -x)  # here
+
+
+def smooths_labels(x):
+    return F.cross_entropy(x, torch.arange(4), label_smoothing=0.1)  # here
+
+
+def takes_complex(x):
+    return torch.view_as_complex(x.reshape(4, 4, 2)).abs()  # here
+
+
+def computes_in_int8(x):
+    whole = x.to(torch.int8)
+    return whole + whole  # here
+
+
+def shapes_do_not_fit(x):
+    return x @ x  # here
+
+
+def returns_a_number(x):
+    return x * 2, 3
+
+
+FUNCTIONS = (
+    sorts, takes_the_best, selects_by_mask, finds_nonzero, branches, makes_a_number, writes_to_its_input, drops_out,
+    draws, accumulates, convolves, inverts, scatters, drops_nan, smooths_labels, takes_complex, computes_in_int8,
+    shapes_do_not_fit, returns_a_number,
+)  # fmt: skip
