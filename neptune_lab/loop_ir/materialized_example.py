@@ -8,6 +8,7 @@ unscheduled program is run on the iterations so far, every cell is compared with
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from functools import cached_property
 from math import isclose, isfinite, isnan
 
@@ -56,11 +57,7 @@ def materialized_example(
     Raises:
         ScheduleError: the program has no such loop, or `where` is not a dictionary of integers.
     """
-    extents = {s.var: s.extent for _, s, _ in statements(trace.program) if isinstance(s, Loop)}
-    if not isinstance(rolling, str) or rolling not in extents:
-        raise ScheduleError(
-            f"{trace.program.name} has no loop {shown(rolling)}", help=nearest(rolling, list(extents), "loops")
-        )
+    extents = _extents(trace, rolling)
     if where is not None and not (isinstance(where, dict) and all(is_integer(n) for n in where.values())):
         raise ScheduleError(f"where={shown(where)}: expected an integer per variable", help="such as where={'i': 0}")
     rows = _Rows(trace, reference, rolling, extents, where or {})
@@ -68,6 +65,48 @@ def materialized_example(
         if not write.init and (buffers is None or write.buffer in buffers):
             rows.add(write)
     return rows.finish(max_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A write with its place in the tag table: `label` of its row, `column` by name, and the cell, which the last write
+    of a row and column has."""
+
+    write: Write
+    label: str
+    column: str
+    cell: Cell | None
+
+
+def judged_writes(trace: TagTrace, reference: TagTrace | None = None, *, rolling: str) -> tuple[Judged, ...]:
+    """All writes of a run but for start values, in order, each with its place in the tag table.
+
+    Args:
+        trace, reference, rolling: as of `materialized_example`.
+
+    Raises:
+        ScheduleError: the program has no such loop.
+    """
+    rows = _Rows(trace, reference, rolling, _extents(trace, rolling), {})
+    for write in trace.events:
+        if not write.init:
+            rows.add(write)
+    found = []
+    for (_, label), row in rows.writes.items():
+        for column, writes in row.items():
+            name, cell = rows.column_name(column), rows.cell(column, writes)
+            found += [Judged(w, label, name, cell if w is writes[-1] else None) for w in writes]
+    return tuple(sorted(found, key=lambda j: j.write.step))
+
+
+def _extents(trace: TagTrace, rolling: str) -> dict[str, int]:
+    """The extents of all loops; ScheduleError if `rolling` is none of them."""
+    extents = {s.var: s.extent for _, s, _ in statements(trace.program) if isinstance(s, Loop)}
+    if not isinstance(rolling, str) or rolling not in extents:
+        raise ScheduleError(
+            f"{trace.program.name} has no loop {shown(rolling)}", help=nearest(rolling, list(extents), "loops")
+        )
+    return extents
 
 
 class _Rows:
@@ -137,10 +176,13 @@ class _Rows:
                 rows.append(TagRow(label, buffer, last.block, "repair", cells))
             cells = tuple(self.cell(c, row[c]) if c in row else None for c in columns)
             rows.append(TagRow(label, buffer, last.block, "value", cells))
-        names = tuple(f"{self.rolling} = {c}" if isinstance(c, int) else f"{c} {self.rolling}" for c in columns)
+        names = tuple(self.column_name(c) for c in columns)
         title = f"{self.trace.program.name}: values at every iteration of {self.rolling}"
         wrong = tuple(first for row in rows if (first := _first_wrong(row, names)) is not None)
         return TagTable(title, self.rolling, names, _shortened(rows, max_rows), max(0, len(rows) - max_rows), wrong)
+
+    def column_name(self, column: int | str) -> str:
+        return f"{self.rolling} = {column}" if isinstance(column, int) else f"{column} {self.rolling}"
 
     def cell(self, column: int | str, writes: list[Write]) -> Cell:
         last = writes[-1]

@@ -11,8 +11,11 @@ from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_widgets.session import prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from neptune_lab import Schedule
     from neptune_lab.loop_ir.nodes import Program
+    from neptune_lab.loop_ir.tag_table import Cell
     from neptune_lab.operators import Operator
 
 # Stores up to which a program is recorded in plain Python when asked, about a second; and up to which all phases
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 LARGEST = 20_000
 BEFOREHAND = 4_000
 
-_SIGNS = {"": "", "right": "✓", "early": "!", "repaired": "↻", "wrong": "✗"}
+SIGNS = {"": "", "right": "✓", "early": "!", "repaired": "↻", "wrong": "✗"}
 Inputs = dict[str, np.ndarray]
 
 
@@ -166,7 +169,7 @@ def table(
     hidden = f"{made.hidden} more rows are not shown." if made.hidden else ""
     wrong = (f"{text}." for text in made.wrong_notes())
     note = " ".join(filter(None, (*wrong, note, hidden)))
-    relative = _of_a_part(program)
+    relative = of_a_part(program)
     repaired = {r.block for r in made.rows if r.kind == "repair"}
     rows = [
         {
@@ -181,7 +184,7 @@ def table(
     return {"title": made.title, "rolling": rolling, "columns": list(made.columns), "rows": rows, "note": note}
 
 
-def _of_a_part(program: Program) -> frozenset[str]:
+def of_a_part(program: Program) -> frozenset[str]:
     """Blocks whose values stand relative to a part of the whole: what a split has reduced, and what is made of that.
 
     Among them are the sums that a vector repair carries along, which the definition does not have.
@@ -203,25 +206,41 @@ def _of_a_part(program: Program) -> frozenset[str]:
 
 
 def _cells(cells: tuple[Any, ...], rolling: str, relative: bool, repaired: bool) -> list[dict[str, Any] | None]:
-    last = max((dict(c.tag)[rolling] for c in cells if c is not None and rolling in dict(c.tag)), default=None)
-    found: list[dict[str, Any] | None] = []
-    for c in cells:
-        on_the_way = c is not None and dict(c.tag).get(rolling) not in (None, last)
-        moves = c is not None and (repaired or c.sign == "repaired")
-        found.append(None if c is None else _cell(c, relative or (on_the_way and moves)))
-    return found
+    last = last_of(cells, rolling)
+    return [None if c is None else _cell(c, is_compared(c, rolling, last, relative, repaired)) for c in cells]
 
 
-def _cell(cell: Any, relative: bool) -> dict[str, Any]:
-    """A cell; a relative value, which the unscheduled program does not have, is compared only where it is read early
-    on purpose, or carried by a repair that is not proved. So a repaired value is compared where it is complete: on the
-    way it stands relative to its own tag."""
-    shown = cell.right or cell.sign in ("early", "wrong") or not relative
-    compared = cell.should_be is not None and shown
+def last_of(cells: Iterable[Cell | None], rolling: str) -> int | None:
+    """The last iteration of a loop in which one of the cells was written; None if none was."""
+    return max((dict(c.tag)[rolling] for c in cells if c is not None and rolling in dict(c.tag)), default=None)
+
+
+def is_compared(cell: Cell, rolling: str, last: int | None, relative: bool, repaired: bool) -> bool:
+    """Whether a cell is compared with the unscheduled program.
+
+    A relative value, which that program does not have, is compared only where it is read early on purpose, or carried
+    by a repair that is not proved. So a repaired value is compared where it is complete: on the way it is relative to
+    its own tag.
+
+    Args:
+        cell: of a row.
+        rolling: the loop that the columns are of.
+        last: `last_of` the row.
+        relative: the row's values are of a part of the whole, as `of_a_part` says.
+        repaired: the row's block applies a repair.
+    """
+    if cell.should_be is None:
+        return False
+    on_the_way = dict(cell.tag).get(rolling) not in (None, last)
+    moves = on_the_way and (repaired or cell.sign == "repaired")
+    return cell.right or cell.sign in ("early", "wrong") or not (relative or moves)
+
+
+def _cell(cell: Cell, compared: bool) -> dict[str, Any]:
     return {
         "value": _number(cell.value),
         "tag": ", ".join(f"{var}={at}" for var, at in cell.tag),
-        "sign": _SIGNS[cell.sign],
+        "sign": SIGNS[cell.sign],
         "reads": [{"text": r.text, "state": r.state} for r in cell.reads],
         "should_be": _number(cell.should_be) if compared else None,
         "right": cell.right if compared else None,

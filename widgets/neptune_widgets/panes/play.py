@@ -1,0 +1,144 @@
+"""Runs to play: the naive and the repaired program of a step, as frames; made when the pane is opened."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from neptune_lab.errors import NeptuneError, ScheduleError
+from neptune_widgets import tags
+from neptune_widgets.pane import Message, answers, pane_data
+from neptune_widgets.session import Session, prefix
+
+if TYPE_CHECKING:
+    from neptune_lab import Schedule
+    from neptune_lab.loop_ir.frames import PlayedRun, PlayedTensor, Shown
+    from neptune_lab.loop_ir.tag_table import Cell
+    from neptune_lab.pipeline.playing import Playable
+
+# Stores of all runs up to which a page without Python has them: each is about 30 bytes of the page.
+_KEPT = 60_000
+
+
+@pane_data
+def plays(session: Session) -> dict[str, Any]:
+    """What can be played, without the runs."""
+    from neptune_lab.pipeline.playing import playable
+
+    schedule, note = tags.shown(session.schedule, session.sample)
+    return {"plays": [_listed(p) for p in playable(schedule)], "note": note}
+
+
+@answers("play")
+def answer(session: Session, message: Message) -> Message:
+    """The runs of a step, on the inputs that the page sends or on those of the payload; or why there are none."""
+    from neptune_lab.pipeline.playing import playable
+
+    try:
+        schedule, _ = tags.shown(session.schedule, session.sample)
+        given = message.get("inputs")
+        inputs = tags.default_inputs(schedule.operator) if given is None else tags.read_inputs(schedule.operator, given)
+        found = next((p for p in playable(schedule) if p.step == message["step"]), None)
+        if found is None:
+            raise ScheduleError(f"step {message['step']} cannot be played")
+        return {"kind": "play", "film": _film(schedule, found, inputs)}
+    except NeptuneError as error:
+        return {"kind": "play_error", "message": str(error)}
+
+
+def films(session: Session) -> list[dict[str, Any]]:
+    """The runs of every step that can be played.
+
+    Raises:
+        ScheduleError: together they have too many values for a page that is saved.
+    """
+    from neptune_lab.pipeline.playing import playable
+
+    schedule, _ = tags.shown(session.schedule, session.sample)
+    found = playable(schedule)
+    if tags.size(schedule) * sum(len(p.phases) for p in found) > _KEPT:
+        raise ScheduleError("This page has no runs to play: they have too many values. Open it in a notebook.")
+    inputs = tags.default_inputs(schedule.operator)
+    return [_film(schedule, p, inputs) for p in found]
+
+
+def _listed(play: Playable) -> dict[str, Any]:
+    return {"step": play.step, "what": play.what, "block": play.block}
+
+
+def _film(schedule: Schedule, play: Playable, inputs: tags.Inputs) -> dict[str, Any]:
+    """The sides of a step, each as JSON."""
+    from neptune_lab.pipeline.playing import play as run
+
+    until = prefix(schedule, play.step)
+    sides = []
+    for key in play.phases:
+        phase = next((p for p in until.phases if p.key == key), None)
+        rolling = tags.best_loop(until, key)
+        if rolling is None:
+            raise ScheduleError("this program has no loop to play")
+        program = schedule.definition if phase is None else phase.program
+        relative = tags.of_a_part(program)
+        made = run(schedule, play.step, key, rolling, inputs)
+        head = {
+            "phase": key,
+            "title": "definition" if phase is None else phase.title,
+            "wrong": bool(phase and phase.wrong),
+        }
+        sides.append({**head, **_run(made, relative)})
+    return {**_listed(play), "sides": sides}
+
+
+def _run(run: PlayedRun, relative: frozenset[str]) -> dict[str, Any]:
+    """A run as JSON; `pool` has the rows and columns of the tag table."""
+    pool: dict[str, int] = {}
+    frames = [{"name": f.name, "segment": f.segment, "blocks": list(f.blocks), "loop": f.loop} for f in run.frames]
+    tensors = [
+        {
+            "name": t.name,
+            "kind": t.kind,
+            "shape": list(t.shape),
+            "blocks": list(t.blocks),
+            "frames": _frames(t, run.rolling, not relative.isdisjoint(t.blocks), pool),
+        }
+        for t in run.tensors
+    ]
+    return {"rolling": run.rolling, "frames": frames, "tensors": tensors, "pool": list(pool)}
+
+
+def _frames(tensor: PlayedTensor, rolling: str, relative: bool, pool: dict[str, int]) -> list[list[list[Any]]]:
+    """What a tensor gets in each frame: [position, value, row, column, sign, right, what it should be]; of an input the
+    first two, and what it should be only if it is not right."""
+    rows: dict[str, list[Cell | None]] = {}
+    for frame in tensor.frames:
+        for shown in frame:
+            rows.setdefault(shown.label, []).append(shown.cell)
+    last = {label: tags.last_of(cells, rolling) for label, cells in rows.items()}
+
+    def write(shown: Shown) -> list[Any]:
+        place = 0
+        for index, size in zip(shown.index, tensor.shape, strict=True):
+            place = place * size + index
+        found: list[Any] = [place, _number(shown.value)]
+        if not shown.label:
+            return found
+        found += [pool.setdefault(text, len(pool)) for text in (shown.label, shown.column)]
+        cell = shown.cell
+        if cell is None:
+            return [*found, "", None]
+        compared = tags.is_compared(cell, rolling, last[shown.label], relative, tensor.repaired)
+        found += [tags.SIGNS[cell.sign], cell.right if compared else None]
+        return (
+            [*found, _number(cell.should_be)] if compared and not cell.right and cell.should_be is not None else found
+        )
+
+    return [[write(shown) for shown in frame] for frame in tensor.frames]
+
+
+def _number(value: float | int | bool) -> float | int | str:
+    """A number that JSON has; others as text."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.6g}") if isfinite(value) else str(value)
