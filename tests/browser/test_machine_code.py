@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from machine_code_of import machine_code_of
@@ -11,6 +12,7 @@ from playwright.sync_api import expect
 import neptune_lab as nl
 from neptune_lab.operators import attention
 
+AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 UP = {"panes": {"graph": "machine", "story": "off"}}
 MACHINE = ".machined"
 TRITON = "section[aria-label='kernel code'] .ln"
@@ -123,3 +125,17 @@ def test_an_exported_page_keeps_what_was_compiled(new_page, kernel, tmp_path):
     explorer.export_html(file)
     page.reload()
     expect(page.get_by_role("tab", name="Machine", exact=True)).to_be_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(new_page, kernel, tmp_path, front_end_packages, scheme):
+    file = tmp_path / "page.html"
+    nl.explore(kernel).export_html(file, machine_code="sm_90")
+    page = new_page(viewport={"width": 1440, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
+    page.goto(file.as_uri())
+    page.locator(".nx").focus()
+    page.keyboard.press("m")
+    expect(page.locator(".machined .ln").first).to_be_visible()
+    page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document.querySelector('.nx'), {resultTypes: ['violations']})")["violations"]
+    assert not [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found if v["impact"] in ("serious", "critical")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -10,6 +11,7 @@ from playwright.sync_api import expect
 import neptune_lab as nl
 from neptune_lab.operators import attention
 
+AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 TRITON = "section[aria-label='kernel code'] .ln"
 QUIET = {"panes": {"story": "off"}}
 
@@ -68,3 +70,17 @@ def test_a_saved_page_has_them(new_page, kernel, tmp_path):
     page.locator(".nx").focus()
     page.keyboard.press("w")
     expect(page.locator(".warps .wbar.w-product").first).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(new_page, kernel, tmp_path, front_end_packages, scheme):
+    file = tmp_path / "page.html"
+    nl.explore(kernel).export_html(file)
+    page = new_page(viewport={"width": 1440, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
+    page.goto(file.as_uri())
+    page.locator(".nx").focus()
+    page.keyboard.press("w")
+    expect(page.locator(".warps .wbar").first).to_be_visible()
+    page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document.querySelector('.nx'), {resultTypes: ['violations']})")["violations"]
+    assert not [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found if v["impact"] in ("serious", "critical")]

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from machine_code_of import machine_code_of
+from neptune_widgets import gallery
 
 import neptune_lab as nl
 from neptune_lab.errors import MachineCodeError, ScheduleError
@@ -168,3 +169,9 @@ def test_two_kernels_of_one_module_are_both_there(page_of):
     page = page_of(nl.compile(op, "split_k_update", validate="none"))
     answer = ask(page, "sm_90", "sass")
     assert [k["name"] for k in answer["kernels"]] == ["attention_full_local", "attention_full_combine"]
+
+
+def test_a_page_of_the_gallery_has_one_target(tmp_path):
+    gallery.write(tmp_path, ["softmax.figure1"], machine_code="sm_90")
+    kept = payload_of((tmp_path / "softmax.figure1.html").read_text(encoding="utf-8"))["panes"]["machine_kept"]
+    assert [(code["target"], code["stage"]) for code in kept] == [("sm_90", "sass")]

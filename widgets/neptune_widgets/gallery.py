@@ -23,6 +23,9 @@ _ATTENTION = {"heads": 16, "seq": 2048}
 _PREFILL, _DECODE = {"seq": 2048}, {"seq": 8192}
 _ROWS = {"rows": 256, "cols": 1024}
 
+# The pages have the machine code for this: 60 to 90 KB each of 2 MB.
+_TARGET = "sm_90"
+
 _STYLE = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 18%, transparent); }
 body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
@@ -73,13 +76,16 @@ def sizes(name: str) -> dict[str, int]:
     return _ROWS if name.startswith(("norms.", "rows.")) else {}
 
 
-def write(folder: Path, chosen: Iterable[str] | None = None, *, with_live: bool = False) -> list[Entry]:
+def write(
+    folder: Path, chosen: Iterable[str] | None = None, *, with_live: bool = False, machine_code: str | None = None
+) -> list[Entry]:
     """Compiles operators and writes a page each, and index.html.
 
     Args:
         folder: where to; it is made if it is not there.
         chosen: names of operators; default: all of `names()`.
         with_live: whether the index links the live page.
+        machine_code: a target for which each page has the machine code, such as "sm_90"; None: none.
 
     Returns:
         The entries of the index, in order.
@@ -91,7 +97,7 @@ def write(folder: Path, chosen: Iterable[str] | None = None, *, with_live: bool 
     entries = []
     for name in names() if chosen is None else chosen:
         entry = Entry(name, compile(find(name)(**sizes(name))))
-        write_text(folder / entry.file, explore(entry.kernel).export_html(), parents=True)
+        write_text(folder / entry.file, explore(entry.kernel).export_html(machine_code=machine_code), parents=True)
         entries.append(entry)
     write_text(folder / "index.html", index(entries, with_live=with_live), parents=True)
     return entries
@@ -144,7 +150,7 @@ def main(folder: Path) -> None:
     except live.NoPyodide as error:
         print(f"warning: the gallery has no live page: {error}", file=sys.stderr)
         with_live = False
-    print(f"{len(write(folder, with_live=with_live))} pages; {folder / 'index.html'}")
+    print(f"{len(write(folder, with_live=with_live, machine_code=_TARGET))} pages; {folder / 'index.html'}")
 
 
 if __name__ == "__main__":

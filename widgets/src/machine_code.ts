@@ -76,6 +76,9 @@ export function homeLine(frames: readonly number[], doc: Doc): string {
   return number === undefined ? "" : `triton:${number}`;
 }
 
+/** The row to begin with: the one before the first that comes from a line of Triton, behind the directives. */
+export const firstRow = (rows: readonly CodeRow[]): number => Math.max(0, rows.findIndex((row) => row.triton.length > 0) - 1);
+
 /** Positions of the rows that come from any of these lines. */
 export function litRows(rows: readonly CodeRow[], triton: ReadonlySet<string>): number[] {
   return triton.size ? rows.flatMap((row, n) => (row.triton.some((id) => triton.has(id)) ? [n] : [])) : [];
@@ -199,7 +202,6 @@ export function figures(r: Resources): Figure[] {
     o.blocks
       ? { text: `${o.warps} of ${o.most_warps} warps, by ${limited}`, title: `occupancy: ${o.blocks} blocks reside on one multiprocessor, limited by ${limited}\n${o.limits.map(([name, n]) => `${name} admit ${n} blocks`).join("\n")}` }
       : { text: `✗ does not fit: ${limited}`, title: "not even one block fits on a multiprocessor", bad: true },
-    { text: `${c.instructions} instructions`, title: "in the text, each counted once" },
   ];
   for (const [mark, name, rows] of [["matrix", "matrix", matrix], ["wait", "waits", c.waits], ["barrier", "barriers", c.barriers], ["load", "loads", loads], ["store", "stores", stores]] as const)
     made.push(rows.length ? { text: `${MARKS[mark]![0]} ${sum(rows)} ${name}`, title: `${listed(rows)}\npress: the next one`, mark } : { text: `no ${name}`, title: "" });

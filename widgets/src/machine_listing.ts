@@ -16,8 +16,8 @@ export function windowOf(top: number, height: number, count: number): [from: num
 
 export interface MachineListing {
   el: HTMLElement;
-  /** Other rows; the first one is on top. */
-  show(rows: readonly CodeRow[], stage: string): void;
+  /** Other rows; the one at `first` is on top. */
+  show(rows: readonly CodeRow[], stage: string, first: number): void;
   /** Marks rows: those related to the selection, those selected themselves, and what the search finds. */
   light(lit: ReadonlySet<number>, own: ReadonlySet<number>, hit: ((text: string) => boolean) | null): void;
   /** Brings a row into view, and makes it the current one. */
@@ -108,14 +108,14 @@ export function machineListing(uid: string, press: (row: CodeRow, add: boolean) 
 
   return {
     el,
-    show(next, name) {
+    show(next, name, first) {
       rows = next;
       stage = name;
       active = -1;
       lit = own = new Set();
       inner.style.height = `${rows.length * ROW}px`;
       inner.style.width = `calc(${rows.reduce((most, row) => Math.max(most, row.text.length), 0)}ch + 90px)`;
-      el.scrollTop = 0;
+      el.scrollTop = first * ROW;
       draw(true);
     },
     light(nowLit, nowOwn, nowHit) {

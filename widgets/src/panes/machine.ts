@@ -2,7 +2,7 @@
 
 import type { Context, Message, Pane } from "../context";
 import { h } from "../dom";
-import { type CodeRow, type MachineCode, figures, litRows, markOf, nextPlace, rowsOf } from "../machine_code";
+import { type CodeRow, type MachineCode, figures, firstRow, litRows, markOf, nextPlace, rowsOf } from "../machine_code";
 import { machineListing } from "../machine_listing";
 import { bringUp, definePane } from "../pane";
 import { matcher } from "../search";
@@ -43,7 +43,7 @@ function machinePane(ctx: Context): Pane {
   const target = h("select", { "aria-label": "target", onchange: () => choose("target", target.value) });
   const stages = h("span", { class: "tools", role: "group", "aria-label": "stage" });
   const compile = h("button", { type: "button", class: "small p", onclick: () => ask() }, "Compile");
-  const count = h("span", { class: "dim" });
+  const count = h("span", { class: "dim", title: "instructions: in the machine code, each counted once" });
   const back = h("button", { type: "button", class: "mini", "aria-label": "linked line before", title: "linked line before", onclick: () => walk(-1) }, "↑");
   const next = h("button", { type: "button", class: "mini", "aria-label": "next linked line", title: "next linked line", onclick: () => walk(1) }, "↓");
   const linked = h("span", { class: "end tools" }, count, back, next);
@@ -169,8 +169,9 @@ function machinePane(ctx: Context): Pane {
       const good = code && !code.error ? code : null;
       if (drawn !== good || drawnDoc !== ctx.doc) {
         rows = good ? rowsOf(good, ctx.doc) : [];
-        listing.show(rows, at.stage);
+        strip.hidden = listing.el.hidden = !good; // a hidden listing cannot be scrolled
         drawStrip(good);
+        listing.show(rows, at.stage, firstRow(rows));
         drawn = good;
         drawnDoc = ctx.doc;
         related = null;
@@ -187,7 +188,8 @@ function machinePane(ctx: Context): Pane {
         related = ctx.related;
         searched = ctx.view.search;
       }
-      count.textContent = lit.length ? `${lit.length} linked lines` : ctx.related.empty ? "" : "no linked line";
+      const instructions = good.kernels!.reduce((all, k) => all + k.resources.counts.instructions, 0);
+      count.textContent = lit.length ? `${lit.length} linked lines` : ctx.related.empty ? `${instructions} instructions` : "no linked line";
       back.disabled = next.disabled = !lit.length && !ctx.view.search;
     },
   };
