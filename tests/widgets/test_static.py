@@ -95,6 +95,8 @@ def test_a_remark_stands_in_the_static_view_as_a_sentence():
     trace = nl.compile(softmax.figure1(4, 8)).trace
     assert "<li><em>rolling_update: j has 1 tile of 64: too few to split.</em></li>" in static_view.html(trace)
     assert "   1  rolling_update: j has 1 tile of 64: too few to split.\n" in static_view.text(trace)
+    numbered = static_view.html(trace).partition("Schedule: ")[2].partition("</details>")[0].count("<li><")
+    assert f"Schedule: {numbered - 1} steps and 1 remark<" in static_view.html(trace)
 
 
 def test_in_a_notebook_the_static_view_is_an_output_of_its_own(kernel, monkeypatch):

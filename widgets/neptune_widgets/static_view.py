@@ -36,7 +36,7 @@ def html(trace: Trace, note: str = "") -> str:
         f'<div class="neptune-static"><style>{_STYLE}</style>',
         f"<h3>{escape(operator.title)}</h3><p>{escape(tensors)} → {escape(outputs)}{_note(note)}</p>",
         _fold("Definition", _code(operator.definition)),
-        _fold(f"Schedule: {sum(not _remark(step) for step in trace.steps[1:])} steps", _steps(trace), unfolded=True),
+        _fold(f"Schedule: {_counted(trace)}", _steps(trace), unfolded=True),
         *_derivations(trace),
         *_proofs(trace),
         _fold("Loop program", _code(trace.program)),
@@ -89,6 +89,14 @@ def _steps(trace: Trace) -> str:
         shown = f"<em>{escape(remark)}</em>" if remark else f"<code>{escape(step.summary)}</code>"
         items.append(f"<li>{shown}{error}{phases}</li>")
     return f"<ol>{''.join(items)}</ol>"
+
+
+def _counted(trace: Trace) -> str:
+    """How many steps and remarks the numbers in the list and in the rail count."""
+    remarks = sum(bool(_remark(step)) for step in trace.steps[1:])
+    steps = len(trace.steps) - 1 - remarks
+    also = f" and {remarks} {'remark' if remarks == 1 else 'remarks'}" if remarks else ""
+    return f"{steps} {'step' if steps == 1 else 'steps'}{also}"
 
 
 def _remark(step: StepRecord) -> str:
