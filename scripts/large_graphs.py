@@ -65,7 +65,7 @@ def in_browser(html: str, folder: Path) -> dict[str, Any]:
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         wire = page.context.new_cdp_session(page)
-        wire.send("Performance.enable")
+        wire.send("Performance.enable", {"timeDomain": "threadTicks"})
 
         def task() -> float:
             found = wire.send("Performance.getMetrics")["metrics"]

@@ -31,6 +31,17 @@ export interface Row {
   /** What its pane says of it, before what the record says. */
   first?: string;
 }
+/** A row of a listing: what it says is only made when it comes near the visible part, if there are many rows. */
+interface Shelf extends Row {
+  /** Inside a string of three quotes. */
+  quoted: boolean;
+  filled: boolean;
+  /** Which of "lit", "own" and "hit" it is marked as. */
+  marks: number;
+}
+/** Rows from which on those far from the visible part stay empty, and how many are filled at once around one. */
+const MANY = 300;
+const AROUND = 60;
 /** The deepest column at which a long line goes on. */
 const HANG = 28;
 const drawn = new WeakMap<Element, Row>();
@@ -79,15 +90,26 @@ function coloured(line: Shown, quoted: boolean): Node[] {
   return out;
 }
 
+const spansOf = (line: Shown): string => (line.repair || line.spans?.length ? `${line.repair}|${line.spans}` : "");
+/** Whether a row shows a line as it is, but for its number. */
+const same = ({ line, quoted }: Shelf, now: Shown, nowQuoted: boolean): boolean =>
+  line.text === now.text && line.node === now.node && line.op === now.op && line.gap === now.gap && quoted === nowQuoted && spansOf(line) === spansOf(now);
+
 export class Listing {
   readonly el: HTMLElement;
-  private rows: { el: HTMLElement; line: Shown }[] = [];
+  private rows: Shelf[] = [];
+  private byEl = new WeakMap<Element, Shelf>();
+  private made = 0;
   private active = -1;
+  private near: IntersectionObserver | null = null;
+  /** Called after rows were filled later than they were shown. */
+  onFill: (() => void) | null = null;
   private inner: HTMLElement;
   /** The loops by the position of their line, where the listing folds. */
   private loops: Map<number, number> = new Map();
   private hidden: Map<number, number> = new Map();
   private folded: readonly string[] = [];
+  private shut: ReadonlySet<number> = new Set();
 
   constructor(
     private ctx: Context,
@@ -155,16 +177,30 @@ export class Listing {
     this.folded = folded;
     const ids = new Set(folded);
     this.hidden = hiddenBy(this.rows.map((r) => r.line), this.loops, ids);
-    this.rows.forEach(({ el }, n) => (el.hidden = this.hidden.has(n)));
-    for (const [n, last] of this.loops) {
-      const { el, line } = this.rows[n]!;
-      const shut = ids.has(line.node);
-      el.querySelector(".fold")!.textContent = shut ? "▸" : "▾";
-      el.querySelector(".held")?.remove();
-      if (shut && !el.hidden) {
-        const changed = this.rows.slice(n + 1, last + 1).filter((r) => r.line.op !== "same").length;
-        el.querySelector("code")!.append(h("span", { class: "held", "data-text": `${last - n} ${last === n + 1 ? "line" : "lines"} folded${changed ? `, ${changed} changed` : ""}` }));
-      }
+    this.rows.forEach(({ el }, n) => {
+      const hidden = this.hidden.has(n);
+      if (el.hidden !== hidden) el.hidden = hidden;
+    });
+    this.shut = new Set([...this.loops.keys()].filter((n) => ids.has(this.rows[n]!.line.node)));
+    this.rows.forEach((row, n) => row.filled && this.drawFold(n));
+  }
+  /** The sign of a loop in its line, and how much it holds if it is folded. */
+  private drawFold(n: number): void {
+    const { el, line } = this.rows[n]!;
+    const last = this.loops.get(n);
+    let sign = el.querySelector<HTMLElement>(".fold");
+    if (last === undefined) {
+      if (sign) (sign.remove(), el.querySelector(".held")?.remove(), el.classList.remove("holds"));
+      return;
+    }
+    if (!sign) el.querySelector("u")!.after((sign = h("s", { class: "fold", "aria-hidden": "true", title: "fold or unfold this loop (F)" })));
+    const shut = this.shut.has(n);
+    sign.textContent = shut ? "▸" : "▾";
+    el.querySelector(".held")?.remove();
+    if (!shut) el.classList.remove("holds");
+    if (shut && !el.hidden && line.text) {
+      const changed = this.rows.slice(n + 1, last + 1).filter((r) => r.line.op !== "same").length;
+      el.querySelector("code")!.append(h("span", { class: "held", "data-text": `${last - n} ${last === n + 1 ? "line" : "lines"} folded${changed ? `, ${changed} changed` : ""}` }));
     }
   }
 
@@ -175,7 +211,12 @@ export class Listing {
     this.active = n;
     row.el.classList.add("act");
     this.inner.setAttribute("aria-activedescendant", row.el.id);
-    reveal(this.box(), row.el);
+    this.bring(n);
+  }
+  /** Brings a row into view; it and those around it are filled before. */
+  private bring(n: number, margin?: number): void {
+    for (let k = Math.max(0, n - AROUND); k < Math.min(this.rows.length, n + AROUND); k++) this.fill(k);
+    reveal(this.box(), this.rows[n]!.el, margin);
   }
 
   private press(n: number, add: boolean): void {
@@ -183,45 +224,101 @@ export class Listing {
     if (line.node && line.op !== "del") this.ctx.dispatch({ type: "select", ids: [line.node], add }, this.name);
   }
 
-  /** `stop` is where in the record these lines are, for what is said of them. */
+  /** `stop` is where in the record these lines are, for what is said of them. Rows that stay the same stay in the page. */
   show(lines: Shown[], stop: Stop | null = null): void {
     const top = this.box().scrollTop;
     this.active = -1;
+    this.inner.querySelector(".ln.act")?.classList.remove("act");
     this.inner.removeAttribute("aria-activedescendant");
     const some = lines.some((l) => l.op !== "same");
     this.inner.classList.toggle("signs", some);
     let open = false;
-    this.rows = lines.map((line, n) => {
+    const quoted = lines.map(({ text }) => {
       // Strings of three quotes may go over lines.
-      const quotes = line.text.split('"""').length - 1;
-      const quoted = open || quotes > 0;
+      const quotes = text.split('"""').length - 1;
+      const is = open || quotes > 0;
       if (quotes % 2) open = !open;
-      const el = document.createElement("div");
-      el.className = `ln ${line.gap ? "gap" : line.op}${line.node && line.op !== "del" ? " has" : ""}`;
-      el.id = `${this.ctx.uid}-${this.name}-${n}`;
-      if (line.gap) el.setAttribute("aria-hidden", "true");
-      else el.setAttribute("role", "option");
-      const number = document.createElement("i");
-      number.textContent = line.number === null ? "" : String(line.number);
-      const sign = document.createElement("u");
-      sign.textContent = SIGN[line.op];
-      el.append(number, sign);
-      if (line.op !== "same" && !line.gap) el.append(h("span", { class: "vh" }, `${SPOKEN[line.op]}: `));
-      const text = document.createElement("code");
-      text.append(...coloured(line, quoted));
-      // What does not fit goes on in the next line, four columns deeper.
-      text.style.setProperty("--hang", `${Math.min(line.text.length - line.text.trimStart().length + 4, HANG)}ch`);
-      if (!line.text) text.textContent = " ";
-      el.append(text);
-      noteRow({ el, line, stop, box: this.box() });
-      return { el, line };
+      return is;
     });
-    this.inner.replaceChildren(...this.rows.map((r) => r.el));
+    const old = this.rows;
+    const most = Math.min(old.length, lines.length);
+    let head = 0;
+    while (head < most && same(old[head]!, lines[head]!, quoted[head]!)) head++;
+    let tail = 0;
+    while (tail < most - head && same(old[old.length - 1 - tail]!, lines[lines.length - 1 - tail]!, quoted[lines.length - 1 - tail]!)) tail++;
+    const fresh = lines.slice(head, lines.length - tail).map((line, n) => this.row(line, quoted[head + n]!));
+    const before = old[old.length - tail]?.el ?? null;
+    for (const { el } of old.slice(head, old.length - tail)) (this.near?.unobserve(el), el.remove());
+    this.rows = [...old.slice(0, head), ...fresh, ...old.slice(old.length - tail)];
+    this.rows.forEach((row, n) => {
+      row.stop = stop;
+      const { number } = lines[n]!;
+      if (row.filled && row.line.number !== number) row.el.firstElementChild!.textContent = number === null ? "" : String(number);
+      row.line = lines[n]!;
+    });
+    const part = document.createDocumentFragment();
+    part.append(...fresh.map((r) => r.el));
+    this.inner.insertBefore(part, before);
     this.loops = this.scroller ? new Map() : loopsIn(lines);
-    for (const n of this.loops.keys()) this.rows[n]!.el.querySelector("u")!.after(h("s", { class: "fold", "aria-hidden": "true", title: "fold or unfold this loop (F)" }));
+    const lazy = lines.length > MANY;
+    const from = lazy ? Math.max(0, this.rows.findIndex((r) => !r.filled)) : 0;
+    for (let n = from; n < (lazy ? Math.min(from + AROUND, lines.length) : lines.length); n++) this.fill(n);
     this.inner.classList.toggle("foldable", this.loops.size > 0);
     this.drawFolds();
     this.box().scrollTop = top;
+    if (!lazy) this.near?.disconnect();
+    else {
+      this.near ??= this.observer();
+      for (const row of this.rows) if (!row.filled) this.near.observe(row.el);
+    }
+  }
+
+  /** A row without its words. */
+  private row(line: Shown, quoted: boolean): Shelf {
+    const el = document.createElement("div");
+    el.className = `ln ${line.gap ? "gap" : line.op}${line.node && line.op !== "del" ? " has" : ""}`;
+    el.id = `${this.ctx.uid}-${this.name}-${this.made++}`;
+    if (line.gap) el.setAttribute("aria-hidden", "true");
+    else {
+      el.setAttribute("role", "option");
+      el.setAttribute("aria-selected", "false");
+    }
+    const row: Shelf = { el, line, stop: null, box: this.box(), quoted, filled: false, marks: 0 };
+    noteRow(row);
+    this.byEl.set(el, row);
+    return row;
+  }
+  /** The words of a row. */
+  private fill(n: number): void {
+    const row = this.rows[n]!;
+    if (row.filled) return;
+    row.filled = true;
+    this.near?.unobserve(row.el);
+    const { el, line } = row;
+    const number = document.createElement("i");
+    number.textContent = line.number === null ? "" : String(line.number);
+    const sign = document.createElement("u");
+    sign.textContent = SIGN[line.op];
+    el.append(number, sign);
+    if (line.op !== "same" && !line.gap) el.append(h("span", { class: "vh" }, `${SPOKEN[line.op]}: `));
+    const text = document.createElement("code");
+    text.append(...coloured(line, row.quoted));
+    // What does not fit goes on in the next line, four columns deeper.
+    text.style.setProperty("--hang", `${Math.min(line.text.length - line.text.trimStart().length + 4, HANG)}ch`);
+    if (!line.text) text.textContent = " ";
+    el.append(text);
+    if (this.loops.has(n)) this.drawFold(n);
+  }
+  /** Fills the rows that come near the visible part. */
+  private observer(): IntersectionObserver {
+    const seen = (entries: IntersectionObserverEntry[]) => {
+      const rows = new Set(entries.flatMap((e) => (e.isIntersecting ? (this.byEl.get(e.target) ?? []) : [])));
+      if (!rows.size) return;
+      this.rows.forEach((row, n) => rows.has(row) && this.fill(n));
+      this.markFolds();
+      this.onFill?.();
+    };
+    return new IntersectionObserver(seen, { root: this.box(), rootMargin: "600px 0px" });
   }
 
   /** Marks what is related to the selection, what is selected itself, and what the search finds. */
@@ -230,25 +327,30 @@ export class Listing {
     if (scroll) this.unfoldFor(chosen);
     this.refold();
     const hit = matcher(this.ctx.view.search);
-    let first: HTMLElement | null = null;
-    let last: HTMLElement | null = null;
+    let first = -1;
+    let last = -1;
     let node = "";
     let best = Infinity;
-    for (const { el, line } of this.rows) {
+    this.rows.forEach((row, n) => {
+      const { el, line } = row;
       const on = line.node !== "" && line.op !== "del" && (lit.has(line.node) || chosen.has(line.node));
       const own = on && chosen.has(line.node);
-      el.classList.toggle("lit", on);
-      el.classList.toggle("own", own);
-      el.classList.toggle("hit", hit !== null && !line.gap && hit(line.text));
-      if (!line.gap) el.setAttribute("aria-selected", on ? "true" : "false");
+      const marks = (on ? 1 : 0) + (own ? 2 : 0) + (hit !== null && !line.gap && hit(line.text) ? 4 : 0);
+      if (marks !== row.marks) {
+        row.marks = marks;
+        el.classList.toggle("lit", on);
+        el.classList.toggle("own", own);
+        el.classList.toggle("hit", marks > 3);
+        if (!line.gap) el.setAttribute("aria-selected", on ? "true" : "false");
+      }
       const rank = own ? -1 : (line.weight ?? 0);
-      if (on && rank < best) (first = el), (best = rank), (node = line.node);
-      if (on && line.node === node) last = el;
-    }
+      if (on && rank < best) (first = n), (best = rank), (node = line.node);
+      if (on && line.node === node) last = n;
+    });
     this.markFolds();
     // A long statement as far as there is room, from its first line.
-    if (last && scroll) reveal(this.box(), last);
-    if (first && scroll) reveal(this.box(), first, 48);
+    if (last >= 0 && scroll) this.bring(last);
+    if (first >= 0 && scroll) this.bring(first, 48);
   }
 
   /** Follows the view, if loops were folded or unfolded. */
@@ -269,10 +371,10 @@ export class Listing {
 
   /** Says at a folded loop how many of its lines are highlighted, and lights it. */
   private markFolds(): void {
-    for (const { el } of this.rows) {
+    for (const n of this.shut) {
+      const { el } = this.rows[n]!;
       const held = el.querySelector<HTMLElement>(".held");
       if (!held) continue;
-      const n = this.rows.findIndex((r) => r.el === el);
       const lit = this.rows.slice(n + 1, this.loops.get(n)! + 1).filter((r) => r.el.classList.contains("lit")).length;
       held.textContent = `⋯ ${held.dataset.text}${lit ? `, ${lit} highlighted` : ""}`;
       el.classList.toggle("holds", lit > 0);
@@ -281,13 +383,14 @@ export class Listing {
 
   /** Puts the first line that begins so on top. */
   startAt(text: string): void {
-    const row = this.rows.find((r) => r.line.text.startsWith(text));
+    const at = this.rows.findIndex((r) => r.line.text.startsWith(text));
+    const row = this.rows[at];
+    if (row) this.bring(at);
     if (row) this.box().scrollTop = row.el.offsetTop - this.rows[0]!.el.offsetTop;
   }
 
   /** Brings into view what changed: the lines of a new repair term, else the first lines. */
   revealFirstChange(): void {
-    const box = this.box();
     const changed = this.rows.filter((r) => r.line.op !== "same");
     const first = changed.find((r) => r.line.repair) ?? changed[0];
     if (!first) return;
@@ -295,7 +398,7 @@ export class Listing {
     const at = this.rows.indexOf(first);
     let end = at;
     while (this.rows[end + 1] && this.rows[end + 1]!.line.op !== "same" && Boolean(this.rows[end + 1]!.line.repair) === Boolean(first.line.repair)) end++;
-    reveal(box, this.rows[end]!.el, 48);
-    reveal(box, first.el, 48);
+    this.bring(end, 48);
+    this.bring(at, 48);
   }
 }

@@ -93,6 +93,7 @@ function programPane(ctx: Context): Pane {
   const left = new Listing(ctx, "cmpl", "left", scroller);
   const right = new Listing(ctx, "cmpr", "right", scroller);
   scroller.append(left.el, right.el);
+  left.onFill = right.onFill = () => level(scroller);
   let width = 0;
   const watch = new ResizeObserver(([entry]) => {
     if (entry!.contentRect.width === width) return;
@@ -110,6 +111,8 @@ function programPane(ctx: Context): Pane {
   const note = h("p", { class: "note" });
   const choose = h("div", { class: "choose" });
   const body = h("div", { class: "body", role: "tabpanel" });
+  // What is there already stays: to attach thousands of lines again takes longer than a step may.
+  const put = (child: HTMLElement) => void (body.firstChild === child || body.replaceChildren(child));
   const el = h("section", { class: "pane first", "aria-label": "program" }, bar.el, choose, note, body);
   let drawn = "";
   let drawnDoc: Doc | null = null;
@@ -178,14 +181,14 @@ function programPane(ctx: Context): Pane {
           left.label(stopName(pair.left));
           right.label(stopName(pair.right));
           count.textContent = rows.changed ? `${rows.changed} ${rows.changed === 1 ? "line differs" : "lines differ"}` : "the same";
-          body.replaceChildren(scroller);
+          put(scroller);
           level(scroller);
           right.revealFirstChange();
         } else if (tab === "definition") {
           definition.show(doc.definition.map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same" })), doc.stops[0]!);
-          body.replaceChildren(definition.el);
+          put(definition.el);
         } else {
-          body.replaceChildren(listing.el);
+          put(listing.el);
           listing.label(`${stop.kind === "loops" ? "loop program" : stop.kind === "htile" ? "HTile program" : `${doc.language} source`}, ${stopName(stop)}`);
           listing.show(marked(stop, before, view.panes.diff === "on"), stop);
           if (stopDrawn !== stop) listing.revealFirstChange();
