@@ -42,14 +42,13 @@ def compiled(operator: str, arguments: dict[str, Any]) -> nl.Kernel:
 
 def prediction(operator: str, arguments: dict[str, Any], kernel: nl.Kernel) -> dict[str, Any]:
     """What the model says of one kernel."""
-    code = kernel.machine_code("sm_90")
-    blocks = max(1, min(k.resources.occupancy.blocks for k in code.kernels))
-    found = kernel.traffic(TARGET, blocks=blocks).kernel
+    made = kernel.traffic(TARGET)
+    found = made.kernel
     return {
         "operator": operator,
         "arguments": arguments,
         "module": hashlib.sha256(kernel.source.encode()).hexdigest(),
-        "blocks_per_multiprocessor": blocks,
+        "blocks_per_multiprocessor": made.blocks,
         "read": found.read,
         "written": found.written,
         "tensors": {t.name: {"read": t.read, "written": t.written, "loaded": t.loaded} for t in found.tensors},

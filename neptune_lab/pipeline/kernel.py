@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,12 +196,14 @@ class Kernel:
 
         return machine_code(self.spec, target)
 
-    def traffic(self, target: Target | str | None = None, blocks: int = 1) -> TrafficRecord:
+    def traffic(self, target: Target | str | None = None, blocks: int | None = None) -> TrafficRecord:
         """Counts bytes and operations of the definition, of each phase of each step, and of the kernel.
 
         Args:
             target: the GPU, as a `Target` or by name; None: an H200.
-            blocks: blocks that reside on one multiprocessor at once, for the model of the L2 cache.
+            blocks: blocks that reside on one multiprocessor at once, for the model of the L2 cache; None: as many as the
+                kernel's machine code admits, which Triton compiles in seconds, or one if it cannot be compiled for the
+                target. The result has the number that was taken.
 
         Returns:
             A row per form: bytes from and to HBM, bytes that loads and stores move, bytes on chip, operations, and the
@@ -212,8 +215,19 @@ class Kernel:
         """
         from neptune_lab.target import DEFAULT, as_target
 
+        gpu = DEFAULT if target is None else as_target(target)
+        if blocks is None:
+            blocks = self._resident_blocks(gpu)
         check_integer("blocks", blocks, 1, 64, MachineCodeError)
-        return schedule_traffic(self.schedule, self.htile, DEFAULT if target is None else as_target(target), blocks)
+        return schedule_traffic(self.schedule, self.htile, gpu, blocks)
+
+    def _resident_blocks(self, target: Target) -> int:
+        """Blocks that one multiprocessor holds of each launch at once; 1 if there is no machine code for the target."""
+        try:
+            launches = self.machine_code(target).kernels
+        except (MachineCodeError, PackageNotFoundError):  # a kind of GPU, Gluon for another GPU; Triton is not here
+            return 1
+        return max(1, min(launch.resources.occupancy.blocks for launch in launches))
 
     def as_torch_op(self, name: str | None = None) -> OpOverload:
         """The kernel as a torch operator, torch.ops.neptune_lab.<name>, for torch.compile and CUDA graphs.

@@ -25,10 +25,12 @@ class TrafficRecord:
     Args:
         target: name of the GPU.
         forms: the definition, then each phase of each step, then the kernel.
+        blocks: that were taken to reside on one multiprocessor at once.
     """
 
     target: str
     forms: tuple[Traffic, ...]
+    blocks: int = 1
 
     @property
     def definition(self) -> Traffic:
@@ -42,7 +44,7 @@ class TrafficRecord:
 
     def as_record(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        return {"target": self.target, "forms": [form.as_record() for form in self.forms]}
+        return {"target": self.target, "blocks": self.blocks, "forms": [form.as_record() for form in self.forms]}
 
     def __str__(self) -> str:
         """A table with a row per form."""
@@ -78,7 +80,8 @@ def traffic_of(
         last = program
     if tiles is not None:
         forms.append(of_tiles(tiles, chip))
-    return TrafficRecord(str(target), tuple(replace(form, roofline=_roofline(form, target)) for form in forms))
+    found = tuple(replace(form, roofline=_roofline(form, target)) for form in forms)
+    return TrafficRecord(str(target), found, blocks)
 
 
 def _cache(target: Target) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -14,7 +15,7 @@ from neptune_lab.loop_ir.iteration_domain import evaluate
 from neptune_lab.loop_ir.nodes import Block, loads, substitute
 from neptune_lab.operators import attention, norms, softmax
 from neptune_lab.target import Target
-from neptune_lab.traffic import of_loops
+from neptune_lab.traffic import Chip, of_loops, of_tiles
 from neptune_lab.traffic.record import itemsize
 
 
@@ -72,9 +73,9 @@ def test_tiles_that_do_not_divide_count_no_element_past_the_end():
                     assert tensor.read % tensor.bytes == 0, phase.key
 
 
-def seq(n: int, **more):
+def seq(n: int, *, blocks: int | None = 1, **more):
     op = attention.full(heads=2, seq=n, head_dim=16)
-    return nl.compile(op, block_q=16, block_kv=16, validate="none").traffic(**more)
+    return nl.compile(op, block_q=16, block_kv=16, validate="none").traffic(blocks=blocks, **more)
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +122,31 @@ def test_wrong_arguments_are_refused():
         seq(64, target="h20")
     with pytest.raises(MachineCodeError, match="blocks=0"):
         seq(64, blocks=0)
+
+
+def test_blocks_per_multiprocessor_are_those_of_the_machine_code():
+    op = attention.full(heads=2, seq=64, head_dim=16)
+    kernel = nl.compile(op, block_q=16, block_kv=16, validate="none")
+    held = min(launch.resources.occupancy.blocks for launch in kernel.machine_code("h200").kernels)
+    assert held > 1
+    assert kernel.traffic("h200").blocks == held
+    assert kernel.traffic("h200", blocks=2).as_record()["blocks"] == 2
+
+
+def test_without_machine_code_for_the_target_one_block_is_taken(monkeypatch):
+    kernel = nl.compile(attention.full(heads=2, seq=64, head_dim=16), block_q=16, block_kv=16, validate="none")
+    assert kernel.traffic("cuda").blocks == 1  # of a kind of GPU no architecture is known
+
+    def missing(*_):
+        raise PackageNotFoundError("triton")
+
+    monkeypatch.setattr(type(kernel), "machine_code", missing)
+    assert kernel.traffic("h200").blocks == 1
+
+
+def test_more_blocks_at_once_share_what_they_read():
+    """Each block reads every key again: with a small cache, waves of more blocks read them from HBM less often."""
+    op = attention.full(heads=2, seq=256, head_dim=16)
+    kernel = nl.compile(op, block_q=16, block_kv=16, validate="none")
+    chip = [of_tiles(kernel.htile, Chip(resident, 1024)).read for resident in (1, 2, 8)]
+    assert chip[0] > chip[1] > chip[2]

@@ -76,7 +76,7 @@ function trafficPane(ctx: Context): Pane {
         const text = title(nameOf(p.form), p.counts);
         return h("figure", {}, h("figcaption", {}, h("b", {}, text)), memoryPicture(text, gpu, p.counts, most));
       })),
-      h("p", { class: "note" }, `Arrows of one level are as wide as their bytes, on one scale in both pictures. A loop program ${loops ? "" : "such as the definition "}has no tiles yet: its statements load a value each time they use it.`),
+      h("p", { class: "note" }, `Arrows of one level are as wide as their bytes, on one scale in both pictures. A loop program ${loops ? "" : "such as the definition "}has no tiles yet: its statements load a value each time they use it. HBM bytes of the kernel are for one block per multiprocessor at once.`),
     ];
   }
 
