@@ -157,6 +157,31 @@ def operators() -> str:
     return "\n\n".join(made) + "\n"
 
 
+def torch_operations() -> str:
+    """A table of the ATen operations that `from_torch` takes, and one of those that it refuses by their names."""
+    from neptune_lab.from_torch.lowering import lowering_of, taken_operations
+    from neptune_lab.from_torch.refusals import HELP
+
+    families: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name in taken_operations():
+        lowering: Any = lowering_of(name)
+        plain = getattr(lowering, "func", lowering)
+        file = plain.__module__.rpartition(".")[2]
+        families[file][summary(plain)].append(name)
+    rows = [
+        f"| {file} | {', '.join(f'`{name}`' for name in names)} | {escape_markdown(text)} |"
+        for file, texts in families.items()
+        for text, names in texts.items()
+    ]
+    made = ["| family | ATen operations | what they compute |", "| --- | --- | --- |", *rows, ""]
+    helps: dict[str, list[str]] = defaultdict(list)
+    for name, help in HELP.items():
+        helps[help].append(name)
+    made += ["| refused | help |", "| --- | --- |"]
+    made += [f"| {', '.join(f'`{n}`' for n in names)} | {escape_markdown(help)} |" for help, names in helps.items()]
+    return "\n".join(made) + "\n"
+
+
 # -- the command line -------------------------------------------------------------------------------------------------
 
 
@@ -304,6 +329,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "generated/panes.md": panes,
     "generated/keys.md": keys,
     "generated/operators.md": operators,
+    "generated/torch_operations.md": torch_operations,
     "generated/command_line.md": command_line,
     "generated/benchmark.md": benchmark,
     "generated/errors.md": errors,

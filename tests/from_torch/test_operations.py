@@ -55,3 +55,31 @@ def test_every_lowering_has_a_case():
     # dropout is in a graph in training alone, where it is refused.
     assert {name for name in taken_operations() if name not in reached} == {"dropout"}
     assert lowering_of("no_such_operation.default") is None
+
+
+def test_functions_keep_their_digits_near_zero_and_far_out():
+    """In float32: a sum with 1 would lose them."""
+    x = torch.tensor([[-88.0, -20.0, -1.5, -1e-3, -1e-7, 0.0, 1e-7, 1e-3, 1.5, 20.0, 80.0, float("inf")]])
+
+    def function(x):
+        p = x.abs()
+        return (
+            *(torch.log1p(p), torch.expm1(x), torch.sinh(x), torch.nn.functional.softplus(x)),
+            *(torch.nn.functional.elu(x), torch.nn.functional.logsigmoid(x)),
+        )
+
+    kernel = nl.compile(nl.from_torch(function, x))
+    for got, want in zip(kernel(x), function(x.double()), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=2e-5, atol=1e-37)
+
+
+def test_a_row_that_a_mask_empties():
+    x, mask = torch.randn(3, 8), torch.tensor([[True] * 8, [False] * 8, [True, False] * 4])
+
+    def function(x, mask):
+        masked = x.masked_fill(~mask, float("-inf"))
+        return torch.ops.aten._safe_softmax(masked, -1), torch.softmax(masked, -1)
+
+    safe, plain = nl.compile(nl.from_torch(function, x, mask))(x, mask)
+    for got, want in zip((safe, plain), function(x.double(), mask), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-7, equal_nan=True)

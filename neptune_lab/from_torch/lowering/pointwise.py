@@ -24,6 +24,26 @@ _SAME = (
 _ERF_SCALE = math.sqrt(0.5)
 _TANH_SCALE = math.sqrt(2 / math.pi)
 
+
+def _log1p(x: Term) -> Term:
+    """log(1 + x) to the last digits also for small x: the logarithm of the rounded sum u, times x / (u - 1) (Kahan)."""
+    u: Term = ("add", 1.0, x)
+    exact: Term = ("eq", ("sub", u, 1.0), x)
+    corrected: Term = ("mul", ("log", u), ("div", x, ("sub", u, 1.0)))
+    return ("select", ("eq", u, 1.0), x, ("select", exact, ("log", u), corrected))
+
+
+def _expm1(x: Term) -> Term:
+    """exp(x) - 1 to the last digits also for small x: u - 1 for the rounded power u, times x / log(u) (Kahan)."""
+    u: Term = ("exp", x)
+    less: Term = ("sub", u, 1.0)
+    corrected: Term = ("mul", less, ("div", x, ("log", u)))
+    far: Term = ("or", ("eq", less, -1.0), ("eq", u, math.inf))
+    return ("select", ("eq", u, 1.0), x, ("select", far, less, corrected))
+
+
+_SMALL_SINH: Term = ("mul", 0.5, ("add", _expm1("x"), ("div", _expm1("x"), ("add", 1.0, _expm1("x")))))
+
 # Functions of one float x by the operations of the IR; numbers have the dtype of x.
 _FORMULAS: dict[str, Term] = {
     "square": ("mul", "x", "x"),
@@ -39,12 +59,17 @@ _FORMULAS: dict[str, Term] = {
     "hardswish": ("div", ("mul", "x", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0)), 6.0),
     "trunc": ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x")),
     "frac": ("sub", "x", ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x"))),
-    "softplus": ("add", ("max", "x", 0.0), ("log", ("add", 1.0, ("exp", ("neg", ("abs", "x")))))),
-    "log_sigmoid": ("sub", ("min", "x", 0.0), ("log", ("add", 1.0, ("exp", ("neg", ("abs", "x")))))),
-    "log1p": ("log", ("add", 1.0, "x")),
-    "expm1": ("sub", ("exp", "x"), 1.0),
+    "softplus": ("add", ("max", "x", 0.0), _log1p(("exp", ("neg", ("abs", "x"))))),
+    "log_sigmoid": ("sub", ("min", "x", 0.0), _log1p(("exp", ("neg", ("abs", "x"))))),
+    "log1p": _log1p("x"),
+    "expm1": _expm1("x"),
     "cosh": ("div", ("add", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
-    "sinh": ("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
+    "sinh": (
+        "select",
+        ("gt", ("abs", "x"), 1.0),
+        ("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
+        _SMALL_SINH,
+    ),
 }
 _GELU: dict[str, Term] = {
     "none": ("mul", ("mul", "x", 0.5), ("add", 1.0, ("erf", ("mul", "x", _ERF_SCALE)))),
@@ -88,10 +113,12 @@ def _register_formulas() -> None:
 
 
 def _unary(term: Term, ctx: Context, x: Value, *more: Any, **kwargs: Any) -> Value:
+    """A function of each element."""
     return by_formula(ctx, _only(ctx, x, more, kwargs), term)
 
 
 def _comparison(name: str, ctx: Context, a: Operand, b: Operand) -> Value:
+    """A comparison of two elements."""
     return compare(ctx, name, a, b)
 
 
@@ -120,7 +147,7 @@ def leaky_relu(ctx: Context, x: Value, slope: float = 0.01) -> Value:
 @lowers("elu")
 def elu(ctx: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
     """x, or alpha * (exp(x) - 1) below 0."""
-    low = ("mul", float(alpha), ("sub", ("exp", ("mul", "x", float(input_scale))), 1.0))
+    low = ("mul", float(alpha), _expm1(("mul", "x", float(input_scale))))
     return by_formula(ctx, x, ("mul", ("select", ("gt", "x", 0.0), "x", low), float(scale)))
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from neptune_lab.from_torch.lowering.context import Context, dims_of, lowers
 from neptune_lab.from_torch.lowering.reductions import kept, reduced
 from neptune_lab.from_torch.values import Value
-from neptune_lab.loop_ir.nodes import Expr, Op
+from neptune_lab.loop_ir.nodes import Const, Expr, Op
 
 
 @lowers("softmax.int", "_softmax", "_safe_softmax", "special_softmax")
 def softmax(ctx: Context, x: Value, dim: int, dtype: Any = None) -> Value:
-    """exp(x - max x) / sum exp(x - max x)."""
-    exponentials, _, total = parts(ctx, x, dim)
-    return ctx.elementwise(lambda e, s: Op("div", (e, s)), exponentials, kept(total, x, dims_of(x, dim)))
+    """exp(x - max x) / sum exp(x - max x); the safe form gives 0 in a row of -inf."""
+    exponentials, largest, total = parts(ctx, x, dim)
+    dims = dims_of(x, dim)
+    if not ctx.name.startswith("_safe"):
+        return ctx.elementwise(lambda e, s: Op("div", (e, s)), exponentials, kept(total, x, dims))
+    lowest, zero = (ctx.as_dtype(Const(v, "float32"), ctx.dtype) for v in (-math.inf, 0.0))
+
+    def safe(e: Expr, s: Expr, m: Expr) -> Expr:
+        return Op("select", (Op("eq", (m, lowest)), zero, Op("div", (e, s))))
+
+    return ctx.elementwise(safe, exponentials, kept(total, x, dims), kept(largest, x, dims))
 
 
 @lowers("log_softmax.int", "_log_softmax", "special_log_softmax")
