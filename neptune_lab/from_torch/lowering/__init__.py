@@ -1,6 +1,7 @@
 """The lowerings of ATen operations, one family per file; importing this package fills their table."""
 
 from neptune_lab.from_torch.lowering import (  # noqa: F401
+    activations,
     attention,
     contractions,
     creation,
