@@ -201,9 +201,9 @@ class Kernel:
 
         Args:
             target: the GPU, as a `Target` or by name; None: an H200.
-            blocks: blocks that reside on one multiprocessor at once, for the model of the L2 cache; None: as many as the
-                kernel's machine code admits, which Triton compiles in seconds, or one if it cannot be compiled for the
-                target. The result has the number that was taken.
+            blocks: blocks that reside on one multiprocessor at once, for the model of the L2 cache; None: as many as
+                the kernel's machine code admits, which Triton compiles in seconds, or one if it cannot be compiled for
+                the target. The result has the number that was taken.
 
         Returns:
             A row per form: bytes from and to HBM, bytes that loads and stores move, bytes on chip, operations, and the
