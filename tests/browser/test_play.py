@@ -201,3 +201,21 @@ def test_a_saved_record_says_why_it_has_no_runs(live):
         nl.pipeline.schedule_trace(figure1()) if hasattr(nl.pipeline, "schedule_trace") else figure1().trace, PLAY
     )
     expect(drawn.root.locator(".run .note")).to_contain_text("they need the operator itself")
+
+
+def test_tiles_play_store_by_store_and_their_line_is_lit(new_page, exported: Path):
+    page = new_page(viewport={"width": 1440, "height": 900})
+    page.goto(exported.as_uri())
+    page.locator(".rail li", has_text="HTile IR").click()
+    page.get_by_role("button", name="▶ Run").click()
+    where = page.locator(".run output")
+    expect(where).to_contain_text("1 of 50")
+    for _ in range(5):
+        page.get_by_role("button", name="one frame forward (.)").click()
+    expect(where).to_contain_text("score · j0 = 0 · i0 = 0 · 6 of 50")
+    expect(page.locator("section[aria-label=program] .ln.own").first).to_contain_text("score[")
+    expect(page.get_by_role("grid", name="score").locator("td.fresh")).to_have_count(4)
+    page.keyboard.press("End")
+    expect(where).to_contain_text("the other instance · 50 of 50")
+    page.get_by_label("step to play").select_option("9")
+    expect(cells(page, "naive fusion", "acc").first).to_be_visible()

@@ -63,7 +63,8 @@ export const isWrong = (write: Write): boolean => write[5] === false;
 export function playFor(plays: readonly Play[], step: number): Play | null {
   if (!plays.length) return null;
   if (step < 0) return plays[plays.length - 1]!;
-  return [...plays].reverse().find((p) => p.step <= step) ?? plays[0]!;
+  const loops = plays.filter((p) => p.step >= 0);
+  return [...loops].reverse().find((p) => p.step <= step) ?? loops[0] ?? plays[0]!;
 }
 
 const widest = (tensor: Tensor): number => Math.max(...tensor.frames.map((writes) => writes.length));
@@ -77,15 +78,21 @@ export function tileOf(side: Side): Tensor | null {
   const before = side.tensors.slice(0, first < 0 ? undefined : first);
   const least = Math.max(1, first < 0 ? 0 : widest(side.tensors[first]!));
   const best = (kinds: readonly string[]) => before.filter((t) => kinds.includes(t.kind) && widest(t) >= least).reduce<Tensor | null>((a, b) => (a && widest(a) > widest(b) ? a : b), null);
-  return best(["tile"]) ?? best(["input"]) ?? before.find((t) => t.kind === "tile") ?? null;
+  const any = side.tensors.filter((t) => t.kind === "tile").reduce<Tensor | null>((a, b) => (a && widest(a) >= widest(b) ? a : b), null);
+  return best(["tile"]) ?? best(["input"]) ?? any;
 }
+
+/** The phase of a kernel's tiles, whose tensors are few. */
+export const TILES = "htile";
 
 /** The tensors of a side that are shown: the tile, what runs along the loop, parts where nothing runs beside the tile, and the outputs. */
 export function telling(side: Side, outputs: readonly string[]): Tensor[] {
+  if (side.phase === TILES) return side.tensors.filter((t) => t.kind !== "input");
   const tile = tileOf(side);
   const at = (t: Tensor) => side.frames[t.frames.findIndex((f) => f.length > 0)]?.segment;
   const split = tile !== null && !side.tensors.some((t) => t.kind === "running" && at(t) === at(tile));
-  return side.tensors.filter((t) => t === tile || t.kind === "running" || (split && t.kind === "part") || outputs.includes(t.name));
+  const combined = (t: Tensor) => split && t.kind === "result" && side.tensors.some((part) => part.kind === "part" && part.name === `${t.name}_local`);
+  return side.tensors.filter((t) => t === tile || t.kind === "running" || (split && t.kind === "part") || combined(t) || outputs.includes(t.name));
 }
 
 export interface Group {
@@ -111,7 +118,9 @@ export interface Grid {
 
 /** A tensor as a matrix, like the tile's: the dimensions before the tile's last one are rows, the others columns. */
 export function gridOf(tensor: Tensor, tile: Tensor | null): Grid {
-  const over = Math.max(0, (tile ?? tensor).shape.length - 1);
+  const rank = tensor.shape.length;
+  const wanted = Math.max(0, (tile ?? tensor).shape.length - 1);
+  const over = rank > 1 && rank < wanted ? rank - 1 : wanted;
   const size = (dims: number[]) => dims.reduce((a, b) => a * b, 1);
   return { rows: size(tensor.shape.slice(0, over)), columns: size(tensor.shape.slice(over)) };
 }

@@ -43,8 +43,17 @@ export function heatMap(
   point: (told: Told | null) => void,
   choose: (held: Held) => void,
 ): HeatMap {
-  const rows = Math.min(grid.rows, MOST.rows);
-  const columns = Math.min(grid.columns, MOST.columns);
+  // Rows and columns that are never written are left out: one program instance has a part of each tensor.
+  const used = new Set(tensor.frames.flatMap((f) => f.map(([position]) => position)));
+  const some = (count: number, of: (position: number) => number) => {
+    const found = new Set([...used].map(of));
+    return Array.from({ length: count }, (_, n) => n).filter((n) => found.has(n) || !found.size);
+  };
+  const allRows = some(grid.rows, (p) => Math.floor(p / grid.columns));
+  const allColumns = some(grid.columns, (p) => p % grid.columns);
+  const shownRows = allRows.slice(0, MOST.rows);
+  const shownColumns = allColumns.slice(0, MOST.columns);
+  const columns = shownColumns.length;
   const scale = scaleOf(film, tensor.name);
   const readable = columns <= READABLE;
   // Room for the sign of a wrong value, so that nothing moves while it plays.
@@ -52,8 +61,9 @@ export function heatMap(
   const last: (Held | null | undefined)[] = [];
   const fresh: boolean[] = [];
   let told: Told[] = [];
-  const tds = Array.from({ length: rows }, (_, r) => Array.from({ length: columns }, (_, c) => cell(r * grid.columns + c)));
-  const cut = rows < grid.rows || columns < grid.columns ? h("small", { class: "dim" }, `the first ${rows} × ${columns} of ${grid.rows} × ${grid.columns}`) : null;
+  const places = shownRows.map((r) => shownColumns.map((c) => r * grid.columns + c));
+  const tds = places.map((row) => row.map(cell));
+  const cut = shownRows.length < allRows.length || columns < allColumns.length ? h("small", { class: "dim" }, `the first ${shownRows.length} × ${columns} of ${allRows.length} × ${allColumns.length}`) : null;
   const table = h("table", { class: `heat ${readable ? "" : "small"} ${marks ? "marks" : ""}`, role: "grid", "aria-label": tensor.name }, h("tbody", {}, ...tds.map((row) => h("tr", {}, ...row))));
   const el = h("figure", { class: `map of-${tensor.kind}` }, h("figcaption", {}, tensor.name), table, cut);
 
@@ -63,24 +73,24 @@ export function heatMap(
       role: "gridcell",
       tabindex: -1,
       onmouseenter: tip,
-      onfocus: () => (roving(position), tip()),
+      onfocus: (e: Event) => (roving(e.target as HTMLElement), tip()),
       onmouseleave: () => point(null),
       onblur: () => point(null),
       onclick: () => last[position] && choose(last[position]!),
     });
   }
-  const at = (position: number): HTMLTableCellElement | undefined => tds[Math.floor(position / grid.columns)]?.[position % grid.columns];
-  let stop = 0;
-  function roving(position: number): void {
-    at(stop)?.setAttribute("tabindex", "-1");
-    stop = position;
-    at(stop)?.setAttribute("tabindex", "0");
+  let stop = tds[0]![0]!;
+  function roving(td: HTMLElement): void {
+    stop.tabIndex = -1;
+    stop = td as HTMLTableCellElement;
+    stop.tabIndex = 0;
   }
-  roving(0);
+  roving(stop);
   table.addEventListener("keydown", (e) => {
-    const [r, c] = [Math.floor(stop / grid.columns), stop % grid.columns];
+    const r = tds.findIndex((row) => row.includes(stop));
+    const c = tds[r]!.indexOf(stop);
     const to = { ArrowUp: [r - 1, c], ArrowDown: [r + 1, c], ArrowLeft: [r, c - 1], ArrowRight: [r, c + 1] }[e.key];
-    if (e.key === "Enter") at(stop)?.click();
+    if (e.key === "Enter") stop.click();
     else if (to) tds[to[0]!]?.[to[1]!]?.focus();
     else return;
     e.preventDefault();
@@ -94,7 +104,7 @@ export function heatMap(
       told = [];
       tds.forEach((row, r) =>
         row.forEach((td, c) => {
-          const position = r * grid.columns + c;
+          const position = places[r]![c]!;
           const now = held.get(position) ?? null;
           const isFresh = now?.at === frame;
           told[position] = { text: tell(tensor, position, now, nameOf), held: now };

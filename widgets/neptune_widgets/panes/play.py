@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from neptune_lab.loop_ir.tag_table import Cell
     from neptune_lab.pipeline.playing import Playable
 
+# The "step" of the kernel's tiles.
+_TILES = -1
 # Stores of all runs up to which a page without Python has them: each is about 30 bytes of the page.
 _KEPT = 60_000
 
@@ -26,7 +28,8 @@ def plays(session: Session) -> dict[str, Any]:
     from neptune_lab.pipeline.playing import playable
 
     schedule, note = tags.shown(session.schedule, session.sample)
-    return {"plays": [_listed(p) for p in playable(schedule)], "note": note}
+    listed = [_listed(p) for p in playable(schedule)]
+    return {"plays": [*listed, _tiles_listed()] if session.kernel is not None else listed, "note": note}
 
 
 @answers("play")
@@ -38,6 +41,8 @@ def answer(session: Session, message: Message) -> Message:
         schedule, _ = tags.shown(session.schedule, session.sample)
         given = message.get("inputs")
         inputs = tags.default_inputs(schedule.operator) if given is None else tags.read_inputs(schedule.operator, given)
+        if message["step"] == _TILES:
+            return {"kind": "play", "film": _tiles(schedule, inputs)}
         found = next((p for p in playable(schedule) if p.step == message["step"]), None)
         if found is None:
             raise ScheduleError(f"step {message['step']} cannot be played")
@@ -59,7 +64,20 @@ def films(session: Session) -> list[dict[str, Any]]:
     if tags.size(schedule) * sum(len(p.phases) for p in found) > _KEPT:
         raise ScheduleError("This page has no runs to play: they have too many values. Open it in a notebook.")
     inputs = tags.default_inputs(schedule.operator)
-    return [_film(schedule, p, inputs) for p in found]
+    made = [_film(schedule, p, inputs) for p in found]
+    return [*made, _tiles(schedule, inputs)] if session.kernel is not None else made
+
+
+def _tiles_listed() -> dict[str, Any]:
+    return {"step": _TILES, "what": "tiles", "block": ""}
+
+
+def _tiles(schedule: Schedule, inputs: tags.Inputs) -> dict[str, Any]:
+    """The HTile program of the sample, store by store."""
+    from neptune_lab.pipeline.playing_tiles import play_tiles
+
+    side = {"phase": "htile", "title": "HTile", "wrong": False, **_run(play_tiles(schedule, inputs), frozenset())}
+    return {**_tiles_listed(), "sides": [side]}
 
 
 def _listed(play: Playable) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import type { Context, Message, Pane } from "../context";
 import { h } from "../dom";
-import { type Film, type Group, type Held, type Play, type PlayData, groups, gridOf, isWrong, playFor, tileOf } from "../film";
+import { type Film, type Group, type Held, type Play, type PlayData, TILES, groups, gridOf, isWrong, playFor, tileOf } from "../film";
 import { type HeatMap, type Told, heatMap } from "../heat_map";
 import { bringUp, definePane } from "../pane";
 
@@ -58,8 +58,14 @@ function playPane(ctx: Context): PlayPane {
     ctx.dispatch({ type: "tab", slot: "frame", tab: String(frames.indexOf(frame)) });
     const column = columnOf(frame.name);
     if (column >= 0) ctx.dispatch({ type: "iteration", to: column });
-    const ids = [...(frame.loop ? [frame.loop] : []), ...frame.blocks.map((b) => `store:${b}`)];
+    const ids = [...(frame.loop ? [lineOf(frame.loop)] : []), ...frame.blocks.map((b) => `store:${b}`)];
     if (`${ids}` !== `${ctx.view.selection}`) ctx.dispatch({ type: "select", ids }, "play");
+  }
+  /** The line as the stop shows it, else as the record has it: before the loop was partitioned, or at its sizes, a line has no parts. */
+  function lineOf(id: string): string {
+    const names = id.split("/").map((_, n, parts) => parts.slice(0, parts.length - n).join("/"));
+    const here = new Set(ctx.stop.lines.map((line) => line.node));
+    return names.find((name) => here.has(name)) ?? names.find((name) => ctx.index.stage.has(name)) ?? id;
   }
   /** The column of the tag table that is shown. */
   const columnOf = (name: string) => ctx.tags.get(ctx.stop)?.columns.indexOf(name) ?? -1;
@@ -93,7 +99,7 @@ function playPane(ctx: Context): PlayPane {
   el.addEventListener("keydown", (e) => {
     const target = e.composedPath()[0] as Element;
     if (e.ctrlKey || e.metaKey || e.altKey || target.matches("select")) return;
-    const key = { ",": () => step(-1), ".": () => step(1), ...(target.matches("button") ? {} : { " ": toggle, Home: () => step(-last()), End: () => step(last()) }) }[e.key];
+    const key = { ",": () => step(-1), ".": () => step(1), Home: () => step(-last()), End: () => step(last()), ...(target.matches("button") ? {} : { " ": toggle }) }[e.key];
     if (key) {
       e.preventDefault();
       key();
@@ -125,7 +131,7 @@ function playPane(ctx: Context): PlayPane {
     const side = group.side ?? film!.sides[0]!;
     const tensor = group.tensors.find((t) => t.frames[held.at]?.includes(held.write));
     const block = tensor?.blocks[tensor.blocks.length - 1];
-    const ids = block ? [`graph:${block}`] : [`graph:${tensor!.name}`];
+    const ids = side.phase === TILES ? [lineOf(side.frames[held.at]!.loop)] : [`graph:${block ?? tensor!.name}`];
     const at = column === undefined ? -1 : columnOf(side.pool[column]!);
     if (at >= 0) {
       ids.unshift(`cell:value:${side.pool[label!]}@${at}`);
@@ -182,7 +188,7 @@ function playPane(ctx: Context): PlayPane {
         const kept = ctx.tags.inputs ? [] : (data.films ?? []);
         store = { data, inputs: ctx.tags.inputs, films: new Map(kept.map((f) => [f.step, f])), failed: new Map() };
         asked = { seq: 0, key: "" };
-        which.replaceChildren(h("option", { value: "" }, "of this step"), ...plays.map((p) => h("option", { value: String(p.step) }, `${p.step} · ${p.block || p.what}`)));
+        which.replaceChildren(h("option", { value: "" }, "of this step"), ...plays.map((p) => h("option", { value: String(p.step) }, p.step < 0 ? "tiles of HTile" : `${p.step} · ${p.block || p.what}`)));
       }
       const chosen = plays.find((p) => String(p.step) === ctx.view.panes.plays) ?? null;
       const wanted = chosen ?? playFor(plays, ctx.stop.step);
@@ -219,7 +225,7 @@ function playPane(ctx: Context): PlayPane {
 export const pane = definePane<PlayPane>({
   id: "play",
   title: "Run",
-  help: "The rolling loop, played: the tile, what runs along the loop, and the naive and the repaired program in step, on small sizes.",
+  help: "The rolling loop, played: the tile, what runs along the loop, and the naive and the repaired program in step, on small sizes; for the kernel its tiles, store by store.",
   place: { tabOf: "graph" },
   order: 12,
   make: playPane,
