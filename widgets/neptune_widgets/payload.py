@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import ScheduleError
 from neptune_widgets import checks, choices, parts, tags
 from neptune_widgets.pane import data_of, halves
+from neptune_widgets.repeat import as_python
 
 View = dict[str, Any]
 
@@ -45,6 +46,7 @@ def live(session: Session, view: View | None = None) -> Payload:
             "tags_note": note,
             "editor": editor(session),
             "device": device(),
+            "python": as_python(session),
             "live": True,
             **_panes(session),
         },
@@ -67,6 +69,7 @@ def static(session: Session, view: View | None = None) -> Payload:
             "tags_note": note,
             "editor": None,
             "device": device(),
+            "python": as_python(session),
             "live": False,
             **_panes(session, kept=True),
         },

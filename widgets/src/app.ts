@@ -38,7 +38,7 @@ const NAMES = PLACES.map((kind) => kind.id);
 export function parsePayload(payload: unknown): Payload {
   const data = (typeof payload === "string" ? JSON.parse(payload) : payload) as Payload | null;
   if (typeof data !== "object" || data === null || !("trace" in data)) throw new Error("this payload has no record");
-  return { ...data, check: data.check ?? null, tags: data.tags ?? null, tags_note: data.tags_note ?? "", editor: data.editor ?? null, device: data.device ?? "", live: data.live ?? false, panes: data.panes ?? {} };
+  return { ...data, check: data.check ?? null, tags: data.tags ?? null, tags_note: data.tags_note ?? "", editor: data.editor ?? null, device: data.device ?? "", python: data.python ?? "", live: data.live ?? false, panes: data.panes ?? {} };
 }
 
 export function explorer(el: HTMLElement, given: unknown, model: Model | null, firstView: unknown): () => void {

@@ -1,6 +1,7 @@
 // The line on top: what is shown, whether it is right, and what can be done; the footer with keys and versions; the help.
 
 import type { Context } from "./context";
+import { copyText } from "./copy";
 import { download, h } from "./dom";
 import { KEYS, MORE } from "./keys";
 import { type Key, bringUp, isUp } from "./pane";
@@ -163,7 +164,14 @@ export function helpOverlay(ctx: Context): { el: HTMLElement; toggle(on?: boolea
     if (on) {
       back = (ctx.root.getRootNode() as Document | ShadowRoot).activeElement as HTMLElement | null;
       const { command, versions } = ctx.doc.trace;
-      facts.replaceChildren(h("b", {}, "Made by"), h("p", {}, Object.entries(versions).map(([k, v]) => `${k} ${v}`).join(" · ")), ...(command ? [h("code", {}, command)] : []));
+      const { python } = ctx.payload;
+      const code = [command, python].filter(Boolean).join("\n");
+      const copy = h("button", { type: "button", class: "small", onclick: () => void copyText(ctx, code).then(() => (copy.textContent = "Copied")) }, "Copy");
+      facts.replaceChildren(
+        h("b", {}, "Made by"),
+        h("p", {}, Object.entries(versions).map(([k, v]) => `${k} ${v}`).join(" · ")),
+        ...(code ? [h("div", { class: "helphead" }, h("b", {}, "To make it again"), copy), h("pre", { class: "repeat", tabindex: 0, "aria-label": "code that makes it again" }, code.trim())] : []),
+      );
       close.focus();
     } else back?.focus();
     return was;

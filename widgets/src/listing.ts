@@ -110,6 +110,8 @@ export class Listing {
   private hidden: Map<number, number> = new Map();
   private folded: readonly string[] = [];
   private shut: ReadonlySet<number> = new Set();
+  /** The first line of the difference that was shown last. */
+  private change = -1;
 
   constructor(
     private ctx: Context,
@@ -227,8 +229,9 @@ export class Listing {
   /** `stop` is where in the record these lines are, for what is said of them. Rows that stay the same stay in the page. */
   show(lines: Shown[], stop: Stop | null = null): void {
     const top = this.box().scrollTop;
-    this.active = -1;
+    this.active = this.change = -1;
     this.inner.querySelector(".ln.act")?.classList.remove("act");
+    this.inner.querySelector(".ln.here")?.classList.remove("here");
     this.inner.removeAttribute("aria-activedescendant");
     const some = lines.some((l) => l.op !== "same");
     this.inner.classList.toggle("signs", some);
@@ -387,6 +390,30 @@ export class Listing {
     const row = this.rows[at];
     if (row) this.bring(at);
     if (row) this.box().scrollTop = row.el.offsetTop - this.rows[0]!.el.offsetTop;
+  }
+
+  /** Puts the n-th line near the top. */
+  toTop(n: number): void {
+    const box = this.box();
+    const row = this.rows[n];
+    if (row) this.bring(n);
+    if (row) box.scrollTop += row.el.getBoundingClientRect().top - box.getBoundingClientRect().top - 48;
+  }
+
+  /** Brings the next run of changed lines into view, from the one that was shown last; null if nothing changed. */
+  toChange(by: 1 | -1): { at: number; of: number } | null {
+    const differs = (n: number) => Boolean(this.rows[n]) && (this.rows[n]!.line.op !== "same" || Boolean(this.rows[n]!.line.gap));
+    const starts = this.rows.flatMap((_, n) => (differs(n) && !differs(n - 1) ? [n] : []));
+    if (!starts.length) return null;
+    const now = starts.indexOf(this.change);
+    const to = now < 0 ? (by > 0 ? 0 : starts.length - 1) : (now + by + starts.length) % starts.length;
+    this.rows[this.change]?.el.classList.remove("here");
+    this.change = starts[to]!;
+    this.rows[this.change]!.el.classList.add("here");
+    this.bring(this.change);
+    const box = this.box();
+    box.scrollTop += this.rows[this.change]!.el.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 3;
+    return { at: to + 1, of: starts.length };
   }
 
   /** Brings into view what changed: the lines of a new repair term, else the first lines. */

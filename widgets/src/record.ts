@@ -86,6 +86,8 @@ export interface Payload {
   tags_note: string;
   editor: Editor | null;
   device: string;
+  /** Code that makes it again; "" if it is not known. */
+  python: string;
   live: boolean;
   /** What panes declare in Python, by pane. */
   panes: Record<string, unknown>;

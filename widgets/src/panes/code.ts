@@ -1,6 +1,7 @@
 // The end of the line: Triton, HTile and the definition, linked to whatever is selected.
 
 import type { Context, Pane } from "../context";
+import { copyText } from "../copy";
 import { h } from "../dom";
 import { Listing } from "../listing";
 import { definePane } from "../pane";
@@ -19,7 +20,9 @@ function codePane(ctx: Context): Pane {
   bar.extra.append(linked, copied);
   const body = h("div", { class: "body", role: "tabpanel" });
   const empty = h("p", { class: "note" }, "No kernel was emitted for this schedule.");
-  const el = h("section", { class: "pane", "aria-label": "kernel code" }, bar.el, body);
+  // What belongs to the selection in the stages whose tabs are not open, so that all stages are in sight at once.
+  const others = h("div", { class: "stages", role: "group", "aria-label": "the same in the other stages" });
+  const el = h("section", { class: "pane", "aria-label": "kernel code" }, bar.el, body, others);
   const drawn = new Map<Name, Doc>();
   let now: Name = "triton";
   let lit: unknown = null;
@@ -30,20 +33,30 @@ function codePane(ctx: Context): Pane {
 
   async function copy(): Promise<void> {
     const text = now === "triton" ? (ctx.doc.trace.kernel?.source ?? "") : lines(now).map((l) => l.text).join("\n");
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      // Without permission: a selected text area, as before there was a clipboard.
-      const area = h("textarea", { class: "vh" });
-      area.value = text;
-      ctx.root.append(area);
-      area.select();
-      document.execCommand("copy");
-      area.remove();
-    }
+    await copyText(ctx, text);
     copied.textContent = "Copied";
     ctx.announce(`${label[now]} copied`);
     setTimeout(() => (copied.textContent = "Copy"), 1500);
+  }
+
+  let othersFor: unknown = null;
+  let othersOf = "";
+  function drawOthers(): void {
+    if (othersFor === ctx.related && othersOf === now) return;
+    othersFor = ctx.related;
+    othersOf = now;
+    const ids: Record<Name, ReadonlySet<string>> = { triton: ctx.related.triton, htile: ctx.related.htile, definition: ctx.related.definition };
+    const rows = names.filter((name) => name !== now).flatMap((name) => {
+      const at = lines(name).flatMap((l, n) => (l.node && ids[name].has(l.node) ? [n] : []));
+      if (!at.length) return [];
+      // Of what is lit, the line that belongs to the fewest things says most.
+      const weight = (n: number) => (name === "triton" ? (ctx.doc.source[n]?.nodes.length ?? 0) : 0);
+      const best = at.reduce((a, b) => (weight(b) < weight(a) ? b : a));
+      const text = lines(name)[best]!.text.trim();
+      return [h("button", { type: "button", title: `${text}\nopen ${label[name]}`, onclick: () => ctx.dispatch({ type: "tab", slot: "code", tab: name }) }, h("b", {}, `${label[name]} ${ranges(at.map((n) => n + 1))}`), h("code", {}, text))];
+    });
+    others.replaceChildren(...rows);
+    others.hidden = !rows.length;
   }
 
   return {
@@ -81,6 +94,7 @@ function codePane(ctx: Context): Pane {
         shown = key;
       }
       const numbers = stop.kind === "loops" && !related.empty ? stop.lines.flatMap((l, n) => (related.loops.has(l.node) ? [n + 1] : [])) : [];
+      drawOthers();
       linked.textContent = numbers.length ? `linked to loops ${ranges(numbers)}` : "";
     },
   };
@@ -93,4 +107,10 @@ export const pane = definePane({
   place: { column: "right", weight: 0.95 },
   order: 30,
   make: codePane,
+  style: `
+.nx .stages { flex: none; border-top: 1px solid var(--line); background: var(--soft); padding: 3px 6px; display: grid; }
+.nx .stages button { border: 0; border-radius: 5px; padding: 1px 8px; display: flex; gap: 10px; align-items: baseline; text-align: left; min-width: 0; }
+.nx .stages b { flex: none; font: 500 11.5px var(--sans); color: var(--accent); }
+.nx .stages code { font-size: 12px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; min-width: 0; }
+`,
 });

@@ -59,11 +59,14 @@ function derivationPane(ctx: Context): Pane {
   bar.update("derivation");
   const where = h("span", { class: "dim" });
   const all = h("button", { type: "button", class: "small", onclick: () => unfold() }, "Unfold all");
-  bar.extra.append(where, all);
+  const mark = h("span", { class: "chip tiny litmark", hidden: true });
+  bar.extra.append(mark, where, all);
   const body = h("div", { class: "body scroll", role: "tabpanel", tabindex: 0, "aria-label": "derivation" });
   const el = h("section", { class: "pane", "aria-label": "derivation" }, bar.el, body);
   const cache = new WeakMap<Derivation, HTMLElement>();
   let drawn: Stop | null = null;
+  let shownStop: Stop | null = null;
+  let related: unknown = null;
 
   function unfold(): void {
     const steps = [...body.querySelectorAll("details")];
@@ -72,34 +75,61 @@ function derivationPane(ctx: Context): Pane {
     all.textContent = open ? "Fold all" : "Unfold all";
   }
 
+  /** The stage of the definition whose repair a stop derives. */
+  function stageOf(stop: Stop): string {
+    const fused = ctx.doc.trace.steps.find((s) => s.index === stop.step && s.error === null)?.arguments.block;
+    return typeof fused === "string" ? (stop.lines.find((l) => l.node === `store:${fused}`)?.origin ?? fused) : "";
+  }
+  const selected = (stop: Stop): boolean => ctx.view.selection.length > 0 && ctx.related.definition.has(`def:${stageOf(stop)}`);
+
+  function light(): void {
+    const on = shownStop !== null && selected(shownStop);
+    body.querySelector(".der:not(.proof)")?.classList.toggle("lit", on);
+    mark.hidden = !on;
+    mark.textContent = on ? `repair of ${stageOf(shownStop!)}, selected` : "";
+  }
+
   return {
     el,
     update() {
-      if (drawn === ctx.stop) return;
+      if (drawn === ctx.stop && related === ctx.related) return;
+      draw();
       drawn = ctx.stop;
-      if (ctx.stop.proof.length) {
-        where.textContent = `proof of ${ctx.stop.title}`;
-        all.hidden = false;
-        all.textContent = "Fold all";
-        body.replaceChildren(proofEl(ctx.stop.proof));
-        return;
-      }
-      const { shown, nearest } = nearestDerivation(ctx.doc.stops, ctx.stop);
-      where.textContent = shown && shown !== ctx.stop ? `from ${stopName(shown)}` : "";
-      all.hidden = !shown;
-      if (shown) {
-        let made = cache.get(shown.derivation!);
-        if (!made) cache.set(shown.derivation!, (made = derivationEl(shown.derivation!)));
-        if (body.firstChild !== made) body.replaceChildren(made);
-        all.textContent = [...body.querySelectorAll("details")].every((s) => s.open) ? "Fold all" : "Unfold all";
-      } else if (nearest) {
-        const to = nearest;
-        body.replaceChildren(
-          h("p", { class: "note" }, "No algebra in this phase; the nearest is in step ", h("button", { type: "button", class: "link", onclick: () => ctx.dispatch({ type: "go", key: to.key }) }, stopName(to)), "."),
-        );
-      } else body.replaceChildren(h("p", { class: "note" }, "This schedule repairs nothing, so there is no algebra to show."));
+      related = ctx.related;
+      light();
     },
   };
+
+  function draw(): void {
+    if (ctx.stop.proof.length) {
+      if (drawn === ctx.stop) return;
+      shownStop = null;
+      where.textContent = `proof of ${ctx.stop.title}`;
+      all.hidden = false;
+      all.textContent = "Fold all";
+      body.replaceChildren(proofEl(ctx.stop.proof));
+      return;
+    }
+    const { shown: own, nearest } = nearestDerivation(ctx.doc.stops, ctx.stop);
+    // Where the phase has no algebra, that of the reduction that is selected.
+    const few = ctx.related.definition.size > 0 && ctx.related.definition.size <= 2;
+    const shown = own ?? (few ? (ctx.doc.stops.find((s) => s.derivation?.accepted && selected(s)) ?? null) : null);
+    if (drawn === ctx.stop && shown === shownStop) return;
+    shownStop = shown;
+    where.textContent = shown && shown !== ctx.stop ? `from ${stopName(shown)}` : "";
+    all.hidden = !shown;
+    if (shown) {
+      let made = cache.get(shown.derivation!);
+      if (!made) cache.set(shown.derivation!, (made = derivationEl(shown.derivation!)));
+      if (body.firstChild !== made) body.replaceChildren(made);
+      all.textContent = [...body.querySelectorAll("details")].every((s) => s.open) ? "Fold all" : "Unfold all";
+    } else if (nearest) {
+      const to = nearest;
+      body.replaceChildren(
+        h("p", { class: "note" }, "No algebra in this phase; the nearest is in step ", h("button", { type: "button", class: "link", onclick: () => ctx.dispatch({ type: "go", key: to.key }) }, stopName(to)), "."),
+      );
+    } else body.replaceChildren(h("p", { class: "note" }, "This schedule repairs nothing, so there is no algebra to show."));
+  }
 }
 
 export const pane = definePane({
@@ -109,4 +139,8 @@ export const pane = definePane({
   place: { column: "right", weight: 0.8 },
   order: 20,
   make: derivationPane,
+  style: `
+.nx .der.lit { box-shadow: inset 3px 0 0 var(--accent); background: linear-gradient(90deg, var(--accent-soft), transparent 40%); }
+.nx .chip.litmark { color: var(--accent); border-color: currentColor; flex: none; }
+`,
 });

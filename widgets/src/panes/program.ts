@@ -6,6 +6,7 @@ import { h } from "../dom";
 import { blockOf } from "../links";
 import { Listing, type Shown } from "../listing";
 import { definePane } from "../pane";
+import { beside } from "../stages_beside";
 import { type Doc, type Line, type Stop, stopBefore, stopName, wrongness } from "../record";
 import { compared } from "../state";
 import { repairSpan } from "../tokens";
@@ -57,11 +58,18 @@ export function marked(stop: Stop, before: Stop | null, removed: boolean): Shown
   return shown;
 }
 
-/** Both sides of a comparison, with gaps so that what is the same stands side by side. */
-export function sideBySide(left: Stop, right: Stop): { left: Shown[]; right: Shown[]; changed: number } {
+/** Both sides of a comparison, with gaps so that what is the same stands side by side.
+
+Of two stages of the compiler what belongs together stands side by side, from row `first` on; nothing "changed" between them. */
+export function sideBySide(left: Stop, right: Stop): { left: Shown[]; right: Shown[]; changed: number; first: number } {
   const gap: Shown = { node: "", text: "", number: null, op: "same", gap: true };
+  if (left.kind !== right.kind) {
+    const [a, b] = [marked(left, null, false), marked(right, null, false)];
+    const { rows, first } = beside(left.lines, right.lines);
+    return { left: rows.map(([l]) => (l === null ? gap : a[l]!)), right: rows.map(([, r]) => (r === null ? gap : b[r]!)), changed: -1, first };
+  }
   const terms = repairs(right);
-  const out = { left: [] as Shown[], right: [] as Shown[], changed: 0 };
+  const out = { left: [] as Shown[], right: [] as Shown[], changed: 0, first: 0 };
   for (const { op, left: l, right: r } of diffLines(left.lines, right.lines)) {
     if (op !== "same") out.changed++;
     const a = l === null ? null : left.lines[l]!;
@@ -95,10 +103,14 @@ function programPane(ctx: Context): Pane {
   scroller.append(left.el, right.el);
   left.onFill = right.onFill = () => level(scroller);
   let width = 0;
+  let begin = () => {};
   const watch = new ResizeObserver(([entry]) => {
+    const first = width === 0;
     if (entry!.contentRect.width === width) return;
     width = entry!.contentRect.width;
     level(scroller);
+    // A widget may be drawn before it is in the page, where nothing has a height yet.
+    if (first) begin();
   });
   watch.observe(scroller);
   const about = h("span", { class: "dim" });
@@ -127,12 +139,21 @@ function programPane(ctx: Context): Pane {
   };
   const leftSelect = select("left");
   const rightSelect = select("right");
-  const count = h("span", { class: "dim" });
+  const count = h("span", { class: "dim", role: "status" });
+  /** Brings the next run of lines that differ into view; the first one at first. */
+  function jump(by: 1 | -1): void {
+    const now = right.toChange(by);
+    if (now) ctx.announce(`difference ${now.at} of ${now.of}`);
+  }
+  const toPrevious = h("button", { type: "button", class: "mini", "aria-label": "previous difference", title: "previous difference", onclick: () => jump(-1) }, "↑");
+  const toNext = h("button", { type: "button", class: "mini", "aria-label": "next difference", title: "next difference", onclick: () => jump(1) }, "↓");
   choose.append(
     h("label", {}, "compare ", leftSelect),
     h("label", {}, "with ", rightSelect),
     h("button", { type: "button", class: "small", title: "swap the sides", "aria-label": "swap the sides", onclick: () => { const c = compared(ctx.view, ctx.doc); if (c) ctx.dispatch({ type: "compare", left: c.right.key, right: c.left.key }); } }, "⇄"),
     count,
+    toPrevious,
+    toNext,
     h("button", { type: "button", class: "small end", "aria-label": "close the comparison", onclick: () => ctx.dispatch({ type: "compareOff" }) }, "✕"),
   );
 
@@ -180,10 +201,14 @@ function programPane(ctx: Context): Pane {
           right.show(rows.right, pair.right);
           left.label(stopName(pair.left));
           right.label(stopName(pair.right));
-          count.textContent = rows.changed ? `${rows.changed} ${rows.changed === 1 ? "line differs" : "lines differ"}` : "the same";
+          const stages = rows.changed < 0;
+          for (const b of [toPrevious, toNext]) b.hidden = stages;
+          for (const b of [toPrevious, toNext]) b.disabled = !rows.changed;
+          count.textContent = stages ? "two stages: linked lines stand side by side" : rows.changed ? `${rows.changed} ${rows.changed === 1 ? "line differs" : "lines differ"}` : "the same";
           put(scroller);
           level(scroller);
-          right.revealFirstChange();
+          begin = () => (stages ? right.toTop(rows.first) : right.revealFirstChange());
+          begin();
         } else if (tab === "definition") {
           definition.show(doc.definition.map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same" })), doc.stops[0]!);
           put(definition.el);
