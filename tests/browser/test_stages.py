@@ -54,7 +54,8 @@ def test_loops_beside_triton_are_aligned_by_their_links_and_nothing_is_red(live,
 
 
 def test_differences_are_walked_through(live, kernel):
-    view = {"step": 9, "phase": "repaired", "compare": {"left": "8.dataflow", "right": ""}}
+    compare = {"left": "10.reverse_compute_at", "right": ""}
+    view = {"step": 13, "phase": "decompose_reduction", "compare": compare}
     page = live(kernel, view).page
     here = page.locator(".cmp .ln.here")
     page.get_by_role("button", name="next difference").click()
