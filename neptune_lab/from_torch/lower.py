@@ -15,7 +15,7 @@ from neptune_lab.from_torch.lowering import lowering_of
 from neptune_lab.from_torch.lowering.context import LARGEST_MASK, Context, dtype_name
 from neptune_lab.from_torch.refusals import refusal, refused_operation
 from neptune_lab.from_torch.stages import Stages
-from neptune_lab.from_torch.values import HALVES, Value
+from neptune_lab.from_torch.values import HALVES, Value, constant
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr
 from neptune_lab.strict.dtypes import DTYPES
 
@@ -40,6 +40,9 @@ def lowered(graph: Graph) -> tuple[Stages, tuple[str, ...]]:
     given = _placeholders(graph)
     for name in (*graph.inputs, *graph.held):
         tensor = given[name].meta["val"]
+        if tensor.ndim == 0 and name in graph.held:  # a number
+            values[given[name]] = constant(graph.held[name].item(), _dtype(given[name], tensor))
+            continue
         values[given[name]] = stages.input(name, tuple(tensor.shape), _dtype(given[name], tensor))
     results: tuple[str, ...] = ()
     for node in graph.module.graph.nodes:

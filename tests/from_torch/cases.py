@@ -371,6 +371,9 @@ x[torch.arange(x.shape[0]), i] + 1
 x.gather(1, i[:, None]).squeeze(1) - x.logsumexp(-1)
 torch.nn.functional.one_hot(i, 9) * 2.0
 torch.take_along_dim(x, j, 1) + 1
+torch.select_scatter(x, v[:1].expand(x.shape[0]) * 2, 1, -1) + 1
+torch.slice_scatter(x, y[:, 1:3] * 2, 1, 1, 3) + 1
+torch.ops.aten.copy(x, v) + 1
 torch.ones(x.shape).sum(-1) + x.sum()
 (v[:, None] + x[:1, :1] * 0).sum(-1)
 v[:, None].expand(-1, 5).amax(-1) + 1

@@ -112,3 +112,16 @@ def test_parameters_of_a_module_and_tensors_of_a_closure():
     closed = nl.from_torch(lambda x: x[:, :8] * table, x)
     assert [tuple(a.shape) for a in closed.captured.values()] == [(8,)]
     torch.testing.assert_close(nl.compile(closed)(x), x[:, :8] * table)
+
+
+def test_writes_to_tensors_that_the_function_made():
+    def function(x):
+        y = x * 2
+        y += 1
+        y[:, 0] = 0
+        y[1, 2:4] = x[0, 2:4]
+        y.masked_fill_(y > 1, 0.5)
+        return y.sum(-1)
+
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(nl.compile(nl.from_torch(function, x))(x), function(x))

@@ -122,3 +122,38 @@ def pad(ctx: Context, x: Value, widths: list[int], value: float = 0.0) -> Value:
         return x.at(moved) if inside is None else Op("select", (inside, x.at(moved), fill))
 
     return Value(ctx.shape, x.dtype, element)
+
+
+@lowers("copy")
+def copy(ctx: Context, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    """`source` in the shape and dtype of `x`: what is left of a write to a part of a tensor."""
+    return ctx.converted(source, ctx.dtype).expanded(ctx.shape)
+
+
+@lowers("select_scatter")
+def select_scatter(ctx: Context, x: Value, source: Value, dim: int, index: int) -> Value:
+    """`x` with one index of a dimension replaced by `source`."""
+    dim = dim % x.ndim
+    place = Const(index % x.shape[dim])
+
+    def element(i: Index) -> Expr:
+        return Op("select", (Op("eq", (i[dim], place)), source.at((*i[:dim], *i[dim + 1 :])), x.at(i)))
+
+    return Value(ctx.shape, ctx.dtype, element)
+
+
+@lowers("slice_scatter")
+def slice_scatter(
+    ctx: Context, x: Value, source: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Value:
+    """`x` with x[start:end] of a dimension replaced by `source`."""
+    dim = dim % x.ndim
+    first, last, _ = slice(start, end).indices(x.shape[dim])
+    if step != 1:
+        raise ctx.refused(f"with step={step}")
+
+    def element(i: Index) -> Expr:
+        inside = Op("and", (Op("ge", (i[dim], Const(first))), Op("lt", (i[dim], Const(last)))))
+        return Op("select", (inside, source.at((*i[:dim], add(i[dim], Const(-first)), *i[dim + 1 :])), x.at(i)))
+
+    return Value(ctx.shape, ctx.dtype, element)
