@@ -10,6 +10,47 @@ export interface DiffRow {
   right: number | null;
 }
 
+/** Cells of the table of a common subsequence, and comparisons of lines that differ: what a step has time for. */
+const MOST = 1_000_000;
+const COMPARED = 4000;
+
+/** Pairs between positions `start` and `enda`, `endb` of large texts: of lines that are in both once, and between those.
+
+They are no longest common subsequence, but near one, as most lines of a program are there once. */
+function anchored(a: readonly string[], b: readonly string[], start: number, enda: number, endb: number): [number, number][] {
+  const once = (all: readonly string[], end: number) => {
+    const at = new Map<string, number>();
+    for (let n = start; n < end; n++) at.set(all[n]!, at.has(all[n]!) ? -1 : n);
+    return at;
+  };
+  const there = once(b, endb);
+  const common = [...once(a, enda)].flatMap(([text, i]): [number, number][] => (i >= 0 && (there.get(text) ?? -1) >= 0 ? [[i, there.get(text)!]] : []));
+  // The longest run of them that is in order on both sides.
+  const tails: number[] = [];
+  const before: number[] = [];
+  common.forEach(([, j], n) => {
+    let [low, high] = [0, tails.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (common[tails[middle]!]![1] < j) low = middle + 1;
+      else high = middle;
+    }
+    before[n] = low ? tails[low - 1]! : -1;
+    tails[low] = n;
+  });
+  const chain: [number, number][] = [];
+  for (let n = tails.length ? tails[tails.length - 1]! : -1; n >= 0; n = before[n]!) chain.unshift(common[n]!);
+  if (!chain.length) return [];
+  const pairs: [number, number][] = [];
+  let [i, j] = [start, start];
+  for (const [p, q] of [...chain, [enda, endb] as [number, number]]) {
+    for (const [x, y] of lcs(a.slice(i, p), b.slice(j, q))) pairs.push([i + x, j + y]);
+    if (p < enda) pairs.push([p, q]);
+    [i, j] = [p + 1, q + 1];
+  }
+  return pairs;
+}
+
 /** Pairs of positions of a longest common subsequence of `a` and `b`. */
 export function lcs(a: readonly string[], b: readonly string[]): [number, number][] {
   let start = 0;
@@ -21,7 +62,8 @@ export function lcs(a: readonly string[], b: readonly string[]): [number, number
   for (let i = 0; i < start; i++) pairs.push([i, i]);
   const n = enda - start;
   const m = endb - start;
-  if (n && m && n * m <= 4_000_000) {
+  if (n && m && n * m > MOST) pairs.push(...anchored(a, b, start, enda, endb));
+  else if (n && m) {
     const width = m + 1;
     const best = new Uint32Array((n + 1) * width);
     for (let i = n - 1; i >= 0; i--)
@@ -43,7 +85,6 @@ export function lcs(a: readonly string[], b: readonly string[]): [number, number
 const words = (text: string): string[] => text.match(/[\p{L}_][\p{L}\p{N}_]*|\d[\d.e+-]*|\s+|./gu) ?? [];
 
 function alike(a: Line, b: Line): boolean {
-  if (a.node && a.node === b.node) return true;
   if (a.kind !== b.kind) return false;
   const x = words(a.text.trim()).filter((w) => w.trim());
   const y = words(b.text.trim()).filter((w) => w.trim());
@@ -57,6 +98,7 @@ export const unaligned = (text: string): string => text.trimEnd().replace(/(?<=\
 export function diffLines(a: readonly Line[], b: readonly Line[]): DiffRow[] {
   const pairs = lcs(a.map((x) => unaligned(x.text)), b.map((x) => unaligned(x.text)));
   const rows: DiffRow[] = [];
+  let left = COMPARED;
   let i = 0;
   let j = 0;
   for (const [p, q] of [...pairs, [a.length, b.length] as [number, number]]) {
@@ -64,7 +106,7 @@ export function diffLines(a: readonly Line[], b: readonly Line[]): DiffRow[] {
       if (i < p && j < q) {
         // The nearest right line like this left one: what comes before it was added.
         let at = -1;
-        for (let s = j; s < q && at < 0; s++) if (alike(a[i]!, b[s]!)) at = s;
+        for (let s = j; s < q && at < 0; s++) if ((a[i]!.node && a[i]!.node === b[s]!.node) || (left-- > 0 && alike(a[i]!, b[s]!))) at = s;
         if (at < 0) rows.push({ op: "del", left: i++, right: null });
         else {
           while (j < at) rows.push({ op: "add", left: null, right: j++ });

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { diffLines } from "./diff";
 import { fixture } from "./fixture";
 import { FOLDED_FROM, shownWith, toggled, unfoldedOf, written } from "./graph_folds";
 import { type Group, type Groups, groupsOf, ordered, prefixOf, runsOf } from "./graph_groups";
@@ -163,5 +164,24 @@ describe("a record in parts", () => {
     expect(doc.complete).toBe(true);
     expect(doc.union().nodes.map((n) => n.id)).toEqual(["x", "s_max", "s_sum"]);
     expect(doc.origins().get("s_exp")).toBe("s_sum");
+  });
+});
+
+describe("a diff of long programs", () => {
+  const line = (text: string, node = text) => ({ node, text, origin: "", kind: "store", refs: [] });
+  it("finds the lines that stay, where too much lies between the first change and the last for a whole comparison", () => {
+    const a = Array.from({ length: 3000 }, (_, n) => line(`x${n} = f(${n})`));
+    const b = a.map((l, n) => (n === 2 || n === 2990 ? line(`y${n} = g(${n})`, l.node) : l));
+    b.splice(1500, 0, line("z = new"));
+    const rows = diffLines(a, b);
+    expect(rows.filter((r) => r.op === "same").length).toBe(2998);
+    expect(rows.filter((r) => r.op === "change").map((r) => r.left)).toEqual([2, 2990]);
+    expect(rows.filter((r) => r.op === "add").map((r) => r.right)).toEqual([1500]);
+  });
+  it("gives up on likeness, not on order, where all lines differ", () => {
+    const [a, b] = ["a", "b"].map((of) => Array.from({ length: 2500 }, (_, n) => line(`${of}${n}${of} = 1`, `${of}${n}`)));
+    const rows = diffLines(a!, b!);
+    expect(rows.map((r) => r.left).filter((n) => n !== null)).toEqual(a!.map((_, n) => n));
+    expect(rows.map((r) => r.right).filter((n) => n !== null)).toEqual(b!.map((_, n) => n));
   });
 });
