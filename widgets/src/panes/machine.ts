@@ -203,7 +203,7 @@ export const pane = definePane({
   order: 60,
   make: machinePane,
   available: (ctx) => dataOf(ctx).targets.length > 0,
-  keys: [{ keys: ["M"], text: "machine code", order: 75, more: true, press: { m: (ctx) => bringUp(ctx, pane) } }],
+  keys: [{ keys: ["M"], text: "machine code", order: 75, more: true, press: { m: (ctx) => { if (pane.available!(ctx)) bringUp(ctx, pane); } } }],
   style: `
 .nx .machined { display: flex; flex-direction: column; flex: 1; min-height: 0; }
 .nx .machined > .choose { gap: 6px 10px; flex: none; }

@@ -153,7 +153,7 @@ export const pane = definePane({
   order: 70,
   make: warpsPane,
   available: (ctx) => (ctx.doc.trace.kernel?.source ?? "").includes("gl.warp_specialize(") && (ctx.payload.live || Boolean(ctx.payload.panes.warps)),
-  keys: [{ keys: ["W"], text: "warps of a Gluon kernel", order: 76, more: true, press: { w: (ctx) => bringUp(ctx, pane) } }],
+  keys: [{ keys: ["W"], text: "warps of a Gluon kernel", order: 76, more: true, press: { w: (ctx) => { if (pane.available!(ctx)) bringUp(ctx, pane); } } }],
   style: `
 .nx .warps { display: flex; flex-direction: column; flex: 1; min-height: 0; }
 .nx .warps > .note { max-width: none; padding-bottom: 4px; flex: none; }
