@@ -40,6 +40,13 @@ describe("lines matched by where they come from", () => {
     expect(rowsOf(a, b, links(2), links(2))).toEqual(["del 0 -", "change 1 0", "add - 1"]);
   });
 
+  it("matches a line that says the same and shares some of its many origins", () => {
+    const a = [line("i0 = tl.program_id(0)", "", "triton")];
+    const links = (...nodes: string[]): Links[] => [[nodes.join(" "), nodes.map((n) => `store:${n}`).join(" "), ""]];
+    expect(rowsOf(a, a, links("qk", "out"), links("qk", "score"))).toEqual(["same 0 0"]);
+    expect(rowsOf(a, a, links("qk"), links("acc"))).toEqual(["del 0 -", "add - 0"]);
+  });
+
   it("matches lines without links by their text alone", () => {
     const a = [line("import torch"), line("import triton"), line("x = 1", "store:x")];
     const b = [line("import triton"), line("x = 1", "store:x")];

@@ -63,6 +63,13 @@ export function matchLines(a: readonly Line[], b: readonly Line[], linksA: reado
       }
     }
   }
+  // A line of many origins, such as a loop's variable, may have gained or lost some of them.
+  const ids = (links: Links) => new Set(links.flatMap((x) => x.split(" ").filter(Boolean)));
+  const [some, others] = [[...left], [...right]];
+  for (const [i, j] of lcs(text(a, some), text(b, others))) {
+    const here = ids(linksA[some[i]!]!);
+    if ([...ids(linksB[others[j]!]!)].some((id) => here.has(id))) pair(some[i]!, others[j]!);
+  }
   const plain = (which: Set<number>, links: readonly Links[]) => [...which].filter((n) => links[n]!.every((x) => !x));
   const [mine, theirs] = [plain(left, linksA), plain(right, linksB)];
   for (const [i, j] of lcs(text(a, mine), text(b, theirs))) pair(mine[i]!, theirs[j]!);
