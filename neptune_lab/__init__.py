@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from neptune_lab import errors, operators, repair, trace
     from neptune_lab.autotune.tune import tune
-    from neptune_lab.from_torch import from_torch
+    from neptune_lab.torch_to_stages import from_torch
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import CodeOptions, Kernel, SplitKConfig, TileConfig, compile
     from neptune_lab.pipeline.bisect import bisect
@@ -68,7 +68,7 @@ _HOMES = {
     "course": "neptune_widgets.course",
     "errors": "neptune_lab.errors",
     "explore": "neptune_widgets.explorer:explore",
-    "from_torch": "neptune_lab.from_torch:from_torch",
+    "from_torch": "neptune_lab.torch_to_stages:from_torch",
     "load_trace": "neptune_lab.trace:load_trace",
     "operators": "neptune_lab.operators",
     "repair": "neptune_lab.repair",

@@ -159,8 +159,8 @@ def operators() -> str:
 
 def torch_operations() -> str:
     """A table of the ATen operations that `from_torch` takes, and one of those that it refuses by their names."""
-    from neptune_lab.from_torch.lowering import lowering_of, taken_operations
-    from neptune_lab.from_torch.refusals import HELP
+    from neptune_lab.torch_to_stages.lowering import lowering_of, taken_operations
+    from neptune_lab.torch_to_stages.refusals import HELP
 
     families: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in taken_operations():

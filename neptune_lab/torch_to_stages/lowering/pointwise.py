@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from neptune_lab.from_torch.lowering.activations import FORMULAS, Term, by_formula, formula
-from neptune_lab.from_torch.lowering.context import Context, lowers
-from neptune_lab.from_torch.masks import chosen
-from neptune_lab.from_torch.values import HALVES, Value, negated
+from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
+from neptune_lab.torch_to_stages.lowering.context import Context, lowers
+from neptune_lab.torch_to_stages.masks import chosen
+from neptune_lab.torch_to_stages.values import HALVES, Value, negated
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 
 Number: TypeAlias = float | int | bool
@@ -75,6 +75,7 @@ def divide(ctx: Context, a: Operand, b: Operand, *, rounding_mode: str | None = 
     value = ctx.elementwise(lambda x, y: Op("div", (x, y)), a, b)
     if rounding_mode is None:
         return value
+    _checked_step(ctx, b)
     if rounding_mode == "floor":
         return Value(value.shape, value.dtype, lambda i: Op("floor", (value.at(i),)))
     value = ctx.reused(value)
@@ -86,6 +87,7 @@ def floor_divide(ctx: Context, a: Operand, b: Operand) -> Value:
     """The quotient rounded down."""
     if "int" in ctx.dtype:
         return ctx.elementwise(lambda x, y: ctx.applied("floordiv", x, y), _checked(ctx, a), _divisor(ctx, b))
+    _checked_step(ctx, b)
     return ctx.elementwise(lambda x, y: Op("floor", (Op("div", (x, y)),)), a, b)
 
 
@@ -94,6 +96,7 @@ def remainder(ctx: Context, a: Operand, b: Operand) -> Value:
     """What is left of a after a whole number of b, with the sign of b."""
     if "int" in ctx.dtype:
         return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), _checked(ctx, a), _divisor(ctx, b))
+    _checked_step(ctx, b)
 
     def element(x: Expr, y: Expr) -> Expr:
         return Op("sub", (x, Op("mul", (y, Op("floor", (Op("div", (x, y)),))))))
@@ -113,11 +116,23 @@ def fmod(ctx: Context, a: Operand, b: Operand) -> Value:
             return Op("select", (Op("lt", (x, zero)), negative, left))
 
         return ctx.elementwise(whole, _checked(ctx, a), _divisor(ctx, b))
+    _checked_step(ctx, b)
 
     def element(x: Expr, y: Expr) -> Expr:
         return Op("sub", (x, Op("mul", (y, formula(ctx, FORMULAS["trunc"], Op("div", (x, y)))))))
 
     return ctx.elementwise(element, *(ctx.reused(v) if isinstance(v, Value) else v for v in (a, b)))
+
+
+def _checked_step(ctx: Context, b: Operand) -> None:
+    """Refuse a rounded quotient of floats whose division is not exact.
+
+    PyTorch's quotient is that of real numbers (1.0 // 0.1 is 9, since 0.1 is a little over a tenth), while floor(x / y)
+    rounds x / y first, here up to 10; a remainder would be wrong by a whole divisor.  A division by a power of two does
+    not round.
+    """
+    if isinstance(b, Value) or not math.isfinite(b) or abs(math.frexp(b)[0]) != 0.5:
+        raise ctx.refused("for floats by something else than a constant power of two, whose quotient is exact")
 
 
 def _divisor(ctx: Context, b: Operand) -> Operand:

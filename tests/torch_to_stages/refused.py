@@ -82,6 +82,14 @@ def computes_in_int8(x):
     return whole + whole  # here
 
 
+def leaves_a_remainder(x):
+    return x % 0.1  # here
+
+
+def rounds_a_quotient(x):
+    return torch.div(x, x.abs() + 1, rounding_mode="trunc")  # here
+
+
 def shapes_do_not_fit(x):
     return x @ x  # here
 
@@ -93,5 +101,5 @@ def returns_a_number(x):
 FUNCTIONS = (
     sorts, takes_the_best, selects_by_mask, finds_nonzero, branches, makes_a_number, writes_to_its_input, drops_out,
     draws, accumulates, convolves, inverts, scatters, drops_nan, smooths_labels, takes_complex, computes_in_int8,
-    shapes_do_not_fit, returns_a_number,
+    leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_number,
 )  # fmt: skip

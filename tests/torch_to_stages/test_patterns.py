@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from from_torch.patterns import ATTENTION, BEYOND
+from torch_to_stages.patterns import ATTENTION, BEYOND
 from torch.utils import _pytree as pytree
 
 import neptune_lab as nl
@@ -81,10 +81,9 @@ def test_an_argument_given_twice_is_two_inputs():
     assert "k" in str(operator.program.params)
 
 
-def test_the_package_is_called_too():
-    """An import of a module of the package sets `nl.from_torch` to the package."""
-    package = importlib.import_module("neptune_lab.from_torch")
-    assert package(torch.exp, torch.randn(2, 3)).inputs[0].shape == (2, 3)
+def test_the_function_stays_when_its_package_is_imported():
+    importlib.import_module("neptune_lab.torch_to_stages.graph")
+    assert nl.from_torch(torch.exp, torch.randn(2, 3)).inputs[0].shape == (2, 3)
 
 
 def test_dicts_and_tuples_in_and_out():

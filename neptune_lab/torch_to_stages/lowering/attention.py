@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from neptune_lab.from_torch.lowering.context import Context, lowers
-from neptune_lab.from_torch.lowering.contractions import contract
-from neptune_lab.from_torch.lowering.reductions import kept
-from neptune_lab.from_torch.lowering.softmax import parts
-from neptune_lab.from_torch.masks import chosen
-from neptune_lab.from_torch.values import Value
+from neptune_lab.torch_to_stages.lowering.context import Context, lowers
+from neptune_lab.torch_to_stages.lowering.contractions import contract
+from neptune_lab.torch_to_stages.lowering.reductions import kept
+from neptune_lab.torch_to_stages.lowering.softmax import parts
+from neptune_lab.torch_to_stages.masks import chosen
+from neptune_lab.torch_to_stages.values import Value
 from neptune_lab.loop_ir.nodes import Const, Expr, Op
 
 

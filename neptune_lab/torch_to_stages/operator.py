@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.from_torch.decompositions import decomposition
-from neptune_lab.from_torch.graph import trace
-from neptune_lab.from_torch.lower import lowered
-from neptune_lab.from_torch.reference import reference_of
+from neptune_lab.torch_to_stages.decompositions import decomposition
+from neptune_lab.torch_to_stages.graph import trace
+from neptune_lab.torch_to_stages.lower import lowered
+from neptune_lab.torch_to_stages.reference import reference_of
 from neptune_lab.operators.base import Operator, as_numpy, source_of
 from neptune_lab.tensor_spec import TensorSpec
 

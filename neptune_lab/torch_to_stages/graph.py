@@ -18,8 +18,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.from_torch.lines import RecordedLines, line_of_error, line_of_node
-from neptune_lab.from_torch.refusals import help_for, refusal, refused_operation
+from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
+from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation
 
 _HELP = "a traced function is straight-line code over tensors: choose with torch.where, and loop over Python numbers"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from neptune_lab.from_torch.lowering.context import Context, lowers
-from neptune_lab.from_torch.values import Index, Value
+from neptune_lab.torch_to_stages.lowering.context import Context, lowers
+from neptune_lab.torch_to_stages.values import Index, Value
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 
 

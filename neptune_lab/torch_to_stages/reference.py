@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from neptune_lab.from_torch.graph import Graph
+from neptune_lab.torch_to_stages.graph import Graph
 
 _WIDE = torch.float64
 # Positions of a dtype among the arguments of an operation that converts or creates.

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from neptune_lab.from_torch.lowering import lowering_of
-from neptune_lab.from_torch.refusals import help_for
+from neptune_lab.torch_to_stages.lowering import lowering_of
+from neptune_lab.torch_to_stages.refusals import help_for
 
 
 def decomposition(operation: Any) -> Callable[..., Any] | None:

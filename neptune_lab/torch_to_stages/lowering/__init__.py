@@ -1,6 +1,6 @@
 """The lowerings of ATen operations, one family per file; importing this package fills their table."""
 
-from neptune_lab.from_torch.lowering import (  # noqa: F401
+from neptune_lab.torch_to_stages.lowering import (  # noqa: F401
     activations,
     attention,
     contractions,
@@ -12,6 +12,6 @@ from neptune_lab.from_torch.lowering import (  # noqa: F401
     softmax,
     views,
 )
-from neptune_lab.from_torch.lowering.context import lowering_of, taken_operations
+from neptune_lab.torch_to_stages.lowering.context import lowering_of, taken_operations
 
 __all__ = ["lowering_of", "taken_operations"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from neptune_lab.from_torch.lines import SourceLine
+from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.scalar_ops import NEGATION, OPERATIONS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from neptune_lab.from_torch.lowering.context import Context, dims_of, lowers
-from neptune_lab.from_torch.lowering.reductions import finished, kept, mean_of, reduced
-from neptune_lab.from_torch.values import Value
+from neptune_lab.torch_to_stages.lowering.context import Context, dims_of, lowers
+from neptune_lab.torch_to_stages.lowering.reductions import finished, kept, mean_of, reduced
+from neptune_lab.torch_to_stages.values import Value
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from from_torch.random_functions import random_function
+from torch_to_stages.random_functions import random_function
 from torch.utils import _pytree as pytree
 
 import neptune_lab as nl

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.from_torch.lines import SourceLine
+from neptune_lab.torch_to_stages.lines import SourceLine
 
 _SORT = "take the part that sorts out of the function, and pass its result as an input"
 _SHAPE = "keep the full shape, and mask with torch.where"

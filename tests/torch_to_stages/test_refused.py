@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 import torch
-from from_torch import refused
+from torch_to_stages import refused
 
 import neptune_lab as nl
 from neptune_lab.errors import DefinitionError

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from from_torch.cases import CASES, Case
+from torch_to_stages.cases import CASES, Case
 from torch.utils import _pytree as pytree
 
 import neptune_lab as nl
-from neptune_lab.from_torch.decompositions import decomposition
-from neptune_lab.from_torch.graph import trace
-from neptune_lab.from_torch.lowering import lowering_of, taken_operations
+from neptune_lab.torch_to_stages.decompositions import decomposition
+from neptune_lab.torch_to_stages.graph import trace
+from neptune_lab.torch_to_stages.lowering import lowering_of, taken_operations
 from neptune_lab.loop_ir.run import run_wide
 
 

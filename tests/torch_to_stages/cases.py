@@ -96,11 +96,11 @@ n + n
 n * 3 - 1
 n // 3
 n % 3
-x % 0.7
-x // 0.7
-torch.fmod(x, 0.7)
-torch.div(x, 0.7, rounding_mode='trunc')
-torch.div(x, 0.7, rounding_mode='floor')
+x % 0.5
+x // 0.5
+torch.fmod(x, -0.25)
+torch.div(x, 0.5, rounding_mode='trunc')
+torch.div(x, -0.5, rounding_mode='floor')
 x ** 2
 x ** 3
 x ** 4
@@ -138,7 +138,7 @@ torch.ops.aten.sub.Scalar(x, 2)
 torch.ops.aten.rsub.Scalar(x, 2)
 torch.ops.aten.clip(x, -1, 1)
 torch.ops.aten.positive(x)
-torch.remainder(x, p)
+torch.remainder(x, -0.25)
 x < y
 x <= 0.3
 x > y

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.from_torch.graph import Graph
-from neptune_lab.from_torch.lines import line_of_node
-from neptune_lab.from_torch.lowering import lowering_of
-from neptune_lab.from_torch.lowering.context import LARGEST_MASK, Context, dtype_name
-from neptune_lab.from_torch.refusals import refusal, refused_operation
-from neptune_lab.from_torch.stages import Stages
-from neptune_lab.from_torch.values import HALVES, Value, constant
+from neptune_lab.torch_to_stages.graph import Graph
+from neptune_lab.torch_to_stages.lines import line_of_node
+from neptune_lab.torch_to_stages.lowering import lowering_of
+from neptune_lab.torch_to_stages.lowering.context import LARGEST_MASK, Context, dtype_name
+from neptune_lab.torch_to_stages.refusals import refusal, refused_operation
+from neptune_lab.torch_to_stages.stages import Stages
+from neptune_lab.torch_to_stages.values import HALVES, Value, constant
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr
 from neptune_lab.strict.dtypes import DTYPES
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from neptune_lab.from_torch.lowering.context import Context, lowers
-from neptune_lab.from_torch.masks import chosen
-from neptune_lab.from_torch.values import Index, Value, constant
+from neptune_lab.torch_to_stages.lowering.context import Context, lowers
+from neptune_lab.torch_to_stages.masks import chosen
+from neptune_lab.torch_to_stages.values import Index, Value, constant
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 
 

@@ -1,0 +1,9 @@
+"""Operators from plain PyTorch: `from_torch` traces a function and makes stages of its ATen operations."""
+
+from neptune_lab.runtime.device import ask_for_interpreter
+
+ask_for_interpreter()  # before the import below, since torch's tracer imports Triton
+
+from neptune_lab.torch_to_stages.operator import from_torch  # noqa: E402
+
+__all__ = ["from_torch"]
