@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from neptune_lab import errors, operators, repair, trace
     from neptune_lab.autotune.tune import tune
-    from neptune_lab.torch_to_stages import from_torch
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import CodeOptions, Kernel, SplitKConfig, TileConfig, compile
     from neptune_lab.pipeline.bisect import bisect
     from neptune_lab.pytorch import attention
     from neptune_lab.target import Target
+    from neptune_lab.torch_to_stages import from_torch
     from neptune_lab.trace import load_trace
 
     __version__: str

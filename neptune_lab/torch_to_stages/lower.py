@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr
+from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.torch_to_stages.graph import Graph
 from neptune_lab.torch_to_stages.lines import line_of_node
 from neptune_lab.torch_to_stages.lowering import lowering_of
@@ -16,8 +18,6 @@ from neptune_lab.torch_to_stages.lowering.context import LARGEST_MASK, Context, 
 from neptune_lab.torch_to_stages.refusals import refusal, refused_operation
 from neptune_lab.torch_to_stages.stages import Stages
 from neptune_lab.torch_to_stages.values import HALVES, Value, constant
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr
-from neptune_lab.strict.dtypes import DTYPES
 
 # Operations that only check or mark.
 _IGNORED = frozenset({"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"})

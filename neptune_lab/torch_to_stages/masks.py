@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from neptune_lab.torch_to_stages.values import has_loads, negated
 from neptune_lab.loop_ir.nodes import Const, Expr, Op
 from neptune_lab.loop_ir.simplify import bounds
+from neptune_lab.torch_to_stages.values import has_loads, negated
 
 
 def chosen(condition: Expr, yes: Expr, no: Expr) -> Expr:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.base import Operator, as_numpy, source_of
+from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.torch_to_stages.decompositions import decomposition
 from neptune_lab.torch_to_stages.graph import trace
 from neptune_lab.torch_to_stages.lower import lowered
 from neptune_lab.torch_to_stages.reference import reference_of
-from neptune_lab.operators.base import Operator, as_numpy, source_of
-from neptune_lab.tensor_spec import TensorSpec
 
 _SMALL = 8  # random integers are below it
 

@@ -44,6 +44,11 @@ HELP: dict[str, str] = {
     "item": "keep the value in a tensor: a shape or a Python number cannot depend on data",
     "_local_scalar_dense": "keep the value in a tensor: a shape or a Python number cannot depend on data",
 }
+# By what the refusal of some arguments speaks of: what would help.
+_FOR_ARGUMENTS = {
+    "shape depends": _SHAPE,
+    "quotient": "where the rounding of x / y does no harm, write torch.floor(x / y), or x - y * torch.floor(x / y)",
+}
 _USUAL = "docs/using/from_torch.md lists the operations; take this one out of the function, and pass its result in"
 
 
@@ -89,6 +94,6 @@ def refused_operation(name: str, line: SourceLine | None, why: str = "") -> Defi
         The error, to be raised.
     """
     plain = name.removesuffix("_")
-    help = help_for(plain) or (_SHAPE if "shape depends" in why else _USUAL)
+    help = help_for(plain) or next((text for words, text in _FOR_ARGUMENTS.items() if words in why), _USUAL)
     reason = f"torch's {plain} is not supported" + (f" {why}" if why else "")
     return refusal(reason, line, help)

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
-from neptune_lab.torch_to_stages.lines import SourceLine
-from neptune_lab.torch_to_stages.masks import decided
-from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, type_of
 from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.names import unique
 from neptune_lab.loop_ir.nodes import (
@@ -33,6 +30,9 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import OPERATORS, identity
 from neptune_lab.loop_ir.simplify import simplify
+from neptune_lab.torch_to_stages.lines import SourceLine
+from neptune_lab.torch_to_stages.masks import decided
+from neptune_lab.torch_to_stages.values import HALVES, Index, Value, computed_dtype, type_of
 
 Reducer = Literal["sum", "max", "min", "prod", "any", "all"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.scalar_ops import NEGATION, OPERATIONS
+from neptune_lab.torch_to_stages.lines import SourceLine
 
 Index: TypeAlias = tuple[Expr, ...]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch_to_stages.cases import CASES, Case
 from torch.utils import _pytree as pytree
+from torch_to_stages.cases import CASES, Case
 
 import neptune_lab as nl
+from neptune_lab.loop_ir.run import run_wide
 from neptune_lab.torch_to_stages.decompositions import decomposition
 from neptune_lab.torch_to_stages.graph import trace
 from neptune_lab.torch_to_stages.lowering import lowering_of, taken_operations
-from neptune_lab.loop_ir.run import run_wide
 
 
 def wide(tree):

@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 import torch
-from torch_to_stages.patterns import ATTENTION, BEYOND
 from torch.utils import _pytree as pytree
+from torch_to_stages.patterns import ATTENTION, BEYOND
 
 import neptune_lab as nl
 

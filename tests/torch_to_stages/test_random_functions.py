@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_to_stages.random_functions import random_function
 from torch.utils import _pytree as pytree
+from torch_to_stages.random_functions import random_function
 
 import neptune_lab as nl
 

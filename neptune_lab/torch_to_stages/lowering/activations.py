@@ -6,9 +6,9 @@ import math
 from functools import partial
 from typing import Any, TypeAlias
 
+from neptune_lab.loop_ir.nodes import Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import Value
-from neptune_lab.loop_ir.nodes import Const, Expr, Op
 
 Term: TypeAlias = str | float | tuple[Any, ...]
 

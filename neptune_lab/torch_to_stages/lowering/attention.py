@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
+from neptune_lab.loop_ir.nodes import Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.lowering.contractions import contract
 from neptune_lab.torch_to_stages.lowering.reductions import kept
 from neptune_lab.torch_to_stages.lowering.softmax import parts
 from neptune_lab.torch_to_stages.masks import chosen
 from neptune_lab.torch_to_stages.values import Value
-from neptune_lab.loop_ir.nodes import Const, Expr, Op
 
 
 @lowers("scaled_dot_product_attention")

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var, walk
 from neptune_lab.torch_to_stages.lines import SourceLine
 from neptune_lab.torch_to_stages.refusals import refused_operation
 from neptune_lab.torch_to_stages.stages import Stages
 from neptune_lab.torch_to_stages.values import HALVES, Value, computed_dtype, constant, has_loads
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op, Var, walk
 
 Results: TypeAlias = Value | tuple[Value, ...]
 Lowering: TypeAlias = Callable[..., Results]

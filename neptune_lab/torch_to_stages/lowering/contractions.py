@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import HALVES, Index, Value
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 
 
 def contract(ctx: Context, a: Value, b: Value, labels: tuple[str, str, str], hint: str = "") -> Value:

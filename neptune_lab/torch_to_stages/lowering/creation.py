@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
 from neptune_lab.torch_to_stages.values import Index, Value, constant
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 
 
 @lowers("arange")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from neptune_lab.loop_ir.nodes import Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.lowering.reductions import mean_of, reduced
 from neptune_lab.torch_to_stages.lowering.softmax import parts
 from neptune_lab.torch_to_stages.values import Value
-from neptune_lab.loop_ir.nodes import Const, Expr, Op
 
 _REDUCTIONS = ("none", "mean", "sum")
 

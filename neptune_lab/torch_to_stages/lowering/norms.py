@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 from neptune_lab.torch_to_stages.lowering.context import Context, dims_of, lowers
 from neptune_lab.torch_to_stages.lowering.reductions import finished, kept, mean_of, reduced
 from neptune_lab.torch_to_stages.values import Value
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 
 
 def variance(ctx: Context, x: Value, dims: tuple[int, ...], less: float = 0) -> tuple[Value, Value]:

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import torch
 
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
 from neptune_lab.torch_to_stages.values import HALVES, Value, negated
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 
 Number: TypeAlias = float | int | bool
 Operand: TypeAlias = Value | Number

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 from neptune_lab.torch_to_stages.lowering.context import Context, dims_of, lowers
 from neptune_lab.torch_to_stages.stages import Reducer
 from neptune_lab.torch_to_stages.values import Index, Value
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 
 
 def along(value: Value, dims: tuple[int, ...], kept_index: Index, folded_index: Index) -> Index:

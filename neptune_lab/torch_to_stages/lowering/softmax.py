@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from neptune_lab.loop_ir.nodes import Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.context import Context, dims_of, lowers
 from neptune_lab.torch_to_stages.lowering.reductions import kept, reduced
 from neptune_lab.torch_to_stages.values import Value
-from neptune_lab.loop_ir.nodes import Const, Expr, Op
 
 
 @lowers("softmax.int", "_softmax", "_safe_softmax", "special_softmax")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import Index, Value
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
 
 
 def view(ctx: Context, x: Value, shape: Sequence[int], index: Callable[[Index], Index]) -> Value:
