@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from neptune_lab.torch_to_stages.graph import trace
 from neptune_lab.torch_to_stages.lower import lowered
 from neptune_lab.torch_to_stages.reference import reference_of
 
+# The dtypes that a kernel made here reads.
+_READ = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "bool")
 _SMALL = 8  # random integers are below it
 
 
@@ -48,7 +50,8 @@ def from_torch(
 
     Raises:
         DefinitionError: torch cannot trace the function; it has an operation that is not supported, changes an input in
-            place, or does not use one.  The message has the line of the function, and a fix.
+            place, or does not use one; an input has a dtype that kernels do not read, such as uint8.  The message has
+            the line of the function, and a fix.
     """
     graph = trace(function, example_inputs, decomposition)
     stages, outputs = lowered(graph)
@@ -61,6 +64,7 @@ def from_torch(
     buffers = {b.name: b for b in program.buffers}
     inputs = tuple(TensorSpec(n, buffers[n].shape, buffers[n].dtype) for n in program.inputs)
     held = {n: np.ascontiguousarray(as_numpy(t)).reshape(tuple(t.shape)) for n, t in graph.held.items() if n in buffers}
+    _check_dtypes(inputs)
     own = inputs[: len(inputs) - len(held)]
     return Operator(
         name=plain,
@@ -76,6 +80,15 @@ def from_torch(
         captured=held,
         lines=dict(stages.lines),
     )
+
+
+def _check_dtypes(inputs: Sequence[TensorSpec]) -> None:
+    for tensor in inputs:
+        if tensor.dtype not in _READ:
+            raise DefinitionError(
+                f"the input {tensor.name!r} has dtype {tensor.dtype}; expected {', '.join(_READ)}",
+                help="convert it before: nl.from_torch(f, x.int()), and call the kernel with x.int()",
+            )
 
 
 def _random(rng: np.random.Generator, spec: TensorSpec) -> np.ndarray:

@@ -83,3 +83,18 @@ def test_a_row_that_a_mask_empties():
     safe, plain = nl.compile(nl.from_torch(function, x, mask))(x, mask)
     for got, want in zip((safe, plain), function(x.double(), mask), strict=True):
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-7, equal_nan=True)
+
+
+def test_infinities_and_nan_pass_as_in_torch():
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor(
+        [[1.0, nan, 2.0, -inf], [inf, 1.0, 2.0, 3.0], [-inf] * 4, [0.0, -0.0, 1e38, 3e38], [inf, nan, -inf, 0.0]]
+    )
+
+    def function(x):
+        along = (x.amax(-1), x.amin(-1), x.sum(-1), x.mean(-1), x.logsumexp(-1), x.softmax(-1), x.log_softmax(-1))
+        each = (x.clamp(-1, 1), x.relu(), x.sigmoid(), x.tanh(), x.sign(), x.nan_to_num(), torch.maximum(x, -x))
+        return *along, *each, torch.where(x.isnan(), 0.0, x)
+
+    for got, wanted in zip(nl.compile(nl.from_torch(function, x))(x), function(x), strict=True):
+        assert torch.allclose(got, wanted, rtol=1e-5, equal_nan=True)

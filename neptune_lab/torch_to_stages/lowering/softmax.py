@@ -41,12 +41,17 @@ def log_softmax(ctx: Context, x: Value, dim: int, dtype: Any = None) -> Value:
 
 @lowers("logsumexp", "special_logsumexp")
 def logsumexp(ctx: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
-    """max x + log(sum exp(x - max x))."""
+    """max x + log(sum exp(x - max x)); +inf where a row has it, as in torch, though inf - inf is NaN in the sum."""
     x = ctx.converted(x, ctx.dtype)
     _, largest, total = parts(ctx, x, dim)
     dims = dims_of(x, dim)
     m, s = (kept(v, x, dims) if keepdim else v for v in (largest, total))
-    return ctx.elementwise(lambda a, b: Op("add", (a, Op("log", (b,)))), m, s)
+    infinite = ctx.as_dtype(Const(math.inf, "float32"), ctx.dtype)
+
+    def element(a: Expr, b: Expr) -> Expr:
+        return Op("select", (Op("eq", (a, infinite)), infinite, Op("add", (a, Op("log", (b,))))))
+
+    return ctx.elementwise(element, m, s)
 
 
 def parts(ctx: Context, x: Value, dim: Any) -> tuple[Value, Value, Value]:
