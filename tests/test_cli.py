@@ -43,7 +43,7 @@ def call(monkeypatch, capsys):
         ("triton", "@triton.jit"),
         ("resources", "attention_causal_kernel for sm_90"),
         ("traffic", "bound by\ndefinition"),
-        ("trace", '"schema":3'),
+        ("trace", '"schema":4'),
     ],
 )
 def test_compile_emits_each_stage(call, emit, expected):

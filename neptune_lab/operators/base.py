@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.python_source import PythonFunction
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer
 from neptune_lab.tensor_spec import TensorSpec
@@ -60,7 +61,8 @@ class Operator:
         draw: makes the inputs that are not captured from a random generator; they are cast to the inputs' dtypes.
         captured: values of the last inputs, by name, where a mod captured them: they need not be given.
         lines: the line of the user's file that each stage comes from, by the stage's name
-            (`from_torch.lines.SourceLine`); empty if the stages were not traced.
+            (`torch_to_stages.lines.SourceLine`); empty if the stages were not traced.
+        python: the user's functions that it was traced from, with the stages of each line.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Operator:
     captured: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     template: str | None = None
     lines: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    python: tuple[PythonFunction, ...] = field(repr=False, default=())
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():

@@ -69,7 +69,21 @@ def operator_record(operator: Operator) -> record.OperatorRecord:
         tensors(operator.outputs),
         operator.source,
         lines,
+        tuple(
+            record.PythonFunction(
+                function.title,
+                tuple(
+                    record.PythonLine(x.number, x.text, _definition_ids(x.stages), _definition_ids(x.within))
+                    for x in function.lines
+                ),
+            )
+            for function in operator.python
+        ),
     )
+
+
+def _definition_ids(stages: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"def:{stage}" for stage in stages)
 
 
 def _line(line: render.RenderedLine, refs: tuple[str, ...], words: str = "") -> record.Line:

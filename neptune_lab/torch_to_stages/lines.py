@@ -65,24 +65,33 @@ class SourceLine:
 
 
 class RecordedLines(TorchFunctionMode):
-    """While it is active, torch's tracer notes on each node the user's line that called torch."""
+    """While it is active, torch's tracer notes on each node the user's line that called torch, and its callers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls `func` with the user's line as the stack trace of the nodes that it makes."""
-        found = _user_frame(sys._getframe(1))
-        if found is not None:
-            code = found.f_code
-            fx_traceback.set_stack_trace([f'  File "{code.co_filename}", line {found.f_lineno}, in {code.co_name}\n'])
+        found = _user_frames(sys._getframe(1))
+        if found:
+            lines = ((f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in reversed(found))
+            fx_traceback.set_stack_trace([f'  File "{path}", line {n}, in {name}\n' for path, n, name in lines])
         return func(*args, **(kwargs or {}))
 
 
 def line_of_node(node: torch.fx.Node) -> SourceLine | None:
     """The line that `RecordedLines` noted on a node, or on the nearest one before it; None if there is none."""
-    matches = list(_TRACE.finditer(node.meta.get("stack_trace") or ""))
-    if not matches:
-        return None
-    last = matches[-1]
-    return SourceLine(last["path"], int(last["line"]), last["function"])
+    lines = lines_of_node(node)
+    return lines[-1] if lines else None
+
+
+def lines_of_node(node: torch.fx.Node) -> tuple[SourceLine, ...]:
+    """That line, after the lines of the traced function and of those that it calls, whose calls led there."""
+    matches = _TRACE.finditer(node.meta.get("stack_trace") or "")
+    return tuple(SourceLine(m["path"], int(m["line"]), m["function"]) for m in matches)
+
+
+def line_of_caller() -> SourceLine | None:
+    """The user's line that is running now; None if there is none."""
+    frame = _user_frame(sys._getframe(1))
+    return None if frame is None else SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def line_of_error(traceback: TracebackType | None) -> SourceLine | None:
@@ -90,17 +99,30 @@ def line_of_error(traceback: TracebackType | None) -> SourceLine | None:
     found = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if _is_users(code.co_filename):
+        if is_users(code.co_filename):
             found = SourceLine(code.co_filename, traceback.tb_lineno, code.co_name)
         traceback = traceback.tb_next
     return found
 
 
+def _user_frames(frame: FrameType | None) -> list[FrameType]:
+    """The user's frames up to where this package called the traced function, the innermost first; if there is none, the
+    one that called this package."""
+    found = []
+    while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
+        if is_users(frame.f_code.co_filename):
+            found.append(frame)
+        frame = frame.f_back
+    outside = _user_frame(frame)
+    return found or ([] if outside is None else [outside])
+
+
 def _user_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
-def _is_users(path: str) -> bool:
+def is_users(path: str) -> bool:
+    """Whether a file is neither torch's nor this package's."""
     return not path.startswith((_OURS, _TORCH, "<frozen", "<eval_with_key>", "<string>", "<__array"))

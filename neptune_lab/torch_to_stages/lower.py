@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.nodes import Cast, Const, Expr
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.torch_to_stages.graph import Graph
-from neptune_lab.torch_to_stages.lines import line_of_node
+from neptune_lab.torch_to_stages.lines import line_of_node, lines_of_node
 from neptune_lab.torch_to_stages.lowering import lowering_of
 from neptune_lab.torch_to_stages.lowering.context import LARGEST_MASK, Context, dtype_name
 from neptune_lab.torch_to_stages.refusals import refusal, refused_operation
@@ -82,7 +83,7 @@ def _lower_node(stages: Stages, node: torch.fx.Node, values: dict[torch.fx.Node,
     if not tensors:
         raise refused_operation(full, line, "where it gives no tensor")
     tensors = [t for t in tensors if t.numel() or t is tensors[0]]
-    stages.line = line
+    stages.line, stages.callers = line, lines_of_node(node)[:-1]
     stages.hint = _hint(node, full)
     context = Context(
         stages,
@@ -95,9 +96,10 @@ def _lower_node(stages: Stages, node: torch.fx.Node, values: dict[torch.fx.Node,
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])  # type: ignore[misc]
     kept = {k: v for k, v in kwargs.items() if v is not None and k not in ("memory_format", "layout", "pin_memory")}
     try:
-        values[node] = lowering(context, *args, **kept)
+        made = lowering(context, *args, **kept)
     except TypeError as error:
         raise refused_operation(full, line, f"with these arguments ({error})") from error
+    values[node] = pytree.tree_map_only(Value, stages.noted, made)
     _stage_if_shared(stages, node, values, context)
 
 
@@ -149,7 +151,8 @@ def _outputs(stages: Stages, graph: Graph, node: torch.fx.Node, values: dict[tor
             raise DefinitionError(
                 f"the function returns {source!r} as {name}", help="return tensors, alone or in tuples and dicts"
             )
-        stages.line, stages.reserved = line_of_node(source), stages.reserved - {name}
+        stages.line, stages.callers = line_of_node(source), lines_of_node(source)[:-1]
+        stages.reserved -= {name}
         value: Value = values[source]
         names.append(_stored(stages, value, name))
     return tuple(names)

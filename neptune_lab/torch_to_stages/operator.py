@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.base import Operator, as_numpy, source_of
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.torch_to_stages.decompositions import decomposition
 from neptune_lab.torch_to_stages.graph import trace
+from neptune_lab.torch_to_stages.lines import line_of_caller
 from neptune_lab.torch_to_stages.lower import lowered
 from neptune_lab.torch_to_stages.reference import reference_of
+from neptune_lab.torch_to_stages.source_text import python_functions
 
 # The dtypes that a kernel made here reads.
 _READ = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "bool")
@@ -65,6 +68,8 @@ def from_torch(
     inputs = tuple(TensorSpec(n, buffers[n].shape, buffers[n].dtype) for n in program.inputs)
     held = {n: np.ascontiguousarray(as_numpy(t)).reshape(tuple(t.shape)) for n, t in graph.held.items() if n in buffers}
     _check_dtypes(inputs)
+    kept = [b.name for b in blocks(program)]
+    lines = {n: stages.lines[n] for n in kept if n in stages.lines}
     own = inputs[: len(inputs) - len(held)]
     return Operator(
         name=plain,
@@ -78,7 +83,8 @@ def from_torch(
         compute=reference_of(graph, program.inputs, {t.name: t.dtype for t in inputs}),
         draw=draw or (lambda rng: tuple(_random(rng, spec) for spec in own)),
         captured=held,
-        lines=dict(stages.lines),
+        lines=lines,
+        python=python_functions(function, lines, {n: stages.within[n] for n in kept}, line_of_caller()),
     )
 
 

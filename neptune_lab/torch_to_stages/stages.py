@@ -46,19 +46,25 @@ class Stages:
 
     Args:
         line: the user's line that the next stages come from.
+        callers: the user's lines whose calls led to that one.
         reserved: names of results, which no other stage gets.
         hint: the name that the next stage gets, if it is free.
         lines: the line of each stage, by its name.
+        within: the lines of all that each stage computes, and their callers, by its name.
     """
 
     line: SourceLine | None = None
+    callers: tuple[SourceLine, ...] = ()
     hint: str = "t"
     reserved: frozenset[str] = frozenset()
     lines: dict[str, SourceLine] = field(default_factory=dict)
+    within: dict[str, tuple[SourceLine, ...]] = field(default_factory=dict)
     _buffers: dict[str, Buffer] = field(default_factory=dict)
     _inputs: list[str] = field(default_factory=list)
     _nests: list[Stmt] = field(default_factory=list)
     _extents: dict[str, int] = field(default_factory=dict)
+    _read: dict[SourceLine, None] = field(default_factory=dict)
+    _elements: set[Callable[[Index], Expr]] = field(default_factory=set)
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str) -> Value:
         """A new input.
@@ -74,6 +80,27 @@ class Stages:
         name = unique(name, self._buffers.keys(), "_")
         self._inputs.append(name)
         return self._stored(Buffer(name, shape, dtype), dtype)
+
+    def noted(self, value: Value) -> Value:
+        """`value`, so that each stage whose expression contains it knows that it computes something of
+        the line.
+
+        Args:
+            value: what the line computes.  A stage or an input stays as it is: readers compute nothing of it.
+
+        Returns:
+            The same elements.
+        """
+        lines = (*self.callers, *([] if self.line is None else [self.line]))
+        if not lines or value.at in self._elements:
+            return value
+        element = value.at
+
+        def at(index: Index) -> Expr:
+            self._read.update(dict.fromkeys(lines))
+            return element(index)
+
+        return replace(value, at=at)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -101,6 +128,7 @@ class Stages:
         """
         spatial = self._iters(value.shape)
         at = tuple(Var(it.name) for it in spatial)
+        self._read.clear()
         element = self._with_simple_indices(value.at(at))
         stored = dtype or self.type_of(element)
         if stored != self.type_of(element):
@@ -133,6 +161,7 @@ class Stages:
         """
         spatial, reduced = self._iters(tuple(shape)), self._iters(tuple(folded), "reduce")
         at = tuple(Var(it.name) for it in spatial)
+        self._read.clear()
         value = self._with_simple_indices(term(at, tuple(Var(it.name) for it in reduced)))
         stored = self.type_of(value)
         reduced, value = _without_unused(reducer, reduced, value, stored)
@@ -195,6 +224,7 @@ class Stages:
         line = line or self.line
         if line is not None:
             self.lines[name] = line
+        self.within[name] = tuple(dict.fromkeys((*self._read, *self.callers)))
 
     def _stored(self, buffer: Buffer, dtype: str) -> Value:
         self._buffers[buffer.name] = buffer
@@ -205,6 +235,7 @@ class Stages:
             element = Load(buffer.name, index)
             return Cast(computed, element) if convert else element
 
+        self._elements.add(at)
         return Value(buffer.shape, dtype, at, plain=True)
 
 

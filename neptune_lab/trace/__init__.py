@@ -4,7 +4,8 @@ The widgets, the static page, the command line and the golden tests all show a `
 Python's standard library, so a saved trace opens without TVM, SymPy, Triton and torch.  Reading checks every field
 against its type and never runs anything from the file.
 
-Four stages are linked by line ids: a line of the definition; a line of a loop program, whose `refs` are lines of the
+Four stages are linked by line ids: a line of the definition (of a traced function, with the lines of the user's Python
+that became it); a line of a loop program, whose `refs` are lines of the
 definition; a line of HTile, whose `refs` are lines of the last loop program; a line of Triton, which refers to all
 three.  `links` checks that every reference has a target.
 """
@@ -24,6 +25,8 @@ from neptune_lab.trace.record import (
     OperatorRecord,
     PassRecord,
     Phase,
+    PythonFunction,
+    PythonLine,
     SourceLine,
     StepRecord,
     TensorRecord,
@@ -43,6 +46,8 @@ __all__ = [
     "OperatorRecord",
     "PassRecord",
     "Phase",
+    "PythonFunction",
+    "PythonLine",
     "SourceLine",
     "StepRecord",
     "TensorRecord",

@@ -27,6 +27,11 @@ def _program_problems(trace: Trace) -> Iterator[str]:
     stages = {line.origin for line in trace.operator.definition}
     defined = {line.node for line in trace.operator.definition}
     yield from _dangling(trace.operator.definition, set(), stages, "definition")
+    for function in trace.operator.python:
+        for line in function.lines:
+            for ref in (*line.definition, *line.within):
+                if ref not in defined:
+                    yield f"{function.title}: line {line.number} refers to {ref!r}, which the definition does not have"
     for step in trace.steps:
         for phase in step.phases:
             where = f"step {step.index} ({step.primitive}), phase {phase.key}"

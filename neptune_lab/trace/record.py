@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 # Increased by one whenever a field is added, removed or changes its meaning; schema.py upgrades older records.
-SCHEMA = 3
+SCHEMA = 4
 
 # Plain JSON with string keys; tuples inside come back as lists.
 Json: TypeAlias = dict[str, Any]
@@ -42,8 +42,36 @@ class TensorRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonLine:
+    """A line of the user's Python that the operator was traced from.
+
+    Args:
+        number: in its file or cell, from 1.
+        text: with its indentation.
+        definition: ids of the lines of the definition that it became.
+        within: ids of other lines of the definition, whose expression contains what this line computes.
+    """
+
+    number: int
+    text: str
+    definition: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFunction:
+    """A function of the user's Python: `title` is its name and where it is."""
+
+    title: str
+    lines: tuple[PythonLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorRecord:
-    """The compiled operator: `params` are its arguments, `definition` has one line per stage."""
+    """The compiled operator: `params` are its arguments, `definition` has one line per stage.
+
+    `python` has the functions that a traced operator comes from; it is empty for others.
+    """
 
     name: str
     title: str
@@ -52,6 +80,7 @@ class OperatorRecord:
     outputs: tuple[TensorRecord, ...]
     source: str
     definition: tuple[Line, ...]
+    python: tuple[PythonFunction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

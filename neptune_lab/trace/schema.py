@@ -25,9 +25,16 @@ def _without_templates(data: dict[str, Any]) -> None:
             step["template"] = ""
 
 
+def _without_python(data: dict[str, Any]) -> None:
+    """Schema 4 has the user's Python that an operator was traced from; before, no operator was traced."""
+    operator = data.get("operator")
+    if isinstance(operator, dict):
+        operator["python"] = []
+
+
 # UPGRADES[n] changes the parsed data of schema n, in place, into that of schema n + 1. The data may be anything that
 # JSON can hold, and its fields are checked only afterwards.
-UPGRADES: dict[int, Callable[[dict[str, Any]], None]] = {2: _without_templates}
+UPGRADES: dict[int, Callable[[dict[str, Any]], None]] = {2: _without_templates, 3: _without_python}
 
 
 def upgrade(data: dict[str, Any]) -> None:

@@ -35,6 +35,7 @@ def html(trace: Trace, note: str = "") -> str:
     parts = [
         f'<div class="neptune-static"><style>{_STYLE}</style>',
         f"<h3>{escape(operator.title)}</h3><p>{escape(tensors)} → {escape(outputs)}{_note(note)}</p>",
+        *_python(trace),
         _fold("Definition", _code(operator.definition)),
         _fold(f"Schedule: {_counted(trace)}", _steps(trace), unfolded=True),
         *_derivations(trace),
@@ -60,6 +61,12 @@ def _language(trace: Trace) -> str:
     source = "" if trace.kernel is None else trace.kernel.source
     gluon = "@gluon.jit" in source
     return "Gluon and Triton" if gluon and "@triton.jit" in source else "Gluon" if gluon else "Triton"
+
+
+def _python(trace: Trace) -> list[str]:
+    """The user's functions that the definition was traced from, with the line numbers of their files."""
+    texts = ((f.title, "\n".join(f"{x.number:4}  {x.text}".rstrip() for x in f.lines)) for f in trace.operator.python)
+    return [_fold(title, f"<pre>{escape(text)}</pre>") for title, text in texts]
 
 
 def _note(note: str) -> str:

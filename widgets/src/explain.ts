@@ -1,13 +1,14 @@
 // A line explained: what it does, where it comes from, which step made or last changed it, and its repair. All of it is
 // read from the record.
 
-import { type Words, listed, ofBlock, ofCalls, ofLoop, ofTile, ofWords, temporaryOf } from "./explain_words";
+import { type Words, listed, ofBlock, ofCalls, ofLoop, ofPython, ofTile, ofWords, temporaryOf } from "./explain_words";
 import { type Change, historyOf } from "./history";
 import { type Index, blockOf, relate } from "./links";
+import { stagesOf, userLines } from "./python_lines";
 import type { Doc, Line, Stop } from "./record";
 
 export interface Place {
-  stage: "Definition" | "Loops" | "HTile" | "Kernel code";
+  stage: "Python" | "Definition" | "Loops" | "HTile" | "Kernel code";
   /** Line numbers, counted from 1, and the ids to select. */
   numbers: number[];
   ids: string[];
@@ -15,8 +16,10 @@ export interface Place {
 export interface Explanation {
   title: string;
   sentences: string[];
-  /** The line of the definition that it comes from. */
+  /** The lines of the definition that it comes from, or that it became. */
   definition: string[];
+  /** The lines of the user's Python that it comes from. */
+  python: string[];
   places: Place[];
   /** The stops that made, changed or moved it, the last one last. */
   history: Change[];
@@ -78,6 +81,8 @@ const stageOf = (stop: Stop, block: string): string => stop.lines.find((l) => l.
 /** What a line does, and the block of the loop program that it belongs to. */
 function wordsOf(doc: Doc, index: Index, id: string, stop: Stop, text: string): { words: Words[]; block: string | null } {
   const loops = loopStop(doc, stop);
+  const user = index.python.get(id);
+  if (user) return { words: ofPython(user.text, stagesOf(user.definition), stagesOf(user.within)), block: null };
   if (id.startsWith("triton:")) return ofCode(doc, index, id, stop, text);
   const stage = index.stage.get(id);
   if (stage === "definition") {
@@ -137,6 +142,7 @@ function ofCode(doc: Doc, index: Index, id: string, stop: Stop, text: string): {
 /** Everything that there is to say of a line. `text` is what the pane shows of it. */
 export function explain(doc: Doc, index: Index, id: string, stop: Stop, text: string): Explanation {
   const { words, block } = wordsOf(doc, index, id, stop, text);
+  const user = index.python.has(id);
   const related = relate(doc, index, [id], stop);
   const shown = stop.kind === "loops" ? stop.lines : doc.program;
   const place = (stage: Place["stage"], lines: readonly { node: string }[], ids: ReadonlySet<string>): Place => ({
@@ -145,12 +151,17 @@ export function explain(doc: Doc, index: Index, id: string, stop: Stop, text: st
     ids: [...ids].filter((x) => lines.some((l) => l.node === x)),
   });
   const places = [
+    {
+      stage: "Python" as const,
+      numbers: user ? [] : userLines(doc).flatMap((l) => (related.python.has(l.node) ? [l.number] : [])),
+      ids: user ? [] : [...related.python],
+    },
     place("Definition", doc.definition, related.definition),
     place("Loops", shown, related.loops),
     place("HTile", doc.htile, related.htile),
     place("Kernel code", doc.triton, related.triton),
   ].filter((p) => p.numbers.length > 0 && !(p.ids.length === 1 && p.ids[0] === id && related.definition.size === 0));
-  const stage = id.startsWith("triton:") ? "code" : (index.stage.get(id) ?? "code");
+  const stage = id.startsWith("triton:") ? "code" : user ? "python" : (index.stage.get(id) ?? "code");
   // Of a line of code: the statement of HTile that it was emitted for, and the block of that.
   const source = id.startsWith("triton:") ? id : stage === "code" ? [...related.triton][0] : undefined;
   const tile = source ? statementOf(doc, source) : stage === "htile" ? id : undefined;
@@ -166,6 +177,7 @@ export function explain(doc: Doc, index: Index, id: string, stop: Stop, text: st
   return {
     title: text.trim().length > 60 ? `${text.trim().slice(0, 59)}…` : text.trim(),
     sentences,
+    python: user ? [] : [...related.python].map((p) => index.python.get(p)!.text.trim()),
     definition: doc.definition.filter((l) => related.definition.has(l.node)).map((l) => l.text),
     places,
     history,

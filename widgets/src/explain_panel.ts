@@ -57,9 +57,9 @@ export function explainPanel(ctx: Context): Panel {
     };
   }
   function select(stage: string, ids: string[]): void {
-    if (stage === "Definition" || stage === "HTile" || stage === "Kernel code") {
+    if (stage === "Python" || stage === "Definition" || stage === "HTile" || stage === "Kernel code") {
       ctx.dispatch({ type: "show", slot: "code" });
-      ctx.dispatch({ type: "tab", slot: "code", tab: { Definition: "definition", HTile: "htile" }[stage as "HTile"] ?? "triton" });
+      ctx.dispatch({ type: "tab", slot: "code", tab: { Python: "definition", Definition: "definition", HTile: "htile" }[stage as "HTile"] ?? "triton" });
       ctx.dispatch({ type: "tab", slot: "narrow", tab: "code" });
     }
     ctx.dispatch({ type: "clear" });
@@ -85,9 +85,14 @@ export function explainPanel(ctx: Context): Panel {
     const list = h("dl", {});
     const add = (name: string, css: string, ...what: (Node | string)[]) => list.append(h("dt", {}, name), h("dd", { class: css }, ...what));
     const jump = (text: string, f: () => void, label?: string) => h("button", { type: "button", class: "link", "aria-label": label ?? null, onclick: go(f) }, text);
+    const user = ctx.index.python.get(line.line.node);
     if (e.definition.length && !line.line.node.startsWith("def:")) {
       const shown = e.definition.slice(0, 2);
-      add("comes from", "", ...shown.map((text) => h("div", {}, h("code", {}, text))), ...(e.definition.length > 2 ? [`and ${e.definition.length - 2} more stages`] : []));
+      add(user ? (user.definition.length ? "became" : "computed in") : "comes from", "", ...shown.map((text) => h("div", {}, h("code", {}, text))), ...(e.definition.length > 2 ? [`and ${e.definition.length - 2} more stages`] : []));
+    }
+    if (e.python.length) {
+      const shown = e.python.slice(0, 2);
+      add("in your function", "", ...shown.map((text) => h("div", {}, h("code", {}, text))), ...(e.python.length > 2 ? [`and ${e.python.length - 2} more lines`] : []));
     }
     if (e.history.length) {
       const to = (c: Change) => jump(stopName(c.stop), () => ctx.dispatch({ type: "go", key: c.stop.key }));

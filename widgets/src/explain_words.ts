@@ -1,5 +1,6 @@
 // What a statement does, as a sentence, with the terms of the glossary that the sentence uses.
 
+import { withoutStage } from "./python_lines";
 import type { Graph } from "./record";
 
 export interface Words {
@@ -64,6 +65,16 @@ export function ofBlock(graph: Graph, block: string, stageOf: (block: string) =>
   }
   if (by.length) said.push(say(`The repair term corrects what was folded with an old value of ${listed(by)}, before the new value is added.`, "repair term", "f, g, h"));
   if (early.length) said.push(say(`It reads ${listed(early)} before that is complete: in this phase the numbers are wrong on purpose.`, "producer", "consumer"));
+  return said;
+}
+
+/** What a line of the user's Python became: `own` are its stages, `within` those that compute something of it. */
+export function ofPython(text: string, own: readonly string[], within: readonly string[]): Words[] {
+  if (!own.length && !within.length) return [say(withoutStage(text))];
+  const said: Words[] = [];
+  const stages = (names: readonly string[]) => `${names.length === 1 ? "the stage" : `${names.length} stages:`} ${listed(names)}`;
+  if (own.length) said.push(say(`This line of your function became ${stages(own)}.`, "stage"));
+  if (within.length) said.push(say(`${own.length ? "It is also" : "This line of your function has no stage of its own: it is"} computed inside ${stages(within)}.`, "stage"));
   return said;
 }
 

@@ -1,11 +1,14 @@
 // What in every stage belongs to a selection: up through refs to the definition, down to HTile, Triton and the graph.
 //
-// Ids of a selection: a line's node id ("def:…", "store:…", "loop:…", "tile:…"), "triton:<line>", "graph:<node>",
+// Ids of a selection: a line's node id ("py:…", "def:…", "store:…", "loop:…", "tile:…"), "triton:<line>", "graph:<node>",
 // and "cell:…", which only the tag table reads.
 
+import { type UserLine, isPython, userLines } from "./python_lines";
 import type { Doc, Stop } from "./record";
 
 export interface Related {
+  /** Lines of the user's Python. */
+  python: Set<string>;
   definition: Set<string>;
   loops: Set<string>;
   htile: Set<string>;
@@ -15,6 +18,8 @@ export interface Related {
 }
 
 export interface Index {
+  python: Map<string, UserLine>;
+  pythonOf: Map<string, Set<string>>;
   stage: Map<string, "definition" | "loops" | "htile">;
   up: Map<string, Set<string>>;
   down: Map<string, Set<string>>;
@@ -31,6 +36,8 @@ function put<K, V>(map: Map<K, Set<V>>, key: K, value: V): void {
 /** Every link of the record, both ways; made once a record. */
 export function indexLinks(doc: Doc): Index {
   const index: Index = {
+    python: new Map(),
+    pythonOf: new Map(),
     stage: new Map(),
     up: new Map(),
     down: new Map(),
@@ -38,6 +45,11 @@ export function indexLinks(doc: Doc): Index {
     tritonBy: { nodes: new Map(), blocks: new Map(), definition: new Map() },
   };
   for (const line of doc.definition) index.stage.set(line.node, "definition");
+  for (const line of userLines(doc)) {
+    if (!line.node) continue;
+    index.python.set(line.node, line);
+    for (const id of [...line.definition, ...line.within]) put(index.pythonOf, id, line.node);
+  }
   const pools = doc.pools();
   for (const stage of ["loops", "htile"] as const)
     for (const line of pools[stage]) {
@@ -67,6 +79,7 @@ const get = (map: Map<string, Set<string>>, key: string): ReadonlySet<string> =>
 /** Everything that belongs to `selection`, as seen from `stop`. */
 export function relate(doc: Doc, index: Index, selection: readonly string[], stop: Stop): Related {
   const r: Related = {
+    python: new Set(),
     definition: new Set(),
     loops: new Set(),
     htile: new Set(),
@@ -102,7 +115,12 @@ export function relate(doc: Doc, index: Index, selection: readonly string[], sto
 
   for (const id of selection) {
     if (id.startsWith("cell:")) continue;
-    if (id.startsWith("triton:")) {
+    if (isPython(id)) {
+      const line = index.python.get(id);
+      if (!line) continue;
+      r.python.add(id);
+      for (const d of [...line.definition, ...line.within]) fromDefinition(d, true);
+    } else if (id.startsWith("triton:")) {
       const line = doc.source[Number(id.slice(7)) - 1];
       if (!line) continue;
       r.triton.add(id);
@@ -151,6 +169,8 @@ export function relate(doc: Doc, index: Index, selection: readonly string[], sto
     const ids = new Set(stop.graph.nodes.map((n) => n.id));
     for (const d of r.definition) { const o = d.slice(d.indexOf(":") + 1); if (ids.has(o) && !shown.some((l) => r.loops.has(l.node))) r.blocks.add(o); }
   }
-  r.empty = !(r.definition.size + r.loops.size + r.htile.size + r.triton.size + r.blocks.size);
+  // Of a line of the user's Python, other lines with the same stages stay unlit.
+  if (!selection.some(isPython)) for (const d of r.definition) for (const p of get(index.pythonOf, d)) r.python.add(p);
+  r.empty = !(r.python.size + r.definition.size + r.loops.size + r.htile.size + r.triton.size + r.blocks.size);
   return r;
 }

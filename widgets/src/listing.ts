@@ -18,6 +18,8 @@ export interface Shown {
   repair?: [number, number] | null;
   /** How many things the line belongs to: of those lit, the one with the fewest is brought into view. */
   weight?: number;
+  /** Nothing comes from the line: it is drawn faint. */
+  faint?: boolean;
   /** Nothing stands here on this side of a comparison. */
   gap?: boolean;
 }
@@ -279,7 +281,7 @@ export class Listing {
   /** A row without its words. */
   private row(line: Shown, quoted: boolean): Shelf {
     const el = document.createElement("div");
-    el.className = `ln ${line.gap ? "gap" : line.op}${line.node && line.op !== "del" ? " has" : ""}`;
+    el.className = `ln ${line.gap ? "gap" : line.op}${line.node && line.op !== "del" ? " has" : ""}${line.faint ? " faint" : ""}`;
     el.id = `${this.ctx.uid}-${this.name}-${this.made++}`;
     if (line.gap) el.setAttribute("aria-hidden", "true");
     else {

@@ -2,6 +2,7 @@
 
 import { unaligned } from "./diff";
 import { type Head, Parts, inParts } from "./parts";
+import { type UserFunction, userFunctions } from "./python_lines";
 import type { Derivation, Graph, GraphEdge, GraphNode, Line as PlainLine, Phase, SourceLine, Trace } from "./record_types";
 
 export type { Derivation, DerivationStep, Graph, GraphEdge, GraphNode, SourceLine, Trace } from "./record_types";
@@ -137,6 +138,8 @@ export interface StepEntry {
 }
 export interface Doc {
   trace: Trace;
+  /** The user's functions that the definition was traced from, if it was. */
+  python: readonly UserFunction[];
   definition: Line[];
   steps: StepEntry[];
   stops: Stop[];
@@ -178,7 +181,7 @@ export interface Source {
   union(): Graph;
 }
 
-export const SCHEMA: Trace["schema"] = 3;
+export const SCHEMA: Trace["schema"] = 4;
 
 /** A sentence for readers, which does nothing. */
 export const isRemark = (step: { primitive: string }): boolean => step.primitive === "remark";
@@ -359,6 +362,7 @@ export function readSource(source: Source): Doc {
   }
   const doc: Doc = {
     trace,
+    python: userFunctions(trace.operator.python),
     definition,
     steps,
     stops,

@@ -20,6 +20,20 @@ export interface TensorRecord {
   dtype: string;
 }
 
+/** A line of the user's Python that the operator was traced from. */
+export interface PythonLine {
+  number: number;
+  text: string;
+  definition: string[];
+  within: string[];
+}
+
+/** A function of the user's Python: `title` is its name and where it is. */
+export interface PythonFunction {
+  title: string;
+  lines: PythonLine[];
+}
+
 /** The compiled operator: `params` are its arguments, `definition` has one line per stage. */
 export interface OperatorRecord {
   name: string;
@@ -29,6 +43,7 @@ export interface OperatorRecord {
   outputs: TensorRecord[];
   source: string;
   definition: LineAt[];
+  python: PythonFunction[];
 }
 
 /** A tensor or block; `x`, `y` is its centre, in points, from the top left; None without a layout. */
@@ -135,6 +150,6 @@ export interface Trace {
   kernel: KernelRecord | null;
   versions: Record<string, string>;
   command: string | null;
-  schema: 3;
+  schema: 4;
   lines: [string, string, string, string, string[]][];
 }

@@ -1,5 +1,6 @@
 // Text search over every stage: each place once, where it first stands or was changed.
 
+import { userLines } from "./python_lines";
 import type { Doc, Line, Stop } from "./record";
 
 export interface Match {
@@ -22,6 +23,7 @@ export function search(doc: Doc, query: string): Match[] {
   const add = (where: Match["where"], stop: Stop | null, line: { node: string; text: string }) => {
     if (found.length < LIMIT) found.push({ where, stop, node: line.node, text: line.text });
   };
+  for (const line of userLines(doc)) if (has(line.text)) add("definition", null, line);
   for (const line of doc.definition) if (has(line.text)) add("definition", null, line);
   // Most stops have the lines of the one before: those that match at all are looked for once.
   const pools = doc.pools();

@@ -2,9 +2,10 @@
 
 import type { Context, Pane } from "../context";
 import { copyText } from "../copy";
-import { h } from "../dom";
+import { h, reveal } from "../dom";
 import { Listing } from "../listing";
 import { definePane } from "../pane";
+import { definitionRows, userLines, withoutStage } from "../python_lines";
 import { ranges } from "../ranges";
 import type { Doc, Line } from "../record";
 import { tabs } from "../tabs";
@@ -32,7 +33,7 @@ function codePane(ctx: Context): Pane {
   const lines = (name: Name): Line[] => ({ triton: ctx.doc.triton, htile: ctx.doc.htile, definition: ctx.doc.definition })[name];
 
   async function copy(): Promise<void> {
-    const text = now === "triton" ? (ctx.doc.trace.kernel?.source ?? "") : lines(now).map((l) => l.text).join("\n");
+    const text = now === "triton" ? (ctx.doc.trace.kernel?.source ?? "") : (now === "definition" ? definitionRows(ctx.doc) : lines(now)).map((l) => l.text).join("\n");
     await copyText(ctx, text);
     copied.textContent = "Copied";
     ctx.announce(`${label[now]} copied`);
@@ -46,7 +47,7 @@ function codePane(ctx: Context): Pane {
     othersFor = ctx.related;
     othersOf = now;
     const ids: Record<Name, ReadonlySet<string>> = { triton: ctx.related.triton, htile: ctx.related.htile, definition: ctx.related.definition };
-    const rows = names.filter((name) => name !== now).flatMap((name) => {
+    const rows: HTMLElement[] = names.filter((name) => name !== now).flatMap((name) => {
       const at = lines(name).flatMap((l, n) => (l.node && ids[name].has(l.node) ? [n] : []));
       if (!at.length) return [];
       // Of what is lit, the line that belongs to the fewest things says most.
@@ -55,8 +56,19 @@ function codePane(ctx: Context): Pane {
       const text = lines(name)[best]!.text.trim();
       return [h("button", { type: "button", title: `${text}\nopen ${label[name]}`, onclick: () => ctx.dispatch({ type: "tab", slot: "code", tab: name }) }, h("b", {}, `${label[name]} ${ranges(at.map((n) => n + 1))}`), h("code", {}, text))];
     });
+    const python = now === "definition" ? [] : userLines(ctx.doc).filter((l) => ctx.related.python.has(l.node));
+    if (python.length) {
+      const text = python[0]!.text.trim();
+      rows.push(h("button", { type: "button", title: `${text}\nopen ${label.definition}`, onclick: () => ctx.dispatch({ type: "tab", slot: "code", tab: "definition" }) }, h("b", {}, `Python ${ranges(python.map((l) => l.number))}`), h("code", {}, text)));
+    }
+    // A line of the user's that became nothing lights nothing: that is said, or it would look like a fault.
+    const bare = ctx.view.selection.map((id) => ctx.index.python.get(id)).find((l) => l && !l.definition.length && !l.within.length);
+    if (bare && ctx.view.selection.length === 1) rows.push(h("p", { class: "note", role: "status" }, `${bare.number}: ${withoutStage(bare.text)}`));
     others.replaceChildren(...rows);
     others.hidden = !rows.length;
+    // These rows take room from the listing, whose pressed line stays in sight.
+    const own = ctx.source === now ? listings.get(now)!.el.querySelector<HTMLElement>(".ln.own") : null;
+    if (own) reveal(listings.get(now)!.el, own);
   }
 
   return {
@@ -72,7 +84,7 @@ function codePane(ctx: Context): Pane {
       if (drawn.get(now) !== doc) {
         const own = doc.stops.filter((s) => s.kind === now);
         const from = now === "definition" ? doc.stops[0]! : (own[own.length - 1] ?? null);
-        listing.show(lines(now).map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same", weight: now === "triton" ? (doc.source[n]?.nodes.length ?? 0) : 0 })), from);
+        listing.show(now === "definition" ? definitionRows(doc) : lines(now).map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same", weight: now === "triton" ? (doc.source[n]?.nodes.length ?? 0) : 0 })), from);
         drawn.set(now, doc);
         lit = null;
       }
@@ -88,7 +100,7 @@ function codePane(ctx: Context): Pane {
         seen ||= now === "triton";
       }
       if (lit !== related || shown !== key) {
-        const set = { triton: related.triton, htile: related.htile, definition: related.definition }[now];
+        const set = { triton: related.triton, htile: related.htile, definition: new Set([...related.python, ...related.definition]) }[now];
         listing.light(set, ctx.source !== now && (lit !== related || !shown.startsWith(`${now}|`)) && ctx.source !== "step");
         lit = related;
         shown = key;
@@ -111,6 +123,7 @@ export const pane = definePane({
 .nx .stages { flex: none; border-top: 1px solid var(--line); background: var(--soft); padding: 3px 6px; display: grid; }
 .nx .stages button { border: 0; border-radius: 5px; padding: 1px 8px; display: flex; gap: 10px; align-items: baseline; text-align: left; min-width: 0; }
 .nx .stages b { flex: none; font: 500 11.5px var(--sans); color: var(--accent); }
+.nx .stages .note { margin: 0; padding: 2px 8px; }
 .nx .stages code { font-size: 12px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; min-width: 0; }
 `,
 });

@@ -6,6 +6,7 @@ import { h } from "../dom";
 import { blockOf } from "../links";
 import { Listing, type Shown } from "../listing";
 import { definePane } from "../pane";
+import { definitionRows } from "../python_lines";
 import { beside } from "../stages_beside";
 import { type Doc, type Line, type Stop, stopBefore, stopName, wrongness } from "../record";
 import { compared } from "../state";
@@ -210,7 +211,7 @@ function programPane(ctx: Context): Pane {
           begin = () => (stages ? right.toTop(rows.first) : right.revealFirstChange());
           begin();
         } else if (tab === "definition") {
-          definition.show(doc.definition.map((l, n) => ({ node: l.node, text: l.text, number: n + 1, op: "same" })), doc.stops[0]!);
+          definition.show(definitionRows(doc), doc.stops[0]!);
           put(definition.el);
         } else {
           put(listing.el);
@@ -229,7 +230,7 @@ function programPane(ctx: Context): Pane {
         if (pair) {
           left.light(set(pair.left), scroll && ctx.source !== "cmpl" && ctx.source !== "cmpr");
           right.light(set(pair.right), scroll && ctx.source !== "cmpl" && ctx.source !== "cmpr");
-        } else if (tab === "definition") definition.light(ctx.related.definition, scroll && ctx.source !== "defn");
+        } else if (tab === "definition") definition.light(new Set([...ctx.related.python, ...ctx.related.definition]), scroll && ctx.source !== "defn");
         else listing.light(set(stop), scroll);
         lit = ctx.related;
         searched = view.search;
