@@ -60,6 +60,42 @@ def test_no_plain_key_reaches_the_page_around(live):
         page.evaluate("window.heard = []")
 
 
+def test_an_arrow_on_the_scrubber_moves_it_and_nothing_else(live):
+    drawn = live(figure1(), at("repaired"))
+    scrubber = drawn.root.locator("input[aria-label=iteration]")
+    stop = drawn.root.locator(".rail li.on").inner_text()
+    scrubber.focus()
+    for key, value in (("Home", "0"), ("ArrowRight", "1"), ("ArrowUp", "2"), ("ArrowLeft", "1")):
+        drawn.page.keyboard.press(key)
+        expect(scrubber).to_have_value(value)
+    drawn.page.keyboard.press("End")
+    assert scrubber.input_value() == scrubber.get_attribute("max")
+    assert drawn.root.locator(".rail li.on").inner_text() == stop
+    drawn.page.keyboard.press("j")  # the explorer's own keys stay
+    assert int(scrubber.input_value()) == int(scrubber.get_attribute("max") or 0) - 1
+
+
+def test_a_derivation_without_algebra_is_one_line(live):
+    drawn = live(figure1(), at("repaired"))
+    pane = drawn.root.get_by_role("region", name="derivation")
+    assert pane.bounding_box()["height"] > 150
+    drawn.root.locator(".rail li", has_text="definition").first.click()
+    expect(pane).to_contain_text("No algebra in this phase")
+    assert pane.bounding_box()["height"] < 110
+    # A line whose reduction was repaired has algebra to show.
+    drawn.root.locator("section[aria-label=program] .ln", has_text="xsum").last.click()
+    expect(pane.locator(".der")).to_be_visible()
+    assert pane.bounding_box()["height"] > 150
+
+
+@pytest.mark.parametrize("width", [900, 1440])
+def test_the_names_of_phases_are_shown_whole(live, width):
+    drawn = live(figure1(), at("repaired"), width=width)
+    for title in drawn.root.locator(".rail .tt").all():
+        assert title.evaluate("e => e.scrollWidth <= e.clientWidth")
+        assert title.evaluate("e => e.getBoundingClientRect().right <= e.closest('li').getBoundingClientRect().right")
+
+
 def test_a_redraw_with_the_text_editor_open(live):
     drawn = live(figure1(), {"panes": {"graph": "schedule", "editor": "text"}})
     expect(drawn.root.locator(".chip.check")).to_contain_text("✓ equals the definition")

@@ -148,6 +148,23 @@ def test_a_cell_selects_its_row_of_the_tag_table(page: Page):
     expect(page.locator(".tagtable thead th.cur")).to_have_text("j0 = 1")
 
 
+def test_a_cell_whose_row_the_table_hides_is_shown(page: Page):
+    rows = page.get_by_label("row of the tensors")
+    rows.select_option("0")
+    page.get_by_label("frame", exact=True).fill("1")
+    cells(page, "naive fusion", "acc").last.click()
+    expect(rows).to_have_value("3")
+    expect(page.locator(".tagtable td.own")).to_be_in_viewport()
+    # Another row can be chosen then; what is selected stays.
+    rows.select_option("1")
+    expect(rows).to_have_value("1")
+    # A row that is folded, since the phase did not change it, is unfolded.
+    page.get_by_role("grid", name="score").get_by_role("gridcell").first.click()
+    expect(rows).to_have_value("0")
+    expect(page.locator(".tagtable td.own")).to_be_in_viewport()
+    expect(page.locator(".tagtable tr.fold")).to_contain_text("fold ")
+
+
 def test_all_tensors_and_another_step(page: Page):
     grids = page.locator(".run").get_by_role("grid")
     few = grids.count()

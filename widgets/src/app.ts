@@ -8,7 +8,7 @@ import { footer, header, helpOverlay } from "./header";
 import { frame } from "./layout_panes";
 import { hideStatic } from "./hide_static";
 import { indexLinks, relate } from "./links";
-import { staysHere, takesText } from "./own_keys";
+import { slides, staysHere, takesText } from "./own_keys";
 import { type Head, Parts, inParts, parsedParts } from "./parts";
 import { type Doc, type Payload, readSource, readTrace, stopName, wrongness } from "./record";
 import { KEYS, PANES, PLACES, STYLE, makePanes } from "./registry";
@@ -257,7 +257,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       if (e.key === "Escape") root.focus();
       return;
     }
-    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    if (e.ctrlKey || e.metaKey || e.altKey || slides(e.composedPath()[0] as Element, e.key)) return;
     const act = actions.get(e.key.length === 1 ? e.key.toLowerCase() : e.key);
     if (!act) return;
     e.preventDefault();

@@ -98,19 +98,3 @@ export function linkEl(link: Link, from: Box, to: Box, lane: number, own: boolea
   const room = Math.max(Math.abs(from.x - to.x) - (from.width + to.width) / 2, Math.abs(from.y - to.y) - (from.height + to.height) / 2 + 30) > 100;
   return { el, sign: svg("text", { class: `t sign ${link.kind}`, x: middle[0]!, y: middle[1]! + (room ? -5 : 4), "text-anchor": "middle" }, room ? `${sign} ${word}` : sign), low };
 }
-
-/** The drawing as a file, with the style that it has here. */
-export function drawingText(drawing: SVGSVGElement, width: number, height: number, paper: string): string {
-  const copy = drawing.cloneNode(true) as SVGSVGElement;
-  const properties = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font", "opacity", "paint-order", "stroke-linejoin"];
-  const here = [drawing, ...drawing.querySelectorAll("*")];
-  [copy, ...copy.querySelectorAll("*")].forEach((to, n) => {
-    const style = getComputedStyle(here[n]!);
-    to.setAttribute("style", properties.map((p) => `${p}:${style.getPropertyValue(p)}`).join(";"));
-  });
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.setAttribute("width", String(width));
-  copy.setAttribute("height", String(height));
-  copy.prepend(svg("rect", { width, height, style: `fill:${paper}` }));
-  return new XMLSerializer().serializeToString(copy);
-}

@@ -4,6 +4,11 @@
 export const takesText = (target: Element): boolean =>
   target.matches?.("input:not([type=checkbox], [type=radio], [type=range]), textarea, select, [contenteditable=true]") || Boolean(target.closest?.(".cm-editor"));
 
+const SLIDES = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown"]);
+
+/** Whether a key moves the slider that has the focus, so that it may do nothing else. */
+export const slides = (target: Element, key: string): boolean => SLIDES.has(key) && Boolean(target.matches?.("input[type=range]"));
+
 /** Whether the page around may not hear of a key: every plain one, and while text is typed every one but "save". */
 export function staysHere(e: KeyboardEvent): boolean {
   const command = e.ctrlKey || e.metaKey;

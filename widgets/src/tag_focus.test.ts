@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { fixture } from "./fixture";
 import type { Cell, Row, Table } from "./record";
-import { changedBlocks, elementOf, elements, focus, only, shortLabel, tellingElement, varying } from "./tag_focus";
+import { changedBlocks, elementOf, elements, focus, hiddenBy, only, shortLabel, tellingElement, varying } from "./tag_focus";
 
 const cell = (extra: Partial<Cell> = {}): Cell => ({ value: "1", tag: "", sign: "", reads: [], should_be: null, right: null, ...extra });
 const row = (label: string, cells: Cell[] = [cell({ right: true, sign: "✓" }), cell()], kind: Row["kind"] = "value"): Row => {
@@ -72,5 +72,22 @@ describe("the rows that are shown", () => {
     const doc = fixture();
     expect([...changedBlocks(doc, doc.byKey.get("1.repaired")!)]).toEqual(["s_sum"]);
     expect([...changedBlocks(doc, doc.stops[0]!)]).toEqual([]);
+  });
+});
+
+describe("a cell that was selected elsewhere", () => {
+  const changed = new Set(["e", "t", "s"]);
+  it("is in the rows of its own element", () => {
+    expect(hiddenBy(attention, "cell:value:s[0, 0, 0]@1", "1", changed)).toEqual({ element: "0", folded: false });
+    expect(hiddenBy(attention, "cell:value:s[0, 0, 1]@1", "1", changed)).toBeNull();
+    expect(hiddenBy(attention, "cell:value:s[0, 0, 0]@1", "", changed)).toBeNull();
+  });
+  it("may be in a folded row", () => {
+    expect(hiddenBy(attention, "cell:value:score[0, 0, 1, j0 * 2]@0", "1", changed)).toEqual({ element: "1", folded: true });
+    expect(hiddenBy(attention, "cell:value:score[0, 0, 0, j0 * 2]@0", "1", changed)).toEqual({ element: "0", folded: true });
+    expect(hiddenBy(attention, "cell:value:rest@0", "1", changed)).toEqual({ element: "1", folded: true });
+  });
+  it("may be in no row", () => {
+    expect(hiddenBy(attention, "cell:value:other[0]@1", "1", changed)).toBeNull();
   });
 });

@@ -90,6 +90,18 @@ export function focus(table: Table, changed: ReadonlySet<string>): Focus {
   return { table: { ...table, rows: order.map((n) => table.rows[n]!) }, foldable: ranks.filter((rank) => rank === REST).length };
 }
 
+/** Where a cell is that the rows of `element` ("" for all) do not show: the element to choose, and whether its row is folded
+there; null if it is shown, or in no row of the table. */
+export function hiddenBy(table: Table, cell: string, element: string, changed: ReadonlySet<string>): { element: string; folded: boolean } | null {
+  const row = table.rows.find((r) => cell.startsWith(`cell:${r.kind}:${r.label}@`));
+  if (!row) return null;
+  const own = elementOf(row, varying(table));
+  const chosen = element === "" || own === "" ? element : own;
+  const { table: shown, foldable } = focus(only(table, chosen), changed);
+  const folded = shown.rows.indexOf(row) >= shown.rows.length - foldable;
+  return chosen !== element || folded ? { element: chosen, folded } : null;
+}
+
 /** A row's label without the indices that are the same in all rows: "acc[…, 1, 0]" for "acc[0, 0, 1, 0]". */
 export function shortLabel(row: Row, position: number): string {
   const all = indices(row);

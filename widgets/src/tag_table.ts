@@ -1,7 +1,7 @@
 // One tag table, drawn: elements down, iterations across, heads that stay in view, the rows of no interest folded.
 
 import type { Context } from "./context";
-import { h, svg } from "./dom";
+import { h, reveal, svg } from "./dom";
 import type { Cell, Row, Table } from "./record";
 import { drawArrows } from "./tag_arrows";
 import { SPOKEN, cellId, firstWrong, stateOf, tint } from "./tag_cells";
@@ -13,6 +13,8 @@ export interface TagTable {
   current(column: number): void;
   /** Marks the rows of these blocks, and the cells that are selected. */
   light(isLit: (block: string) => boolean, chosen: ReadonlySet<string>): void;
+  /** Scrolls to a cell. */
+  bring(id: string): void;
 }
 
 const named = (row: Row): string => (row.kind === "repair" ? "repair of " : "");
@@ -147,6 +149,9 @@ export function tagTable(ctx: Context, { table, foldable }: Focus, position: num
       const names = box.left + (labels[0]?.offsetWidth ?? 0);
       if (left < names) wide.scrollLeft -= names - left + 8;
       else if (right > box.right - 12) wide.scrollLeft += right - box.right + 12;
+    },
+    bring(id) {
+      shown.forEach((row, r) => row.cells.forEach((_, c) => { if (cellId(row, c) === id) reveal(wide, tds[r]![c]!); }));
     },
     light(isLit, chosen) {
       shown.forEach((row, r) => {

@@ -54,6 +54,20 @@ export function nearestDerivation(stops: readonly Stop[], stop: Stop): { shown: 
   return { shown: null, nearest };
 }
 
+/** The stage of the definition whose repair a stop derives. */
+function stageOf(ctx: Context, stop: Stop): string {
+  const fused = ctx.doc.trace.steps.find((s) => s.index === stop.step && s.error === null)?.arguments.block;
+  return typeof fused === "string" ? (stop.lines.find((l) => l.node === `store:${fused}`)?.origin ?? fused) : "";
+}
+const selected = (ctx: Context, stop: Stop): boolean => ctx.view.selection.length > 0 && ctx.related.definition.has(`def:${stageOf(ctx, stop)}`);
+
+/** The stop whose algebra is shown: the nearest of this step or, if the phase has none, that of the selected reduction. */
+function shownAt(ctx: Context): { shown: Stop | null; nearest: Stop | null } {
+  const { shown, nearest } = nearestDerivation(ctx.doc.stops, ctx.stop);
+  const few = ctx.related.definition.size > 0 && ctx.related.definition.size <= 2;
+  return { shown: shown ?? (few ? (ctx.doc.stops.find((s) => s.derivation?.accepted && selected(ctx, s)) ?? null) : null), nearest };
+}
+
 function derivationPane(ctx: Context): Pane {
   const bar = tabs(ctx, "derivation", "Derivation", [{ id: "derivation", label: "Derivation" }]);
   bar.update("derivation");
@@ -75,18 +89,11 @@ function derivationPane(ctx: Context): Pane {
     all.textContent = open ? "Fold all" : "Unfold all";
   }
 
-  /** The stage of the definition whose repair a stop derives. */
-  function stageOf(stop: Stop): string {
-    const fused = ctx.doc.trace.steps.find((s) => s.index === stop.step && s.error === null)?.arguments.block;
-    return typeof fused === "string" ? (stop.lines.find((l) => l.node === `store:${fused}`)?.origin ?? fused) : "";
-  }
-  const selected = (stop: Stop): boolean => ctx.view.selection.length > 0 && ctx.related.definition.has(`def:${stageOf(stop)}`);
-
   function light(): void {
-    const on = shownStop !== null && selected(shownStop);
+    const on = shownStop !== null && selected(ctx, shownStop);
     body.querySelector(".der:not(.proof)")?.classList.toggle("lit", on);
     mark.hidden = !on;
-    mark.textContent = on ? `repair of ${stageOf(shownStop!)}, selected` : "";
+    mark.textContent = on ? `repair of ${stageOf(ctx, shownStop!)}, selected` : "";
   }
 
   return {
@@ -110,10 +117,7 @@ function derivationPane(ctx: Context): Pane {
       body.replaceChildren(proofEl(ctx.stop.proof));
       return;
     }
-    const { shown: own, nearest } = nearestDerivation(ctx.doc.stops, ctx.stop);
-    // Where the phase has no algebra, that of the reduction that is selected.
-    const few = ctx.related.definition.size > 0 && ctx.related.definition.size <= 2;
-    const shown = own ?? (few ? (ctx.doc.stops.find((s) => s.derivation?.accepted && selected(s)) ?? null) : null);
+    const { shown, nearest } = shownAt(ctx);
     if (drawn === ctx.stop && shown === shownStop) return;
     shownStop = shown;
     where.textContent = shown && shown !== ctx.stop ? `from ${stopName(shown)}` : "";
@@ -139,6 +143,7 @@ export const pane = definePane({
   place: { column: "right", weight: 0.8 },
   order: 20,
   make: derivationPane,
+  empty: (ctx) => !ctx.stop.proof.length && shownAt(ctx).shown === null,
   style: `
 .nx .der.lit { box-shadow: inset 3px 0 0 var(--accent); background: linear-gradient(90deg, var(--accent-soft), transparent 40%); }
 .nx .chip.litmark { color: var(--accent); border-color: currentColor; flex: none; }

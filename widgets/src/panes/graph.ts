@@ -2,8 +2,9 @@
 // any graph only what is near the visible part is in the page, and what stays from step to step is kept.
 
 import type { Context, Pane } from "../context";
-import { download, h, svg } from "../dom";
-import { KINDS, SMALL, drawingText, linkEl, shapeEl } from "../graph_draw";
+import { h, svg } from "../dom";
+import { figureButtons } from "../figures";
+import { KINDS, SMALL, linkEl, shapeEl } from "../graph_draw";
 import { FOLDABLE_FROM, shownWith, toggled, unfoldedOf, written } from "../graph_folds";
 import { type Groups, groupsOf } from "../graph_groups";
 import { type Content, type Scene, contentOf, flatScene, foldedScene, groupId } from "../graph_scene";
@@ -55,8 +56,12 @@ function graphPane(ctx: Context): Pane {
     tool("−", "zoom out", () => zoom(1 / 1.25)),
     tool("+", "zoom in", () => zoom(1.25)),
     tool("Fit", "fit the whole graph", () => fit()),
-    tool("SVG", "download the graph as SVG", () => save("svg")),
-    tool("PNG", "download the graph as PNG", () => save("png")),
+    figureButtons("the graph", () => ctx.root, (take) => {
+      if (!scene) return;
+      paint(true); // those far from the visible part, too
+      take({ name: `${ctx.doc.trace.operator.name}-${ctx.stop.key}`, drawings: [{ el: drawing, width: scene.width, height }] });
+      paint();
+    }),
   );
   const layers = { frames: svg("g", {}), edges: svg("g", {}), nodes: svg("g", {}), signs: svg("g", { class: "signs", "aria-hidden": "true" }) };
   const drawing = svg("svg", { class: "dataflow", role: "group" }, layers.frames, layers.edges, layers.nodes, layers.signs);
@@ -274,22 +279,6 @@ function graphPane(ctx: Context): Pane {
   }
   /** The shapes that show these nodes. */
   const shapesOf = (nodes: Iterable<string>): Box[] => [...new Set([...nodes].flatMap((id) => content?.rep(id) ?? []))].flatMap((id) => scene!.shapes.get(id)?.box ?? []);
-
-  function save(kind: "svg" | "png"): void {
-    if (!scene) return;
-    paint(true);
-    const text = drawingText(drawing, scene.width, height, getComputedStyle(ctx.root).backgroundColor);
-    paint();
-    const name = `${ctx.doc.trace.operator.name}-${ctx.stop.key}`;
-    if (kind === "svg") return download(`${name}.svg`, text, "image/svg+xml");
-    const image = new Image();
-    image.onload = () => {
-      const canvas = h("canvas", { width: image.naturalWidth * 2, height: image.naturalHeight * 2 });
-      canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
-      canvas.toBlob((blob) => blob && download(`${name}.png`, blob, "image/png"));
-    };
-    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
-  }
 
   /** Brings into view what a drawing is about; set until the pane has a size to do it in. */
   let bring: (() => void) | null = null;

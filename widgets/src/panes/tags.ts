@@ -6,7 +6,7 @@ import { definePane } from "../pane";
 import type { Stop, Table } from "../record";
 import { stopName } from "../record";
 import { stateOf } from "../tag_cells";
-import { changedBlocks, elements, focus, only, tellingElement, varying } from "../tag_focus";
+import { changedBlocks, elements, focus, hiddenBy, only, tellingElement, varying } from "../tag_focus";
 import { inputEl } from "../tag_inputs";
 import { type TagTable, tagTable } from "../tag_table";
 import { tabs } from "../tabs";
@@ -56,6 +56,20 @@ function tagsPane(ctx: Context): TagsPane {
     timer = undefined;
     play.textContent = "▶";
     play.setAttribute("aria-label", "play the iterations");
+  }
+
+  /** The selection whose cell is in the table; a saved view has its own choice of rows. */
+  let revealed = ctx.view.panes.element ? ctx.view.selection.join() : "";
+  /** Shows the row of a cell that was selected elsewhere, if the choice of rows or the fold hides it. */
+  function bringIn(whole: Table, element: string, stop: Stop): void {
+    const now = ctx.view.selection.join();
+    if (now === revealed) return;
+    revealed = now;
+    const cell = ctx.view.selection.find((id) => id.startsWith("cell:"));
+    const hidden = cell && ctx.source !== "tags" ? hiddenBy(whole, cell, element, changedBlocks(ctx.doc, stop)) : null;
+    if (!hidden) return;
+    if (hidden.element !== element) ctx.dispatch({ type: "tab", slot: "element", tab: hidden.element }, ctx.source);
+    if (hidden.folded) ctx.dispatch({ type: "tab", slot: "tagrows", tab: "all" }, ctx.source);
   }
 
   const views = new WeakMap<Table, Map<string, Table>>();
@@ -144,6 +158,7 @@ function tagsPane(ctx: Context): TagsPane {
       }
       which.hidden = !whole || list.length < 2 || tab === "inputs";
       which.value = element || "all";
+      if (whole && tab === "tags") bringIn(whole, element, stop);
       const next = whole && filtered(whole, element);
       if (payload.tags && !next && ctx.live && tab !== "inputs") ctx.tags.ask(stop);
       if (next) roll.value = next.rolling;
@@ -188,7 +203,9 @@ function tagsPane(ctx: Context): TagsPane {
         }
       }
       if (made && lit !== ctx.related) {
+        const at = ctx.source === "tags" ? undefined : view.selection.find((id) => id.startsWith("cell:"));
         made.light((block) => ctx.related.blocks.has(block) || ctx.related.loops.has(`store:${block}`), new Set(view.selection));
+        if (at) made.bring(at);
         lit = ctx.related;
       }
     },

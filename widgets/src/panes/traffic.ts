@@ -2,6 +2,7 @@
 
 import type { Context, Pane } from "../context";
 import { h } from "../dom";
+import { figureButtons } from "../figures";
 import { flowsOf, memoryPicture, scaleOf, title } from "../memory_picture";
 import { measuredOf } from "../measured";
 import { bringUp, definePane } from "../pane";
@@ -46,7 +47,15 @@ function trafficPane(ctx: Context): Pane {
   const store = trafficOf(ctx);
   const chooser = h("select", { "aria-label": "GPU", onchange: () => ctx.dispatch({ type: "tab", slot: "gpu", tab: chooser.value }) });
   const buttons = new Map(VIEWS.map((name) => [name, h("button", { type: "button", class: "small", onclick: () => ctx.dispatch({ type: "tab", slot: "traffic", tab: name }) }, LABEL[name])]));
-  const tools = h("span", { class: "tools" }, h("span", { class: "seg", role: "group", "aria-label": "show" }, ...buttons.values()), chooser);
+  const saving = figureButtons("the figure", () => ctx.root, (take) => {
+    const drawings = [...body.querySelectorAll<SVGSVGElement>("figure > svg")].map((el) => {
+      const { width, height } = el.viewBox.baseVal;
+      return { el, width, height, title: el.parentElement!.querySelector("figcaption:first-child")?.textContent ?? "" };
+    });
+    if (drawings.length) take({ name: `${ctx.doc.trace.operator.name}-${ctx.stop.key}-${shownView()}-${chooser.value}`, drawings });
+  });
+  const shownView = (): Name => VIEWS.find((v) => v === ctx.view.panes.traffic) ?? "memory";
+  const tools = h("span", { class: "tools" }, h("span", { class: "seg", role: "group", "aria-label": "show" }, ...buttons.values()), chooser, saving);
   const lead = h("p", { class: "lead" });
   const body = h("div", { class: "trafficbody", tabindex: 0, role: "group", "aria-label": "traffic" });
   const el = h("div", { class: "traffic" }, lead, body);
@@ -121,7 +130,8 @@ function trafficPane(ctx: Context): Pane {
         return;
       }
       const gpu = gpuOf(found, ctx.view.panes.gpu);
-      const name = VIEWS.find((v) => v === ctx.view.panes.traffic) ?? "memory";
+      const name = shownView();
+      saving.hidden = name === "steps";
       const at = formOf(found, ctx.stop);
       // A time of another GPU has no place under this one's roof.
       const us = ctx.payload.device.toLowerCase().includes(gpu.name) ? measuredOf(ctx, ctx.payload.editor?.steps)?.us : null;
@@ -153,7 +163,7 @@ export const pane = definePane({
 .nx .traffic { display: flex; flex-direction: column; flex: 1; min-height: 0; }
 .nx .traffic .lead { padding: 7px 14px; border-bottom: 1px solid var(--line); font-size: 12.5px; flex: none; }
 .nx .trafficbody { flex: 1; overflow: auto; min-height: 0; padding: 8px 10px; }
-.nx .traffic .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); gap: 6px 16px; }
+.nx .traffic .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); gap: 6px 16px; align-items: end; }
 .nx .traffic figure { margin: 0; }
 .nx .traffic figcaption { font-size: 12px; padding: 0 8px 3px; }
 .nx .traffic svg { display: block; width: 100%; max-width: 640px; max-height: 480px; margin: 0 auto; }
@@ -177,7 +187,8 @@ export const pane = definePane({
 .nx .traffic th, .nx .traffic td { padding: 3px 7px; }
 .nx .traffic th:first-child { text-align: left; }
 .nx .traffic tbody th { font-weight: 500; }
-.nx .traffic .signs span { margin-right: 16px; white-space: nowrap; }
+.nx .traffic .signs { display: flex; flex-wrap: wrap; gap: 2px 16px; }
+.nx .traffic .signs span { white-space: nowrap; }
 .nx .traffic caption { text-align: left; padding: 4px 8px; font-weight: 600; font-size: 12px; }
 .nx .traffic tr.on { background: var(--accent-soft) !important; box-shadow: inset 3px 0 0 var(--accent); }
 .nx .traffic td.bar { min-width: 70px; }
