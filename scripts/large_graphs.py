@@ -25,6 +25,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 from neptune_widgets import payload
 
 import neptune_lab as nl
+from neptune_lab.files import write_text
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
@@ -60,7 +61,7 @@ def in_browser(html: str, folder: Path) -> dict[str, Any]:
     from playwright.sync_api import sync_playwright
 
     path = folder / "page.html"
-    path.write_text(html, encoding="utf-8")
+    write_text(path, html)
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 900})

@@ -42,7 +42,7 @@ class Crew:
             self.condition.wait_for(lambda: self.stuck or done())
             self.waits.remove(done)
             if not done():
-                raise Deadlock(what)
+                raise Deadlock(what, help="compare the barrier's arrivals with its waits")
 
     def rest(self) -> None:
         """Until no other thread can go on: what may happen before a thread's next line has happened."""

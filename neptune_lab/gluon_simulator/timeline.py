@@ -8,9 +8,6 @@ from typing import Any
 from neptune_lab.gluon_simulator.simulator import Simulator
 from neptune_lab.gluon_simulator.steps import COPY, PRODUCT, Group, Stamp
 
-# Multiprocessors of an H200, for kernels with as many programs as there are.
-_MULTIPROCESSORS = 132
-
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
@@ -57,13 +54,14 @@ def _stamp(stamp: Stamp) -> dict[str, Any]:
     return {"step": stamp.step, "group": stamp.group, "lines": list(stamp.lines)}
 
 
-def timeline(text: str, entry: str, tensors: tuple[Any, ...], limit: int = 600) -> Timeline:
+def timeline(text: str, entry: str, tensors: tuple[Any, ...], multiprocessors: int, limit: int = 600) -> Timeline:
     """Simulates the first program of a Gluon kernel.
 
     Args:
         text: of the module, as the compiler emits it: it is executed.
         entry: its function that takes the inputs.
         tensors: the inputs on the CPU; their values do not matter, since control flow does not depend on them.
+        multiprocessors: of the GPU, for kernels with as many programs as there are.
         limit: keep the steps below this.
 
     Returns:
@@ -72,6 +70,6 @@ def timeline(text: str, entry: str, tensors: tuple[Any, ...], limit: int = 600) 
     Raises:
         Deadlock: every group of warps waits.
     """
-    simulator = Simulator(text, _MULTIPROCESSORS, first_only=True, limit=limit)
+    simulator = Simulator(text, multiprocessors, first_only=True, limit=limit)
     simulator(entry, *tensors)
     return Timeline(simulator.groups, max((g.now for g in simulator.groups), default=0), limit, COPY, PRODUCT)

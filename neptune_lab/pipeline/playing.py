@@ -71,7 +71,10 @@ def _program(schedule: Schedule, step: int, phase: str) -> Program:
     if step == 0:
         return schedule.definition
     if not 0 <= step <= len(schedule.history):
-        raise ScheduleError(f"there is no step {step}; the schedule has {len(schedule.history)}")
+        raise ScheduleError(
+            f"there is no step {step}; the schedule has {len(schedule.history)}",
+            help="give one of these, or 0: the definition",
+        )
     phases = {p.key: p.program for p in schedule.history[step - 1].outcome.phases}
     if phase not in phases:
         raise ScheduleError(f"step {step} has no phase {phase!r}", help=f"the phases: {', '.join(phases)}")

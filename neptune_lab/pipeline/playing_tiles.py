@@ -79,7 +79,10 @@ def play_tiles(schedule: Schedule, inputs: Mapping[str, np.ndarray]) -> PlayedRu
             frames.append(Frame(what, number, (), None, kernel.node_id))
             played.append(kept)
     if len(frames) > _MOST_FRAMES:
-        raise ScheduleError(f"the kernel runs {len(frames):,} stores; at most {_MOST_FRAMES:,} are played")
+        raise ScheduleError(
+            f"the kernel runs {len(frames):,} stores; at most {_MOST_FRAMES:,} are played",
+            help="make the sizes smaller: nl.explore(op, sample=small_op)",
+        )
     return PlayedRun("", tuple(frames), _tensors(tiles, played))
 
 

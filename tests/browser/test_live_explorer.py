@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 import neptune_lab as nl
 
 # Keys that mean something in JupyterLab's command mode, and some that mean something here.
 PLAIN = ("x", "a", "b", "m", "y", "z", "d", "d", "c", "v", "1", "0", "Shift+m", "ArrowDown", "ArrowUp", "PageDown", " ")
+# Of these, the keys that open another tab, or go back to an earlier view.
+MOVES = ("m", "y", "z", "c")
 # What can have the focus: selector, and what to press first to see it.
 FOCUSED = {
     "a line": "section[aria-label=program] .lines",
@@ -39,6 +41,12 @@ def at(phase: str) -> dict[str, object]:
     return {"step": 1, "phase": phase}
 
 
+def show_repaired(root: Locator) -> None:
+    root.locator(".rail li", has_text="repaired program").first.click()
+    for tab in ("Graph", "Tags"):
+        root.get_by_role("tab", name=tab, exact=True).click()
+
+
 def test_no_plain_key_reaches_the_page_around(live):
     drawn = live(figure1(), at("repaired"))
     page = drawn.page
@@ -48,9 +56,13 @@ def test_no_plain_key_reaches_the_page_around(live):
     }""")
     for name, selector in FOCUSED.items():
         drawn.root.locator(selector).first.focus()
+        focused = drawn.root.locator(selector).first
         for key in PLAIN:
+            focused.focus()
             page.keyboard.press("Space" if key == " " else key)
-            drawn.root.locator(selector).first.focus()
+            if key in MOVES:
+                show_repaired(drawn.root)
+        focused.focus()
         heard = [key for key in page.evaluate("window.heard") if not key.startswith("Ctrl")]
         assert not heard, f"with the focus on {name}: {heard}"
         # To save the notebook is not the explorer's business.

@@ -23,7 +23,7 @@ def compiled(seq: int = 512, dtype: str = "float16", **options: Any) -> nl.Kerne
 
 def simulated(kernel: nl.Kernel, source: str = "", limit: int = 10_000) -> Timeline:
     tensors = tuple(torch.zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in kernel.operator.inputs)
-    return timeline(source or kernel.source, kernel.triton.entry, tensors, limit)
+    return timeline(source or kernel.source, kernel.triton.entry, tensors, 132, limit)
 
 
 @pytest.fixture(scope="module")

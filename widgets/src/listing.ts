@@ -287,6 +287,8 @@ export class Listing {
     else {
       el.setAttribute("role", "option");
       el.setAttribute("aria-selected", "false");
+      // Its name until its words are in the page.
+      el.setAttribute("aria-label", `${line.number ?? ""} ${line.op === "same" ? "" : `${SPOKEN[line.op]}: `}${line.text}`.trim());
     }
     const row: Shelf = { el, line, stop: null, box: this.box(), quoted, filled: false, marks: 0 };
     noteRow(row);
@@ -300,6 +302,7 @@ export class Listing {
     row.filled = true;
     this.near?.unobserve(row.el);
     const { el, line } = row;
+    el.removeAttribute("aria-label");
     const number = document.createElement("i");
     number.textContent = line.number === null ? "" : String(line.number);
     const sign = document.createElement("u");

@@ -53,6 +53,7 @@ def simulated(kernel: Kernel) -> dict[str, Any]:
     """
     from neptune_lab.gluon_simulator import timeline
     from neptune_lab.runtime.arrays import to_tensor
+    from neptune_lab.target import Target
 
     size = _bytes(kernel)
     if size > _MOST_BYTES:
@@ -61,7 +62,7 @@ def simulated(kernel: Kernel) -> dict[str, Any]:
             help="open a kernel of smaller sizes: each program does the same",
         )
     tensors = tuple(to_tensor(np.zeros(t.shape, _dtype(t.dtype))) for t in kernel.operator.inputs)
-    return timeline(kernel.triton.text, kernel.triton.entry, tensors).as_record()
+    return timeline(kernel.triton.text, kernel.triton.entry, tensors, Target().sm_count).as_record()
 
 
 def _dtype(name: str) -> Any:
