@@ -14,7 +14,7 @@ Index: TypeAlias = tuple[Expr, ...]
 
 HALVES = ("float16", "bfloat16")
 WIDE = ("int64", "float64")
-_NARROW_INTEGERS = ("int8", "int16", "uint8")
+NARROW_INTEGERS = ("int8", "int16", "uint8")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ def computed_dtype(dtype: str) -> str:
     """The dtype in which elements of a tensor of torch's `dtype` are computed; of integers, see `as_dtype`."""
     if dtype in HALVES:
         return "float32"
-    return "int32" if dtype in ("int64", *_NARROW_INTEGERS) else dtype
+    return "int32" if dtype in ("int64", *NARROW_INTEGERS) else dtype
 
 
 def constant(value: float | int | bool, dtype: str, shape: Sequence[int] = ()) -> Value:

@@ -12,7 +12,7 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
-from neptune_lab.torch_to_stages.values import HALVES, Value, negated
+from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, negated
 
 Number: TypeAlias = float | int | bool
 Operand: TypeAlias = Value | Number
@@ -315,7 +315,7 @@ def convert(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
 
         def element(e: Expr) -> Expr:
             return ctx.rounded(ctx.as_dtype(e, dtype), dtype)
-    elif dtype in ("int8", "int16", "uint8"):
+    elif dtype in NARROW_INTEGERS:
         if dtype != "int8":
             raise ctx.refused(f"to {dtype}")
 
@@ -335,7 +335,7 @@ def convert(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
 
 def _checked(ctx: Context, x: Operand) -> Operand:
     """`x`, unless the result is an integer of 8 or 16 bits, whose arithmetic wraps around."""
-    if ctx.dtype in ("int8", "int16", "uint8"):
+    if ctx.dtype in NARROW_INTEGERS:
         raise ctx.refused(f"for {ctx.dtype}: convert to int32 or float32 before, with .int() or .float()")
     return x
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
@@ -70,9 +71,7 @@ def mean(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtyp
 
 def mean_of(ctx: Context, x: Value, dims: tuple[int, ...], hint: str = "", less: int = 0) -> Value:
     """The mean along `dims`, without these dimensions, as the sum times 1 / (count - less)."""
-    count = 1
-    for d in dims:
-        count *= x.shape[d]
+    count = math.prod(x.shape[d] for d in dims)
     total = reduced(ctx, "sum", x, dims, hint=hint or f"{ctx.stages.hint}_sum")
     share = ctx.as_dtype(Const(1.0 / max(count - less, 0) if count > less else float("nan"), "float32"), x.dtype)
     return Value(total.shape, total.dtype, lambda i: Op("mul", (total.at(i), share)))
