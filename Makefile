@@ -6,7 +6,7 @@ ARGS   ?=
 # Cases and seed of `make fuzz`; SEED is of `make nightly` too.
 N      ?= 2000
 SEED   ?= 0
-# Workers for the tests: one a core, at most 8 (each loads TVM and torch).
+# Workers for the tests: one per core and one more (tests/conftest.py), at most 8 (each loads TVM and torch).
 JOBS   ?= logical
 
 ifneq ($(words $(VENV)),1)

@@ -14,7 +14,9 @@ from neptune_lab.strict.parser import mend_parser as _mend_parser
 
 if TYPE_CHECKING:
     from neptune_widgets import course
+    from neptune_widgets.explanation import explain
     from neptune_widgets.explorer import explore
+    from neptune_widgets.magic import load_ipython_extension
     from neptune_widgets.solver import solver
     from neptune_widgets.timing import time
 
@@ -42,8 +44,10 @@ __all__ = [
     "compile",
     "course",
     "errors",
+    "explain",
     "explore",
     "from_torch",
+    "load_ipython_extension",
     "load_trace",
     "operators",
     "repair",
@@ -67,8 +71,10 @@ _HOMES = {
     "compile": "neptune_lab.pipeline:compile",
     "course": "neptune_widgets.course",
     "errors": "neptune_lab.errors",
+    "explain": "neptune_widgets.explanation:explain",
     "explore": "neptune_widgets.explorer:explore",
     "from_torch": "neptune_lab.torch_to_stages:from_torch",
+    "load_ipython_extension": "neptune_widgets.magic:load_ipython_extension",
     "load_trace": "neptune_lab.trace:load_trace",
     "operators": "neptune_lab.operators",
     "repair": "neptune_lab.repair",

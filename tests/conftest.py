@@ -23,12 +23,16 @@ GOLDEN = Path(__file__).parent / "golden"
 # The scripts in wheel/ run in environments of their own.
 collect_ignore = ["golden", "left_out", "wheel"]
 
+# Each worker, and each process that a test starts, computes in one thread: threads for small tiles wait more than they
+# compute.  NumPy and torch read it as they are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The processes that tests start do without these modules, and this one too.
 LEFT_OUT = Path(__file__).parent / "left_out"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEFT_OUT), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(LEFT_OUT))
 
-pytest_plugins = ["front_end"]
+pytest_plugins = ["fake_tuning", "front_end"]
 
 
 def _has_gpu() -> bool:
@@ -69,6 +73,15 @@ LONG_FIRST = (
 def _turn(item: pytest.Item) -> int:
     """The place of a test's file among those of LONG_FIRST; all others come after them."""
     return next((n for n, start in enumerate(LONG_FIRST) if item.nodeid.startswith(start)), len(LONG_FIRST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """For `-n logical`: a worker per core and one more, since that of tests/browser waits most of the time."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
 
 
 @pytest.hookimpl(optionalhook=True)

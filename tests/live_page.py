@@ -7,29 +7,32 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from neptune_widgets.explorer import Explorer
 from neptune_widgets.page import bundle_text
 from playwright.sync_api import Locator, Page
+from waiting import wait_until
 
 _START = """
 const heard = new Map();
 const state = new Map(Object.entries(JSON.parse(document.getElementById("state").textContent)));
 const tell = (name, ...args) => { for (const f of [...(heard.get(name) ?? [])]) f(...args); };
+window.deliver = (text) => {
+  const { messages, payload, rest } = JSON.parse(text);
+  if (payload !== state.get("payload")) { state.set("payload", payload); tell("change:payload"); }
+  if (rest.name !== state.get("rest").name) { state.set("rest", rest); tell("change:rest"); }
+  for (const message of messages) tell("msg:custom", message);
+};
 const model = {
   get: (name) => state.get(name),
   set: (name, value) => { state.set(name, value); tell("change:" + name); },
   save_changes: () => { window.viewOfPage = state.get("view"); },
   send: (content) => {
     if (window.commIsGone) throw new Error("Cannot send");
-    window.answered(JSON.stringify(content)).then((text) => {
-      const { messages, payload, rest } = JSON.parse(text);
-      if (payload !== state.get("payload")) { state.set("payload", payload); tell("change:payload"); }
-      if (rest.name !== state.get("rest").name) { state.set("rest", rest); tell("change:rest"); }
-      for (const message of messages) tell("msg:custom", message);
-    });
+    window.answered(JSON.stringify(content)).then(window.deliver);
   },
   on: (name, f) => heard.set(name, [...(heard.get(name) ?? []), f]),
   off: (name, f) => heard.set(name, f ? (heard.get(name) ?? []).filter((g) => g !== f) : []),
@@ -56,12 +59,16 @@ class LivePage:
         explorer: the widget, in this process.
         asked: the messages that the page sent, in order.
         silent: whether the messages stay without an answer, as of a busy or a dead kernel.
+        waits: whether an answer that a thread makes is waited for; if not, `deliver` brings what came meanwhile.
+        sent: what Python sent and the page has not had yet.
     """
 
     page: Page
     explorer: Explorer
     asked: list[dict[str, Any]] = field(default_factory=list)
     silent: bool = False
+    waits: bool = True
+    sent: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def root(self) -> Locator:
@@ -89,16 +96,24 @@ class LivePage:
         """Lets the model tell of an event."""
         self.page.evaluate("name => window.tell(name)", event)
 
+    def deliver(self, until: Callable[[dict[str, Any]], bool]) -> None:
+        """Brings the page what Python sent, once a message of it is one that `until` is true of."""
+        wait_until(lambda: any(until(message) for message in self.sent))
+        self.page.evaluate("text => window.deliver(text)", self._taken())
+
+    def _taken(self) -> str:
+        taken, self.sent = self.sent, []
+        return json.dumps({"messages": taken, "payload": self.explorer.payload, "rest": self.explorer.rest})
+
     def _answered(self, text: str) -> str:
         content = json.loads(text)
         self.asked.append(content)
-        sent: list[Any] = []
-        self.explorer.send = lambda message, *_: sent.append(message)  # type: ignore[method-assign]
+        self.explorer.send = lambda message, *_: self.sent.append(message)  # type: ignore[method-assign]
         if not self.silent:
             self.explorer._handle_custom_msg(content, [])
             if self.explorer._queue:  # Playwright's loop runs here, and the explorer would answer on its next turn
                 self.explorer._answer()
             messages = self.explorer._messages
-            if messages is not None:
+            if messages is not None and self.waits:
                 messages.wait()  # a timing answers from a thread
-        return json.dumps({"messages": sent, "payload": self.explorer.payload, "rest": self.explorer.rest})
+        return self._taken()

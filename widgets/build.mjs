@@ -27,6 +27,16 @@ const bundle = (entry, outfile, more = {}) => build({
     panes,
     glossary,
     {
+      // The editor uses none of CodeMirror's parsing; these packages do nothing but declare, which they do not say.
+      name: "parsers-only-if-used",
+      setup(b) {
+        b.onResolve({ filter: /^(@lezer\/|@codemirror\/language$)/ }, async ({ path, resolveDir, kind, pluginData }) => {
+          if (pluginData === "resolved") return undefined;
+          return { ...(await b.resolve(path, { resolveDir, kind, pluginData: "resolved" })), sideEffects: false };
+        });
+      },
+    },
+    {
       name: "small-css",
       setup(b) {
         b.onLoad({ filter: /\.css$/ }, async ({ path }) => {
@@ -45,7 +55,8 @@ const bundle = (entry, outfile, more = {}) => build({
 // bundle goes (saved pages too), and LICENSES.txt beside it.
 const licences = (metafile) => {
   const found = new Map();
-  for (const input of Object.keys(metafile.inputs)) {
+  const [{ inputs }] = Object.values(metafile.outputs);
+  for (const input of Object.keys(inputs).filter((name) => inputs[name].bytesInOutput > 0)) {
     const name = /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input)?.[1];
     if (name === undefined || found.has(name)) continue;
     const folder = resolve(here, "node_modules", name);

@@ -42,6 +42,20 @@ def check_arguments(
     check_gpus(gpus)
 
 
+def check_functions(progress: Any, cancel: Any) -> None:
+    """Raise TuneError unless `progress` is a switch or a function, and `cancel` a function or None."""
+    if not isinstance(progress, bool) and not callable(progress):
+        raise TuneError(
+            f"progress={shown(progress)}: expected True, False, or a function that takes a TuneProgress",
+            help="for example progress=print",
+        )
+    if cancel is not None and not callable(cancel):
+        raise TuneError(
+            f"cancel={shown(cancel)}: expected a function without arguments that returns whether to end, or None",
+            help="for example cancel=event.is_set, with event = threading.Event()",
+        )
+
+
 def check_gpus(gpus: Any) -> None:
     """Raise TuneError unless `gpus` is None or a few numbers of GPUs, each once."""
     if gpus is None:

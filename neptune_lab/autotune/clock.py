@@ -14,6 +14,10 @@ from neptune_lab.runtime.process import WAKE_SECONDS
 T = TypeVar("T")
 
 
+class Cancelled(Exception):
+    """The caller's `cancel` has said that the run shall end."""
+
+
 class Clock(Protocol):
     """Reads the time, and waits for a result until a given time."""
 
@@ -39,8 +43,30 @@ class MonotonicClock:
         return results.get(timeout=max(0.0, left))
 
 
-def within(seconds: float, call: Callable[..., T], *args: Any, clock: Clock | None = None) -> T:
-    """What `call` returns or raises; TimeoutError after so many seconds, while the call continues in its thread."""
+def next_of(
+    results: queue.SimpleQueue[Any], until: float, clock: Clock, cancel: Callable[[], bool] | None = None
+) -> Any:
+    """As `clock.get`; raises Cancelled at most `WAKE_SECONDS` after `cancel` is true."""
+    if cancel is None:
+        return clock.get(results, until)
+    while not cancel():
+        try:
+            return clock.get(results, min(until, clock.now() + WAKE_SECONDS))
+        except queue.Empty:
+            if clock.now() >= until:
+                raise
+    raise Cancelled
+
+
+def within(
+    seconds: float,
+    call: Callable[..., T],
+    *args: Any,
+    clock: Clock | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> T:
+    """What `call` returns or raises. The call continues in its thread if this raises TimeoutError, after so many
+    seconds, or Cancelled, when `cancel` is true."""
     outcomes: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -53,7 +79,7 @@ def within(seconds: float, call: Callable[..., T], *args: Any, clock: Clock | No
     until = clock.now() + seconds
     threading.Thread(target=run, daemon=True).start()
     try:
-        result, error = clock.get(outcomes, until)
+        result, error = next_of(outcomes, until, clock, cancel)
     except queue.Empty:
         raise TimeoutError(f"no answer within {seconds:g} s") from None
     if error is not None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from neptune_lab.autotune.clock import Clock, within
+from neptune_lab.autotune.clock import Cancelled, Clock, next_of, within
 from neptune_lab.autotune.measuring import emit, now, portable, record_of, source_hash
-from neptune_lab.autotune.progress import ProgressDisplay
+from neptune_lab.autotune.progress import Attempt, Phase, Report, TuneProgress
 from neptune_lab.autotune.record_writer import RecordWriter
 from neptune_lab.autotune.workers import Workers, WorkersLost
 from neptune_lab.errors import MeasureError
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 REMEASURED = 5
 REMEASURE_SHARE = 0.1
 EMIT_SECONDS = 60.0
-# Seconds to wait after Ctrl-C for candidates that are being measured, and for threads whose processes were killed.
+# Seconds to wait after Ctrl-C or `cancel` for candidates that are being measured, and for threads whose processes were
+# killed.
 INTERRUPT_SECONDS = 20.0
 KILL_SECONDS = 10.0
 
@@ -68,7 +69,7 @@ class TuneResult:
         records: all measurements, of this run and before, the fastest first, failures last.
         refused: how many candidates the compiler refused.
         seconds: how long it took.
-        ended: why it ended: "converged", "time", "trials", "interrupted" or "workers lost".
+        ended: why it ended: "converged", "time", "trials", "interrupted" (Ctrl-C), "cancelled" or "workers lost".
         lost: how many candidates were not measured because a worker was lost, or the run ended.
         unsaved: the records that could not be stored; `export` saves all records to a file of your choice.
         rescued: the file with those; None if there are none, or no file could be written.
@@ -129,6 +130,13 @@ class _Outcome:
     refusal: str | None = None
     error: Exception | None = None
 
+    @property
+    def attempt(self) -> Attempt:
+        """Its time, or why there is none."""
+        if self.record is not None:
+            return Attempt(self.candidate, self.record.us, self.record.failure or "", self.record)
+        return Attempt(self.candidate, None, self.refusal or getattr(self.error, "reason", str(self.error)))
+
 
 class Emitters(ProcessPool):
     """Processes that compile candidates to source, which takes a fraction of Triton's time for the rest."""
@@ -143,6 +151,35 @@ class Emitters(ProcessPool):
         return self.call(f"{emit.__module__}:{emit.__name__}", op, candidate, target, timeout=EMIT_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a run ends.
+
+    Args:
+        clock: of `started` and `seconds`.
+        started: when the run began.
+        seconds: its time limit.
+        trials: the maximum number of candidates; None: any.
+        cancel: whether the caller wants it to end; None: never.
+    """
+
+    clock: Clock
+    started: float
+    seconds: float
+    trials: int | None = None
+    cancel: Callable[[], bool] | None = None
+
+    @property
+    def end(self) -> float:
+        """When the time is over."""
+        return self.started + self.seconds
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return self.clock.now() - self.started
+
+
 @dataclass(eq=False)
 class TuningRun:
     """One call of `tune`."""
@@ -154,23 +191,23 @@ class TuningRun:
     emitters: Emitters
     writer: RecordWriter
     command: str
-    clock: Clock
-    started: float
-    seconds: float
+    limits: Limits
     known: dict[str, Record]
+    report: Report
     specs: dict[str, KernelSpec] = field(default_factory=dict)
     records: dict[str, Record] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
+    tried: int = 0
 
     def __post_init__(self) -> None:
         self.sent = portable(self.op)
         self.target = None if self.facts.interpreter else Target.of(self.facts)
 
-    def result(self, search: Searcher, trials: int | None, shown: ProgressDisplay) -> TuneResult:
+    def result(self, search: Searcher) -> TuneResult:
         """Runs the search to its end, times the best again, and returns the result."""
         try:
-            ended = self._loop(search, trials, shown)
+            ended = self._loop(search)
             if ended in ("converged", "time", "trials"):
                 ended = self._remeasure_best(ended)
         finally:
@@ -180,17 +217,17 @@ class TuningRun:
         if not ranked or ranked[0].us is None:
             lost = "start the workers again" if ended == "workers lost" else "give it more time (seconds)"
             raise MeasureError(self._nothing(ended), help=f"{lost}, or see what the failures say")
-        seconds = self.clock.now() - self.started
-        tuned = TuneResult(self.op, ranked[0], ranked, len(self.refusals), seconds, ended)
+        tuned = TuneResult(self.op, ranked[0], ranked, len(self.refusals), self.limits.spent, ended)
         writer = self.writer
         return replace(tuned, lost=len(self.unmeasured), unsaved=writer.unsaved, rescued=writer.rescued)
 
-    def _loop(self, search: Searcher, trials: int | None, shown: ProgressDisplay) -> str:
+    def _loop(self, search: Searcher) -> str:
         """Asks, measures and reports until the run ends; why it ended."""
         done: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        deadline = self.started + self.seconds * (1 - REMEASURE_SHARE)
+        limits, clock, trials = self.limits, self.limits.clock, self.limits.trials
+        deadline = limits.started + limits.seconds * (1 - REMEASURE_SHARE)
         left: list[Future[None]] = []
-        received, until = 0, self.started + self.seconds
+        received, until = 0, limits.end
         pool = ThreadPoolExecutor(self.workers.size)
         try:
             while True:
@@ -201,22 +238,26 @@ class TuningRun:
                 left += [pool.submit(self._try, candidate, done.put) for candidate in new]
                 if len(left) == received:
                     return "trials" if trials is not None and received >= trials else "converged"
+                if not received:
+                    self._say("searching")
                 try:
-                    outcome = self.clock.get(done, deadline)
+                    outcome = next_of(done, deadline, clock, limits.cancel)
                 except queue.Empty:
+                    self._say("ending")
                     return "time"
                 received += 1
                 search.tell(outcome.candidate, self._keep(outcome))
                 if said := self.writer.news():
                     warnings.warn(said, RecordsWarning, stacklevel=4)
-                shown.update(self.clock.now() - self.started, received, self._failed(), self._best())
+                self._say("searching", outcome)
         except WorkersLost as error:
             warnings.warn(f"the run ended early: {error}", RuntimeWarning, stacklevel=4)
             self.unmeasured.append(error.reason)
             return "workers lost"
-        except KeyboardInterrupt:
-            until = min(until, self.clock.now() + INTERRUPT_SECONDS)
-            return "interrupted"
+        except (KeyboardInterrupt, Cancelled) as error:
+            until = min(until, clock.now() + INTERRUPT_SECONDS)
+            self._say("ending")
+            return "cancelled" if isinstance(error, Cancelled) else "interrupted"
         finally:
             self._end(pool, left, received, done, until)
 
@@ -236,7 +277,7 @@ class TuningRun:
             pool.shutdown(wait=False, cancel_futures=True)
             with suppress(queue.Empty, WorkersLost):
                 for _ in range(len(tried) - received - sum(f.cancelled() for f in tried)):
-                    self._keep(self.clock.get(done, until))
+                    self._keep(self.limits.clock.get(done, until))
                 complete = True
         except KeyboardInterrupt:  # Ctrl-C again: end at once
             pass
@@ -271,6 +312,7 @@ class TuningRun:
 
     def _keep(self, outcome: _Outcome) -> float | None:
         """Keeps the outcome of a candidate; its time. Raises WorkersLost, and errors that are not ours."""
+        self.tried += 1
         if outcome.record is not None and outcome.spec is not None:
             self.specs[outcome.record.source] = outcome.spec
             self.records[outcome.record.source] = outcome.record
@@ -286,32 +328,45 @@ class TuningRun:
     def _remeasure_best(self, ended: str) -> str:
         """Times the fastest few in turns, and keeps those times if that succeeds. Why the run ended."""
         timed = sorted((r for r in self.records.values() if r.us is not None), key=lambda r: r.us or 0.0)[:REMEASURED]
-        left = self.started + self.seconds - self.clock.now()
+        left = self.limits.end - self.limits.clock.now()
         if len(timed) < 2 or left <= 0:
             return ended
+        self._say("timing again")
         specs = [self.specs[r.source] for r in timed]
         try:
-            again = within(left, self.workers.remeasure, self.task, specs, clock=self.clock)
+            limits = self.limits
+            again = within(left, self.workers.remeasure, self.task, specs, clock=limits.clock, cancel=limits.cancel)
         except MeasureError:
             return ended
-        except (TimeoutError, KeyboardInterrupt) as error:
+        except (TimeoutError, KeyboardInterrupt, Cancelled) as error:
             self.workers.kill()
-            return ended if isinstance(error, TimeoutError) else "interrupted"
+            return {KeyboardInterrupt: "interrupted", Cancelled: "cancelled"}.get(type(error), ended)
         for old, new in zip(timed, again, strict=True):
             record = replace(old, us=new.us, low=new.low, high=new.high, when=now())
             self.records[record.source] = record
             self.writer.put(record)
         return ended
 
-    def _failed(self) -> int:
-        return len(self.refusals) + len(self.unmeasured) + sum(r.us is None for r in self.records.values())
-
-    def _best(self) -> str:
+    def _say(self, phase: Phase, outcome: _Outcome | None = None) -> None:
+        """Reports how far the run is; `outcome` is of the candidate that ended last."""
         timed = [r for r in self.records.values() if r.us is not None]
-        if not timed:
-            return "none yet"
-        best = min(timed, key=lambda r: r.us or 0.0)
-        return f"{best.us:.1f} us ({Choice.from_json(best.candidate)})"
+        failed = len(self.refusals) + len(self.unmeasured) + len(self.records) - len(timed)
+        best = min(timed, key=lambda r: r.us or 0.0, default=None)
+        latest = None if outcome is None else outcome.attempt
+        limits, facts = self.limits, self.facts
+        self.report(
+            TuneProgress(
+                phase,
+                limits.spent,
+                limits.seconds,
+                facts.name,
+                Target.of(facts),
+                self.tried,
+                failed,
+                best,
+                latest,
+            )
+        )
 
     def _nothing(self, ended: str) -> str:
         """Why there is no result, with the most frequent reasons."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from neptune_lab.autotune.arguments import check_arguments
-from neptune_lab.autotune.clock import Clock, MonotonicClock, within
+from neptune_lab.autotune.arguments import check_arguments, check_functions
+from neptune_lab.autotune.clock import Cancelled, Clock, MonotonicClock, within
 from neptune_lab.autotune.cost_model import CostModel
 from neptune_lab.autotune.dask_workers import DaskWorkers
 from neptune_lab.autotune.measuring import task_of
-from neptune_lab.autotune.progress import Silent, bar
+from neptune_lab.autotune.progress import Attempt, Report, TuneProgress, reports
 from neptune_lab.autotune.record_writer import PATIENCE, RecordWriter
-from neptune_lab.autotune.run import Emitters, Searcher, TuneResult, TuningRun
+from neptune_lab.autotune.run import Emitters, Limits, Searcher, TuneResult, TuningRun
 from neptune_lab.autotune.search import Search
 from neptune_lab.autotune.space import space
 from neptune_lab.autotune.workers import Workers, local
@@ -27,7 +27,7 @@ from neptune_lab.target import Target
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
-__all__ = ["Searcher", "TuneResult", "default_search", "tune"]
+__all__ = ["Attempt", "Searcher", "TuneProgress", "TuneResult", "default_search", "tune"]
 
 # The share of the time to wait for a locked file of records, at the start and at the first failure.
 LOCK_SHARE = 0.05
@@ -46,7 +46,8 @@ def tune(
     cold: bool | None = None,
     seed: int = 0,
     fresh: bool = False,
-    progress: bool = True,
+    progress: bool | Report = True,
+    cancel: Callable[[], bool] | None = None,
     search: Searcher | None = None,
     workers: Workers | None = None,
     command: str = "nl.tune",
@@ -55,7 +56,7 @@ def tune(
     """Searches for the fastest template and options of an operator on a GPU, and records the measurements.
 
     `nl.compile(op, tuned=True)` finds the result. A candidate that was measured before, with the same source, device
-    and versions, is not measured again, so that an interrupted run resumes. Ctrl-C ends the run
+    and versions, is not measured again, so that an interrupted run resumes. Ctrl-C or `cancel` ends the run
     and keeps the best so far.
 
     That the records can be stored is checked before anything is measured. If storing fails later (a full disk), the
@@ -71,7 +72,10 @@ def tune(
         cold: flush L2 before each launch; None: if the operator is decoding (`measuring.starts_cold`).
         seed: of the search and of the inputs.
         fresh: measure again what is already in the records.
-        progress: show a bar on standard error.
+        progress: show a bar on standard error; or a function that is called with a `TuneProgress` when the run starts,
+            after every candidate, and when its phase changes, in the thread that called `tune`.
+        cancel: asked five times per second whether the run shall end; None: only Ctrl-C ends it before its time. Then
+            only the candidates that are on a GPU are still waited for, at most 20 s.
         search: proposes candidates; None: MCFuser's search over the operator's space.
         workers: measure candidates; None: as `scheduler` says. Workers that the caller passes stay open.
         command: text that the records keep.
@@ -81,11 +85,12 @@ def tune(
         The measurements and the fastest candidate, which `compile()` of the result compiles.
 
     Raises:
-        MeasureError: there is no GPU, records cannot be stored, or no candidate could be timed; the message says what
-            failed.
+        MeasureError: there is no GPU, records cannot be stored, no candidate could be timed, or the run was cancelled
+            before one was; the message says what failed.
         TuneError: an argument is not of its type, or out of range.
     """
     check_arguments(op, seconds, trials, scheduler, gpus, cold, seed)
+    check_functions(progress, cancel)
     clock = clock or MonotonicClock()
     started = clock.now()
     kept, patience = store or Store(), min(PATIENCE, LOCK_SHARE * seconds)
@@ -94,21 +99,28 @@ def tune(
     pool = workers or (DaskWorkers(scheduler) if scheduler else local(gpus))
     emitters = Emitters()
     try:
-        facts = _facts(pool, max(seconds, START_SECONDS))
-        task = task_of(op, cold=cold, seed=seed)
-        known = {} if fresh else _known(kept, task, facts)
-        run = TuningRun(op, task, facts, pool, emitters, writer, command, clock, started, seconds, known)
-        with bar(op.name, seconds) if progress else Silent() as shown:
-            return run.result(search or default_search(op, Target.of(facts), seed), trials, shown)
+        with reports(progress, op.name, seconds) as report:
+            report(TuneProgress("starting", clock.now() - started, seconds))
+            facts = _facts(pool, max(seconds, START_SECONDS), cancel)
+            task = task_of(op, cold=cold, seed=seed)
+            known = {} if fresh else _known(kept, task, facts)
+            limits = Limits(clock, started, seconds, trials, cancel)
+            run = TuningRun(op, task, facts, pool, emitters, writer, command, limits, known, report)
+            return run.result(search or default_search(op, Target.of(facts), seed))
     finally:
         emitters.close()
         if workers is None:
             pool.close()
 
 
-def _facts(workers: Workers, seconds: float) -> DeviceFacts:
+def _facts(workers: Workers, seconds: float, cancel: Callable[[], bool] | None) -> DeviceFacts:
     try:
-        return within(seconds, workers.facts)
+        return within(seconds, workers.facts, cancel=cancel)
+    except Cancelled:
+        workers.kill()
+        raise MeasureError(
+            "the run was cancelled before anything was measured", help="start it again, and give it time"
+        ) from None
     except TimeoutError as error:
         workers.kill()
         raise MeasureError(f"the workers did not start: {error}", help="see what else runs on the GPU") from error

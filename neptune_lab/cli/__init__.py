@@ -17,6 +17,7 @@ import typer
 
 from neptune_lab.autotune.command import bundle_command, records_command, report_command, tune_command
 from neptune_lab.bench.command import bench
+from neptune_lab.cli.from_file import FromFile
 from neptune_lab.cli.request import OPTIONS, Request, with_operator
 from neptune_lab.errors import DefinitionError, NeptuneError
 from neptune_lab.files import write_text
@@ -119,8 +120,24 @@ def _stage(request: Request, emit: Emit, target: str | None) -> str:
 def explain(
     request: Request,
     programs: Annotated[bool, typer.Option(help="Also print the program after every phase.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="For FILE.py:NAME: also write a page with the explorer of each region.")
+    ] = None,
 ) -> None:
-    """Print the derivation: each fusion, its phases, and the algebra of its repair term."""
+    """Print the derivation: each fusion, its phases, and the algebra of its repair term.
+
+    Of FILE.py:NAME: the graph's regions that are fused under inference, and why the rest stays apart.
+    """
+    if isinstance(request.named, FromFile):
+        if programs or request.chosen:
+            raise DefinitionError(
+                "explain of FILE.py:NAME takes no template and no --programs", help="leave them out, or use compile"
+            )
+        _explain_model(request.named, html)
+        return
+    if html is not None:
+        raise DefinitionError("--html is for FILE.py:NAME", help="write the explorer of an operator in a notebook")
+
     from neptune_lab.loop_ir.render import as_figure
     from neptune_lab.pipeline import schedule
 
@@ -140,6 +157,16 @@ def explain(
                 typer.echo(_indent(as_figure(phase.program).rstrip(), "       | "))
         typer.echo("")
     typer.echo(f"The scheduled program {made.check()}.")
+
+
+def _explain_model(named: FromFile, html: Path | None) -> None:
+    """Prints the explanation of a function, and writes its page."""
+    from neptune_lab import explain as explained
+
+    found = explained(named.function, *named.arguments, inference=True)
+    typer.echo(str(found), nl=False)
+    if html is not None:
+        found.export_html(html)
 
 
 def _indent(text: str, pad: str) -> str:

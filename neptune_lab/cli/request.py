@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neptune_lab.cli.from_file import FromFile, from_file, names_a_file
 from neptune_lab.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -34,7 +36,15 @@ TILES = ("block_q", "block_kv")
 SHARED: dict[str, Any] = {
     "operator": Annotated[
         str,
-        typer.Argument(help="Operator or preset; `neptune-lab list` shows them with their sizes.", metavar="OPERATOR"),
+        typer.Argument(
+            help="Operator or preset (`neptune-lab list` shows them with their sizes), or a function or module of "
+            "PyTorch as FILE.py:NAME, with --inputs.",
+            metavar="OPERATOR",
+        ),
+    ],
+    "inputs": Annotated[
+        str | None,
+        typer.Option(help='For FILE.py:NAME: its inputs, as in "q=float16[1,4,256,64] scale=0.125".'),
     ],
     **OPTIONS,
     "template": Annotated[
@@ -48,14 +58,28 @@ SHARED: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request:
-    """The operator that a command line names, and the choice of template and options to compile it with; `chosen` says
-    whether the command line gives any."""
+    """The operator that a command line names, and the choice of template and options to compile it with.
 
-    operator: Operator
+    Args:
+        named: the operator, or the function of a file that it is traced from.
+        choice: template and options.
+        chosen: whether the command line gives any.
+    """
+
+    named: Operator | FromFile
     choice: Choice
     chosen: bool
+
+    @cached_property
+    def operator(self) -> Operator:
+        """The operator; DefinitionError if a function cannot become one."""
+        if not isinstance(self.named, FromFile):
+            return self.named
+        from neptune_lab.torch_to_stages import from_torch
+
+        return from_torch(self.named.function, *self.named.arguments, name=self.named.title)
 
 
 def with_operator(command: Callable[..., None]) -> Callable[..., None]:
@@ -64,7 +88,7 @@ def with_operator(command: Callable[..., None]) -> Callable[..., None]:
 
     def run_command(**given: Any) -> None:
         shared = {name: given.pop(name) for name in SHARED}
-        made = _operator(shared["operator"], {n: shared[n] for n in OPTIONS})
+        made = _named(shared["operator"], shared["inputs"], {n: shared[n] for n in OPTIONS})
         options = {n: shared[n] for n in TILES if shared[n] is not None}
         options |= dict(map(_option, shared["option"] or ()))
         choice = _choice(shared["template"], options)
@@ -101,6 +125,20 @@ def _option(text: str) -> tuple[str, Any]:
 
     parts = [one(part) for part in value.split(",")]
     return name, tuple(parts) if len(parts) > 1 or name == "disable_passes" else parts[0]
+
+
+def _named(name: str, inputs: str | None, sizes: dict[str, Any]) -> Operator | FromFile:
+    """The operator, or the function of a file with its inputs; DefinitionError if options of the other are given."""
+    if not names_a_file(name):
+        if inputs is not None:
+            raise DefinitionError(
+                f"{name} has no option --inputs", help="it is for FILE.py:NAME; an operator takes its sizes by name"
+            )
+        return _operator(name, sizes)
+    given = [f"--{n.replace('_', '-')}" for n, v in sizes.items() if v is not None]
+    if given:
+        raise DefinitionError(f"{name} has no option {given[0]}", help="--inputs states the shapes and dtypes")
+    return from_file(name, inputs)
 
 
 def _operator(name: str, sizes: dict[str, Any]) -> Any:

@@ -24,6 +24,7 @@ from neptune_lab.gluon_simulator.tiles import (
     tile,
     wait_for_products,
 )
+from neptune_lab.scalar_ops import NUMPY, rows
 
 
 def gluon_language(
@@ -67,11 +68,7 @@ def gluon_language(
         where=_step(lambda condition, a, b: _typed(np.where(condition, a, b), a, b)),
         maximum=_extremum(np.maximum, np.fmax),
         minimum=_extremum(np.minimum, np.fmin),
-        exp2=_step(lambda value: tile(np.exp2(np.float32(value)))),
-        exp=_step(lambda value: tile(np.exp(np.float32(value)))),
-        log=_step(lambda value: tile(np.log(np.float32(value)))),
-        log2=_step(lambda value: tile(np.log2(np.float32(value)))),
-        abs=_step(np.abs),
+        **_functions(),
         cast=_step(lambda value, dtype: tile(value).to(dtype)),
         load=_step(load),
         store=_step(store),
@@ -81,6 +78,20 @@ def gluon_language(
         int32=np.int32,
         int64=np.int64,
     )
+
+
+def _functions() -> dict[str, Callable[..., Any]]:
+    """The scalar functions of floats, under Triton's names."""
+
+    def function(name: str) -> Callable[..., Any]:
+        return _step(lambda *operands: tile(np.float32(NUMPY[name](*map(np.float32, operands)))))
+
+    named = {row.triton.removeprefix("tl."): row.name for row in rows("htile") if row.triton.startswith("tl.")}
+    functions = {triton: function(name) for triton, name in named.items() if triton not in ("where", *_EXTREMA)}
+    return {**functions, "abs": _step(np.abs)}
+
+
+_EXTREMA = ("maximum", "minimum")
 
 
 def hopper() -> dict[str, Any]:

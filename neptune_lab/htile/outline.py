@@ -74,7 +74,7 @@ def _body(program: ir.Program, body: tuple[ir.Stmt, ...], env: Env, indent: str,
 def _summary(program: ir.Program, run: list[ir.Store], env: Env, indent: str) -> Iterator[str]:
     """What a run of stores loads, computes and stores, one line for each; elementwise work on chip has none."""
     for store in run:
-        for access in reads(store):
+        for access in dict.fromkeys(reads(store)):  # a statement loads a tile once, however often it reads it
             if program.tensor(access.tensor).space != "chip":
                 yield _row(indent, "loads", _moved(program, access, env))
         for name in gathered_tensors(store):

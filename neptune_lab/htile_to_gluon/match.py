@@ -11,7 +11,8 @@ The first dimension of every tile is the rows, and no operation combines rows, s
 Tiles may be visited in any order.  In a rolling update, each state is the reduction over the tiles visited so far, and
 its repair relates it to the previous state, whichever tile comes next (paper, section 4: the rule is proven for every
 tag, not for one order of tags).  So if the last tile is certain to exist (it is often the only masked one), the loop
-starts there and runs downward.
+starts there and runs downward.  A body that reads the tile's number as a scalar keeps the written order: the guards of
+a repair ask so whether the reduction is complete.
 """
 
 from __future__ import annotations
@@ -55,15 +56,28 @@ def match_structure(program: ir.Program, kernel: ir.Kernel) -> Structure:
                 "and read only by products"
             )
     before = tuple(s for s in before if s.target.tensor not in resident)
-    downward = parts[-1].certain
+    in_order = any(_reads_number(part) for part in parts)
+    downward = parts[-1].certain and not in_order
     if downward:
         parts = parts[::-1]
     elif not parts[0].certain:
-        raise UnsupportedKernel("neither the first nor the last tile of its loop is certain to exist")
+        what = "neither the first nor the last tile of its loop is certain to exist"
+        if in_order:
+            what = "the first tile of its loop is not certain to exist, and a guard depends on the order of the tiles"
+        raise UnsupportedKernel(what)
     first = _tile_of(program, parts[0], downward=downward)
     structure = Structure(rows, resident, before, first, parts, downward, after)
     _check_rows(program, structure)
     return structure
+
+
+def _reads_number(part: LoopPart) -> bool:
+    """Whether a part reads the number of its tile as a scalar, not to locate a tile or its elements."""
+    return part.loop is not None and any(
+        isinstance(expr, ir.Scalar) and part.loop.var in names_of_index(expr.value)
+        for store in (*part.middle, *part.after, *(p.store for p in (*part.leading, *part.trailing)))
+        for expr in subexpressions(store.value)
+    )
 
 
 def _tile_of(program: ir.Program, part: LoopPart, *, downward: bool) -> LoopPart:

@@ -132,9 +132,16 @@ class _Rows:
         self.first = min((w.step for w in trace.events if rolling in dict(w.loops)), default=0)
         self.tolerance = max(_TOLERANCES.get(b.dtype, 0.0) for b in trace.program.buffers)
         self.columns_of: dict[tuple[str, Index], set[int]] = {}
+        # Elements whose columns are not in the order of time: a loop around the rolling one comes back to them.
+        self.again: set[tuple[str, Index]] = set()
+        newest: dict[tuple[str, Index], int] = {}
         for write in trace.events:
             if not write.init and rolling in dict(write.loops):
-                self.columns_of.setdefault(self.element(write), set()).add(dict(write.loops)[rolling])
+                element, at = self.element(write), dict(write.loops)[rolling]
+                self.columns_of.setdefault(element, set()).add(at)
+                if at < newest.get(element, at):
+                    self.again.add(element)
+                newest[element] = at
 
     def element(self, write: Write) -> tuple[str, Index]:
         """The element that a write belongs to, without its tag."""
@@ -227,6 +234,9 @@ class _Rows:
         if block.companion_of or block.role in (*PARTIAL, Role.INITIAL) or not prefix:
             return None, 0.0
         scale = max((abs(v) for v in prefix if isfinite(v)), default=0.0)
+        if isinstance(column, int) and element in self.again:
+            # What a column shows is of the last round; only the last of all has the same part of the data.
+            return (prefix[-1] if column == self.iterations - 1 else None), scale
         if block.unproved is not None and isinstance(column, int) and self.moves(write):
             return self.so_far(block, column, index), scale
         if isinstance(column, str) or len(self.columns_of.get(element, ())) < 2:

@@ -130,8 +130,8 @@ class Agreement:
         return f"{sign} the definition: relative error {self.error:.1e} in float64 (tolerance {self.tolerance:g})"
 
 
-# Up to this number of stores, plain Python (0.6 to 1.5 µs each) is faster than a native build (200 to 600 ms).
-_FEW = 250_000
+# Up to this number of stores, plain Python (0.3 to 1.4 µs each) is faster than a native build (100 to 900 ms).
+_FEW = 400_000
 
 
 def run_wide(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

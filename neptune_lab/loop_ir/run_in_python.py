@@ -1,7 +1,8 @@
 """Runs small programs in plain Python, element by element, with every access checked.
 
 For tiny shapes this takes milliseconds; a native build takes a tenth of a second.  It is also stricter than native
-code: an index outside its buffer and a read of an element that was never written are errors.
+code: an index outside its buffer and a read of an element that was never written are errors.  Indices whose bounds
+follow from the extents of loops are not checked again at each access.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Load, Loop, Op, Previous, Program, Stmt, Store, Var
+from neptune_lab.loop_ir.simplify import bounds
 from neptune_lab.loop_ir.start_values import explicit_start_values
 from neptune_lab.scalar_ops import NUMPY, OPERATIONS, Functions, ScalarOp, python_operator
 
@@ -68,7 +70,7 @@ def python_source(program: Program) -> str:
     lines = ["def run():"]
     lines += [f"    {writer.names[b.name]} = buffers[{b.name!r}]" for b in program.buffers]
     for stmt in program.body:
-        lines += writer.statement(stmt, 1, {})
+        lines += writer.statement(stmt, 1, {}, {})
     return "\n".join([*lines, "    return None", ""])
 
 
@@ -77,21 +79,25 @@ class _Writer:
         self.program = program
         self.names = {b.name: f"b{n}" for n, b in enumerate(program.buffers)}
         self.count = 0
+        # One more than the greatest value of each variable that the expression may use, if it is known; the least is 0.
+        self.extents: dict[str, int] = {}
 
     def fresh(self, stem: str) -> str:
         self.count += 1
         return f"{stem}{self.count}"
 
-    def statement(self, stmt: Stmt, depth: int, env: dict[str, str]) -> list[str]:
+    def statement(self, stmt: Stmt, depth: int, env: dict[str, str], extents: dict[str, int]) -> list[str]:
         pad = "    " * depth
         if isinstance(stmt, Loop):
             var = self.fresh("v")
             inner = {**env, stmt.var: var}
-            body = [line for s in stmt.body for line in self.statement(s, depth + 1, inner)]
+            within = {**extents, stmt.var: int(stmt.extent)}
+            body = [line for s in stmt.body for line in self.statement(s, depth + 1, inner, within)]
             return [f"{pad}for {var} in range({int(stmt.extent)}):", *body]
-        return [pad + line for line in self.block(stmt, env)]
+        return [pad + line for line in self.block(stmt, env, extents)]
 
-    def block(self, block: Block, env: dict[str, str]) -> list[str]:
+    def block(self, block: Block, env: dict[str, str], extents: dict[str, int]) -> list[str]:
+        self.extents = extents
         lines = [f"where[0] = {block.name!r}"]
         indent = ""
         if block.predicates:
@@ -101,6 +107,9 @@ class _Writer:
         for it in block.iters:
             inner[it.name] = self.fresh("t")
             lines.append(f"{indent}{inner[it.name]} = {self.expr(it.binding, env)}")
+        self.extents = {
+            it.name: limits[1] + 1 for it in block.iters if (limits := bounds(it.binding, extents)) and limits[0] >= 0
+        }
         if block.init is not None:
             first = [f"{inner[it.name]} == 0" for it in block.iters if it.kind == "reduce"]
             lines.append(f"{indent}if {' and '.join(first) or 'True'}:")
@@ -119,10 +128,18 @@ class _Writer:
                 f"{buffer!r} has {len(shape)} axes and is given {len(indices)} indices", help="undo the last step"
             )
         parts = [
-            f"inside({self.expr(index, env)}, {size}, {buffer!r}) * {prod(shape[n + 1 :])}"
+            f"{self.index(index, size, buffer, env)} * {prod(shape[n + 1 :])}"
             for n, (index, size) in enumerate(zip(indices, shape, strict=True))
         ]
         return " + ".join(parts) or "0"
+
+    def index(self, index: Expr, size: int, buffer: str, env: dict[str, str]) -> str:
+        """An index, with a check at each access unless all its values are known to be inside."""
+        text = self.expr(index, env)
+        limits = bounds(index, self.extents)
+        if limits is not None and limits[0] >= 0 and limits[1] < size:
+            return f"({text})"
+        return f"inside({text}, {size}, {buffer!r})"
 
     def expr(self, e: Expr, env: dict[str, str]) -> str:
         match e:

@@ -132,7 +132,7 @@ def range_of(program: Program, expr: Expr, around: frozenset[str] = frozenset())
         case Op("guard", (a, _, replacement)):
             return of(a).hull(of(replacement))
         case Op(name, args):
-            return _rule(name, [of(a) for a in args])
+            return range_of_operation(name, [of(a) for a in args])
         case Load(buffer, _) | Previous(buffer, _, _):
             return _of_buffer(program, buffer, around & _sources(program)[buffer])
     return _ANY
@@ -323,7 +323,7 @@ _RULES: dict[str, Callable[..., ValueRange]] = {
 }
 
 
-def _rule(name: str, args: Sequence[ValueRange]) -> ValueRange:
+def range_of_operation(name: str, args: Sequence[ValueRange]) -> ValueRange:
     """The range of an operation on ranges: by its own rule, or by its row in the table of scalar operations."""
     row = OPERATIONS[name]
     if name in _RULES:
@@ -331,7 +331,7 @@ def _rule(name: str, args: Sequence[ValueRange]) -> ValueRange:
     if row.rising:
         result = _known(ValueRange(_at(row, [a.low for a in args]), _at(row, [a.high for a in args])))
     elif row.formula is not None:
-        result = compose(row.formula, args, _rule, lambda value: ValueRange(value, value))
+        result = compose(row.formula, args, range_of_operation, lambda value: ValueRange(value, value))
     else:
         result = _ANY
     least, most = row.within  # reached in floats

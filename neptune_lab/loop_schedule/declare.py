@@ -56,6 +56,7 @@ class Primitive:
         same_values: whether the step keeps every loop, and every value at every iteration.
         silent: whether the step is only for readers, and has no effect on the program or its kernels.
         partial: whether it makes partial results of a reduction along its argument `loop`.
+        normalises: whether it rewrites stages of the definition, before any loop is changed.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Primitive:
     same_values: bool = False
     silent: bool = False
     partial: bool = False
+    normalises: bool = False
 
     def parameter(self, name: str) -> Parameter | None:
         """The parameter called `name`.
@@ -203,11 +205,12 @@ def primitive(
     same_values: bool = False,
     silent: bool = False,
     partial: bool = False,
+    normalises: bool = False,
 ) -> Callable[[_Apply], _Apply]:
     """Declares a function as a primitive.
 
     Args:
-        ours, after, makes, made, same_values, silent, partial: as in `Primitive`.
+        ours, after, makes, made, same_values, silent, partial, normalises: as in `Primitive`.
 
     Returns:
         A decorator. It returns the function itself, with the declaration as its attribute `primitive`.
@@ -220,7 +223,8 @@ def primitive(
         summary = (inspect.getdoc(apply) or "").split("\n")[0]
         parameters = tuple(_parameters(apply))
         declaration = Primitive(
-            *(apply.__name__, apply, ours, summary, parameters, after, makes, made, same_values, silent, partial)
+            *(apply.__name__, apply, ours, summary, parameters, after, makes, made, same_values, silent, partial),
+            normalises,
         )
         apply.primitive = declaration  # type: ignore[attr-defined]
         return apply

@@ -113,7 +113,9 @@ class _Run:
             return [UFUNCS[self.loop.reducer].reduce(terms, axis=1, dtype=dtype) for terms in values]
 
     def moved(self, t: Sequence[Array], before: Mapping[str, Array], now: Mapping[str, Array]) -> list[Array]:
-        at = dict(zip(self.loop.carried, t, strict=True))
+        held = {leaf for h in self.loop.moved for leaf in walk(h)}
+        at = {leaf: value[:, 0, 0] for leaf, value in self.at("float32").items() if leaf in held}
+        at |= dict(zip(self.loop.carried, t, strict=True))
         for buffer, (b, n) in self.loop.places.items():
             at |= {b: before[buffer].reshape(-1), n: now[buffer].reshape(-1)}
         return [np.broadcast_to(compute(h, at, "float32"), (SEQUENCES,)) for h in self.loop.moved]

@@ -262,8 +262,8 @@ def _with(element: Expr, point: float, cases: list[_Cause]) -> list[_Cause]:
 
 
 @lru_cache(maxsize=4096)
-def in_loops(program: Program, block: Block, expr: Expr) -> Expr:
-    """The expression over loop variables, with simplified indices and without guards."""
+def in_loops(program: Program, block: Block, expr: Expr, *, guards: bool = False) -> Expr:
+    """The expression over loop variables, with simplified indices, and without guards unless they are asked for."""
     _, _, loops = tree.find_block(program, block.name)
     extents = {loop.var: loop.extent for loop in loops}
     env = {it.name: it.binding for it in block.iters}
@@ -271,7 +271,7 @@ def in_loops(program: Program, block: Block, expr: Expr) -> Expr:
     def rule(e: Expr) -> Expr:
         if isinstance(e, Load):
             return Load(e.buffer, tuple(simplify(i, extents) for i in e.indices))
-        return e.args[0] if isinstance(e, Op) and e.name == "guard" else e
+        return e.args[0] if isinstance(e, Op) and e.name == "guard" and not guards else e
 
     return transform(substitute(expr, env), rule)
 

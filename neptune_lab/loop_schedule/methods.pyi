@@ -308,6 +308,31 @@ class PrimitiveMethods:
             ScheduleError: no block comes before it, or it shares a nest with an earlier block.
         """
 
+    def distribute(
+        self,
+        block: str,
+    ) -> tuple[str, ...]:
+        """Makes two products of one whose factor is a sum or a difference.
+
+        before ⇒ after:
+            for i, j: p[i, j] = a[i, j] - b[i, j]          for i, c, j: l[i, c] += a[i, j] * v[j, c]
+            for i, c, j: o[i, c] += p[i, j] * v[j, c]  ⇒   for i, c, j: r[i, c] += b[i, j] * v[j, c]
+                                                           for i, c: o[i, c] = l[i, c] - r[i, c]
+
+        Each product can then be fused with what computes its factor.  A factor that is rounded to 16 bits becomes two that
+        are.
+
+        Args:
+            block: a stage that sums up products.
+
+        Returns:
+            The two products.
+
+        Raises:
+            ScheduleError: the stage is no sum of products, no factor is a sum, or the two products may overflow, or lose
+                digits, where the definition does not.
+        """
+
     def fuse_under(
         self,
         block: str,
@@ -347,6 +372,30 @@ class PrimitiveMethods:
 
         Raises:
             ScheduleError: it is no reduction along a serial loop, or has its tags already.
+        """
+
+    def move_scale(
+        self,
+        block: str,
+    ) -> str:
+        """Moves divisions and factors that are constant along a product's sum behind the sum.
+
+        before ⇒ after:
+            for i, j: p[i, j] = e[i, j] / r[i]          for i, c, j: s[i, c] += e[i, j] * v[j, c]
+            for i, c, j: o[i, c] += p[i, j] * v[j, c] ⇒ for i, c: o[i, c] = s[i, c] / r[i]
+
+        A factor that is rounded to 16 bits for the product is rounded without the scale.  It is done only if, for finite
+        inputs, no bound says that it overflows or underflows where the definition does not.
+
+        Args:
+            block: a stage that sums up products.
+
+        Returns:
+            The stage that is the sum without the scale.
+
+        Raises:
+            ScheduleError: the stage is no sum of products, no factor has such a scale, or the move may change which results
+                are finite.
         """
 
     def privatize_reduction(
@@ -431,6 +480,30 @@ class PrimitiveMethods:
         Raises:
             ScheduleError: the loop is not one of the producers' reductions, or there is nothing to repair.
             RepairError: no h exists, or the given one is not proved.
+        """
+
+    def split_concatenation(
+        self,
+        block: str,
+    ) -> str:
+        """Takes one more element at the end, or at the start, of a row out of what is computed along the row.
+
+        before ⇒ after:
+            for i, j: c[i, j] = where(j < 64, x[i, j], s[i])     for i, j: c_row[i, j] = x[i, j]
+            for i, j: m[i] max= c[i, j]                       ⇒  for i, j: m_row[i] max= c_row[i, j]
+                                                                 for i: m[i] = max(m_row[i], s[i])
+
+        A stage along the row becomes one without the element, which is computed where it is read.  A reduction along the
+        row folds the row without the element, and a stage of the reduction's name adds it.
+
+        Args:
+            block: the stage that concatenates.
+
+        Returns:
+            The stage that has the row without the element.
+
+        Raises:
+            ScheduleError: the stage is no concatenation of a row and one element, or a result has the row with the element.
         """
 
     def split_k_update(

@@ -7,15 +7,18 @@ from typing import NamedTuple
 
 from neptune_lab.loop_ir.nodes import Program
 from neptune_lab.repair import RepairTerm, VectorRepair
+from neptune_lab.repair import Step as DerivationStep
 
 
 class Refusal(NamedTuple):
-    """Where the algebra refused: its step, the expression there, why, and the reducer ("" if there is none to read)."""
+    """Where the algebra refused: its step, the expression there, why, the reducer ("" if there is none to read), and
+    the steps before that one."""
 
     step: str
     expression: str
     reason: str
     reducer: str
+    passed: tuple[DerivationStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,19 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The program after a primitive, its phases in order, and names of what it made."""
+    """The program after a primitive, its phases in order, and names of what it made.
+
+    Args:
+        program: the program.
+        phases: in order.
+        made: names of blocks or loops.
+        sources: for each stage that a normalisation adds to the definition, (its name, the stage it is made of).
+    """
 
     program: Program
     phases: tuple[Phase, ...] = ()
     made: tuple[str, ...] = field(default=())
+    sources: tuple[tuple[str, str], ...] = ()
 
 
 def plain(primitive: str, program: Program, note: str, made: tuple[str, ...] = ()) -> Outcome:

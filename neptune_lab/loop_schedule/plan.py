@@ -37,6 +37,8 @@ class NestPlan:
             squared norm per row.
         reductions: the reductions other than `first` that fold the reduce axis, in order.
         padded: the tile of rows is larger than the extent of `row_axis`.
+        column_axis: an axis of `first` that another reduction lacks, such as the features in a sum of rows beside their
+            count; its tiles are divided among programs, each of which folds the other reductions again.
     """
 
     first: str
@@ -49,10 +51,13 @@ class NestPlan:
     auxiliary_reductions: tuple[str, ...]
     reductions: tuple[str, ...]
     padded: bool = False
+    column_axis: str | None = None
 
 
 # The fewest rows that a matrix unit multiplies.
 SMALLEST_ROWS = 16
+# Elements of `column_axis` per program.
+COLUMN_TILE = 64
 
 
 def plan(
@@ -124,8 +129,9 @@ def _chains(
     above: dict[str, set[str]],
     reduce_axes: dict[str, Dimension],
 ) -> list[list[Block]]:
-    """Reductions that share a nest. They have one reduce axis, and depend on each other, or read the same inputs and
-    have all parallel axes of the others."""
+    """Reductions that share a nest. They have one reduce axis, and depend on each other, or read the same inputs; then
+    those of one part have all parallel axes of the others, and if the part with fewer comes later, a stage combines
+    the results of both, such as a sum and a count whose quotient is a mean."""
     together = nx.Graph()
     together.add_nodes_from(b.name for b in reductions)
     for b in reductions:
@@ -138,7 +144,9 @@ def _chains(
     for part in sorted(parts, key=len, reverse=True):
         for other in merged:
             same_axis = reduce_axes[part[0].name] == reduce_axes[other[0].name]
-            if not same_axis or not _kept(dims, other) <= _kept(dims, part):
+            if not same_axis or not (
+                _kept(dims, other) <= _kept(dims, part) or _narrows(dims, flow, other, part, reduce_axes)
+            ):
                 continue
             if _inputs(flow, part, reduce_axes) & _inputs(flow, other, reduce_axes):
                 other.extend(part)
@@ -147,6 +155,28 @@ def _chains(
             merged.append(part)
     order = {b.name: n for n, b in enumerate(reductions)}
     return [sorted(members, key=lambda b: order[b.name]) for members in merged]
+
+
+def _narrows(
+    dims: Dimensions,
+    flow: nx.DiGraph,
+    wide: Collection[Block],
+    narrow: Collection[Block],
+    reduce_axes: Mapping[str, Dimension],
+) -> bool:
+    """Whether `narrow` has only parallel axes that `wide` has too, axes of one element aside, and a stage that is no
+    reduction of another axis reads both. Products keep their axes: their rows and columns are what a tile is made of.
+    """
+    if any(is_product(b) for b in (*wide, *narrow)):
+        return False
+    long = {dims.of(b, it.name) for b in narrow for it in b.iters if it.kind == "spatial" and it.extent > 1}
+    if not long or not long <= _kept(dims, wide):
+        return False
+
+    def read_by(blocks: Collection[Block]) -> set[str]:
+        return {r for b in blocks for r in flow.successors(b.name) if r not in reduce_axes}
+
+    return bool(read_by(wide) & read_by(narrow))
 
 
 def _kept(dims: Dimensions, members: Iterable[Block]) -> set[Dimension]:
@@ -189,6 +219,10 @@ def _nest(
     members = [b for b in chain if b.name != first.name]
     parallel = _parallel_axes(dims, first, [first, *members], axis)
     row, size = _row(dims, first, members, parallel)
+    beside = bool(members) and first.name in folding and not any(first.name in above[b.name] for b in members)
+    column = _column(first, parallel, dims.all_of(first)[axis]) if beside else None
+    if column is not None:
+        row, size = None, None  # a program has one row, whose tile has two dimensions already
     return NestPlan(
         first=first.name,
         reduce_axis=dims.all_of(first)[axis],
@@ -199,7 +233,15 @@ def _nest(
         independent_maps=tuple(name for name in maps if first.name not in above[name]),
         auxiliary_reductions=tuple(b.name for b in others if reducer_of(b) is not None and b.name not in folding),
         reductions=tuple(b.name for b in members),
+        column_axis=column,
     )
+
+
+def _column(first: Block, parallel: Collection[str], reduce_axis: str) -> str | None:
+    """The longest axis of a reduction without a product that is neither parallel nor folded; None if it has none."""
+    own = [it for it in first.iters if it.kind == "spatial" and it.name not in (*parallel, reduce_axis)]
+    longest = max(own, key=lambda it: it.extent, default=None)
+    return longest.name if longest is not None and longest.extent > 1 and not is_product(first) else None
 
 
 def _reduce_axes(dims: Dimensions, reductions: list[Block], above: dict[str, set[str]]) -> dict[str, Dimension]:
@@ -340,7 +382,7 @@ def parallelism(program: Program, nest: NestPlan, rows: int) -> int:
     for name in nest.parallel_axes:
         extent = first.iter(name).extent
         count *= -(-extent // (nest.row_size or rows)) if name == nest.row_axis else extent
-    return count
+    return count * (-(-first.iter(nest.column_axis).extent // COLUMN_TILE) if nest.column_axis else 1)
 
 
-__all__ = ["SMALLEST_ROWS", "NestPlan", "factors_of", "is_product", "parallelism", "plan"]
+__all__ = ["COLUMN_TILE", "SMALLEST_ROWS", "NestPlan", "factors_of", "is_product", "parallelism", "plan"]

@@ -41,11 +41,12 @@ def cache_key(loop: ScalarLoop) -> str:
     the same results from them.
     """
     leaves = {leaf: Var(f"leaf {n}") for n, leaf in enumerate(leaves_of(loop))}
+    moved = [_placed(h, leaves) for h in loop.moved]
     folds = {buffer: (reducer, _placed(element, leaves)) for buffer, (reducer, element) in loop.folds.items()}
     return repr(
         (
             [kind_of(loop, leaf) for leaf in leaves],
-            (loop.reducer, [_placed(term, leaves) for term in loop.terms], loop.carried, loop.moved),
+            (loop.reducer, [_placed(term, leaves) for term in loop.terms], loop.carried, moved),
             (dict(loop.places), dict(loop.points), sorted(loop.estimates), folds, loop.told),
         )
     )

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from neptune_lab.errors import RepairError, ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Const, Expr, Load, Op, Program, Store, Var, substitute, transform, walk
+from neptune_lab.loop_ir.nodes import (
+    Block,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Program,
+    Store,
+    Var,
+    loads,
+    substitute,
+    transform,
+    walk,
+)
 from neptune_lab.loop_ir.reduction import IDENTITIES, OPERATORS, match_reduction, reducer_of
 from neptune_lab.loop_ir.roles import RepairInfo
 from neptune_lab.loop_ir.sign import range_of
@@ -15,6 +29,7 @@ from neptune_lab.loop_ir.simplify import simplify
 from neptune_lab.loop_schedule.estimate import plain_reads
 from neptune_lab.loop_schedule.float_range import check_range
 from neptune_lab.loop_schedule.guards import TagReads, producer_values
+from neptune_lab.loop_schedule.held_constants import held_constants
 from neptune_lab.loop_schedule.outcome import Phase, Refusal
 from neptune_lab.loop_schedule.outcome_cache import resized
 from neptune_lab.loop_schedule.scalar_loop import scalar_loop
@@ -34,6 +49,9 @@ from neptune_lab.repair import (
     solve,
 )
 
+if TYPE_CHECKING:
+    from sympy import Symbol
+
 
 @dataclass(frozen=True, slots=True)
 class Repair(ProducerReads):
@@ -43,11 +61,13 @@ class Repair(ProducerReads):
         term: the derivation, from `repair.solve`.
         checked: a sentence on the numeric check of h as it is in the program.
         given: the text of h if the user gave it; None if it was derived.
+        constants: the expression, in the consumer's local block, of each symbol of h that is constant in a row.
     """
 
     term: RepairTerm
     checked: str = ""
     given: str | None = None
+    constants: dict[Symbol, Expr] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,7 @@ class ReducePattern:
         producers: the buffers of incomplete reductions that g reads, in the caller's order.
         reads: as in `ProducerReads`.
         assumptions: what the program shows about the sign of each symbol.
+        constants: the inputs of g that have one value in a whole reduction (`held_constants`), and what they stand for.
     """
 
     reducer: str
@@ -71,6 +92,7 @@ class ReducePattern:
     producers: tuple[str, ...]
     reads: dict[str, tuple[Expr, ...]]
     assumptions: dict[str, tuple[str, ...]]
+    constants: dict[Symbol, Expr]
 
 
 def inlined_term(program: Program, term: Expr, kept: tuple[str, ...]) -> Expr:
@@ -122,7 +144,8 @@ def match_reduce_pattern(
             named[node] = node.buffer
     reading = read_term(term, named)
     order = tuple(p for p in producers if p in reads)
-    return ReducePattern(reduction.reducer, term, named, reading, order, reads, assumptions(program, reading))
+    held = held_constants(program, consumer, reading, reads)
+    return ReducePattern(reduction.reducer, term, named, reading, order, reads, assumptions(program, reading), held)
 
 
 def find_repair(program: Program, consumer: Block, producers: dict[str, int | None], kept: tuple[str, ...]) -> Repair:
@@ -133,8 +156,10 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
     """
     asked = match_reduce_pattern(program, consumer, producers, kept)
     try:
-        term = solve(asked.reducer, asked.reading.term, asked.producers, assumptions=asked.assumptions, constants=())
-        repair = Repair(asked.reads, points_of(program, consumer, asked, term), term)
+        term = _solved(asked)
+        held = {own: asked.constants[symbol] for symbol, own in term.pairs if symbol in asked.constants}
+        constants = {own: held[own] for own in term.separation.constants}
+        repair = Repair(asked.reads, points_of(program, consumer, asked, term), term, constants=constants)
         if resized():
             return repair
         checked = check_lowered(*lowered_problem(program, consumer, asked, repair))
@@ -142,6 +167,24 @@ def find_repair(program: Program, consumer: Block, producers: dict[str, int | No
     except RepairError as error:
         error.node = consumer.name
         raise
+
+
+def _solved(asked: ReducePattern) -> RepairTerm:
+    """h by the algebra; only if the term does not separate otherwise may h read what is constant in a row."""
+
+    def solved(constants: tuple[Symbol, ...]) -> RepairTerm:
+        known = asked.assumptions
+        return solve(asked.reducer, asked.reading.term, asked.producers, assumptions=known, constants=constants)
+
+    try:
+        return solved(())
+    except RepairError as error:
+        if error.step != "separate" or not asked.constants:
+            raise
+        try:
+            return solved(tuple(asked.constants))
+        except RepairError:
+            raise error from None
 
 
 def points_of(
@@ -190,7 +233,7 @@ def _falls(program: Program, producer: str) -> bool:
 
 def lowered_problem(
     program: Program, consumer: Block, asked: ReducePattern, repair: Repair
-) -> tuple[Program, str, Expr, Expr, Expr, list[ProducerNodes]]:
+) -> tuple[Program, str, Expr, Expr, Expr, list[ProducerNodes], list[Expr]]:
     """What `check_lowered` takes: the h that goes into the program, and g as the program has it.
 
     Nothing of it comes from the algebra system, so that a mistake there is found.
@@ -205,7 +248,8 @@ def lowered_problem(
     carried = Var("t")
     h = apply_repair_term(consumer, carried, repair, TagReads(before, now), program)
     places = [ProducerNodes(read, before(buffer, ()), now(buffer, ())) for read, buffer in asked.named.items()]
-    return program, asked.reducer, asked.term, h, carried, places
+    held: list[Expr] = [read for value in repair.constants.values() for read in loads(value)]
+    return program, asked.reducer, asked.term, h, carried, places, held
 
 
 def with_ranges(program: Program, consumer: Block, asked: ReducePattern, repair: Repair) -> RepairTerm:
@@ -293,7 +337,7 @@ def solve_repair(
             program,
             wrong=phases[-1].wrong,
             reads_early=phases[-1].reads_early,
-            refusal=Refusal(error.step, error.expression, error.reason, reducer_of(consumer) or ""),
+            refusal=Refusal(error.step, error.expression, error.reason, reducer_of(consumer) or "", error.passed),
         )
         what = "no repair term" if given is None else "the repair that is given is refused"
         help = error.help
@@ -327,6 +371,7 @@ def apply_repair_term(block: Block, carried: Expr, repair: Repair, moment: TagRe
     term = repair.term
     dtype = program.buffer(block.writes).dtype
     values = producer_values(term, repair, moment, program, dtype=dtype)
+    values |= repair.constants
     values[term.t] = carried
     if term.factor is not None:
         if term.factor == 1:

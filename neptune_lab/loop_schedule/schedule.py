@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,9 @@ from neptune_lab.loop_ir.run import Agreement, compare, run
 from neptune_lab.loop_ir.tag_table import TagTable
 from neptune_lab.loop_ir.tags import record
 from neptune_lab.loop_ir.verify import verify
+from neptune_lab.loop_schedule import normalising
 from neptune_lab.loop_schedule.methods import PrimitiveMethods
+from neptune_lab.loop_schedule.normalising import Applied
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 from neptune_lab.loop_schedule.outcome_cache import cached_outcome, resized
 from neptune_lab.loop_schedule.primitives import get
@@ -39,16 +41,6 @@ def _marked(outcome: Outcome) -> Outcome:
 
 def _repairs_wrongly(program: Program) -> bool:
     return any(b.repair is not None and b.repair.wrong for b in tree.blocks(program))
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A step that was applied: the program before it, its outcome, and the template that applied it, if one did."""
-
-    step: Step
-    before: Program
-    outcome: Outcome
-    template: str = ""
 
 
 class Schedule(PrimitiveMethods):
@@ -81,6 +73,16 @@ class Schedule(PrimitiveMethods):
         return self._applied[-1].outcome.program if self._applied else self.definition
 
     @property
+    def base(self) -> Program:
+        """The definition after the normalisations, before any loop is changed: what templates plan for."""
+        return normalising.base_of(self._applied, self.definition)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """For each stage that a normalisation added, the stage of the definition that it was made of."""
+        return normalising.sources_of(self._applied)
+
+    @property
     def steps(self) -> tuple[Step, ...]:
         """The applied steps, in order."""
         return tuple(a.step for a in self._applied)
@@ -104,9 +106,9 @@ class Schedule(PrimitiveMethods):
                 name = str(dict(applied.step.arguments)["block"])
                 starts.add(tree.find_block(applied.before, name)[1].origin)
         if not starts:
-            return (frozenset(b.name for b in tree.blocks(self.definition)),)
+            return (frozenset(b.name for b in tree.blocks(self.base)),)
         parts: list[set[str]] = [set()]
-        for block in tree.blocks(self.definition):
+        for block in tree.blocks(self.base):
             if block.name in starts and parts[-1]:
                 parts.append(set())
             parts[-1].add(block.name)
@@ -183,12 +185,14 @@ class Schedule(PrimitiveMethods):
             raise ScheduleError(f"{shown(step)} is not a Step", help="write Step.of(primitive, **arguments)")
         arguments = step.plain_arguments()
         primitive = get(step.primitive, arguments)
+        if primitive.normalises:
+            normalising.check_first(self._applied, step)
         part = part_of(self.program, self.parts, primitive.blocks(arguments))
         try:
             outcome = cached_outcome(primitive, self.program if part is None else part.program, arguments)
             outcome = outcome if part is None else part.put_back(outcome)
             if outcome.program is not self.program and not resized():
-                verify(outcome.program, self.definition)
+                verify(outcome.program, outcome.program if primitive.normalises else self.base)
         except NeptuneError as error:
             error.step = step  # type: ignore[attr-defined]
             if part is not None and hasattr(error, "phases"):
@@ -401,7 +405,7 @@ class Schedule(PrimitiveMethods):
                 f"inputs={shown(inputs)}: expected arrays by the names of the inputs",
                 help="operator.random_inputs(0) has the form",
             )
-        reference = record(self.definition, arrays)
+        reference = record(self.base, arrays)
         return materialized_example(record(program, arrays), reference, rolling=rolling, where=where)
 
 

@@ -185,7 +185,7 @@ def solve_any_repair(
         last = replace(
             refused.phases[-1],
             note=refused.phases[-1].note + also,
-            refusal=Refusal(scalar.step, scalar.expression, scalar.reason + also, "sum"),
+            refusal=Refusal(scalar.step, scalar.expression, scalar.reason + also, "sum", scalar.passed),
         )
         raise RepairRefused(
             refused.reason + also, node=block, help=refused.help, phases=(*refused.phases[:-1], last), cause=scalar

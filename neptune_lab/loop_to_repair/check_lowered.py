@@ -34,7 +34,13 @@ class ProducerNodes:
 
 
 def check_lowered(
-    program: Program, reducer: str, term: Expr, h: Expr, carried: Expr, producers: Sequence[ProducerNodes]
+    program: Program,
+    reducer: str,
+    term: Expr,
+    h: Expr,
+    carried: Expr,
+    producers: Sequence[ProducerNodes],
+    constants: Sequence[Expr] = (),
 ) -> str:
     """Refuses an h that does not satisfy Eqs. 3 and 4; else says what was compared.
 
@@ -48,6 +54,7 @@ def check_lowered(
         h: the lowered repair; any nodes may represent `carried` and the producers' two values, as long as they differ.
         carried: the node for t in h.
         producers: the reads of the producers, in the term and in h.
+        constants: the reads of the term that have one value for a whole reduction, which h may read too.
 
     Raises:
         RepairError: step "prove Eq. 3" or "prove Eq. 4", with a point at which it fails.
@@ -56,6 +63,7 @@ def check_lowered(
     rng = generator()
     old, new = ([sample(range_of(program, p.term), (POINTS,), rng) for p in producers] for _ in range(2))
     leaves = draw_leaves(program, term, {p.term for p in producers}, rng)
+    leaves |= {leaf: np.broadcast_to(leaves[leaf][:1], leaves[leaf].shape) for leaf in constants}
     before = compute(term, leaves | {p.term: r for p, r in zip(producers, old, strict=True)})
     after = compute(term, leaves | {p.term: r for p, r in zip(producers, new, strict=True)})
     before, after = np.broadcast_to(before, (2, POINTS)), np.broadcast_to(after, (2, POINTS))

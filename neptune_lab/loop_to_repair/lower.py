@@ -35,6 +35,15 @@ def lower(expr: sympy.Expr, values: Mapping[sympy.Symbol, Expr], dtype: str) -> 
     >>> from neptune_lab.loop_ir.nodes import Var
     >>> lower(t * sympy.exp(-r), {r: Var("r"), t: Var("t")}, "float32")
     Op(name='mul', args=(Var(name='t'), Op(name='exp', args=(Op(name='neg', args=(Var(name='r'),)),))))
+
+    A difference is taken before it is scaled: r / s and r' / s may both be infinite.
+
+    >>> from neptune_lab.loop_ir.render import expression
+    >>> s, new = sympy.symbols("s r'")
+    >>> expression(lower((r - new) / s, {r: Var("r"), new: Var("new"), s: Var("s")}, "float32"))
+    '(r - new) / s'
+    >>> expression(lower(sympy.expand((r - new) / s), {r: Var("r"), new: Var("new"), s: Var("s")}, "float32"))
+    '(r - new) / s'
     """
     return _Lowering(values, dtype).scalar(expr)
 
@@ -78,7 +87,7 @@ class _Lowering:
         minus = [-term for term in total.args if term.could_extract_minus_sign()]
         pairs = _changes(plus, minus)
         differences: list[Expr] = []
-        if len(pairs) > 1 or any(now.as_coeff_Mul()[0] != 1 for now, _ in pairs):
+        if len(pairs) > 1 or any(_scale_of(now, before)[0] != 1 for now, before in pairs):
             differences = [self._difference(now, before) for now, before in pairs]
             plus = [term for term in plus if all(term is not now for now, _ in pairs)]
             minus = [term for term in minus if all(term is not before for _, before in pairs)]
@@ -90,12 +99,14 @@ class _Lowering:
         return result
 
     def _difference(self, now: sympy.Expr, before: sympy.Expr) -> Expr:
-        """2 * (r - r') for 2 * r and 2 * r'."""
-        factor, value = now.as_coeff_Mul()
-        same, other = before.as_coeff_Mul()
-        if factor == 1 or factor != same:
-            return Op("sub", (self.scalar(now), self.scalar(before)))
-        return Op("mul", (self._number(factor), Op("sub", (self.scalar(value), self.scalar(other)))))
+        """2 * (r - r') for 2 * r and 2 * r', and (r - r') / s for r / s and r' / s."""
+        factor, value, other = _scale_of(now, before)
+        difference = Op("sub", (self.scalar(value), self.scalar(other)))
+        if factor == 1:
+            return difference
+        above, below = (factor, sympy.S.One) if factor.is_number else factor.as_numer_denom()
+        result = difference if above == 1 else Op("mul", (self.scalar(above), difference))
+        return result if below == 1 else Op("div", (result, self.scalar(below)))
 
     def _product(self, factors: Sequence[sympy.Expr]) -> Expr:
         above = [factor for factor in factors if not _is_reciprocal(factor)]
@@ -164,6 +175,13 @@ def _changes(plus: list[sympy.Expr], minus: list[sympy.Expr]) -> list[tuple[symp
     other; none if one of them is in two pairs."""
     pairs = [(a, b) for a in plus for b in minus if str(a).replace("'", "") == str(b).replace("'", "")]
     return pairs if len({id(a) for a, _ in pairs}) == len({id(b) for _, b in pairs}) == len(pairs) else []
+
+
+def _scale_of(now: sympy.Expr, before: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr, sympy.Expr]:
+    """A factor that two terms have in common, a number or symbols that both have, and what is left of each."""
+    moving = now.free_symbols ^ before.free_symbols
+    (factor, value), (same, other) = (term.as_independent(*moving, as_Add=False) for term in (now, before))
+    return (factor, value, other) if factor == same else (sympy.S.One, now, before)
 
 
 def _is_reciprocal(factor: sympy.Basic) -> bool:

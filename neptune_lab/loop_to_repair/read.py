@@ -32,6 +32,10 @@ class Reading:
     term: sympy.Expr
     reads: tuple[tuple[sympy.Symbol, Expr], ...]
 
+    def in_extrema(self) -> frozenset[sympy.Basic]:
+        """The symbols that a maximum or a minimum of the term reads."""
+        return frozenset(name for e in self.term.atoms(sympy.Max, sympy.Min) for name in e.free_symbols)
+
 
 def read_term(expr: Expr, producers: Mapping[Expr, str]) -> Reading:
     """The SymPy form of a scalar expression.

@@ -31,6 +31,9 @@ _HELP = "compile with smaller tiles or fewer num_stages (block_q, block_kv), or 
 _lock = threading.Lock()
 _child: list[ChildProcess] = []
 _made: OrderedDict[str, MachineCode] = OrderedDict()
+# How often `cancel` was called, and whether the child was killed by it and not closed since.
+_cancels = 0
+_killed = False
 
 
 def machine_code(spec: KernelSpec, target: Any = None) -> MachineCode:
@@ -46,22 +49,47 @@ def machine_code(spec: KernelSpec, target: Any = None) -> MachineCode:
         Every stage of each kernel, and its resources.
 
     Raises:
-        MachineCodeError: the target is none, the module is for another one, or Triton or the assembler fails.
+        MachineCodeError: the target is none, the module is for another one, Triton or the assembler fails, or `cancel`
+            was called meanwhile.
     """
+    global _killed
     architecture = architecture_of(DEFAULT if target is None else target)
     if _GLUON in spec.text and not architecture.runs_gluon:
         raise MachineCodeError(
             f"{spec.name} is written in Gluon, which is for sm_90; target={architecture.name!r} cannot run it",
             help='use target="sm_90", or compile with code=nl.CodeOptions(code="triton")',
         )
-    key = _key(spec, architecture)
+    key, cancels = _key(spec, architecture), _cancels
     with _lock:
+        if _cancels != cancels:
+            raise _cancelled(spec, architecture)
         if key not in _made:
-            _made[key] = _compile(spec, architecture)
+            if _killed:
+                _child[0].close()
+                _killed = False
+            try:
+                _made[key] = _compile(spec, architecture)
+            except MachineCodeError as error:
+                if _cancels != cancels:
+                    raise _cancelled(spec, architecture) from error
+                raise
             while len(_made) > _KEPT:
                 _made.popitem(last=False)
         _made.move_to_end(key)
         return _made[key]
+
+
+def cancel() -> None:
+    """Ends what is being compiled, from any thread: each `machine_code` that runs or waits raises MachineCodeError."""
+    global _cancels, _killed
+    _cancels += 1
+    if _lock.locked() and _child:
+        _killed = True
+        _child[0].kill()
+
+
+def _cancelled(spec: KernelSpec, architecture: Architecture) -> MachineCodeError:
+    return MachineCodeError(f"compiling {spec.name} for {architecture.name} was cancelled", help="compile it again")
 
 
 def _key(spec: KernelSpec, architecture: Architecture) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
+from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.tuned import tuned_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
@@ -60,6 +62,18 @@ def schedule(
     Raises:
         ScheduleError: no such template or size, or one that cannot be applied.
     """
+    _check_operator(operator)
+    config = with_sizes(config, block_q, block_kv)
+    try:
+        return next(candidates(operator, template, config))
+    except REFUSALS as refusal:
+        if template is not None or config is not None:
+            raise
+        return schedule_apart(operator, refusal, translated_and_verified)
+
+
+def _check_operator(operator: object) -> None:
+    """Raise ScheduleError unless `operator` is an Operator."""
     from neptune_lab.operators import Operator
 
     if not isinstance(operator, Operator):
@@ -67,26 +81,71 @@ def schedule(
             f"expected an Operator or a Schedule, got {shown(operator)}",
             help="make an operator first, for example operators.attention.causal(seq=128)",
         )
-    config = with_sizes(config, block_q, block_kv)
-    if template is not None or config is not None:
-        return by_template(operator, template, config)
+
+
+def candidates(operator: Operator, template: str | None, config: TileConfig | None) -> Iterator[Schedule]:
+    """Schedules of `operator` by one template, the best first: of the definition as it is written if that is one
+    kernel; else of the normalised definition if that has fewer kernels.  The normalised definition also comes first if
+    its guards do not ask for the last tile, and those of the other do: a loop that must see its last tile skips none.
+
+    Raises:
+        ScheduleError, RepairError: the template refuses the definition as it is written, and no other is left.
+    """
+    refusal: NeptuneError | None = None
+    written: Schedule | None = None
     try:
-        return by_template(operator, None, None)
-    except REFUSALS as refusal:
-        return schedule_apart(operator, refusal, translated_and_verified)
+        written = by_template(Schedule(operator), template, config)
+    except REFUSALS as error:
+        refusal = error
+    fewest = None if written is None else kernels(written)
+    if written is not None and fewest == 1:
+        if (config is None or config.normalise) and asks_for_last_tile(written):
+            made, _ = _normalised(operator, template, config)
+            if made is not None and kernels(made) == 1 and not asks_for_last_tile(made):
+                yield made
+        yield written
+    if config is None or config.normalise:
+        made, refused = _normalised(operator, template, config)
+        if made is not None and (fewest is None or fewest == 1 or kernels(made) < fewest):
+            yield made
+        elif written is not None and fewest != 1:
+            for reason in refused:
+                written.remark(f"Stays as written: {reason}.")
+    if refusal is not None:
+        raise refusal
+    if written is not None and fewest != 1:
+        yield written
 
 
-def by_template(operator: Operator, template: str | None, config: TileConfig | None) -> Schedule:
-    """A schedule of `operator` by one template, or its refusal."""
+def _normalised(
+    operator: Operator, template: str | None, config: TileConfig | None
+) -> tuple[Schedule | None, tuple[str, ...]]:
+    """The schedule of the normalised definition with the fewest kernels, and why other normalisations do not apply."""
+    best: Schedule | None = None
+    starts, refused = normalised(operator)
+    for started in starts:
+        try:
+            made = by_template(started, template, config)
+        except REFUSALS:
+            continue
+        if best is None or kernels(made) < kernels(best):
+            best = made
+        if kernels(made) == 1:
+            break
+    return best, refused
+
+
+def by_template(started: Schedule, template: str | None, config: TileConfig | None) -> Schedule:
+    """A schedule by one template, from the normalisations in `started` on, or its refusal."""
+    operator = started.operator
     name, why = operator.template if template is None else template, ""
     if name is None:
-        name, why = choose_template(operator.program)
+        name, why = choose_template(started.base)
     if not isinstance(name, str) or name not in TEMPLATES:
         raise ScheduleError(
             f"there is no template {shown(name)}", help=nearest(str(name), list(TEMPLATES), "templates")
         )
     chosen = config_of(name, CONFIGS[name], config)
-    started = Schedule(operator)
     if why:
         started.remark(f"{name}: {why}.")
     return TEMPLATES[name](started, chosen)
@@ -198,13 +257,21 @@ def compile_operator(
 ) -> Kernel:
     """The kernel of an operator by a template; in parts, if neither a template nor sizes are given and it is refused
     whole."""
-    scheduled = schedule(operator, template, config=config)  # tensor expressions -> loop-scalar IR -> scheduled loops
+    _check_operator(operator)
+    refusal: NeptuneError | None = None
     try:
-        return lower(scheduled, code, target)
-    except REFUSALS as refusal:
-        if template is not None or config is not None or (isinstance(refusal, EmitError) and code.code != "triton"):
-            raise
-        return lower_apart(operator, refusal, code, target)
+        # tensor expressions -> loop-scalar IR -> scheduled loops
+        for scheduled in candidates(operator, template, config):
+            try:
+                return lower(scheduled, code, target)
+            except REFUSALS as error:
+                refusal = refusal or error
+    except REFUSALS as error:
+        refusal = refusal or error
+    assert refusal is not None, "there is a candidate, or a refusal"
+    if template is not None or config is not None or (isinstance(refusal, EmitError) and code.code != "triton"):
+        raise refusal
+    return lower_apart(operator, refusal, code, target)
 
 
 def lower_apart(operator: Operator, refusal: NeptuneError, code: CodeOptions, target: Target | None) -> Kernel:

@@ -8,9 +8,11 @@ from neptune_lab.htile.nodes import Elementwise, TileExpr
 from neptune_lab.htile.nodes import Program as TileProgram
 from neptune_lab.htile.shapes import operation
 from neptune_lab.htile.walk import stores, subexpressions
+from neptune_lab.loop_ir.nodes import Cast, Load, walk
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_ir.tree import blocks, find_block
 from neptune_lab.loop_schedule import PRIMITIVES
+from neptune_lab.loop_schedule.definition.stages import HALVES
 from neptune_lab.loop_schedule.schedule import Applied, Schedule
 from neptune_lab.pipeline.record import AppliedPass
 from neptune_lab.repair import RepairTerm, VectorRepair
@@ -39,6 +41,7 @@ def exceptions_met(scheduled: Schedule, translated: TileProgram, passes: Sequenc
         "absolute errors": any(isinstance(e, Elementwise) and operation(e.op).absolute_error for e in computed),
         "vector repairs": bool(repaired_by_vectors(scheduled)),
         "masked tiles are not visited": assumed,
+        "distributed products": any(map(_distributes_rounded, scheduled.history)),
         "large common offsets": any(map(_is_offset_exponential, computed)),
         "float16 outputs": any(spec.dtype == "float16" for spec in scheduled.operator.outputs),
     }
@@ -62,6 +65,20 @@ def _repairs(scheduled: Schedule) -> Iterator[tuple[Applied, RepairTerm | Vector
         for phase in applied.outcome.phases:
             if phase.derivation is not None and phase.refusal is None:
                 yield applied, phase.derivation
+
+
+def _distributes_rounded(applied: Applied) -> bool:
+    """Whether the step made two products of one whose factor is rounded to 16 bits."""
+    program = applied.outcome.program
+    if applied.step.primitive != "distribute":
+        return False
+    terms = [find_block(program, name)[1].body.value for name in applied.outcome.made]
+    rounded = {b.name for b in program.buffers if b.dtype in HALVES and b.name not in program.inputs}
+    return any(
+        (isinstance(e, Load) and e.buffer in rounded) or (isinstance(e, Cast) and e.dtype in HALVES)
+        for term in terms
+        for e in walk(term)
+    )
 
 
 def _is_offset_exponential(expr: TileExpr) -> bool:

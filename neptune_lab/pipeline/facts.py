@@ -9,7 +9,7 @@ import numpy as np
 
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.iteration_domain import evaluate
-from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, loads, transform, walk
+from neptune_lab.loop_ir.nodes import Block, Cast, Const, Expr, Loop, Op, Program, Var, loads, transform, walk
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_ir.tree import stores
 from neptune_lab.traffic import itemsize, operations
@@ -42,6 +42,16 @@ def block_facts(program: Program) -> tuple[BlockFacts, ...]:
                 BlockFacts(stmt.name, stmt.role, stmt.is_reduction, tuple(reads), stmt.writes, around, path[:-1])
             )
     return tuple(facts)
+
+
+def reduction_loops(program: Program) -> dict[str, tuple[str, ...]]:
+    """The loops that each reduction block runs along, outer first; those of one iteration are left out."""
+    found = {}
+    for _, stmt, loops in tree.statements(program):
+        if isinstance(stmt, Block) and stmt.is_reduction:
+            along = {v.name for it in stmt.iters if it.kind == "reduce" for v in walk(it.binding) if isinstance(v, Var)}
+            found[stmt.name] = tuple(loop.var for loop in loops if loop.var in along and loop.extent > 1)
+    return found
 
 
 def loop_names(program: Program) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -18,6 +18,7 @@ from neptune_lab.loop_schedule.schedule import Schedule
 from neptune_lab.loop_schedule.templates import TEMPLATES
 from neptune_lab.pipeline import record
 from neptune_lab.pipeline.exceptions import exceptions_met
+from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.schedule_traffic import schedule_traffic
 from neptune_lab.relative_error import relative_error
 from neptune_lab.strict.values import check_integer
@@ -44,6 +45,8 @@ class Kernel:
         passes: (name, HTile program after it, its notes), in order.
         triton: the emitted module with its provenance.
         validated: which comparisons with the definition were run during compilation.
+        code: the options of code generation that it was compiled with.
+        target: the GPU that its code was emitted for; None: none was named.
     """
 
     schedule: Schedule
@@ -51,6 +54,8 @@ class Kernel:
     passes: tuple[record.AppliedPass, ...]
     triton: EmittedModule
     validated: Validated | None = None
+    code: CodeOptions = field(default_factory=CodeOptions)
+    target: Target | None = None
 
     @property
     def operator(self) -> Operator:
@@ -101,7 +106,9 @@ class Kernel:
     @cached_property
     def trace(self) -> Trace:
         """The record of the whole compilation."""
-        made = record.kernel_record(self.operator.name, self.program, self.translated, self.passes, self.triton)
+        made = record.kernel_record(
+            self.operator.name, self.program, self.translated, self.passes, self.triton, self.schedule.sources
+        )
         made = replace(made, validated="" if self.validated is None else str(self.validated))
         return Trace(record.operator_record(self.operator), record.steps_record(self.schedule), made, record.versions())
 

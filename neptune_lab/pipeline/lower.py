@@ -38,7 +38,7 @@ def lower(scheduled: Schedule, code: CodeOptions, target: Target | None, *, each
         source = htile_to_gluon.emit(tiles, code.gluon(target))  # HTile -> Gluon
     else:
         source = htile_to_triton.emit(tiles, code.emitter(target))  # HTile -> Triton
-    return Kernel(scheduled, translated, passes, source)
+    return Kernel(scheduled, translated, passes, source, code=code, target=target)
 
 
 def passed(tiles: TileProgram, code: CodeOptions, *, each: bool = True) -> tuple[AppliedPass, ...]:

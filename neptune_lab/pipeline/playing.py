@@ -64,7 +64,7 @@ def play(schedule: Schedule, step: int, phase: str, rolling: str, inputs: Mappin
         ScheduleError: there is no such step, phase or loop, the program is too large, or an input has another shape.
     """
     program = _program(schedule, step, phase)
-    return played(record(program, dict(inputs)), record(schedule.definition, dict(inputs)), rolling=rolling)
+    return played(record(program, dict(inputs)), record(schedule.base, dict(inputs)), rolling=rolling)
 
 
 def _program(schedule: Schedule, step: int, phase: str) -> Program:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from math import isinf
@@ -22,11 +24,13 @@ from neptune_lab.loop_schedule.outcome import Phase
 from neptune_lab.loop_schedule.schedule import Schedule, Step
 from neptune_lab.pipeline.layout import laid_out
 from neptune_lab.repair import RepairTerm, VectorRepair
+from neptune_lab.repair import Step as DerivationStep
 from neptune_lab.trace import record
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
+NO_SOURCES: Mapping[str, str] = {}
 PACKAGES = ("apache-tvm", "triton", "torch", "sympy", "numpy")
 
 
@@ -90,12 +94,16 @@ def _line(line: render.RenderedLine, refs: tuple[str, ...], words: str = "") -> 
     return record.Line(line.node, line.text, line.origin, f"{line.kind}{words}", refs)
 
 
-def program_lines(program: Program) -> tuple[record.Line, ...]:
-    """A loop program's lines, each linked to its stage of the definition."""
+def program_lines(program: Program, sources: Mapping[str, str] = NO_SOURCES) -> tuple[record.Line, ...]:
+    """A loop program's lines, each linked to its stage of the definition.
+
+    Args:
+        program: the program.
+        sources: for each stage that a normalisation added, the stage that it was made of (`Schedule.sources`).
+    """
     words = {f"store:{b.name}": _store_words(b) for b in tree.blocks(program)}
-    return tuple(
-        _line(x, (f"def:{x.origin}",) if x.origin else (), words.get(x.node, "")) for x in render.render(program)
-    )
+    lines = (replace(x, origin=sources.get(x.origin, x.origin)) for x in render.render(program))
+    return tuple(_line(x, (f"def:{x.origin}",) if x.origin else (), words.get(x.node, "")) for x in lines)
 
 
 @lru_cache(maxsize=4096)
@@ -139,9 +147,13 @@ def graph_record(program: Program, phase: Phase | None = None) -> record.Graph:
     return record.Graph(tuple(nodes), tuple(edges))
 
 
+def _step_records(steps: Iterable[DerivationStep]) -> tuple[record.DerivationStep, ...]:
+    return tuple(record.DerivationStep(s.title, s.text, s.latex, s.mathml, s.ok) for s in steps)
+
+
 def derivation_record(term: RepairTerm | VectorRepair) -> record.Derivation:
     """A repair term, step by step, in three notations."""
-    steps = tuple(record.DerivationStep(s.title, s.text, s.latex, s.mathml, s.ok) for s in term.steps)
+    steps = _step_records(term.steps)
     data = term.as_record()
     summary = f"h(t, r, r') = {data['h']}"
     why = term.unproved if isinstance(term, RepairTerm) else None
@@ -150,7 +162,7 @@ def derivation_record(term: RepairTerm | VectorRepair) -> record.Derivation:
     return record.Derivation(term.reducer, data["g"], steps, why is None, summary)
 
 
-def phase_record(phase: Phase) -> record.Phase:
+def phase_record(phase: Phase, sources: Mapping[str, str] = NO_SOURCES) -> record.Phase:
     """A phase as the record keeps it."""
     derivation = None
     if phase.derivation is not None:
@@ -158,12 +170,13 @@ def phase_record(phase: Phase) -> record.Phase:
     elif phase.refusal is not None:
         refusal = phase.refusal
         failed = record.DerivationStep(refusal.step, f"{refusal.expression}\n{refusal.reason}", "", "", False)
-        derivation = record.Derivation(refusal.reducer, refusal.expression, (failed,), False, refusal.reason)
+        steps = (*_step_records(refusal.passed), failed)
+        derivation = record.Derivation(refusal.reducer, refusal.expression, steps, False, refusal.reason)
     return record.Phase(
         phase.key,
         phase.title,
         phase.note,
-        program_lines(phase.program),
+        program_lines(phase.program, sources),
         graph_record(phase.program, phase),
         derivation,
         phase.wrong,
@@ -182,7 +195,7 @@ def steps_record(schedule: Schedule) -> tuple[record.StepRecord, ...]:
     steps = [record.StepRecord(0, "definition", {}, schedule.operator.name, (start,))]
     for n, applied in enumerate(schedule.history, 1):
         data = applied.step.as_record()
-        phases = tuple(phase_record(p) for p in applied.outcome.phases)
+        phases = tuple(phase_record(p, schedule.sources) for p in applied.outcome.phases)
         steps.append(
             record.StepRecord(
                 n, applied.step.primitive, data["arguments"], str(applied.step), phases, template=applied.template
@@ -196,9 +209,14 @@ def schedule_trace(schedule: Schedule) -> record.Trace:
     return record.Trace(operator_record(schedule.operator), steps_record(schedule), None, versions())
 
 
-def refused_step(error: NeptuneError, step: Step, index: int) -> record.StepRecord:
-    """A step that was refused, with the phases that it reached; if the algebra refused, the last phase says why."""
-    phases = tuple(phase_record(p) for p in getattr(error, "phases", ()))
+def refused_step(error: NeptuneError, step: Step, index: int, program: Program) -> record.StepRecord:
+    """A step that was refused, with the phases that it reached; if the algebra refused, the last phase says why.
+
+    Args:
+        program: what the step was applied to; shown if it reached no phase.
+    """
+    reached = getattr(error, "phases", ()) or (Phase("before", "refused", "", program),)
+    phases = tuple(phase_record(p) for p in reached)
     data = step.as_record()
     return record.StepRecord(index, step.primitive, data["arguments"], str(step), phases, str(error))
 
@@ -246,9 +264,10 @@ def kernel_record(
     translated: TileProgram,
     passes: tuple[AppliedPass, ...],
     source: EmittedModule,
+    sources: Mapping[str, str] = NO_SOURCES,
 ) -> record.KernelRecord:
-    """HTile before and after each pass, and Triton with its links."""
-    origins = {b.name: b.origin for b in tree.blocks(program)}
+    """HTile before and after each pass, and Triton with its links; `sources` as in `program_lines`."""
+    origins = {b.name: sources.get(b.origin, b.origin) for b in tree.blocks(program)}
     loops = [line.node for line in render.render(program) if line.kind == "loop"]
     printed = htile_lines(translated, origins, loops)
     after: list[record.PassRecord] = []

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 # Compiles a choice.
 Make: TypeAlias = Callable[[Choice], Kernel]
 
-# Without a record: the configuration that did best on all measured prefill attention, on the GPU it is written for.
-UNTUNED_ON_HOPPER = TileConfig(block_q=128, block_kv=128), CodeOptions(code="gluon")
+# Without a record: the configuration that did best on all measured prefill attention, on the GPU it is written for; and
+# a smaller one, for kernels whose tiles are too many for shared memory then (two products of scores).
+UNTUNED_ON_HOPPER = tuple(TileConfig(block_q=128, block_kv=columns) for columns in (128, 64))
 
 
 def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel | None, str]:
@@ -91,8 +92,9 @@ def tuned_kernel(
     rolls = template or operator.template or choose_template(operator.program)[0]
     if rolls != "rolling_update" or not (target or Target.current(otherwise=ANY)).warpgroup_products:
         return None
-    with suppress(*REFUSALS):
-        return make(Choice(rolls, *UNTUNED_ON_HOPPER))
+    for config in UNTUNED_ON_HOPPER:
+        with suppress(*REFUSALS):
+            return make(Choice(rolls, config, CodeOptions(code="gluon")))
     return None
 
 

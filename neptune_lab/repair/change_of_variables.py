@@ -18,6 +18,7 @@ from sympy import Abs, Add, Dummy, Expr, Function, Max, Min, Mul, Pow, S, Symbol
 
 from neptune_lab.errors import RepairError
 from neptune_lab.repair.render import Line, equation, text
+from neptune_lab.repair.simplify import as_polynomial
 
 Split = tuple[Expr, Expr]
 
@@ -228,7 +229,7 @@ def _split_common_factor(expr: Add, roles: _Roles) -> Split | None:
             return cast(Expr, Add(*(a for a, _ in splits))), splits[0][1]
         if len({a for a, _ in splits}) == 1:
             return splits[0][0], cast(Expr, Add(*(b for _, b in splits)))
-    factored = sp.factor(expr)
+    factored = as_polynomial(sp.factor, expr)
     return _split_product(factored, roles) if isinstance(factored, (Mul, Pow)) else None
 
 

@@ -29,7 +29,7 @@ from neptune_lab.repair.functions import kinks
 from neptune_lab.repair.numeric import compute_all
 from neptune_lab.repair.points import Generator, sample
 from neptune_lab.repair.render import text
-from neptune_lab.repair.simplify import is_zero
+from neptune_lab.repair.simplify import as_polynomial, is_zero
 
 LARGEST = 6
 """The most components of a family; each is one more sum in the loop."""
@@ -226,7 +226,7 @@ def _primitive(expr: Expr, moving: Sequence[Symbol], g: Expr) -> tuple[Expr, Exp
         for part in Mul.make_args(rest):
             base, power = part.as_base_exp()
             for own in sums if isinstance(base, Add) else ():
-                ratio = sp.cancel(base / own)
+                ratio = as_polynomial(sp.cancel, cast(Expr, base / own))
                 if not ratio.free_symbols & set(moving):
                     base, factor = own, cast(Expr, factor * ratio**power)
                     break
@@ -239,7 +239,7 @@ def _primitive(expr: Expr, moving: Sequence[Symbol], g: Expr) -> tuple[Expr, Exp
 
 def _forms(expr: Expr) -> Iterator[Expr]:
     for form in (expr, sp.expand(expr)):
-        for factored in (form, sp.factor(form), sp.factor_terms(form)):
+        for factored in (form, as_polynomial(sp.factor, form), sp.factor_terms(form)):
             yield cast(Expr, factored)
             # One exponential where factoring has left a product of several.
             yield cast(Expr, sp.powsimp(factored))

@@ -7,7 +7,7 @@ not simplified at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import sympy as sp
 from sympy import Expr, Symbol
@@ -17,6 +17,7 @@ from neptune_lab.repair.numeric import compute_all
 from neptune_lab.repair.points import Generator, sample
 
 _LARGE = 120  # operations, beyond which sp.simplify takes seconds
+_LARGEST_POWER = 16  # a polynomial in exp(x/q) with exp(p*x/q) has degree p, and SymPy stores every coefficient
 
 
 def _cancel_inverses(expr: Expr) -> Expr:
@@ -26,13 +27,44 @@ def _cancel_inverses(expr: Expr) -> Expr:
     return cast(Expr, expr.xreplace(pairs))
 
 
+def as_polynomial(rewrite: Callable[[Expr], Any], expr: Expr) -> Expr:
+    """`rewrite(expr)`, which sees symbols for the numbers in exponents that would make polynomials of a large degree.
+
+    For exp(0.176776695*x), a rational number of 15 digits, SymPy's polynomials take exp(x/q) as their variable, to a
+    power of 15 digits.  What holds for any number in its place holds for that number; numbers whose ratio is simple
+    become multiples of one symbol.
+
+    >>> c, r, s, v = sp.symbols("c r s v", real=True)
+    >>> k = sp.Rational(50000000000000, 282842712474619)
+    >>> as_polynomial(sp.factor, v * sp.exp(k * c - r) / s + v * sp.exp(2 * k * c - r))
+    v*(s*exp(50000000000000*c/282842712474619) + 1)*exp(50000000000000*c/282842712474619)*exp(-r)/s
+    """
+    symbols: dict[Expr, Symbol] = {}
+    numbers: dict[Expr, Expr] = {}
+    exponentials = sorted(expr.atoms(sp.exp), key=sp.default_sort_key)
+    for number in (n for e in exponentials for n in sorted(e.atoms(sp.Rational), key=sp.default_sort_key)):
+        if _is_simple(number) or number in numbers:
+            continue
+        base = next((b for b in symbols if _is_simple(cast(sp.Rational, number / b))), number)
+        symbol = symbols.setdefault(base, sp.Dummy("k", real=True, positive=base.is_positive, nonzero=True))
+        numbers[number] = cast(Expr, number / base * symbol)
+    if not numbers:
+        return rewrite(expr)
+    hidden = expr.xreplace({e: e.xreplace(numbers) for e in exponentials})
+    return cast(Expr, rewrite(cast(Expr, hidden)).xreplace({symbol: base for base, symbol in symbols.items()}))
+
+
+def _is_simple(number: sp.Rational) -> bool:
+    return max(abs(number.p), number.q) <= _LARGEST_POWER
+
+
 _REWRITES: tuple[Callable[[Expr], Expr], ...] = (
     lambda e: cast(Expr, sp.expand(e)),
     lambda e: cast(Expr, sp.powsimp(sp.expand(e))),
     lambda e: cast(Expr, sp.powsimp(sp.expand_log(sp.expand_power_base(e)), combine="exp")),
     lambda e: cast(Expr, sp.expand(sp.powdenest(sp.expand_log(e)))),
-    lambda e: cast(Expr, sp.cancel(sp.together(sp.powsimp(e)))),
-    lambda e: cast(Expr, sp.simplify(e)),
+    lambda e: as_polynomial(lambda inner: cast(Expr, sp.cancel(sp.together(sp.powsimp(inner)))), e),
+    lambda e: as_polynomial(lambda inner: cast(Expr, sp.simplify(inner)), e),
 )
 
 

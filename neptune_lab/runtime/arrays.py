@@ -17,7 +17,7 @@ def to_tensor(array: np.ndarray, device: Any = "cpu") -> torch.Tensor:
     """A torch tensor of the array's values and dtype (bfloat16 of ml_dtypes too) on `device`."""
     import torch
 
-    own = np.ascontiguousarray(array)
+    own = np.ascontiguousarray(array).reshape(np.shape(array))  # it gives a number a dimension
     if own.dtype.name == "bfloat16":  # torch does not support NumPy's extension dtypes; the bits are the same
         return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16).to(device)
     return torch.from_numpy(own).to(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ _registering = threading.Lock()
 _library: list[Any] = []
 
 
-def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
+def torch_op(kernel: LoadedKernel, name: str | None = None, launch: Callable[..., Any] | None = None) -> OpOverload:
     """Registers `kernel` as torch.ops.neptune_lab.<name>; registering it again returns the same operator.
 
     The operator takes the kernel's inputs, contiguous, and gives its outputs as new tensors.  It has a fake
@@ -33,6 +34,7 @@ def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
     Args:
         kernel: a loaded kernel.
         name: a Python identifier; None: the kernel's name and a digest of its source.
+        launch: what the operator calls; None: the kernel.  The first one that is registered under a name stays.
 
     Raises:
         LaunchError: `name` is no identifier, or another kernel has it.
@@ -47,7 +49,7 @@ def torch_op(kernel: LoadedKernel, name: str | None = None) -> OpOverload:
         )
     with _registering:
         if name not in _registered:
-            _registered[name] = digest, _register(kernel, name)
+            _registered[name] = digest, _register(kernel, name, launch or kernel)
     owner, op = _registered[name]
     if owner != digest:
         raise LaunchError(
@@ -61,7 +63,7 @@ def _digest(spec: KernelSpec) -> str:
     return hashlib.sha256(repr(spec).encode()).hexdigest()
 
 
-def _register(kernel: LoadedKernel, name: str) -> OpOverload:
+def _register(kernel: LoadedKernel, name: str, launch: Callable[..., Any]) -> OpOverload:
     import torch
 
     spec = kernel.spec
@@ -71,8 +73,8 @@ def _register(kernel: LoadedKernel, name: str) -> OpOverload:
     library = _library[0]
     outputs = [(t.shape, getattr(torch, t.dtype)) for t in spec.outputs]
 
-    def launch(*tensors: Tensor) -> Any:
-        return kernel(*tensors)
+    def run(*tensors: Tensor) -> Any:
+        return launch(*tensors)
 
     def fake(*tensors: Tensor) -> Any:
         check_shapes(spec, tensors)
@@ -86,6 +88,6 @@ def _register(kernel: LoadedKernel, name: str) -> OpOverload:
     tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_contiguous_strides
     library.define(f"{name}({given}) -> {made}", tags=tags)
     for backend in ("CPU", "CUDA"):  # on a CPU for Triton's interpreter
-        library.impl(name, launch, backend)
+        library.impl(name, run, backend)
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
     return getattr(getattr(torch.ops, NAMESPACE), name).default

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import io
 import keyword
 import logging
 import re
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx.traceback as fx_traceback
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.torch_to_stages.lines import RecordedLines, line_of_error, line_of_node
 from neptune_lab.torch_to_stages.refusals import help_for, refusal, refused_operation
 
+# Loggers of torch that write down errors which are raised as well.
+_NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _HELP = "a traced function is straight-line code over tensors: choose with torch.where, and loop over Python numbers"
 
 
@@ -90,6 +96,32 @@ def trace(
     return _graph(exported, tensors)
 
 
+def graph_of_module(module: torch.fx.GraphModule, decomposition: Callable[[Any], Callable[..., Any] | None]) -> Graph:
+    """The graph of a module that is a graph of ATen operations already.
+
+    Args:
+        module: without side effects and attributes; its nodes have fake values, and its results are a tuple.
+        decomposition: gives torch's own definition of an operation by others; None for one that stays in the graph.
+
+    Returns:
+        The graph.
+
+    Raises:
+        DefinitionError: torch cannot take an operation apart.
+    """
+    examples = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    names = tuple(node.name for node in module.graph.nodes if node.op == "placeholder")
+    try:
+        while found := {n.target: f for n in module.graph.nodes if (f := decomposition(n.target)) is not None}:
+            with fx_traceback.preserve_node_meta():
+                module = make_fx(torch.fx.Interpreter(module).run, decomposition_table=found)(*examples)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise DefinitionError(f"torch cannot take a graph apart: {_first(str(error))}", help=_HELP) from error
+    results = len(module.graph.output_node().args[0])  # type: ignore[arg-type]
+    out_spec = pytree.tree_structure((0,) * results)
+    return Graph(module, names, names, {}, out_spec, _result_names(out_spec))
+
+
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone()
 
@@ -113,10 +145,8 @@ def _exported(
     module = _Called(function).eval() if not isinstance(function, torch.nn.Module) else _Called(function)
     if isinstance(function, torch.nn.Module):
         module.training = function.training
-    noisy = logging.getLogger("torch._subclasses.fake_tensor")  # it logs each error that it raises, with a traceback
-    quiet, noisy.disabled = noisy.disabled, True
     try:
-        with warnings.catch_warnings(), fx_traceback.preserve_node_meta(), torch.no_grad():
+        with _without_torchs_words(), warnings.catch_warnings(), fx_traceback.preserve_node_meta(), torch.no_grad():
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, strict=False)
             _check_nodes(exported.graph)
@@ -128,8 +158,29 @@ def _exported(
         raise
     except Exception as error:
         raise _untraceable(function, error) from error
+
+
+@contextmanager
+def _without_torchs_words() -> Iterator[None]:
+    """Silences what torch's exporter logs and prints about an error that it raises too; the function's own words stay.
+
+    One logger writes each error with a traceback, another one a warning; the exporter prints the graph so far.
+    """
+    loggers = [logging.getLogger(name) for name in _NOISY]
+    before = [logger.disabled for logger in loggers]
+    printed, graph = io.StringIO(), ""
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        with redirect_stderr(printed):
+            yield
+    except Exception as error:
+        graph = str(getattr(error, "partial_fx_graph", ""))
+        raise
     finally:
-        noisy.disabled = quiet
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
+        sys.stderr.write(printed.getvalue().replace(f"{graph}\n", "") if graph else printed.getvalue())
 
 
 def _check_nodes(graph: torch.fx.Graph) -> None:

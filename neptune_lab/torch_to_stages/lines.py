@@ -41,7 +41,7 @@ class SourceLine:
 
     def __str__(self) -> str:
         text = f": `{self.text}`" if self.text else ""
-        return f"{self.path}, line {self.line}{text}"
+        return f"{_place(self.path)}, line {self.line}{text}"
 
     def to_json(self) -> dict[str, str | int]:
         """Plain JSON data."""
@@ -124,5 +124,14 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is neither torch's nor this package's."""
-    return not path.startswith((_OURS, _TORCH, "<frozen", "<eval_with_key>", "<string>", "<__array"))
+    """Whether a file is neither torch's nor this package's, nor the part of IPython that runs cells."""
+    if path.startswith((_OURS, _TORCH, "<frozen", "<eval_with_key>", "<string>", "<__array")):
+        return False
+    return Path(path).parts[-2:-1] != ("neptune_widgets",) and Path(path).parts[-3:-1] != ("IPython", "core")
+
+
+def _place(path: str) -> str:
+    """A file's path, or the name that tracebacks give to a cell: "cell In[3]"."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    cell = None if shell is None else shell.compile.format_code_name(path)
+    return path if cell is None else f"cell {cell[1]}"

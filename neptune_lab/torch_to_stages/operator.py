@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,11 +12,14 @@ from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.base import Operator, as_numpy, source_of
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.torch_to_stages.decompositions import decomposition
-from neptune_lab.torch_to_stages.graph import trace
-from neptune_lab.torch_to_stages.lines import line_of_caller
+from neptune_lab.torch_to_stages.graph import Graph, graph_of_module, trace
+from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
 from neptune_lab.torch_to_stages.lower import lowered
 from neptune_lab.torch_to_stages.reference import reference_of
 from neptune_lab.torch_to_stages.source_text import python_functions
+
+if TYPE_CHECKING:
+    import torch
 
 # The dtypes that a kernel made here reads.
 _READ = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "bool")
@@ -57,8 +60,35 @@ def from_torch(
             the line of the function, and a fix.
     """
     graph = trace(function, example_inputs, decomposition)
-    stages, outputs = lowered(graph)
     title = name or getattr(function, "__name__", type(function).__name__)
+    return _operator(graph, function, title, _source(function), draw, line_of_caller())
+
+
+def from_graph(module: torch.fx.GraphModule, name: str) -> Operator:
+    """An operator from a graph of ATen operations, as autograd's tracer or torch.export makes it.
+
+    Args:
+        module: a graph without side effects, whose nodes have fake values; it gives a tuple of tensors.
+        name: of the operator.
+
+    Returns:
+        The operator, from the graph's inputs to its results, as `from_torch` makes it.
+
+    Raises:
+        DefinitionError: an operation is not supported, or an input is not used or has a dtype that kernels do not read.
+    """
+    return _operator(graph_of_module(module, decomposition), module, name, module.code, None, None)
+
+
+def _operator(
+    graph: Graph,
+    function: Callable[..., Any],
+    title: str,
+    source: str,
+    draw: Callable[[np.random.Generator], Any] | None,
+    caller: SourceLine | None,
+) -> Operator:
+    stages, outputs = lowered(graph)
     plain = title if title.isidentifier() else "function"
     program = stages.program(plain, outputs)
     unused = [n for n in graph.inputs if n not in program.inputs]
@@ -78,13 +108,13 @@ def from_torch(
         params={"function": title},
         inputs=inputs,
         outputs=tuple(TensorSpec(n, buffers[n].shape, buffers[n].dtype) for n in outputs),
-        source=_source(function),
+        source=source,
         build=lambda: program,
         compute=reference_of(graph, program.inputs, {t.name: t.dtype for t in inputs}),
         draw=draw or (lambda rng: tuple(_random(rng, spec) for spec in own)),
         captured=held,
         lines=lines,
-        python=python_functions(function, lines, {n: stages.within[n] for n in kept}, line_of_caller()),
+        python=python_functions(function, lines, {n: stages.within[n] for n in kept}, caller),
     )
 
 
@@ -109,4 +139,4 @@ def _source(function: Callable[..., Any]) -> str:
     return source_of(type(function) if isinstance(function, torch.nn.Module) else function)
 
 
-__all__ = ["from_torch"]
+__all__ = ["from_graph", "from_torch"]

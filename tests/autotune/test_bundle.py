@@ -28,6 +28,7 @@ from neptune_lab.errors import DefinitionError, MeasureError, TuneError
 from neptune_lab.operators import attention, find
 from neptune_lab.pipeline import Choice
 from neptune_lab.records import Store, best, workload_key
+from neptune_lab.runtime import bundle as running
 from neptune_lab.runtime.bundle import read_entry, read_manifest, read_results
 
 BIAS = np.linspace(-1, 1, 32).astype(np.float32)
@@ -110,16 +111,6 @@ def test_a_bundle_there_and_back(written, small, biased, tmp_path):
     assert log.read_text().split() == [str(fake_runner.SLOW)]
 
 
-def test_a_workload_that_cannot_be_prepared_is_left_for_the_next_run(tmp_path, small, with_warps, monkeypatch):
-    rows = find("norms.rms_norm_max")(rows=4, cols=64)
-    folder = write_bundle({rows: [Choice()], small: [with_warps(fake_runner.FAST)]}, tmp_path / "bundle")
-    monkeypatch.setenv("FAKE_NO_MEMORY", "y_max")
-    done = run(folder)
-    assert done.returncode == 1
-    assert "given up: MemoryError: CUDA out of memory" in done.stdout
-    assert [m.us for m in read_results(folder / "results.json")[1].values()] == [10.0]
-
-
 def test_ctrl_c_keeps_what_was_measured(tmp_path, small, with_warps):
     folder = write_bundle({small: [with_warps(fake_runner.FAST), with_warps(fake_runner.HANGS)]}, tmp_path / "bundle")
     process = start(folder)
@@ -179,12 +170,18 @@ def test_files_are_not_written_over(tmp_path, small):
         write_bundle({small: [Choice()]}, tmp_path)
 
 
-def test_results_of_another_device_are_not_mixed(written):
+def test_results_of_another_device_are_not_mixed(written, monkeypatch, capsys):
+    class Worker:
+        """Answers what device it has, without a process."""
+
+        def __init__(self, *_):
+            self.facts, self.close = lambda: H200, lambda: None
+
+    monkeypatch.setattr(running, "GpuWorker", Worker)
     device = asdict(replace(H200, triton="3.6"))
     (written / "results.json").write_text(json.dumps({"schema": 1, "device": device, "results": {}}))
-    done = run(written)
-    assert done.returncode == 2
-    assert "results.json is of NVIDIA H200 with Triton 3.6" in done.stderr
+    assert running.main(written, ["--runner", "fake_runner"]) == 2
+    assert "results.json is of NVIDIA H200 with Triton 3.6" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -235,12 +232,20 @@ def cli():
     return lambda *arguments: CliRunner().invoke(app, list(map(str, arguments)))
 
 
-def test_the_commands(cli, tmp_path):
+def test_the_commands_and_a_workload_that_cannot_be_prepared_at_first(cli, tmp_path, monkeypatch):
     folder = tmp_path / "bundle"
-    done = cli("bundle", "attention.causal:seq=32,heads=1,head_dim=16", "rows.softmax:rows=4,cols=64", "-o", folder)
+    done = cli(
+        "bundle", "norms.rms_norm_max:rows=4,cols=64", "attention.causal:seq=32,heads=1,head_dim=16", "-o", folder
+    )
     assert done.exit_code == 0, done.exception
     assert "2 operators" in done.output
-    assert run(folder).returncode == 0
+    monkeypatch.setenv("FAKE_NO_MEMORY", "y_max")
+    ran = run(folder)
+    assert ran.returncode == 1
+    assert "given up: MemoryError: CUDA out of memory" in ran.stdout
+    assert [m.us for m in read_results(folder / "results.json")[1].values()] == [20.0]
+    monkeypatch.delenv("FAKE_NO_MEMORY")
+    assert run(folder).returncode == 0  # the next run measures what is left
     records, exported = tmp_path / "r.sqlite", tmp_path / "best.json"
     done = cli("records", "--records", records)
     assert f"no records in {records} yet; --shipped" in done.output
@@ -249,14 +254,17 @@ def test_the_commands(cli, tmp_path):
     assert "NVIDIA H200" in done.output
     done = cli("report", folder, "--records", records, "--export", exported)
     assert done.exit_code == 0, done.exception
-    assert [line.split()[0] for line in done.output.splitlines()] == ["operator", "attention_causal", "softmax"]
+    assert [line.split()[0] for line in done.output.splitlines()] == ["operator", "rms_norm_max", "attention_causal"]
     done = cli(
         "records", "--records", tmp_path / "other.sqlite", "--load", exported, "--export", tmp_path / "again.json"
     )
     assert done.exit_code == 0, done.exception
     assert len(done.output.splitlines()) == 3
     assert (tmp_path / "again.json").read_text() == exported.read_text()
-    assert best(find("rows.softmax")(rows=4, cols=64), Store(records).find()[0].device, store=Store(records)).us == 20.0
+    assert (
+        best(find("norms.rms_norm_max")(rows=4, cols=64), Store(records).find()[0].device, store=Store(records)).us
+        == 20.0
+    )
 
 
 def test_the_tune_command(small, monkeypatch, tmp_path):

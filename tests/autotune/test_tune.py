@@ -135,7 +135,8 @@ def times(small, by_tile):
 
 
 def run(small, store, search, workers, **more):
-    return tune(small, search=search, workers=workers, store=store, progress=False, **{"seconds": LONG, **more})
+    limits = {"seconds": LONG, "progress": False}
+    return tune(small, search=search, workers=workers, store=store, **{**limits, **more})
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -244,6 +245,77 @@ class TestLoop:
         assert workers.turns == []
         assert best(small, H200, store=store) == result.best
 
+    def test_a_cancel_keeps_the_best(self, small, store, by_tile, times):
+        asked = threading.Event()
+
+        def answer(spec):
+            us = times[source_hash(spec.text)]
+            if us == 20.0:
+                asked.set()
+                assert workers.drained.wait(LONG), "the run went on after the cancel"
+            return us
+
+        workers = Sheet(answer, again=(1.0,) * 3)
+        result = run(small, store, Listed(*by_tile), workers, cancel=asked.is_set)
+        assert (result.ended, result.best.us) == ("cancelled", 20.0)
+        assert workers.turns == []
+        assert best(small, H200, store=store) == result.best
+
+    def test_a_cancel_while_the_best_are_timed_again_keeps_their_first_times(self, small, store, by_tile, times):
+        begun, ended = threading.Event(), threading.Event()
+
+        class Slow(Sheet):
+            def remeasure(self, task, specs):
+                begun.set()
+                ended.wait(LONG)
+                raise MeasureError("the worker was lost")
+
+            def kill(self):
+                ended.set()
+
+        workers = Slow(lambda s: times[source_hash(s.text)])
+        result = run(small, store, Listed(*by_tile), workers, cancel=begun.is_set)
+        assert (result.ended, result.best.us) == ("cancelled", 10.0)
+
+    def test_a_cancel_before_the_workers_have_started(self, small, store, by_tile):
+        begun, ended = threading.Event(), threading.Event()
+
+        class Starting(Sheet):
+            def facts(self):
+                begun.set()
+                assert ended.wait(LONG), "the run waited for the workers after the cancel"
+                return H200
+
+            def kill(self):
+                ended.set()
+
+        with pytest.raises(MeasureError, match="cancelled before anything was measured"):
+            run(small, store, Listed(*by_tile), Starting(lambda s: 1.0), cancel=begun.is_set)
+
+    def test_progress_is_told_after_every_candidate(self, small, store, by_tile, times):
+        bad = choice("rolling_update", block_q=(16, 16))
+        told = []
+        workers = Sheet(lambda s: times[source_hash(s.text)], again=(30.0, 20.0, 10.0))
+        run(small, store, Listed(by_tile[0], bad, *by_tile[1:]), workers, seconds=50.0, progress=told.append)
+        assert [p.phase for p in told] == ["starting", *["searching"] * 5, "timing again"]
+        assert [(p.tried, p.failed) for p in told[1:]] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1), (4, 1)]
+        assert [p.latest.us for p in told[2:6]] == [30.0, None, 20.0, 10.0]
+        assert "block_q=(16, 16)" in told[3].latest.failure
+        assert [p.best.us for p in told[2:]] == [30.0, 30.0, 20.0, 10.0, 10.0]
+        assert {(p.device, p.target) for p in told[1:]} == {("NVIDIA H200", Target.of(H200))}
+        assert {p.limit for p in told} == {50.0}
+
+    def test_a_report_that_fails_ends_the_run_in_order(self, small, store, by_tile, times):
+        def fails(now):
+            if now.tried:
+                raise ValueError("the page is gone")
+
+        workers = Sheet(lambda s: times[source_hash(s.text)])
+        with pytest.raises(ValueError, match="the page is gone"):
+            run(small, store, Listed(*by_tile), workers, progress=fails)
+        assert workers.drained.is_set()
+        assert [r.us for r in store.find()] == [30.0]
+
     def test_several_are_under_way_at_once(self, small, store, by_tile):
         together = threading.Barrier(3, timeout=LONG)
 
@@ -282,6 +354,12 @@ class TestLoop:
 @pytest.mark.parametrize("wrong", [{"seconds": 0}, {"trials": 0}])
 def test_limits_are_positive(small, wrong):
     with pytest.raises(TuneError, match=r"seconds=0: expected a positive|trials=0: expected an integer from 1"):
+        tune(small, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"progress": "yes"}, {"cancel": True}])
+def test_progress_and_cancel_are_functions(small, wrong):
+    with pytest.raises(TuneError, match=r"progress='yes': expected True, False, or|cancel=True: expected a function"):
         tune(small, **wrong)
 
 

@@ -161,7 +161,7 @@ def test_measuring_through_a_scheduler(cluster, small, with_warps, monkeypatch):
     try:
         assert workers.size == 2
         assert workers.facts().triton
-        assert "status -11" in measured(workers, small, with_warps, fake_runner.CRASHES).failure
+        assert measured(workers, small, with_warps, fake_runner.WRONG).failure.startswith("wrong: relative error")
         assert measured(workers, small, with_warps, fake_runner.FAST).us == 10.0
         again = workers.remeasure(task_of(small), [compile_choice(small, with_warps(fake_runner.SLOW)).spec])
         assert [m.us for m in again] == [19.0]

@@ -13,6 +13,9 @@ from playwright.sync_api import expect
 
 import neptune_lab as nl
 from neptune_lab.operators import attention
+from neptune_lab.pipeline.facts import Work
+from neptune_lab.pipeline.timing import TimingRow
+from neptune_lab.runtime import Ceiling, Measured
 
 AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 VIEW = {"step": -1, "phase": "triton", "panes": {"graph": "changes"}}
@@ -108,7 +111,7 @@ def test_an_edit_in_the_schedule_leads_here(kernel, live):
     page.page.keyboard.press("Home")
     page.page.keyboard.press("Shift+End")
     page.page.keyboard.type("sch.tile(block='qk', tiles={'i': 32, 'j': 64})")
-    effect = page.root.locator(".schedule .effect")
+    effect = page.root.locator(".schedule .effect:not(.options)")
     expect(effect).to_contain_text("This edit: Triton,")
     effect.get_by_role("button", name="What changed").click()
     expect(row(page, "launches").locator("td")).to_have_text(["4 × 4 × 1 blocks", "8 × 4 × 1 blocks", ""])
@@ -163,3 +166,22 @@ def test_a_comparison_scrolls_to_its_last_line(kernel, live):
     box.evaluate("el => { el.scrollTop = el.scrollHeight; }")
     bottom, edge = (at.bounding_box() for at in (last, box))
     assert bottom["y"] + bottom["height"] <= edge["y"] + edge["height"]
+
+
+def test_time_both_measures_the_two_kernels(after, monkeypatch):
+    class Runner:
+        name = "a test"
+        times = 0
+
+        def time(self, name, kernel, limits):
+            self.times += 1
+            measured = Measured(100.0 * self.times, 90.0, 120.0, 100, "a test", True)
+            return TimingRow(name, Work(1e9, 1e6), measured, (), Ceiling("a test", 100.0, 1000.0, "made up"))
+
+    monkeypatch.setattr("neptune_lab.pipeline.timing.local", lambda smaller: Runner())
+    page = after(VIEW, HALF)
+    page.root.get_by_role("button", name="Time both").click()
+    # The present kernel is timed first, and stands on the right.
+    expect(row(page, "measured").locator("td")).to_have_text(["200 µs ± 15 µs", "100 µs ± 15 µs", "2 times less"])
+    expect(page.root.get_by_role("button", name="Time both")).to_be_enabled()
+    assert page.asked[-1]["against"] == [{"name": "before the last edit", "version": "before"}]

@@ -88,7 +88,7 @@ def test_wrong_values_are_marked_and_the_repaired_ones_are_right(page: Page):
 
 def test_the_value_under_the_pointer_and_the_focus_is_told(page: Page):
     page.get_by_label("frame", exact=True).fill("1")
-    says = page.locator(".run .says")
+    says = page.locator(".run .told")
     expect(says).to_contain_text("A sample: the same steps at heads=1")
     score = page.locator("[aria-label=score] td")
     score.nth(0).hover()

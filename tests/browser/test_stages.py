@@ -78,5 +78,6 @@ def test_the_help_has_versions_and_the_code_that_makes_it_again(live, kernel):
     expect(code).to_contain_text("sch.rolling_update('acc', 'qk.j0')")
     expect(code).to_contain_text("kernel = nl.compile(sch)")
     expect(page.locator(".help")).to_contain_text("apache-tvm")
+    expect(page.locator(".help")).to_contain_text("in its pane, Space plays and pauses")
     page.get_by_role("dialog", name="help").get_by_role("button", name="Copy").click()
     expect(page.get_by_role("dialog", name="help").get_by_role("button", name="Copied")).to_be_visible()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from playwright.sync_api import expect
@@ -13,6 +14,7 @@ from neptune_lab.operators import attention
 
 AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 TRITON = "section[aria-label='kernel code'] .ln"
+SVG = "{http://www.w3.org/2000/svg}"
 QUIET = {"panes": {"story": "off"}}
 
 
@@ -54,6 +56,29 @@ def test_groups_over_steps_are_linked_to_gluon(live, kernel):
     assert box.get_attribute("aria-activedescendant") == first.get_attribute("id")
     page.keyboard.press("Enter")
     expect(root.locator(f"{TRITON}.own").first).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_they_are_saved_as_svg_and_png(live, kernel, scheme):
+    drawn = live(kernel, {"panes": {"story": "off", "graph": "warps"}}, color_scheme=scheme)
+    expect(drawn.root.locator(".warps .wbar").first).to_be_visible()
+    bars = drawn.root.locator(".warps .wbar").count()
+    with drawn.page.expect_download() as found:
+        drawn.root.get_by_role("button", name="download the warps as SVG").click()
+    assert found.value.suggested_filename == "attention_causal-warps.svg"
+    text = Path(found.value.path()).read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    shown = "".join(root.itertext())
+    for word in ("consumer 0", "consumer 1", "producer", "starts a product", "order and dependence, not time"):
+        assert word in shown
+    # Every bar is in it, and its colours need no style sheet.
+    assert len(root.findall(f".//{SVG}svg/{SVG}rect")) > bars
+    assert "var(" not in text
+    fills = set(re.findall(r"fill:rgb\([\d, ]+\)", text))
+    assert len(fills) >= 5
+    with drawn.page.expect_download() as found:
+        drawn.root.get_by_role("button", name="download the warps as PNG").click()
+    assert Path(found.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_kernel_of_triton_has_no_warps(live):

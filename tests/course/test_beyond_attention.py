@@ -76,7 +76,7 @@ def test_temperature_takes_one_number_a_row_of_what_the_compiler_takes():
     te = tensor_expressions()
     x = te.placeholder((4, 32), "float32", name="x")
     whole = te.compute((4, 32), lambda i, j: x[i, j] * 2, name="whole")
-    assert "one number a row" in exercises.tempered(x, whole).text
+    assert "one number per row" in exercises.tempered(x, whole).text
     assert "the compiler refused" in exercises.tempered(x, "log").text
 
 
@@ -141,7 +141,7 @@ def test_quantize_bytes():
         6 * size: "not two",
         9 * size: "not four",
         5: "one element",
-        11 * size: "11 bytes an element",
+        11 * size: "11 bytes per element",
         "many": "a number of bytes",
     }.items():
         found = exercises.quantize_bytes(wrong)

@@ -241,5 +241,5 @@ class TestFigures:
         figure, words = gpu_figures.lengths(run)
         assert "a GPU" in figure["layout"]["title"]["text"]
         assert "cuDNN" not in words
-        assert "100 flop a byte, 100 TFLOP/s, 50% of the roof" in gpu_figures.roofline(ceilings, run)[1]
+        assert "100 operations per byte, 100 TFLOP/s, 50% of the roof" in gpu_figures.roofline(ceilings, run)[1]
         assert "5% at 512" in gpu_figures.decode(run, ceilings)[1]

@@ -79,7 +79,7 @@ def test_a_class_is_graded_from_executed_copies(course: Path, tmp_path: Path):
         "ben": ["wrong", "open"],
         "cy": ["wrong", "missing"],
         "dan": ["stopped", "stopped"],
-        "eve": ["stopped", "stopped"],
+        "eve": ["stopped", "right"],
     }
     assert "7 is not one more" in table["ben"]["01.1"].text
     assert "ZeroDivisionError" in table["cy"]["01.1"].text
@@ -93,9 +93,24 @@ def test_an_endless_or_greedy_cell_is_stopped(course: Path, tmp_path: Path):
     notebook(folder / "a" / "01_toy.ipynb", IMPORTS, right, "while True: pass\nexercises.one_more(4)")
     notebook(folder / "b" / "01_toy.ipynb", IMPORTS, "x = bytearray(1 << 40)\nexercises.one_more(4)", right)
     table = grading.grade(folder, course, grading.Limits(seconds=3, memory=2 << 30))
-    assert states(table["a"]) == ["stopped", "stopped"]
+    assert states(table["a"]) == ["stopped", "right"], "an exercise after the endless one has a process of its own"
     assert "MemoryError" in table["b"]["01.1"].text
     assert states(table["b"]) == ["wrong", "right"]
+
+
+def test_a_cell_that_is_no_python_is_wrong_and_not_missing(course: Path, tmp_path: Path):
+    notebook(tmp_path / "class" / "a" / "01_toy.ipynb", IMPORTS, "value = (\nexercises.one_more(value)")
+    grades = grading.grade(tmp_path / "class", course)["a"]
+    assert states(grades) == ["wrong", "missing"]
+    assert "SyntaxError: '(' was never closed" in grades["01.1"].text
+
+
+def test_notebooks_that_nobody_handed_in_have_no_column_on_the_terminal(course: Path, tmp_path: Path):
+    notebook(course / "02_more.ipynb", IMPORTS, FIRST)
+    notebook(tmp_path / "class" / "a" / "01_toy.ipynb", IMPORTS, FIRST)
+    table = grading.grade(tmp_path / "class", course)
+    assert grading.as_text(table).splitlines()[0].split() == ["student", "01.1", "01.2", "right"]
+    assert "02.1" in grading.as_csv(table).splitlines()[0]
 
 
 def test_the_process_has_no_secrets_of_the_teachers(course: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -290,9 +290,9 @@ def test_tiles_that_fit(sizes: tuple[int, int]):
 @pytest.mark.parametrize(
     ("sizes", "why"),
     [
-        ((64, 64), "4 programs a head"),
+        ((64, 64), "4 programs per head"),
         ((128, 64), "each holds 162.5 KiB"),
-        ((256, 16), "1 program a head, but each holds 181 KiB"),
+        ((256, 16), "1 program per head, but each holds 181 KiB"),
         ((128, 0), "block_kv=0"),
         (128, "two numbers"),
         ("many", "two numbers"),

@@ -19,3 +19,12 @@ def test_a_listing_has_a_fixed_width_in_pages_of_nbconvert(draw, monkeypatch):
     assert re.search(
         r'<div style="font-family: monospace">\s*<div class="highlight"><pre>.*</pre></div>\s*</div>', page, re.S
     )
+
+
+def test_a_graph_as_png_ends_in_no_half_pixel():
+    """gd draws such a column or row in grey: 749 points are 998.67 pixels at 96 dots per inch."""
+    for size in ("749.00 118.80", "360.00 44.00", "543.20 901.60"):
+        dots = show._dots_per_inch(f'<svg viewBox="0.00 0.00 {size}">')
+        assert 72 <= dots <= 96
+        assert all(float(points) * dots / 72 % 1 < 0.5 for points in size.split())
+    assert show._dots_per_inch('<svg viewBox="0.00 0.00 360.00 48.00">') == 96

@@ -319,6 +319,7 @@ def test_the_first_primitive_is_declared_as_it_is_written():
         ("docs/using/explorer.md", []),
         ("docs/using/from_torch.md", ["by iota[", "in global memory: nothing"]),
         ("docs/using/pytorch.md", []),
+        ("docs/using/torch_compile.md", ["norm 14848 bytes apart, 4224 in", "attention 8192 bytes apart"]),
         ("docs/using/traffic.md", ["\nkernel  ", "\nscore 16777216 8388608\n", "\noperations\n"]),
         ("docs/using/machine_code.md", ["HMMA.16816.F32", "KernelResources(registers="]),
         ("docs/concepts/record.md", []),

@@ -240,7 +240,7 @@ def _rows(make: Maker) -> Data:
 
 
 def _product(make: Maker) -> Data:
-    """A matrix product, a softmax or a norm of its rows, and a second product: attention and its relatives."""
+    """A product or a distance, a softmax or a norm of its rows, and a second product: attention and its relatives."""
     rng = make.rng
     d = rng.choice([1, 2, 4])
     row, keys = [e for _, e in make.space], [make.batch] if make.batch else []
@@ -251,8 +251,10 @@ def _product(make: Maker) -> Data:
             "name": "s",
             "space": [*make.space, ["j", make.m]],
             "fold": [["d", d]],
-            "reducer": "sum",
-            "term": ["mul", q, k],
+            "reducer": "sum" if rng.random() < 0.95 else "max",
+            "term": ["mul", q, k]
+            if rng.random() < 0.8
+            else rng.choice([["square", ["sub", q, k]], ["abs", ["sub", q, k]]]),
         }
     )
     extent, offset = make.extent()

@@ -8,6 +8,7 @@ import by_name
 import numpy as np
 import pytest
 import torch
+from torch_to_stages import patterns
 
 import neptune_lab as nl
 from neptune_lab.gluon_simulator import Deadlock, Simulator, language
@@ -98,6 +99,22 @@ def _captured_matrix():
 @pytest.mark.parametrize("persistent", [False, True])
 def test_captured_tensors(make, persistent):
     assert simulate(make(), persistent=persistent) < 2e-3
+
+
+def test_a_guard_that_asks_for_the_last_tile_keeps_the_order():
+    """Documents that begin after the first tile: their rows are empty there, and the guard shows that in the last tile
+    only."""
+    half = torch.ones(1, 2, 256, 64, dtype=torch.float16)
+    documents = torch.zeros(1, 256, dtype=torch.int32)
+    function = patterns.document_mask
+    operator = nl.from_torch(
+        function, half, half, half, documents, draw=lambda rng: (*rng.standard_normal((3, 1, 2, 256, 64)), _ids())
+    )
+    assert simulate(operator) < 2e-3
+
+
+def _ids() -> np.ndarray:
+    return np.arange(256, dtype=np.int32)[None] // 40
 
 
 def test_a_chain_of_products():

@@ -379,3 +379,14 @@ def test_wrong_inputs_and_names_are_refused() -> None:
         materialized_example(trace, rolling="j0")
     with pytest.raises(ScheduleError, match=r"no row 'xsum\[2\]'(.|\n)*did you mean 'xsum\[1\]'"):
         materialized_example(trace, rolling="j").row("xsum[2]")
+
+
+def test_an_iteration_that_a_loop_around_comes_back_to_is_compared_only_at_the_end():
+    schedule = nl.Schedule(softmax.figure1(rows=1, cols=4))
+    schedule.split("s_max.j", (2, 2))
+    inputs = {"inp": np.array([[1, 3, 2, 5]], dtype="float32")}
+    inner, outer = (schedule.tag_table(loop, inputs=inputs).row("xmax[0]").cells for loop in ("j1", "j0"))
+    values = lambda cells: [(c.value, c.should_be, c.right) for c in cells if c is not None]  # noqa: E731
+    assert values(outer) == [(3, 3, True), (5, 5, True)]
+    # At j1 = 0 the last round has seen three elements; the definition has no such value at "half of the data".
+    assert values(inner) == [(3, None, False), (5, 5, True)]

@@ -77,7 +77,7 @@ def test_a_wrong_repair_is_refused_with_a_counterexample_and_the_derived_one():
     assert example.t == pytest.approx(math.exp(dict(term)["inp"] - before))
     assert example.expected == pytest.approx(math.exp(dict(term)["inp"] - now))
     assert example.found == pytest.approx(example.t * math.exp(now - before))
-    last = refused_step(error, error.step, 1).phases[-1]  # type: ignore[attr-defined]
+    last = refused_step(error, error.step, 1, sch.program).phases[-1]  # type: ignore[attr-defined]
     assert (last.key, last.derivation.accepted) == ("repair", False)  # type: ignore[union-attr]
 
 

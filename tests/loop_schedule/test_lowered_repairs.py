@@ -88,7 +88,7 @@ def swapped(h: Expr) -> Expr:
     ids=["r and r' exchanged", "a factor", "a summand", "no repair"],
 )
 def test_a_wrong_h_is_caught(name, wrong, match, monkeypatch):
-    (program, reducer, term, h, t, places), *_ = repairs_of(DEFINITIONS[name](), "rolling_update", monkeypatch)
+    (program, reducer, term, h, t, places, _), *_ = repairs_of(DEFINITIONS[name](), "rolling_update", monkeypatch)
     with pytest.raises(RepairError, match=match):
         check_lowered(program, reducer, term, wrong(h), t, places)
 

@@ -105,6 +105,9 @@ def test_rows_that_fit_are_held(cols: int):
         "rolling_update",
         f"32 programs of one row hold all {cols} elements of j in one tile",
     )
+    assert choose_template(norms.rms_norm_quantize(1, cols, dtype="float16").program)[1].startswith(
+        "1 program of one row holds all"
+    )
     kernel = nl.compile(op)
     assert launches(kernel) == [((32,), cols // 1024)]
     assert kernel.source.count("tl.load(") == 1, "the row is read once, for both reductions and the output"

@@ -51,5 +51,5 @@ class TestTour(EveryNotebook):
 
     def test_the_whole_course_is_listed(self):
         text = "\n".join(cell.source for cell in read(self.path).cells)
-        for number in range(1, 9):
+        for number in range(1, 10):
             assert re.search(rf"^\| \[0{number} .*\]\(0{number}_\w+\.ipynb\) \|", text, re.MULTILINE)

@@ -48,8 +48,8 @@ class TestLoopsToTiles(EveryNotebook):
     def test_most_passes_change_something(self):
         shown = self.shown_by("idle =")
         changed, idle = (line.partition(":")[2].split(", ") for line in shown.strip().splitlines()[:2])
-        assert (len(changed), len(idle)) == (10, 7)
-        assert shown.startswith("17 passes; ")
+        assert (len(changed), len(idle)) == (10, 8)
+        assert shown.startswith("18 passes; ")
 
     def test_the_passes_do_what_is_said(self):
         shown = self.shown_by("show_pass")
@@ -58,8 +58,8 @@ class TestLoopsToTiles(EveryNotebook):
 
     def test_the_mask_is_left_out_where_it_holds(self):
         shown = self.shown_by("visited_figure")
-        assert "before: 16 tiles a head, 16 visited, 16 of them masked" in shown
-        assert "after: 16 tiles a head, 10 visited, 4 of them masked" in shown
+        assert "before: 16 tiles per head, 16 visited, 16 of them masked" in shown
+        assert "after: 16 tiles per head, 10 visited, 4 of them masked" in shown
 
     def test_every_stage_computes_the_same(self):
         rows = table(self.shown_by('"error in float64"'))

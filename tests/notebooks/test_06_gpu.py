@@ -204,7 +204,7 @@ class TestGpu(EveryNotebook):
         assert "where the mask of score is false, an iteration changes nothing" in notes
         assert "repair = 1.0" in notes
         tiles = self.shown_by("gpu_figures.tiles(")
-        assert "causal: 512 tiles a head, 272 visited, 32 of them masked" in tiles
+        assert "causal: 512 tiles per head, 272 visited, 32 of them masked" in tiles
 
     def test_what_the_benchmark_says_of_each_part(self):
         from neptune_widgets.course.gpu_runs import benchmark

@@ -35,7 +35,7 @@ class TestYourOperator(EveryNotebook):
         other = self.shown_by("def dilated_by_groups")
         assert "becomes interior 0 .. i0; right edge" in other
         assert "// 4 < 16: unknown, it is not affine" in other
-        assert re.findall(r"64 tiles a head, (\d+) visited", other) == ["36", "21"]
+        assert re.findall(r"64 tiles per head, (\d+) visited", other) == ["36", "21"]
 
     @pytest.mark.parametrize("source", ["run_exported(kernel, ", "run_exported(by_hand"])
     def test_exported_kernels_run_where_the_compiler_is_not_loaded(self, source: str):

@@ -20,6 +20,7 @@ COURSE = [
     "06_gpu",
     "07_your_operator",
     "08_beyond_attention",
+    "09_from_pytorch",
 ]
 
 

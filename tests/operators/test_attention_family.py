@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,16 @@ from neptune_lab.operators.base import Operator
 
 TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}
 TEMPLATES = ["rolling_update", "split_k_update"]
+
+
+def in_turn(*cases: tuple[Any, ...]) -> list[Any]:
+    """Each case with each template; by day with one of them, in turn."""
+    return [
+        pytest.param(*case, template, marks=() if (n + m) % 2 == 0 else pytest.mark.nightly)
+        for n, case in enumerate(cases)
+        for m, template in enumerate(TEMPLATES)
+    ]
+
 
 FAMILY = {
     "global": lambda **sizes: attention.full(**sizes),
@@ -95,8 +107,15 @@ def test_grouped_heads_follow_one_another() -> None:
 # -- the definitions against the references --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FAMILY)
-@pytest.mark.parametrize("dtype", TOLERANCE)
+# By day gqa in every dtype, and each other name in one of them, in turn; all at night.
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        pytest.param(dtype, name, marks=() if name == "gqa" or n % 3 == m else pytest.mark.nightly)
+        for n, name in enumerate(FAMILY)
+        for m, dtype in enumerate(TOLERANCE)
+    ],
+)
 def test_definitions_equal_their_references(name: str, dtype: str) -> None:
     op = FAMILY[name](batch=2, heads=4, q_len=3, kv_len=7, head_dim=4, v_head_dim=5, dtype=dtype)
     found = native(op)["out"]
@@ -150,11 +169,10 @@ def test_lse_of_a_fully_masked_row_is_minus_infinity() -> None:
 # -- kernels ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize(("q_len", "kv_len"), [pytest.param(32, 32, marks=pytest.mark.nightly), (21, 35)])
-@pytest.mark.parametrize("name", FAMILY)
-def test_kernels_equal_their_references(name: str, q_len: int, kv_len: int, template: str) -> None:
-    """With lengths that tiles do not divide; that they do is for the night, and for a few names in `test_table.py`.
+@pytest.mark.parametrize(("name", "template"), in_turn(*((name,) for name in FAMILY)))
+def test_kernels_equal_their_references(name: str, template: str, q_len: int, kv_len: int) -> None:
+    """With lengths that tiles do not divide; that they do, and each with both templates, is in `test_table.py`.
 
     Two query heads to each key head where heads are grouped, and otherwise two heads.
     """
@@ -163,31 +181,23 @@ def test_kernels_equal_their_references(name: str, q_len: int, kv_len: int, temp
     assert nl.compile(op, template, block_q=16, block_kv=16).relative_error() < TOLERANCE["float16"]
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize(("q_len", "kv_len"), [(32, 32), (21, 35), (35, 21), (1, 40)])
+@pytest.mark.parametrize(("q_len", "kv_len", "template"), in_turn((32, 32), (35, 21), (21, 35), (1, 40)))
 def test_kernels_give_the_lse(q_len: int, kv_len: int, template: str) -> None:
     """With more queries than keys, some rows are -inf in the kernel's lse too."""
     op = attention.gqa(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, head_dim=16, return_lse=True)
     assert nl.compile(op, template, block_q=16, block_kv=16).relative_error() < TOLERANCE["float16"]
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("dtype", "template"), in_turn(*((dtype,) for dtype in TOLERANCE)))
 def test_kernels_keep_each_dtype(dtype: str, template: str) -> None:
     op = attention.gqa(heads=2, kv_heads=1, q_len=17, kv_len=33, head_dim=16, dtype=dtype)
     assert nl.compile(op, template, block_q=16, block_kv=16).relative_error() < TOLERANCE[dtype]
 
 
-# By day the templates take turns; at night each takes every width.
 WIDTHS = [(64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256)]
-WIDTHS_AND_TEMPLATES = [
-    pytest.param(*widths, template, marks=() if (n + m) % 2 == 0 else pytest.mark.nightly)
-    for n, widths in enumerate(WIDTHS)
-    for m, template in enumerate(TEMPLATES)
-]
 
 
-@pytest.mark.parametrize(("head_dim", "v_head_dim", "template"), WIDTHS_AND_TEMPLATES)
+@pytest.mark.parametrize(("head_dim", "v_head_dim", "template"), in_turn(*WIDTHS))
 def test_kernels_take_the_usual_head_widths(head_dim: int, v_head_dim: int, template: str) -> None:
     op = attention.causal(q_len=9, kv_len=20, head_dim=head_dim, v_head_dim=v_head_dim)
     kernel = nl.compile(op, template, block_q=16, block_kv=16)
@@ -195,8 +205,7 @@ def test_kernels_take_the_usual_head_widths(head_dim: int, v_head_dim: int, temp
     assert kernel.relative_error() < TOLERANCE["float16"]
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 1), (1, 40), (40, 1), (3, 2)])
+@pytest.mark.parametrize(("q_len", "kv_len", "template"), in_turn((1, 1), (1, 40), (3, 2), (40, 1)))
 def test_kernels_take_any_length(q_len: int, kv_len: int, template: str) -> None:
     op = attention.gqa(heads=4, kv_heads=2, q_len=q_len, kv_len=kv_len, head_dim=16)
     assert nl.compile(op, template, block_q=16, block_kv=16).relative_error() < TOLERANCE["float16"]

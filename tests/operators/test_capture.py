@@ -173,8 +173,15 @@ def test_the_reference_takes_other_values() -> None:
 # -- kernels ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+# By day both templates in float32 and one of them in each other dtype; all at night.
+@pytest.mark.parametrize(
+    ("dtype", "template"),
+    [
+        pytest.param(dtype, template, marks=() if dtype == "float32" or n == m else pytest.mark.nightly)
+        for n, dtype in enumerate(["float16", "bfloat16", "float32"])
+        for m, template in enumerate(TEMPLATES)
+    ],
+)
 def test_kernels_read_captured_tensors(dtype: str, template: str) -> None:
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], dtype=getattr(torch, dtype))
     keep = torch.arange(40) % 5 != 0
@@ -206,7 +213,7 @@ def test_an_index_of_two_loops_is_read_by_a_kernel_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("length", [32, 37])
+@pytest.mark.parametrize("length", [pytest.param(32, marks=pytest.mark.nightly), 37])
 def test_document_attention(length: int, template: str) -> None:
     doc = np.arange(2 * length).reshape(2, length) // 11
     op = attention.document(doc, heads=2, head_dim=16)

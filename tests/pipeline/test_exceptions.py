@@ -7,6 +7,7 @@ from pathlib import Path
 
 import by_name
 import pytest
+import torch
 
 import neptune_lab as nl
 from neptune_lab.operators import attention, norms, rows
@@ -17,6 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "numbers.md"
 SUMS, REPAIRS, VECTOR = "near the largest float", "beyond 1e-18 to 1e18", "vector repairs"
 TANH = "absolute errors"
 MASKS, OFFSETS, HALVES = "masked tiles are not visited", "large common offsets", "float16 outputs"
+DISTRIBUTED = "distributed products"
 
 OPERATORS = {
     "causal": (
@@ -58,7 +60,22 @@ def test_the_choice_of_a_template_comes_first():
 
 def test_every_exception_of_the_page_has_a_name():
     listed = re.findall(r"^- \*\*(.+?)[.:]?\*\*", PAGE.read_text().partition("## Exceptions")[2], re.MULTILINE)
-    assert [title.lower() for title in listed] == [SUMS, REPAIRS, TANH, VECTOR, MASKS, OFFSETS, HALVES]
+    assert [title.lower() for title in listed] == [SUMS, REPAIRS, TANH, VECTOR, MASKS, DISTRIBUTED, OFFSETS, HALVES]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_products_that_are_distributed_in_16_bits(dtype: torch.dtype):
+    """Rounded to 16 bits by themselves, the terms of a difference may cancel."""
+
+    def function(a, b, v):
+        return (torch.tanh(a) - torch.tanh(b)) @ v
+
+    a, b, v = (torch.randn(16, 16, dtype=dtype) for _ in range(3))
+    sch = nl.Schedule(nl.from_torch(function, a, b, v))
+    (product,) = (name for name in sch.blocks if "matmul" in name)
+    sch.distribute(product)
+    kernel = nl.compile(nl.templates.rolling_update(sch), validate="none")
+    assert any(DISTRIBUTED in remark for remark in kernel.remarks) == (dtype == torch.float16)
 
 
 def test_a_repair_that_came_to_nothing_is_no_repair():

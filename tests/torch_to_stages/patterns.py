@@ -21,15 +21,16 @@ def vanilla(q, k, v):
 def causal(q, k, v):
     n = q.shape[-2]
     scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
-    mask = torch.tril(torch.ones(n, n, dtype=torch.bool))
+    mask = torch.tril(torch.ones(n, n, dtype=torch.bool, device=q.device))
     scores = scores.masked_fill(~mask, float("-inf"))
     return F.softmax(scores, dim=-1) @ v
 
 
 def alibi(q, k, v):
     n = q.shape[-2]
-    slopes = (2.0 ** (-8.0 * torch.arange(1, q.shape[1] + 1) / q.shape[1])).to(q.dtype)
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
+    slopes = (2.0 ** (-8.0 * torch.arange(1, q.shape[1] + 1, device=q.device) / q.shape[1])).to(q.dtype)
+    at = torch.arange(n, device=q.device)
+    i, j = at[:, None], at[None, :]
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
     scores = scores - slopes[:, None, None] * (i - j)
     scores = torch.where(i >= j, scores, float("-inf"))
@@ -44,7 +45,8 @@ def softcap(q, k, v):
 
 def sliding_window(q, k, v):
     n = q.shape[-2]
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
+    at = torch.arange(n, device=q.device)
+    i, j = at[:, None], at[None, :]
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     scores = scores.masked_fill((j > i) | (i - j >= 16), float("-inf"))
     return scores.softmax(-1) @ v
@@ -52,7 +54,8 @@ def sliding_window(q, k, v):
 
 def prefix_lm(q, k, v):
     n = q.shape[-2]
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
+    at = torch.arange(n, device=q.device)
+    i, j = at[:, None], at[None, :]
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     scores = scores.masked_fill(~((j <= i) | (j < 24)), float("-inf"))
     return scores.softmax(-1) @ v
@@ -139,7 +142,8 @@ def sink_attention_by_hand(q, k, v, sink):
 
 def retention(q, k, v):
     n = q.shape[-2]
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
+    at = torch.arange(n, device=q.device)
+    i, j = at[:, None], at[None, :]
     decay = torch.where(i >= j, 0.9 ** (i - j), 0.0)
     return ((q @ k.transpose(-2, -1)) * decay) @ v
 
@@ -158,7 +162,7 @@ def masked_mean_pooling(x, mask):
 def info_nce(a, b):
     a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
     logits = a @ b.T / 0.07
-    return F.cross_entropy(logits, torch.arange(a.shape[0]))
+    return F.cross_entropy(logits, torch.arange(a.shape[0], device=a.device))
 
 
 def sdpa_causal(q, k, v):

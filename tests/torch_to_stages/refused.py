@@ -69,8 +69,8 @@ def drops_nan(x):
     return torch.fmax(x, -x)  # here
 
 
-def smooths_labels(x):
-    return F.cross_entropy(x, torch.arange(4), label_smoothing=0.1)  # here
+def measures_distances_of_order_three(x):
+    return torch.cdist(x, x, p=3.0)  # here
 
 
 def takes_complex(x):
@@ -100,6 +100,6 @@ def returns_a_number(x):
 
 FUNCTIONS = (
     sorts, takes_the_best, selects_by_mask, finds_nonzero, branches, makes_a_number, writes_to_its_input, drops_out,
-    draws, accumulates, convolves, inverts, scatters, drops_nan, smooths_labels, takes_complex, computes_in_int8,
-    leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_number,
+    draws, accumulates, convolves, inverts, scatters, drops_nan, takes_complex, computes_in_int8,
+    measures_distances_of_order_three, leaves_a_remainder, rounds_a_quotient, shapes_do_not_fit, returns_a_number,
 )  # fmt: skip

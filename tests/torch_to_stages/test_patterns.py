@@ -11,9 +11,8 @@ from torch_to_stages.patterns import ATTENTION, BEYOND
 
 import neptune_lab as nl
 
-# Tile sizes go with one template, and these need several parts: in differential attention, the product would have to be
-# distributed over the difference of two softmaxes; in InfoNCE, both norms precede the product along other dimensions.
-APART = ("differential", "info_nce")
+# Tile sizes go with one template, and this needs several parts: both norms precede the product along other dimensions.
+APART = ("info_nce",)
 
 
 def widened(tree):
@@ -62,6 +61,20 @@ def test_attention_is_one_kernel_without_scores_in_memory(name: str):
     kernel = nl.compile(nl.from_torch(function, *make()), block_kv=16)
     assert len(kernel.htile.kernels) == 1
     assert "between kernels, in global memory: nothing" in kernel.outline
+
+
+def test_a_sum_beside_a_narrower_one_divides_its_columns_among_programs():
+    def mean(x, mask):
+        return (x * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+
+    x, mask = torch.randn(3, 37, 150), torch.rand(3, 37) < 0.7
+    kernel = nl.compile(nl.from_torch(mean, x, mask))
+    assert len(kernel.htile.kernels) == 1
+    assert "grid (i: 3, j0: 3)" in kernel.outline
+    torch.testing.assert_close(kernel(x, mask), mean(x, mask))
+    # The norm needs all columns of the mean: each program may not divide them.
+    norm = nl.compile(nl.from_torch(lambda x, mask: mean(x, mask).norm(dim=-1), x, mask))
+    torch.testing.assert_close(norm(x, mask), mean(x, mask).norm(dim=-1))
 
 
 def test_stages_know_the_users_lines():

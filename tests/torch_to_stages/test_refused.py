@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 
 import pytest
 import torch
@@ -27,6 +28,17 @@ def test_an_error_names_the_line_and_a_fix(function):
         assert f"{refused.__file__}, line {number}: `{lines[number - first].strip()}`" in error.reason
         assert error.node == f"{refused.__file__}:{number}"
     assert error.help
+
+
+def speaks(x):
+    print("a word", file=sys.stderr)
+    return refused.branches(x)
+
+
+def test_torch_prints_and_logs_nothing_of_its_own(capfd: pytest.CaptureFixture[str]):
+    """Its exporter prints the graph of a function whose course depends on values, and logs a warning."""
+    assert "values of a tensor" in refusal(speaks).reason
+    assert capfd.readouterr() == ("", "a word\n")
 
 
 def test_the_messages(golden):

@@ -93,9 +93,9 @@ def test_a_page_with_python_has_names_and_a_saved_one_the_versions(session, soft
 
 def test_a_version_without_a_kernel_ends_with_its_loops():
     session = Session(nl.Schedule(softmax.figure1(2, 4)))
-    session.opened = type(session.opened)(session.schedule, None)
+    session.opened = type(session.opened)(session.source, None)
     session.edit([{"primitive": "rolling_update", "arguments": {"block": "s_sum", "loop": "s_max.j", "maps": "keep"}}])
-    session.before = type(session.opened)(session.opened.schedule, None)
+    session.before = type(session.opened)(session.opened.source, None)
     found = changes.side(session, "before")
     assert found["trace"]["kernel"] is None
     assert [f["name"] for f in found["traffic"]["forms"]] == ["definition"]

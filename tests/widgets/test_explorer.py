@@ -76,8 +76,11 @@ def test_a_refusal_of_the_algebra_stands_at_its_step(page_of):
     assert [p["key"] for p in refused["phases"]] == ["dataflow", "naive", "repair"]
     derivation = refused["phases"][-1]["derivation"]
     assert derivation["accepted"] is False
-    assert [s["ok"] for s in derivation["steps"]] == [False]
-    assert "not additive" in derivation["steps"][0]["text"]
+    *passed, failed = derivation["steps"]
+    assert passed[0]["title"].startswith("Read")
+    assert all(s["ok"] and s["mathml"] for s in passed)
+    assert not failed["ok"]
+    assert "not additive" in failed["text"]
 
 
 def test_an_edit_clears_what_could_be_redone(softmax_page):
@@ -88,6 +91,19 @@ def test_an_edit_clears_what_could_be_redone(softmax_page):
     assert page.payload["editor"]["redo"] == 0
     assert page.ask("undo")["kind"] == "edited"
     assert len(page.steps) == 9
+
+
+def test_a_refused_step_shows_the_program_that_it_was_applied_to(page_of):
+    schedule = nl.Schedule(softmax.figure1(rows=2, cols=4))
+    schedule.split("s_max.j", (2, 2))
+    page = page_of(schedule)
+    split, nothing = page.steps[0], {"primitive": "inline", "arguments": {"block": "nothing"}}
+    other = {**split, "arguments": {"loop": "s_max.j", "factors": [1, 4]}}
+    assert page.ask("edit", steps=[other, nothing])["kind"] == "refused"
+    _, kept, refused = page.explorer.trace.steps
+    assert refused.error
+    assert any("j0 * 4 + j1" in line.text for line in refused.phases[-1].program)
+    assert any("j0 * 2 + j1" in line.text for line in kept.phases[-1].program)
 
 
 def test_a_refused_edit_says_where_and_leaves_all_as_it_was(softmax_page):

@@ -175,3 +175,21 @@ def test_a_page_of_the_gallery_has_one_target(tmp_path):
     gallery.write(tmp_path, ["softmax.figure1"], machine_code="sm_90")
     kept = payload_of((tmp_path / "softmax.figure1.html").read_text(encoding="utf-8"))["panes"]["machine_kept"]
     assert [(code["target"], code["stage"]) for code in kept] == [("sm_90", "sass")]
+
+
+def test_a_compilation_is_cancelled_while_it_runs(attention_page, monkeypatch):
+    begun, cancelled = threading.Event(), threading.Event()
+
+    def machine_code(self, target=None):
+        begun.set()
+        assert cancelled.wait(300), "nobody cancelled it"
+        raise MachineCodeError("compiling attention_causal for sm_80 was cancelled", help="compile it again")
+
+    monkeypatch.setattr(nl.Kernel, "machine_code", machine_code)
+    monkeypatch.setattr("neptune_widgets.panes.machine.cancel_compile", cancelled.set)
+    seq = attention_page.post("machine", target="sm_80", stage="sass")
+    assert begun.wait(300)
+    assert attention_page.ask("machine_cancel")["kind"] == "machine_cancel"
+    attention_page.explorer._messages.wait()
+    answer = [m for m in attention_page.sent if m["seq"] == seq][-1]
+    assert "was cancelled" in answer["error"]["message"]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from neptune_widgets import tags
 from neptune_widgets.panes import play
-from neptune_widgets.session import Session
+from neptune_widgets.session import Session, Source
 
+from neptune_lab import CodeOptions
 from neptune_lab.operators import OPERATORS, PRESETS, Operator, attention, gemm_chain
 from neptune_lab.pipeline import schedule
 
@@ -35,7 +36,7 @@ def made(name: str) -> Operator:
 EVERY = [
     *OPERATORS,
     *(
-        pytest.param(n, marks=[pytest.mark.nightly] if k % 5 else [])
+        pytest.param(n, marks=[pytest.mark.nightly] if k % 10 else [])
         for k, n in enumerate([*PRESETS, *gemm_chain.PRESETS])
     ),
 ]
@@ -44,7 +45,7 @@ EVERY = [
 @pytest.mark.parametrize("name", EVERY)
 def test_it_plays_and_ends_right(name: str):
     session = Session.__new__(Session)
-    session.schedule, session.sample, session.kernel = schedule(made(name)), None, None
+    session.source, session.sample, session.kernel = Source(schedule(made(name)), CodeOptions()), None, None
     small, _ = tags.shown(session.schedule)
     inputs = tags.default_inputs(small.operator)
     films = play.films(session)

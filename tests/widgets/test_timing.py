@@ -84,6 +84,35 @@ def test_the_pane_hears_that_there_is_no_gpu(softmax_page):
     assert broken["note"]
 
 
+def test_an_earlier_version_is_timed_as_it_was_compiled(page_of, monkeypatch):
+    """Its options of code generation too: two kernels of the same steps are not one."""
+    timed = []
+
+    class Kept(Scripted):
+        def time(self, name, kernel, limits):
+            timed.append((name, kernel))
+            return super().time(name, kernel, limits)
+
+    monkeypatch.setattr("neptune_lab.pipeline.timing.local", lambda smaller: Kept())
+    opened = nl.compile(softmax.figure1(4, 8), disable_passes=("exponentials_to_base_two",), validate="none")
+    page = page_of(opened)
+    assert page.ask("default_code")["kind"] == "edited"
+    assert page.triton != opened.source
+    seq = page.post("time", against=[{"name": "as opened", "version": "opened"}, {"name": "x", "version": "y"}])
+    page.explorer._messages.wait(300)
+    last = [m for m in page.sent if m["seq"] == seq][-1]
+    assert [(name, kernel.source) for name, kernel in timed] == [
+        ("this schedule", page.triton),
+        ("as opened", opened.source),
+    ]
+    assert [(row["name"], row["us"]) for row in last["rows"]] == [
+        ("this schedule", 100.0),
+        ("as opened", 200.0),
+        ("x", None),
+    ]
+    assert "has no kernel" in last["rows"][2]["note"]
+
+
 def test_rows_have_rates_and_a_place_on_the_roofline(kernel):
     found = nl.time(kernel, against=[kernel], runner=Scripted())
     first, second = (row_json(r) for r in found.rows)

@@ -59,12 +59,14 @@ def _at(schedule: Schedule, smaller: Schedule) -> str:
 
 
 def smaller_kernel(kernel: Kernel) -> tuple[Kernel, str] | None:
-    """A kernel of the same steps at smaller sizes, and which; None where that is not to be had."""
+    """A kernel of the same steps and options at smaller sizes, and which; None where that is not to be had."""
     from neptune_lab import compile
 
     smaller = reduced(kernel.schedule)
     try:
-        return None if smaller is None else (compile(smaller), _at(kernel.schedule, smaller))
+        if smaller is None:
+            return None
+        return compile(smaller, code=kernel.code, target=kernel.target), _at(kernel.schedule, smaller)
     except NeptuneError:
         return None
 

@@ -193,7 +193,7 @@ class Explorer(anywidget.AnyWidget):
         if self._messages is None:
             return
         if content["kind"] == "cancel":
-            self._messages.cancel()
+            self._messages.cancel(str(content.get("of", "time")))
             return
         self._queue.append(content)
         try:

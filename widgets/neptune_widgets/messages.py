@@ -6,12 +6,15 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from neptune_lab.errors import NeptuneError
+from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_widgets import checks, page, payload, views
 from neptune_widgets.pane import Later, Message, halves, list_of
 from neptune_widgets.session import Refusal, Refused, Session
+
+if TYPE_CHECKING:
+    from neptune_lab import Kernel
 
 Send = Callable[[dict[str, Any]], None]
 _Found = TypeVar("_Found")
@@ -40,8 +43,8 @@ class Messages:
         self._view = view
         self._send = send
         self._show = show
-        self._cancel = threading.Event()
-        self._timing: threading.Thread | None = None
+        self._cancel = {"time": threading.Event(), "tune": threading.Event()}
+        self._measuring: dict[str, threading.Thread] = {}
         self._later: list[threading.Thread] = []
         self._handlers: dict[str, Callable[[Message], Message | Later | None]] = {
             "edit": lambda m: self._edited(lambda: self.session.edit(list_of(m, "steps"))),
@@ -51,6 +54,9 @@ class Messages:
             "check": self._check,
             "export": self._export,
             "time": self._time,
+            "tune": self._tune,
+            "take": self._take,
+            "default_code": lambda _: self._edited(self.session.with_default_code),
             "ping": lambda _: {"kind": "pong"},
             **{half.kind: partial(half.function, session) for half in halves() if half.part == "answer"},
         }
@@ -87,13 +93,14 @@ class Messages:
     def _unknown(self, message: Message) -> Message:
         return {"kind": "failed", "message": f"no message {message.get('kind')!r} is known"}
 
-    def cancel(self) -> None:
-        """Ends a timing that runs; it answers that it was cancelled."""
-        self._cancel.set()
+    def cancel(self, what: str = "time") -> None:
+        """Ends a timing ("time") or a tuning run ("tune"); it answers that it was cancelled."""
+        if what in self._cancel:
+            self._cancel[what].set()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Waits for a timing to end, and for answers that take seconds."""
-        for thread in (*self._later, *([] if self._timing is None else [self._timing])):
+        """Waits for timings and tuning runs to end, and for answers that take seconds."""
+        for thread in (*self._later, *self._measuring.values()):
             thread.join(seconds)
 
     # -- answers --------------------------------------------------------------------------------------------
@@ -117,35 +124,96 @@ class Messages:
         view = views.checked(message.get("view") or {})
         return {"kind": "exported", "html": page.page(self.session.trace, payload.static(self.session, view), view)}
 
-    # -- timing ---------------------------------------------------------------------------------------------
+    # -- measuring ------------------------------------------------------------------------------------------
+
+    def _end_measuring(self, what: str) -> Callable[[], bool]:
+        """Ends the timing or the tuning run that is under way; what tells the next one to end."""
+        self.cancel(what)
+        if what in self._measuring:
+            self._measuring.pop(what).join()
+        self._cancel[what].clear()
+        return self._cancel[what].is_set
+
+    def _measure(self, what: str, work: Callable[[], None]) -> None:
+        """Measures in a thread, so that a cancel is heard."""
+        self._measuring[what] = threading.Thread(target=work, name=f"neptune-{what}", daemon=True)
+        self._measuring[what].start()
+
+    def _tunes(self) -> bool:
+        return "tune" in self._measuring and self._measuring["tune"].is_alive()
 
     def _time(self, message: Message) -> Message | None:
-        """Times in a thread, so that a cancel is heard; a new measurement ends the one before."""
+        """Times the kernel and others; a new timing ends the one before."""
         from neptune_widgets.timing import Job, run_jobs
 
         seq = message.get("seq")
-        self.cancel()
-        if self._timing is not None:
-            self._timing.join()
-        self._cancel.clear()
+        cancel = self._end_measuring("time")
+        none: Message = {"kind": "timing", "state": "none", "progress": 0, "rows": []}
+        if self._tunes():
+            return {**none, "note": "not timed: tuning has the GPU; cancel it, or wait for its end"}
         if self.session.kernel is None:
             refusal = self.session.kernel_error or Refusal("there is no kernel")
-            return {"kind": "timing", "state": "none", "progress": 0, "rows": [], "note": refusal.message}
+            return {**none, "note": refusal.message}
         jobs = [Job("this schedule", self.session.kernel)]
         for n, other in enumerate(message.get("against") or [], 1):
             name = str(other.get("name") or f"schedule {n}")
             try:
-                jobs.append(Job(name, self.session.other(list_of(other, "steps"))))
+                jobs.append(Job(name, self._kernel_of(other)))
             except NeptuneError as error:
                 jobs.append(Job(name, None, error.reason))
 
         def work() -> None:
-            for state in run_jobs(jobs, cancel=self._cancel.is_set, progress=report):
+            for state in run_jobs(jobs, cancel=cancel, progress=report):
                 self._send({"kind": "timing", "seq": seq, **state})
 
         def report(state: Message) -> None:
             self._send({"kind": "timing", "seq": seq, **state})
 
-        self._timing = threading.Thread(target=work, name="neptune-timing", daemon=True)
-        self._timing.start()
+        self._measure("time", work)
         return None
+
+    def _kernel_of(self, other: Message) -> Kernel:
+        """The kernel of an earlier version, as it was compiled, or of other steps; NeptuneError if there is none."""
+        if "version" not in other:
+            return self.session.other(list_of(other, "steps"))
+        version = {"before": self.session.before, "opened": self.session.opened}.get(other["version"])
+        if version is None or version.kernel is None:
+            raise ScheduleError("that version has no kernel", help="compare it with another")
+        return version.kernel
+
+    def _tune(self, message: Message) -> Message | None:
+        """Tunes the operator; a timing that runs is ended, since each needs the GPU for itself."""
+        from neptune_widgets import tuning
+
+        seq, seconds = message.get("seq"), message["seconds"]
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 1 <= seconds <= tuning.MOST_SECONDS:
+            most = f"{tuning.MOST_SECONDS:,.0f}"
+            return {
+                "kind": "tuning",
+                "state": "failed",
+                "message": f"{seconds!r} s: expected a number from 1 to {most}",
+            }
+        if self._tunes():
+            return {"kind": "tuning", "state": "failed", "message": "tuning is under way already: cancel it first"}
+        self._end_measuring("time")
+        cancel = self._end_measuring("tune")
+        operator = self.session.operator
+
+        def report(state: Message) -> None:
+            self._send({"kind": "tuning", "seq": seq, **state})
+
+        def work() -> None:
+            last = self._tried(
+                "tune", lambda: {"kind": "tuning", **tuning.run(operator, seconds, cancel=cancel, report=report)}
+            )
+            self._send({**last, "seq": seq})
+
+        self._measure("tune", work)
+        return None
+
+    def _take(self, message: Message) -> Message:
+        """A candidate of the tuner as the schedule."""
+        from neptune_lab.pipeline import Choice
+
+        choice = Choice.from_json(message["candidate"], "the candidate")
+        return self._edited(lambda: self.session.take(choice))

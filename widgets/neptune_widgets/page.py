@@ -17,7 +17,7 @@ BUNDLE = STATIC / "explorer.js"
 STYLE = STATIC / "explorer.css"
 
 # Nothing is loaded: not from the network, not from beside the file.
-_POLICY = (
+POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data: blob:; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
 )
@@ -56,7 +56,7 @@ def page(trace: Trace, data: Payload, view: dict[str, Any] | None = None) -> str
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <title>{title}</title>
 <style>html{{color-scheme:light dark}}body{{margin:0}}{_WHOLE}{style}</style>
 </head>

@@ -15,7 +15,7 @@ View = dict[str, Any]
 
 if TYPE_CHECKING:
     from neptune_lab.trace import Trace
-    from neptune_widgets.session import Session
+    from neptune_widgets.session import Session, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,16 @@ def editor(session: Session) -> dict[str, Any]:
         "templates": list(templates.TEMPLATES),
         "undo": session.undoable,
         "redo": session.redoable,
+        "code": code_text(session.source),
     }
+
+
+def code_text(source: Source) -> str:
+    """The options of code generation that differ from their defaults, and the GPU that was named; "" if none does."""
+    from neptune_lab.pipeline import Choice
+
+    options = [f"{name}={value!r}" for name, value in Choice(code=source.code).options.items()]
+    return ", ".join([*options, *([] if source.target is None else [f"target={source.target}"])])
 
 
 def device() -> str:

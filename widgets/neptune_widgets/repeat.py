@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from neptune_widgets.sizes import again, function_name
@@ -47,13 +48,15 @@ def _operator(operator: Operator) -> str:
 
 
 def _options(kernel: Kernel) -> str:
-    """The options of the compilation that can be read from the kernel."""
-    from neptune_lab.htile_passes import PASSES
-
-    applied = {done.name for done in kernel.passes}
-    left_out = tuple(name for name in PASSES if name not in applied)
-    gluon = ', code=nl.CodeOptions(code="gluon")' if "@gluon.jit" in kernel.source else ""
-    return gluon + (f", disable_passes={left_out!r}" if left_out else "")
+    """The arguments of the compilation that differ from their defaults."""
+    code, target = kernel.code, kernel.target
+    changed = {f.name: getattr(code, f.name) for f in fields(code) if getattr(code, f.name) != f.default}
+    passes = changed.pop("disable_passes", ()) if set(changed) == {"disable_passes"} else ()
+    said = f", code=nl.CodeOptions({', '.join(f'{n}={v!r}' for n, v in changed.items())})" if changed else ""
+    said += f", disable_passes={passes!r}" if passes else ""
+    if target is None:
+        return said
+    return f"{said}, target={target.name!r}" if target == type(target)(target.name) else f"{said}, target=nl.{target!r}"
 
 
 __all__ = ["as_python"]

@@ -33,10 +33,11 @@ class ScheduleTextError(ScheduleError):
 
 @dataclass(frozen=True, slots=True)
 class ParsedStep:
-    """A step, and the line that it stands on (of a template, the template's)."""
+    """A step, the line that it stands on (of a template, the template's), and the template that it is of."""
 
     step: Step
     line: int
+    template: str = ""
 
 
 # Given the steps so far, a template's name and its options: the steps that it adds.
@@ -96,7 +97,7 @@ def _read(statement: ast.stmt, found: list[ParsedStep], expand: Expand | None) -
                 raise _error(call, f"{name} takes sch first, then options by name", f"nl.templates.{name}(sch)")
             sizes = _sizes(call)
             try:
-                found += [ParsedStep(step, call.lineno) for step in expand(list(found), name, sizes)]
+                found += [ParsedStep(step, call.lineno, name) for step in expand(list(found), name, sizes)]
             except NeptuneError as error:
                 raise _error(call, f"{name}: {error.reason}", error.help) from error
         case _:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_widgets import schedule_text
 
 if TYPE_CHECKING:
-    from neptune_lab import Kernel, Schedule
+    from neptune_lab import CodeOptions, Kernel, Schedule
     from neptune_lab.loop_schedule import Step
     from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import Choice
+    from neptune_lab.target import Target
     from neptune_lab.trace import StepRecord, Trace
 
 
@@ -57,11 +60,31 @@ def normal(primitive: str, arguments: Mapping[str, Any]) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """A schedule and its kernel, None if it makes none: as it was opened, or before the last edit."""
+class Source:
+    """What a kernel is compiled from: a schedule, options of code generation, and the GPU, None if none was named."""
 
     schedule: Schedule
+    code: CodeOptions
+    target: Target | None = None
+
+    def same(self, other: Source) -> bool:
+        """Whether both make the same kernel."""
+        mine, theirs = self.schedule, other.schedule
+        operators = mine.operator is theirs.operator or mine.definition == theirs.definition
+        return operators and mine.steps == theirs.steps and (self.code, self.target) == (other.code, other.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A source and its kernel, None if it makes none: as it was opened, or before the last edit."""
+
+    source: Source
     kernel: Kernel | None
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule."""
+        return self.source.schedule
 
 
 class Session:
@@ -72,14 +95,23 @@ class Session:
 
         `opened` is the first version, `before` the one before the last edit, undo or redo; None without any.
         """
+        from neptune_lab import CodeOptions
+
         self.sample = sample
-        self.schedule = schedule.copy()
-        self.kernel, self.kernel_error = (kernel, None) if kernel is not None else compiled(self.schedule)
-        self.opened = Version(self.schedule, self.kernel)
+        self.source = Source(schedule.copy(), CodeOptions())
+        if kernel is not None:
+            self.source = Source(schedule.copy(), kernel.code, kernel.target)
+        self.kernel, self.kernel_error = (kernel, None) if kernel is not None else compiled(self.source)
+        self.opened = Version(self.source, self.kernel)
         self.before: Version | None = None
         self._refused: StepRecord | None = None
-        self._past: list[Schedule] = []
-        self._future: list[Schedule] = []
+        self._past: list[Source] = []
+        self._future: list[Source] = []
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that is edited."""
+        return self.source.schedule
 
     @property
     def operator(self) -> Operator:
@@ -109,7 +141,8 @@ class Session:
 
     def edit(self, steps: Sequence[Mapping[str, Any]]) -> None:
         """These steps, as JSON, instead of the ones there were; Refused where one of them is."""
-        self._take([_from_json(n, step) for n, step in enumerate(steps)], [None] * len(steps))
+        made = [_from_json(n, step) for n, step in enumerate(steps)]
+        self._take(made, [None] * len(steps), templates_kept(self.schedule, made))
 
     def edit_text(self, text: str) -> None:
         """The steps that a text writes down; Refused, with the line, where one of them is not to be had."""
@@ -118,7 +151,26 @@ class Session:
         except NeptuneError as error:
             self._refused = None
             raise Refused(refusal_of(error)) from error
-        self._take([p.step for p in parsed], [p.line for p in parsed])
+        steps = [p.step for p in parsed]
+        kept = templates_kept(self.schedule, steps)
+        self._take(steps, [p.line for p in parsed], [p.template or k for p, k in zip(parsed, kept, strict=True)])
+
+    def take(self, choice: Choice) -> None:
+        """The schedule and the options of a choice of the tuner, instead of the present ones; Refused if they make no
+        kernel."""
+        from neptune_lab.pipeline import compile_choice
+
+        try:
+            kernel = compile_choice(self.operator, choice, target=self.source.target)
+        except NeptuneError as error:
+            raise Refused(refusal_of(error)) from error
+        self._change(Source(kernel.schedule, kernel.code, kernel.target), kernel)
+
+    def with_default_code(self) -> None:
+        """The default options of code generation, for the GPU here, instead of the present ones."""
+        from neptune_lab import CodeOptions
+
+        self._change(Source(self.schedule, CodeOptions()))
 
     def undo(self) -> None:
         """The schedule before the last edit."""
@@ -132,53 +184,59 @@ class Session:
             raise Refused(Refusal("there is no edit to redo"))
         self._move(self._future, self._past)
 
-    def _move(self, source: list[Schedule], target: list[Schedule]) -> None:
+    def _move(self, source: list[Source], target: list[Source]) -> None:
         """The newest of `source` is taken, and what was there is put on `target`."""
-        now = self.schedule
+        now = self.source
         self._set(source[-1])
         source.pop()
         target.append(now)
+
+    def _change(self, source: Source, kernel: Kernel | None = None) -> None:
+        """Another source, which can be undone; `kernel` is compiled from it already."""
+        if source.same(self.source):  # a refused edit was taken back
+            self._refused = None
+            return
+        before = self.source
+        self._set(source, kernel)
+        self._past.append(before)
+        self._future.clear()
 
     def schedule_before(self, steps: Sequence[Mapping[str, Any]], index: int) -> Schedule:
         """The schedule of the steps, as JSON, before the one at `index`; Refused where it cannot be reached."""
         if not 0 <= index <= len(steps):
             raise Refused(Refusal(f"there is no step {index} among {len(steps)}"))
         head = [_from_json(n, step) for n, step in enumerate(steps[:index])]
-        return self._replayed(head, [None] * index)
+        return self._replayed(head, [None] * index, [""] * index)
 
     def other(self, steps: Sequence[Mapping[str, Any]]) -> Kernel:
-        """A kernel of other steps on the same operator; NeptuneError where they make none."""
+        """A kernel of other steps on the same operator, with the same options; NeptuneError where they make none."""
         from neptune_lab import compile
 
         try:
-            return compile(self.schedule_before(steps, len(steps)))
+            found = self.schedule_before(steps, len(steps))
+            return compile(found, code=self.source.code, target=self.source.target)
         except Refused as refused:
             raise ScheduleError(refused.refusal.message, help=refused.refusal.help) from refused
 
-    def _take(self, steps: list[Step], lines: Sequence[int | None]) -> None:
+    def _take(self, steps: list[Step], lines: Sequence[int | None], templates: Sequence[str]) -> None:
         try:
-            made = self._replayed(steps, lines)
+            made = self._replayed(steps, lines, templates)
         except Refused as refused:
             self._refused = refused.record
             raise
-        if made.steps == self.schedule.steps:  # a refused edit was taken back
-            self._refused = None
-            return
-        before = self.schedule
-        self._set(made)
-        self._past.append(before)
-        self._future.clear()
+        self._change(replace(self.source, schedule=made))
 
-    def _set(self, schedule: Schedule) -> None:
+    def _set(self, source: Source, kernel: Kernel | None = None) -> None:
         """All at once: where compiling breaks down, everything is as it was."""
-        before = Version(self.schedule, self.kernel)
-        self.kernel, self.kernel_error = compiled(schedule)
-        self.schedule = schedule
+        before = Version(self.source, self.kernel)
+        self.kernel, self.kernel_error = (kernel, None) if kernel is not None else compiled(source)
+        self.source = source
         self.before = before
         self._refused = None
 
-    def _replayed(self, steps: list[Step], lines: Sequence[int | None]) -> Schedule:
-        """A schedule of these steps; those that it shares with the present one are not run again."""
+    def _replayed(self, steps: list[Step], lines: Sequence[int | None], templates: Sequence[str]) -> Schedule:
+        """A schedule of these steps, with the template of each; those that it shares with the present one are not run
+        again."""
         from neptune_lab.pipeline import refused_step
 
         same = 0
@@ -191,24 +249,44 @@ class Session:
             try:
                 schedule.apply(step)
             except NeptuneError as error:
-                raise Refused(refusal_of(error, n, lines[n]), refused_step(error, step, n + 1)) from error
+                raise Refused(
+                    refusal_of(error, n, lines[n]), refused_step(error, step, n + 1, schedule.program)
+                ) from error
+            schedule.attribute(templates[n], n)
         return schedule
 
     def _expand(self, before: list[schedule_text.ParsedStep], template: str, options: dict[str, Any]) -> Iterable[Step]:
         from neptune_lab import templates
 
-        schedule = self._replayed([p.step for p in before], [p.line for p in before])
+        schedule = self._replayed([p.step for p in before], [p.line for p in before], [p.template for p in before])
         return templates.TEMPLATES[template](schedule, **options).steps[len(before) :]
 
 
-def compiled(schedule: Schedule) -> tuple[Kernel | None, Refusal | None]:
-    """The kernel of a schedule, or why there is none yet: half a schedule is no mistake."""
+def compiled(source: Source) -> tuple[Kernel | None, Refusal | None]:
+    """The kernel of a source, or why there is none yet: half a schedule is no mistake."""
     from neptune_lab import compile
 
     try:
-        return compile(schedule), None
+        return compile(source.schedule, code=source.code, target=source.target), None
     except NeptuneError as error:
         return None, refusal_of(error)
+
+
+def templates_kept(schedule: Schedule, steps: Sequence[Step]) -> list[str]:
+    """The template of each of `steps`, which are those of `schedule` after an edit; "" for a step that was added.
+
+    A step that stayed, or whose arguments alone were changed, is still one of its template's.
+    """
+    old = schedule.history
+    found = [""] * len(steps)
+    matcher = SequenceMatcher(None, [a.step for a in old], list(steps), autojunk=False)
+    for kind, a, a_end, b, b_end in matcher.get_opcodes():
+        if kind not in ("equal", "replace") or a_end - a != b_end - b:
+            continue
+        for applied, n in zip(old[a:a_end], range(b, b_end), strict=True):
+            if applied.step.primitive == steps[n].primitive:
+                found[n] = applied.template
+    return found
 
 
 def prefix(schedule: Schedule, count: int) -> Schedule:
@@ -229,4 +307,15 @@ def _from_json(position: int, step: Mapping[str, Any]) -> Step:
     raise Refused(Refusal("this is not a step: a primitive's name and its arguments were expected", step=position))
 
 
-__all__ = ["Refusal", "Refused", "Session", "Version", "compiled", "normal", "prefix", "refusal_of"]
+__all__ = [
+    "Refusal",
+    "Refused",
+    "Session",
+    "Source",
+    "Version",
+    "compiled",
+    "normal",
+    "prefix",
+    "refusal_of",
+    "templates_kept",
+]

@@ -128,11 +128,12 @@ def rolling_loops(schedule: Schedule) -> list[str]:
 
 
 def best_loop(schedule: Schedule, phase: str | None = None) -> str | None:
-    """The loop that the schedule rolls over, or the first that a reduction runs along."""
+    """The loop that the schedule rolls over; else the outer one of a reduction, first of one that is read early."""
     from neptune_lab.loop_schedule import PRIMITIVES
-    from neptune_lab.pipeline.facts import block_facts, loop_names
+    from neptune_lab.pipeline.facts import loop_names, reduction_loops
 
-    program = next((p.program for p in schedule.phases if p.key == phase), schedule.program)
+    shown = next((p for p in schedule.phases if p.key == phase), None)
+    program = schedule.program if shown is None else shown.program
     present = loop_names(program)
     for step in reversed(schedule.steps):
         loop = dict(step.arguments).get("loop")
@@ -140,9 +141,11 @@ def best_loop(schedule: Schedule, phase: str | None = None) -> str | None:
             var = loop.partition(".")[2]
             if var in present:
                 return var
-    for block in block_facts(program):
-        if block.reduces and block.loops:
-            return block.loops[-1][0]
+    early = {producer for _, producer in shown.reads_early} if shown is not None else set()
+    along = reduction_loops(program)
+    for block in sorted(along, key=lambda name: name not in early):
+        if along[block]:
+            return along[block][0]
     return present[0] if present else None
 
 

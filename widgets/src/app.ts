@@ -130,6 +130,10 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
   function place(before: View): void {
     const was = ctx.stop;
     ctx.stop = stopOf(ctx.view, ctx.doc);
+    // The error of a refused step stands at its block, in every pane.
+    const node = was !== ctx.stop && ctx.stop.error && ctx.editing.error?.node;
+    if (node) ctx.view = { ...ctx.view, selection: [`graph:${node.replace(/^\w+:/, "")}`] };
+    root.classList.toggle("refusal", ctx.stop.error !== null);
     if (was !== ctx.stop || before.selection !== ctx.view.selection) ctx.related = relate(ctx.doc, ctx.index, ctx.view.selection, ctx.stop);
     if (was !== ctx.stop) {
       if (ctx.source === "") ctx.source = "step";
@@ -220,6 +224,9 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       return;
     }
     drawing = true;
+    const page = root.getRootNode() as Document | ShadowRoot;
+    const focused = root.contains(page.activeElement) ? page.activeElement : null;
+    const pane = focused?.closest("section");
     try {
       do {
         again = false;
@@ -234,6 +241,9 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
     } finally {
       drawing = false; // one pane's error must not stop every later update
     }
+    // What had the focus is gone: the next key is still meant for this widget, not for the notebook around it.
+    if (focused && focused !== page.activeElement && !root.contains(page.activeElement))
+      ([...(pane?.querySelectorAll<HTMLElement>("[tabindex='0']") ?? [])].find((el) => el.offsetParent) ?? root).focus({ preventScroll: true });
   }
 
   const actions = new Map<string, () => void>([

@@ -30,10 +30,10 @@ export const EXPLAIN_STYLE = `
 .nx .explain .top code { flex: 1; min-width: 0; overflow-wrap: anywhere; font-weight: 600; font-size: 12px; }
 .nx .explain p { overflow-wrap: anywhere; }
 .nx .explain dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 4px 12px; margin: 0; align-items: baseline; }
-.nx .explain dt { color: var(--dim); }
-.nx .explain dd { margin: 0; overflow-wrap: anywhere; }
+.nx .explain dl > * { float: none; width: auto; margin: 0; padding: 0; overflow-wrap: anywhere; }
+.nx .explain dl > dt { color: var(--dim); }
 .nx .explain dd code { font-size: 12px; }
-.nx .explain dd.many { display: flex; flex-wrap: wrap; gap: 2px 10px; }
+.nx .explain dl > dd.many { display: flex; flex-wrap: wrap; gap: 2px 10px; }
 .nx .explain button.link { font: 12.5px/1.45 var(--sans); text-decoration-skip-ink: auto; text-underline-offset: 3px; white-space: normal; text-align: left; }
 .nx .explain .meaning { border-left: 3px solid var(--accent); padding-left: 8px; }
 `;

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { diffLines } from "./diff";
 import { fixture } from "./fixture";
+import { clearPlace } from "./graph_draw";
 import { FOLDED_FROM, shownWith, toggled, unfoldedOf, written } from "./graph_folds";
 import { type Group, type Groups, groupsOf, ordered, prefixOf, runsOf } from "./graph_groups";
 import { contentOf, foldedScene, groupId } from "./graph_scene";
@@ -184,4 +185,18 @@ describe("a diff of long programs", () => {
     expect(rows.map((r) => r.left).filter((n) => n !== null)).toEqual(a!.map((_, n) => n));
     expect(rows.map((r) => r.right).filter((n) => n !== null)).toEqual(b!.map((_, n) => n));
   });
+});
+
+describe("the words on a link", () => {
+  const line = [0, 0, 100, 0, 200, 0, 300, 0];
+  const box = (x: number, y: number) => ({ x, y, width: 80, height: 40 });
+
+  it("stand in the middle, above the line, if nothing is there", () => expect(clearPlace(line, 60, [])![0]).toBeCloseTo(150, -2));
+  it("leave the nodes in sight", () => {
+    for (const boxes of [[box(150, -20)], [box(150, 0)], [box(120, -25), box(180, 25)]]) {
+      const [x, y] = clearPlace(line, 60, boxes)!;
+      for (const b of boxes) expect(Math.abs(b.x - x) >= (b.width + 60) / 2 || Math.abs(b.y - y) >= b.height / 2).toBe(true);
+    }
+  });
+  it("are left out where there is no room", () => expect(clearPlace(line, 60, [{ x: 150, y: 0, width: 400, height: 90 }])).toBeNull());
 });

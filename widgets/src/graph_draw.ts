@@ -72,13 +72,29 @@ export function shapeEl({ shape, nodes, fresh, inside }: Entry, scale: number): 
 
 const list = (names: readonly string[]): string => (names.length > 12 ? `${names.slice(0, 12).join(", ")} …` : names.join(", "));
 
-/** A link with its arrow, and the words or the sign over it; `own`: the places are the record's, and so are the lines. */
-export function linkEl(link: Link, from: Box, to: Box, lane: number, own: boolean): { el: SVGGElement; sign: SVGTextElement | null; low: number } {
+/** Where along a path, as [x, y], a text of this width hides no box: as near to the middle as possible; null if it does everywhere. */
+export function clearPlace(numbers: readonly number[], width: number, boxes: readonly Box[]): [number, number] | null {
+  const points: [number, number][] = [];
+  for (let from = 0; from + 7 < numbers.length; from += 6)
+    for (let u = 0.05; u < 1; u += 0.1) {
+      const at = (n: number) => (1 - u) ** 3 * numbers[n]! + 3 * (1 - u) ** 2 * u * numbers[n + 2]! + 3 * (1 - u) * u ** 2 * numbers[n + 4]! + u ** 3 * numbers[n + 6]!;
+      points.push([at(from), at(from + 1)]);
+    }
+  const middle = [0, 1].map((n) => (numbers[n]! + numbers[numbers.length - 2 + n]!) / 2) as [number, number];
+  const far = ([x, y]: [number, number]) => Math.hypot(x - middle[0], y - middle[1]);
+  for (const [x, line] of points.sort((p, q) => far(p) - far(q)))
+    for (const y of [line - 5, line + 14])
+      if (boxes.every((b) => Math.abs(b.x - x) > (b.width + width) / 2 || Math.abs(b.y - (y - 4)) > b.height / 2 + 7)) return [x, y];
+  return null;
+}
+
+/** A link with its arrow, and the words or the sign over it; `own`: the places are the record's, and so are the lines;
+`boxes`: the nodes that the words must not hide. */
+export function linkEl(link: Link, from: Box, to: Box, lane: number, own: boolean, boxes: readonly Box[]): { el: SVGGElement; sign: SVGTextElement | null; low: number } {
   const points = own ? link.edges[0]!.points : [];
   const d = edgePath(from, to, points, lane);
   const numbers = d.match(/-?[\d.]+/g)!.map(Number);
-  const ends = numbers.slice(-8);
-  const [ax, ay, bx, by, cx, cy, x, y] = ends.length === 8 ? (ends as [number, number, number, number, number, number, number, number]) : [0, 0, 0, 0, 0, 0, 0, 0];
+  const [cx, cy, x, y] = numbers.slice(-4) as [number, number, number, number];
   let low = 0;
   for (let n = 1; n < numbers.length; n += 2) low = Math.max(low, numbers[n]! + 8);
   const angle = Math.atan2(y - cy, x - cx);
@@ -94,7 +110,8 @@ export function linkEl(link: Link, from: Box, to: Box, lane: number, own: boolea
   );
   if (!sign) return { el, sign: null, low };
   // Its words where there is room, else its sign; above the nodes, so that it can always be read.
-  const middle = points.length > 1 ? points[points.length >> 1]! : [(ax + 3 * bx + 3 * cx + x) / 8, (ay + 3 * by + 3 * cy + y) / 8];
-  const room = Math.max(Math.abs(from.x - to.x) - (from.width + to.width) / 2, Math.abs(from.y - to.y) - (from.height + to.height) / 2 + 30) > 100;
-  return { el, sign: svg("text", { class: `t sign ${link.kind}`, x: middle[0]!, y: middle[1]! + (room ? -5 : 4), "text-anchor": "middle" }, room ? `${sign} ${word}` : sign), low };
+  const words = `${sign} ${word}`;
+  const place = clearPlace(numbers, 6.4 * words.length, boxes);
+  const [left, top] = place ?? clearPlace(numbers, 12, boxes) ?? [(numbers[0]! + x) / 2, (numbers[1]! + y) / 2 + 4];
+  return { el, sign: svg("text", { class: `t sign ${link.kind}`, x: left.toFixed(1), y: top.toFixed(1), "text-anchor": "middle" }, place ? words : sign), low };
 }

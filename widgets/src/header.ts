@@ -86,7 +86,6 @@ export function header(ctx: Context, help: () => void): Bar {
     check,
     noKernel,
     device,
-    h("span", { class: "sp" }),
     h("span", { class: "do", role: "group", "aria-label": "actions" }, compare, ...shows.map(({ el }) => el), holder, save, openView, file, exported, question),
     notice,
   );
@@ -150,9 +149,9 @@ export function helpOverlay(ctx: Context): { el: HTMLElement; toggle(on?: boolea
     "div",
     { class: "help", role: "dialog", "aria-label": "help" },
     h("div", { class: "helphead" }, h("b", {}, "Keys"), close),
-    h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(({ keys, text }) => h("p", {}, h("span", {}, ...keys.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, text)))),
+    h("div", { class: "keys" }, ...[...KEYS, ...MORE].map(({ keys, text, explained }) => h("p", {}, h("span", {}, ...keys.flatMap((x) => [h("kbd", {}, x), " "])), h("span", {}, explained ?? text)))),
     h("b", {}, "Signs"),
-    h("p", { class: "signs" }, "+ added  ~ changed  − removed  ! read too early, or wrong on purpose  ↻ repaired  ✓ holds  ✗ refused, not proved, or wrong  ≠ what it should be"),
+    h("p", { class: "signs" }, "+ added  ~ changed  − removed  ↕ moved  ! read too early, or wrong on purpose  ↻ repaired  ✓ holds  ✗ refused, not proved, or wrong  ≠ what it should be"),
     facts,
   );
   box.hidden = true;

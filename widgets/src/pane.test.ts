@@ -7,7 +7,7 @@ import { type Action, EMPTY, reduce } from "./state";
 
 declare global {
   interface ImportMeta {
-    glob(pattern: string): Record<string, unknown>;
+    glob(pattern: string, options?: object): Record<string, unknown>;
   }
 }
 
@@ -28,6 +28,19 @@ describe("the registry of panes", () => {
     expect(first(ids(PANES))).toEqual(FIRST);
     expect(first(ids(PLACES))).toEqual(["rail", "program", "tags", "graph", "derivation", "code"]);
     expect(first(LARGE)).toEqual(["program", "tags", "graph", "derivation", "code"]);
+  });
+
+  it("keeps the styles of a pane from the others", () => {
+    const files = import.meta.glob("./panes/*.ts", { query: "?raw", import: "default", eager: true }) as Record<string, string>;
+    const taken: string[] = [];
+    for (const [file, text] of Object.entries(files)) {
+      // A rule for a class alone, such as ".nx .told {".
+      const own = [...text.matchAll(/^\.nx \.([\w-]+) \{/gm)].map((m) => m[1]!);
+      for (const [other, theirs] of Object.entries(files))
+        if (other !== file)
+          for (const name of own) if (new RegExp(`class: [^,}]*["\`](?:[\\w-]+ )*${name}[ "\`]`).test(theirs)) taken.push(`.${name} of ${file} in ${other}`);
+    }
+    expect(taken).toEqual([]);
   });
 
   it("says of each what it shows", () => {

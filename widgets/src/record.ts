@@ -77,6 +77,8 @@ export interface Editor {
   templates: string[];
   undo?: number;
   redo?: number;
+  /** Options of code generation that differ from their defaults, as text. */
+  code?: string;
 }
 export interface Payload {
   /** The record, or the first of its parts. */

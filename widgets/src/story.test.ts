@@ -32,6 +32,20 @@ describe("the story of a record", () => {
     expect(wrong!.text).toContain("s_sum reads s_max as it is so far");
     expect(why!.text).toContain("h = t*exp(m - m')");
   });
+  it("tells the same of a loop that has one iteration, where nothing is wrong", () => {
+    const trace = copy();
+    const [naive] = trace.steps[1]!.phases;
+    expect(naive!.key).toBe("naive");
+    for (const phase of trace.steps[1]!.phases) {
+      phase.wrong = false;
+      for (const edge of phase.graph?.edges ?? []) if (edge.kind === "early") edge.kind = "fused";
+    }
+    trace.steps[1]!.arguments = { ...trace.steps[1]!.arguments, block: "s_sum", loop: "s_max.j" };
+    const story = storyOf(readTrace(trace));
+    expect(story.map((s) => s.title)).toEqual(["Definition", "Fused", "Why", "Repaired: right", "Kernel"]);
+    expect(story[0]!.text).toContain("The terms of s_sum need s_max");
+    expect(story[1]!.text).toContain("the loop has one iteration: s_max is complete when it is read");
+  });
   it("tells why a repair is refused", () => {
     const trace = copy();
     const [step] = trace.steps.slice(1, 2);

@@ -50,7 +50,8 @@ export function storyOf(doc: Doc): StoryStop[] {
   if (last === first && !code) return [];
   const wrong = loops.filter((s) => s.wrong && earlyReads(s).length > 0);
   const accepted = (stop: Stop) => loops.some((s) => s.step === stop.step && s.derivation?.accepted);
-  const told = wrong.find(accepted) ?? wrong[0];
+  // At small sizes a loop of one iteration reads nothing early, and the steps that repair it are the same.
+  const told = wrong.find(accepted) ?? wrong[0] ?? loops.find((s) => s.phase === "naive" && accepted(s));
   return told ? repaired(doc, loops, told, code) : fused(doc, first, last, code);
 }
 
@@ -65,6 +66,7 @@ const stageOf = (stop: Stop, block: string): string => stop.lines.find((l) => l.
 
 /** What is said where a reduction rolls along another one's loop, and where each split of it stands by itself. */
 const WORDS = {
+  once: (c: string, p: string) => `${c} moves into the loop of ${p}. At these sizes the loop has one iteration: ${p} is complete when it is read, and nothing is wrong. At larger sizes a later iteration changes ${p}, and needs the repair.`,
   rolling: {
     wrong: (c: string, p: string, reader: string) => `${c} moves into the loop of ${p}. There ${reader} reads ${p} as it is so far. A later iteration changes ${p}, and the terms that were added before are wrong.`,
     why: (c: string, p: string, h: string) => `h carries what ${c} has from the old ${p} to the new one: ${h}. It is derived from the term, and proved.`,
@@ -81,11 +83,12 @@ function repaired(doc: Doc, loops: readonly Stop[], wrong: Stop, code: Stop | un
   const first = doc.stops[0]!;
   const early = earlyReads(wrong);
   const readers = only(early.map((e) => e.reader));
-  const producers = only(early.map((e) => stageOf(wrong, e.producer)));
+  const made = doc.trace.steps.find((s) => s.index === wrong.step && s.error === null);
+  const once = !early.length;
+  const producers = once ? [stageOf(wrong, String(made?.arguments.loop).split(".")[0]!)] : only(early.map((e) => stageOf(wrong, e.producer)));
   const producer = list(producers);
   const consumer = consumerOf(doc, wrong, readers);
   const reader = readers.includes(consumer) ? consumer : list(readers);
-  const made = doc.trace.steps.find((s) => s.index === wrong.step && s.error === null);
   const words = made?.primitive === "split_k_update" ? WORDS.split : WORDS.rolling;
   const step = loops.filter((s) => s.step === wrong.step);
   const why = step.find((s) => s.derivation) ?? null;
@@ -102,7 +105,7 @@ function repaired(doc: Doc, loops: readonly Stop[], wrong: Stop, code: Stop | un
       key: first.key,
       select: ids([...producers, consumer]),
     },
-    { part: "wrong", title: "Fused: wrong", text: words.wrong(consumer, producer, reader), key: wrong.key, select: ids([...readers, consumer]) },
+    { part: "wrong", title: once ? "Fused" : "Fused: wrong", text: once ? WORDS.once(consumer, producer) : words.wrong(consumer, producer, reader), key: wrong.key, select: ids([...readers, consumer]) },
   ];
   if (why?.derivation) {
     const { summary } = why.derivation;

@@ -53,8 +53,8 @@ export function tagTable(ctx: Context, { table, foldable }: Focus, position: num
   function cellEl(cell: Cell | null, row: Row, column: number): HTMLElement {
     if (!cell) return h("td", { class: "none" }, h("span", { class: "vh" }, "nothing"));
     const id = cellId(row, column);
-    const spoken = [...cell.sign].map((s) => SPOKEN[s]).filter(Boolean).join(", ");
     const signs = `${cell.sign}${cell.right && !cell.sign.includes("✓") ? " ✓" : ""}`.trim();
+    const spoken = [...signs].map((s) => SPOKEN[s]).filter(Boolean).join(", ");
     const reads = cell.reads.map((r) => `reads ${r.text}, ${stateOf(r.state).word}`).join("; ");
     const value = row.kind === "repair" && /^[\d.]/.test(cell.value) ? `× ${cell.value}` : cell.value;
     const button = h(
@@ -62,7 +62,7 @@ export function tagTable(ctx: Context, { table, foldable }: Focus, position: num
       {
         type: "button",
         tabindex: -1,
-        "aria-label": `${named(row)}${row.label}, ${table.columns[column]}: ${cell.value}${spoken ? `, ${spoken}` : ""}${cell.right ? ", as in the definition" : ""}${cell.right === false ? `, should be ${cell.should_be}` : ""}${reads ? `; ${reads}` : ""}`,
+        "aria-label": `${named(row)}${row.label}, ${table.columns[column]}: ${cell.value}${spoken ? `, ${spoken}` : ""}${cell.right === false ? `, should be ${cell.should_be}` : ""}${reads ? `; ${reads}` : ""}`,
         onfocus: () => tabStop(button),
         onclick: () => {
           ctx.dispatch({ type: "iteration", to: column });

@@ -1,11 +1,53 @@
 // The schedule's text in CodeMirror, with the least that makes it pleasant: history, colours, line numbers, one error.
 
-import { history, historyKeymap, moveLineDown, moveLineUp, standardKeymap } from "@codemirror/commands";
-import { EditorState, StateEffect, StateField, RangeSetBuilder } from "@codemirror/state";
-import { Decoration, type DecorationSet, EditorView, ViewPlugin, type ViewUpdate, WidgetType, drawSelection, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
+import * as c from "@codemirror/commands";
+import { EditorSelection, EditorState, StateEffect, StateField, RangeSetBuilder } from "@codemirror/state";
+import { Decoration, type DecorationSet, EditorView, type KeyBinding, ViewPlugin, type ViewUpdate, WidgetType, drawSelection, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 
 import type { EditError } from "./record";
 import { tokenise } from "./tokens";
+
+type Run = NonNullable<KeyBinding["run"]>;
+const both = (key: string, run: Run, shift?: Run, mac?: string): KeyBinding => ({ key, run, preventDefault: true, ...(shift && { shift }), ...(mac && { mac }) });
+/** Deletes the selection, or a character. */
+const erase = (forward: boolean): Run => (view) => {
+  const { state } = view;
+  const change = state.changeByRange((range) => {
+    const other = range.empty ? view.moveByChar(range, forward).head : range.anchor;
+    const [from, to] = [Math.min(range.head, other), Math.max(range.head, other)];
+    return { range: EditorSelection.cursor(from), changes: { from, to } };
+  });
+  if (change.changes.empty) return false;
+  view.dispatch(state.update(change, { scrollIntoView: true, userEvent: `delete.${forward ? "forward" : "backward"}` }));
+  return true;
+};
+// `standardKeymap` without what reads a language's syntax: 40 kB of the bundle, and a schedule's lines have no indentation.
+const KEYS: readonly KeyBinding[] = [
+  both("ArrowLeft", c.cursorCharLeft, c.selectCharLeft),
+  both("Mod-ArrowLeft", c.cursorGroupLeft, c.selectGroupLeft, "Alt-ArrowLeft"),
+  { mac: "Cmd-ArrowLeft", run: c.cursorLineBoundaryLeft, shift: c.selectLineBoundaryLeft, preventDefault: true },
+  both("ArrowRight", c.cursorCharRight, c.selectCharRight),
+  both("Mod-ArrowRight", c.cursorGroupRight, c.selectGroupRight, "Alt-ArrowRight"),
+  { mac: "Cmd-ArrowRight", run: c.cursorLineBoundaryRight, shift: c.selectLineBoundaryRight, preventDefault: true },
+  both("ArrowUp", c.cursorLineUp, c.selectLineUp),
+  { mac: "Cmd-ArrowUp", run: c.cursorDocStart, shift: c.selectDocStart },
+  both("ArrowDown", c.cursorLineDown, c.selectLineDown),
+  { mac: "Cmd-ArrowDown", run: c.cursorDocEnd, shift: c.selectDocEnd },
+  both("PageUp", c.cursorPageUp, c.selectPageUp),
+  both("PageDown", c.cursorPageDown, c.selectPageDown),
+  both("Home", c.cursorLineBoundaryBackward, c.selectLineBoundaryBackward),
+  both("Mod-Home", c.cursorDocStart, c.selectDocStart),
+  both("End", c.cursorLineBoundaryForward, c.selectLineBoundaryForward),
+  both("Mod-End", c.cursorDocEnd, c.selectDocEnd),
+  both("Enter", c.insertNewline, c.insertNewline),
+  both("Mod-a", c.selectAll),
+  both("Backspace", erase(false), erase(false)),
+  both("Delete", erase(true)),
+  both("Mod-Backspace", c.deleteGroupBackward, undefined, "Alt-Backspace"),
+  both("Mod-Delete", c.deleteGroupForward, undefined, "Alt-Delete"),
+  both("Alt-ArrowUp", c.moveLineUp),
+  both("Alt-ArrowDown", c.moveLineDown),
+];
 
 export interface TextEditor {
   set(text: string): void;
@@ -99,11 +141,11 @@ export function textEditor(parent: HTMLElement, text: string, changed: (text: st
       doc: text,
       extensions: [
         lineNumbers(),
-        history(),
+        c.history(),
         drawSelection(),
         EditorView.lineWrapping,
         highlightActiveLine(),
-        keymap.of([...historyKeymap, ...standardKeymap, { key: "Alt-ArrowUp", run: moveLineUp }, { key: "Alt-ArrowDown", run: moveLineDown }]),
+        keymap.of([...c.historyKeymap, ...KEYS]),
         EditorView.contentAttributes.of({ "aria-label": "schedule as text" }),
         EditorView.updateListener.of((u) => {
           if (u.docChanged && !quiet) changed(u.state.doc.toString());

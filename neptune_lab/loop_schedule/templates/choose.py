@@ -37,15 +37,16 @@ def choose_template(program: Program, multiprocessors: int = DEFAULT.sm_count) -
     rows = f"{programs} program{'s' if programs > 1 else ''} of up to {nest.row_size or config.block_q} rows"
     if nest.row_axis is None or config.block_q == 1:
         rows = f"{programs} program{'s' if programs > 1 else ''} of one row"
+    hold, leave = ("holds", "leaves") if programs == 1 else ("hold", "leave")
     if config.one_tile:
-        return "rolling_update", f"{rows} hold all {columns_of(program, nest)} elements of {axis} in one tile"
+        return "rolling_update", f"{rows} {hold} all {columns_of(program, nest)} elements of {axis} in one tile"
     if 4 * programs >= 3 * multiprocessors:
         return "rolling_update", f"{rows} are enough to fill a GPU of {multiprocessors} multiprocessors"
     if tiles < (TILES_TO_SPLIT if has_product(program, nest) or config.block_q > 1 else LONG_TILES_TO_SPLIT):
         few = f"{axis} has {tiles} tile{'s' if tiles > 1 else ''} of {config.block_kv}"
         return "rolling_update", f"{few}: too few to split"
     return "split_k_update", (
-        f"{rows} leave most of a GPU of {multiprocessors} multiprocessors idle, and {axis} has {tiles} tiles of "
+        f"{rows} {leave} most of a GPU of {multiprocessors} multiprocessors idle, and {axis} has {tiles} tiles of "
         f"{config.block_kv} that can be split among more programs"
     )
 

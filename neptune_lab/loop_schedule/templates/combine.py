@@ -50,16 +50,16 @@ def combine(
     Returns:
         A block of the kernel, and the step that tiles its columns, to be taken after all nests are scheduled.
     """
-    folded = [b.name for b in tree.blocks(sch.definition) if b.name in (nest.first, *nest.reductions)]
+    folded = [b.name for b in tree.blocks(sch.base) if b.name in (nest.first, *nest.reductions)]
     combined = [name for name in folded if sch.has_block(name) and _is_global(sch, name)]
     anchor = combined[0]
-    dims = dimensions(sch.definition)
-    names_of = dims.all_of(tree.find_block(sch.definition, anchor)[1])
-    first = tree.find_block(sch.definition, nest.first)[1]
+    dims = dimensions(sch.base)
+    names_of = dims.all_of(tree.find_block(sch.base, anchor)[1])
+    first = tree.find_block(sch.base, nest.first)[1]
     parallel = [names_of[dims.of(first, name)] for name in nest.parallel_axes]
     tiled = [names_of[dims.of(first, nest.row_axis)]] if nest.row_axis is not None and nest.row_size is None else []
     shared = {dims.of(first, name) for name in nest.parallel_axes}
-    blocks = {name: tree.find_block(sch.definition, name)[1] for name in combined}
+    blocks = {name: tree.find_block(sch.base, name)[1] for name in combined}
     columns = {
         name: [own for c, own in dims.all_of(block, "spatial").items() if c not in shared]
         for name, block in blocks.items()

@@ -32,6 +32,7 @@ class TileConfig:
         num_stages: tiles in flight: the one in use, and those that are prefetched.  At most 16.
         pad_rows: pads a single row to 16 rows, so that its products run on matrix units.
         multiprocessors: the number on the GPU, for sizes that are chosen by shape.
+        normalise: whether the definition is rewritten (docs/concepts/phases.md) if that leaves fewer kernels.
 
     Raises:
         ScheduleError: there is no such field, or it does not take the value.
@@ -44,11 +45,12 @@ class TileConfig:
     num_stages: PerNest = None
     pad_rows: bool = False
     multiprocessors: int = DEFAULT.sm_count
+    normalise: bool = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name == "pad_rows":
-                check_switch("pad_rows", self.pad_rows, ScheduleError)
+            if field.name in ("pad_rows", "normalise"):
+                check_switch(field.name, getattr(self, field.name), ScheduleError)
             elif field.name == "multiprocessors":
                 _check_size("multiprocessors", self.multiprocessors)
             else:

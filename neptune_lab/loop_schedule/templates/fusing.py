@@ -48,9 +48,9 @@ def fuse_prologue(
     """
     if grid is None:
         return
-    dims = dimensions(sch.definition)
-    axis = dims.of(tree.find_block(sch.definition, nest.first)[1], nest.reduce_axis)
-    along = {b.name for b in tree.blocks(sch.definition) if axis in dims.all_of(b, "spatial")}
+    dims = dimensions(sch.base)
+    axis = dims.of(tree.find_block(sch.base, nest.first)[1], nest.reduce_axis)
+    along = {b.name for b in tree.blocks(sch.base) if axis in dims.all_of(b, "spatial")}
     at = tree.find_block(sch.program, nest.first)[0][0]
     while at > 0:
         candidates = tree.blocks_under(sch.program.body[at - 1])
@@ -87,8 +87,8 @@ def fuse_epilogue(
     """
     if grid is None:
         return ()
-    dims = dimensions(sch.definition)
-    folded_axes = _folded_axes(sch.definition, dims)
+    dims = dimensions(sch.base)
+    folded_axes = _folded_axes(sch.base, dims)
     second_passes: list[str] = []
     for name in sch.blocks:
         position = tree.find_block(sch.program, anchor)[0][0]
@@ -103,7 +103,7 @@ def fuse_epilogue(
         if reducer_of(block) is not None:
             if sources <= here or name in members:
                 _first_that_works(sch.fuse_under)(name, grid)
-        elif folded_axes.get(name) and not _have_axes(sch.definition, dims, folded_axes[name], block, here):
+        elif folded_axes.get(name) and not _have_axes(sch.base, dims, folded_axes[name], block, here):
             second_passes += _fuse_second_pass(sch, name, grid)
         else:
             _first_that_works(*_ways_in(sch, nest))(name, grid)
@@ -141,7 +141,7 @@ def _fuse_second_pass(sch: Schedule, name: str, grid: str) -> tuple[str, ...]:
 
 def second_pass_in_order(sch: Schedule, name: str, block_kv: int) -> None:
     """Makes a second pass run over tiles of `block_kv` columns, in order."""
-    axes = _folded_axes(sch.definition, dimensions(sch.definition))[name]
+    axes = _folded_axes(sch.base, dimensions(sch.base))[name]
     for loop in own_loops(sch, name):
         own = {x.var for x in own_loops(sch, name)}
         if loop.var.endswith("0") and f"{loop.var.removesuffix('0')}1" in own:
@@ -154,7 +154,7 @@ def second_pass_in_order(sch: Schedule, name: str, block_kv: int) -> None:
 def second_pass_on_grid(sch: Schedule, name: str, block_kv: int) -> str | None:
     """Divides a second pass among programs of `block_kv` columns, each of which computes again what all of them need:
     the new loop; None if that is refused or a single tile holds all columns."""
-    axes = _folded_axes(sch.definition, dimensions(sch.definition))[name]
+    axes = _folded_axes(sch.base, dimensions(sch.base))[name]
     for loop in own_loops(sch, name):
         if loop.var in axes and loop.extent > block_kv:
             try:

@@ -10,7 +10,7 @@ from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dtypes import as_multiplied, dtype_of
 from neptune_lab.loop_ir.nodes import Block, Program
 from neptune_lab.loop_ir.reduction import reducer_of
-from neptune_lab.loop_schedule.plan import SMALLEST_ROWS, NestPlan, factors_of, is_product, parallelism
+from neptune_lab.loop_schedule.plan import COLUMN_TILE, SMALLEST_ROWS, NestPlan, factors_of, is_product, parallelism
 from neptune_lab.loop_schedule.templates.config import TileConfig
 from neptune_lab.strict.dtypes import HALVES
 from neptune_lab.target import DEFAULT
@@ -19,8 +19,8 @@ from neptune_lab.target import DEFAULT
 ROWS, COLUMNS = 64, 64
 # The most elements of a row that one program holds in one tile, and the most columns if it has a matrix product.
 LONGEST_ROW, LONGEST_FACTOR = 1 << 15, 256
-# Rows of at most this many elements get the default tile.
-SHORT_ROW = 1024
+# Rows of at most this many elements get the default tile. Longer ones, up to SHORT_ROW, share programs with others.
+SHORTEST_ROW, SHORT_ROW = 256, 1024
 # A program whose product has a tile of this many elements takes 8 warps and a whole multiprocessor. Of smaller
 # programs, two share a multiprocessor.
 LARGE_TILE = 8192
@@ -110,6 +110,8 @@ def default_config(
 ) -> NestConfig:
     """The config of a nest, chosen by its shape.
 
+    - Rows of 257 to 1024 elements without a matrix product: whole rows, as many per program as fill a tile of the
+      default size and still give every multiprocessor two programs.
     - Long rows without a matrix product (norms): one program per row, with one tile for the whole row up to 2**15
       elements, otherwise tiles of 2**14; with few rows, tiles such that one split per tile fills the GPU once.
     - A product with 65 to 256 columns in an operator of several nests (queries against random features): one tile
@@ -119,6 +121,7 @@ def default_config(
       for loads.
     - A product in float32: tiles of 32 x 32 at most. No matrix unit has that precision, and with 64 x 64 elements a
       lane needs more registers than it has: ptxas 12.8 spilled 13 KB, and some rows were wrong on an H200.
+    - A sum of rows beside a narrower one (masked means): one row and 64 columns per program, in tiles of 64 x 64.
     - Otherwise: tiles of 64 x 64, with fewer columns if each has many elements (a key's features).
 
     Args:
@@ -131,6 +134,8 @@ def default_config(
         The config, without splits and launch hints.
     """
     width, programs = columns_of(program, nest), parallelism(program, nest, 1)
+    if nest.column_axis is not None:
+        return NestConfig(1, COLUMNS, block_out=COLUMN_TILE)
     if has_product(program, nest):
         if multiplies_float32(program, nest):
             return NestConfig(ROWS // 2, COLUMNS // 2)
@@ -139,8 +144,10 @@ def default_config(
         if parallelism(program, nest, 2 * ROWS) >= 2 * multiprocessors and _folded(program, nest) <= 2 * COLUMNS:
             return NestConfig(2 * ROWS, COLUMNS)
         return NestConfig(ROWS, max(SMALLEST_ROWS, min(COLUMNS, LARGE_TILE // power_of_two(_others(program, nest)))))
-    if width <= SHORT_ROW:
+    if width <= SHORTEST_ROW:
         return NestConfig(ROWS, COLUMNS)
+    if width <= SHORT_ROW:
+        return NestConfig(_short_rows(program, nest, width, multiprocessors), width, one_tile=True)
     if width <= LONGEST_ROW:
         return NestConfig(1, width, one_tile=True)
     size = LONGEST_ROW // 2
@@ -156,6 +163,15 @@ def _rows_that_fill(program: Program, nest: NestPlan, width: int, multiprocessor
         if rows * width <= 2 * LARGE_TILE and 4 * parallelism(program, nest, rows) >= 3 * multiprocessors:
             return rows
     return 16
+
+
+def _short_rows(program: Program, nest: NestPlan, width: int, multiprocessors: int) -> int:
+    """Whole rows of a program: the most that fit a tile of the default size and give every multiprocessor two
+    programs."""
+    rows = max(1, ROWS * COLUMNS // (power_of_two(width) * _others(program, nest)))
+    while rows > 1 and parallelism(program, nest, rows) < 2 * multiprocessors:
+        rows //= 2
+    return rows
 
 
 def _folded(program: Program, nest: NestPlan) -> int:

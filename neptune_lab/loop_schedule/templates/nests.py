@@ -87,7 +87,7 @@ class TemplateState:
         nest, config, taken = self.nests[n], self.configs[n], placed(sch, self.start)
         if taken & {nest.first, *nest.maps, *nest.independent_maps, *nest.auxiliary_reductions, *nest.reductions}:
             left = {nest.first, *nest.reductions} - taken
-            nests = plan(sch.definition, left, placed=taken)
+            nests = plan(sch.base, left, placed=taken)
             self.nests = (*self.nests[:n], *nests, *self.nests[n + 1 :])
             self.configs = (*self.configs[:n], *(config for _ in nests), *self.configs[n + 1 :])
             if not nests and n < len(self.nests):
@@ -159,7 +159,7 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
             sch.rolling_update(block, loop)
         except ScheduleError as error:
             note_refusal(sch, f"{block} starts a loop of its own: {error.reason}", error)
-            state.insert(n, plan(sch.definition, nest.reductions[done:], placed=placed(sch, state.start)))
+            state.insert(n, plan(sch.base, nest.reductions[done:], placed=placed(sch, state.start)))
             break
     fuse_prologue(sch, nest, grid, _rolling(state))
     second_passes = fuse_epilogue(sch, nest, nest.first, grid, blocks_of_later_nests(sch, state, n))
@@ -183,7 +183,7 @@ def _check_parallel(sch: Schedule, nest: NestPlan) -> None:
     have to compute everything."""
     if nest.parallel_axes or not nest.reductions:
         return
-    blocks = [tree.find_block(sch.definition, name)[1] for name in (nest.first, *nest.reductions)]
+    blocks = [tree.find_block(sch.base, name)[1] for name in (nest.first, *nest.reductions)]
     for block in blocks:
         own = [it.name for it in block.iters if it.kind == "spatial" and it.extent > 1 and it.name != nest.reduce_axis]
         if own and reducer_of(block) is not None:
@@ -226,7 +226,7 @@ def schedule_in_one_tile(sch: Schedule, state: TemplateState, n: int) -> None:
     left = tuple(b for b in nest.reductions if tree.find_block(sch.program, b)[0][0] != kernel)
     if left:
         sch.remark(f"{', '.join(left)} cannot be fused into the kernel of {nest.first}.")
-        state.insert(n, plan(sch.definition, left, placed=placed(sch, state.start)))
+        state.insert(n, plan(sch.base, left, placed=placed(sch, state.start)))
     _finish_later(sch, state, nest, config, contraction)
 
 
@@ -243,7 +243,7 @@ def schedule_split(sch: Schedule, state: TemplateState, n: int, multiprocessors:
         ScheduleError: the nest's reductions have no parallel axis in common.
     """
     nest, config = state.nests[n], state.configs[n]
-    programs = parallelism(sch.definition, nest, config.block_q)
+    programs = parallelism(sch.base, nest, config.block_q)
     if config.splits == 1:
         schedule_rolling(sch, state, n)
         return
@@ -263,7 +263,7 @@ def schedule_split(sch: Schedule, state: TemplateState, n: int, multiprocessors:
 def _split(sch: Schedule, state: TemplateState, n: int, multiprocessors: int) -> None:
     nest, config = state.nests[n], state.configs[n]
     first = nest.first
-    count, tiles_per_split = splits_of(sch.definition, nest, config, multiprocessors)
+    count, tiles_per_split = splits_of(sch.base, nest, config, multiprocessors)
     if tiles_per_split == 1:
         tile = split = tile_nest(sch, nest, config).partition(".")[2]
     else:
@@ -325,17 +325,29 @@ def tile_output_columns(sch: Schedule, nest: NestPlan, config: NestConfig) -> No
         )
     axis = free_axis(sch, loop_ref(loop)[0])
     assert axis is not None, "bind_grid left one"
-    if extent_of(sch, *loop_ref(loop)) > config.block_out:
-        sch.bind(sch.tile_outermost(loop, config.block_out), axis)
+    if extent_of(sch, *loop_ref(loop)) <= config.block_out:
+        return
+    try:
+        tiled = sch.tile_outermost(loop, config.block_out)
+    except ScheduleError as error:
+        if nest.column_axis is None:
+            raise
+        # The planner's choice, not the caller's: some later stage needs all columns.
+        sch.remark(f"The kernel of {nest.first} has all of {nest.column_axis} in one program: {error.reason}")
+        return
+    sch.bind(tiled, axis)
 
 
 def _own_column(sch: Schedule, nest: NestPlan) -> str | None:
-    """The loop of a reduction of the nest along an axis that the nest's first block does not have."""
-    dims = dimensions(sch.definition)
-    shared = dims.all_of(tree.find_block(sch.definition, nest.first)[1])
-    for stage in reversed(nest.reductions):
-        block = tree.find_block(sch.definition, stage)[1]
+    """The loop of a reduction of the nest along an axis that the nest's first block does not have, or along the column
+    axis of that block."""
+    dims = dimensions(sch.base)
+    shared = dims.all_of(tree.find_block(sch.base, nest.first)[1])
+    for stage in (*reversed(nest.reductions), nest.first):
+        block = tree.find_block(sch.base, stage)[1]
         own = [name for c, name in dims.all_of(block, "spatial").items() if c not in shared]
+        own = [name for name in own if block.iter(name).extent > 1]
+        own += [nest.column_axis] if stage == nest.first and nest.column_axis is not None else []
         folding = [
             b
             for b in tree.blocks(sch.program)
@@ -356,9 +368,9 @@ def blocks_of_later_nests(sch: Schedule, state: TemplateState, done: int) -> fro
     such as a sum along its reduce axis: each of its programs computes them again, which costs less than a kernel.
     """
     names: set[str] = set()
-    flow = graph(sch.definition)
-    dims = dimensions(sch.definition)
-    blocks = {b.name: b for b in tree.blocks(sch.definition)}
+    flow = graph(sch.base)
+    dims = dimensions(sch.base)
+    blocks = {b.name: b for b in tree.blocks(sch.base)}
     for nest in state.nests[done + 1 :]:
         own = {nest.first, *nest.maps, *nest.auxiliary_reductions, *nest.reductions}
         names |= own

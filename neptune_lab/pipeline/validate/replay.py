@@ -27,7 +27,7 @@ def small_schedule(scheduled: Schedule, planned: Plan) -> Schedule:
         for applied in scheduled.history:
             if not is_silent(applied.step):
                 made.apply(_step(applied.step, applied.before, made.program, planned.sizes))
-    verify(made.program, made.definition)
+    verify(made.program, made.base)
     return made
 
 

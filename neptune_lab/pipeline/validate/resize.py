@@ -63,8 +63,8 @@ def resized_schedule(scheduled: Schedule, planned: Plan) -> ResizedSchedule:
     Raises:
         ScheduleError: a number's position does not give its meaning, or the program is not legal at small sizes.
     """
-    program = resized(scheduled.program, scheduled.definition, planned)
-    verify(program, planned.definition)
+    program = resized(scheduled.program, scheduled.base, planned)
+    verify(program, planned.base)
     return ResizedSchedule(small_operator(scheduled.operator, planned.definition), program, scheduled.history)
 
 
@@ -73,7 +73,7 @@ def resized(program: Program, definition: Program, planned: Plan) -> Program:
 
     Args:
         program: scheduled, at the sizes of `definition`.
-        definition: what it computes.
+        definition: what it computes, after the normalisations (`Schedule.base`).
 
     Raises:
         ScheduleError: a number's position does not give its meaning.
@@ -87,7 +87,7 @@ _Loops = dict[tree.Path, int]
 
 class _Resizer:
     def __init__(self, program: Program, definition: Program, planned: Plan) -> None:
-        self.old, self.sizes, self.small = program, planned.sizes, planned.definition
+        self.old, self.sizes, self.small = program, planned.sizes, planned.base
         self.large = {b.name: b for b in definition.buffers}
         self.paths = {s.name: path for path, s, _ in tree.statements(program) if isinstance(s, Block)}
         self.loops = {s.name: loops for _, s, loops in tree.statements(program) if isinstance(s, Block)}

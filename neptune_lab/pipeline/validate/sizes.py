@@ -70,10 +70,12 @@ class Plan:
 
     Args:
         definition: at small sizes.
+        base: the definition after the normalisations (`Schedule.base`), at small sizes.
         sizes: the old and the new sizes.
     """
 
     definition: Program
+    base: Program
     sizes: Sizes
     key: str
 
@@ -85,12 +87,13 @@ def plan(scheduled: Schedule) -> Plan:
         ScheduleError: nothing can be made smaller.
     """
     definition = scheduled.definition
-    sizes = _connected(definition)
+    sizes = _connected(definition, scheduled.base)
     _choose(sizes, scheduled)
     small = _resized(definition, sizes)
     if small == definition:
         raise ScheduleError(f"no size of {definition.name} can be made smaller", help="validate a smaller operator")
-    return Plan(small, sizes, "\n".join([repr(small), *_shapes_of_steps(scheduled, sizes)]))
+    key = "\n".join([repr(small), *_shapes_of_steps(scheduled, sizes)])
+    return Plan(small, _resized(scheduled.base, sizes), sizes, key)
 
 
 def is_silent(step: Step) -> bool:
@@ -120,14 +123,14 @@ def _shapes_of_steps(scheduled: Schedule, sizes: Sizes) -> Iterator[str]:
 # -- which sizes are one ------------------------------------------------------------------------------------------
 
 
-def _connected(program: Program) -> Sizes:
+def _connected(*programs: Program) -> Sizes:
     classes, extents = UnionFind(), {}
     fixed: set[Any] = set()
     divided: dict[Any, tuple[Any, int]] = {}
-    for buffer in program.buffers:
+    for buffer in (b for program in programs for b in program.buffers):
         for axis, size in enumerate(buffer.shape):
             extents[("axis", buffer.name, axis)] = size
-    for block in tree.blocks(program):
+    for block in (b for program in programs for b in tree.blocks(program)):
         for it in block.iters:
             extents[("iter", block.name, it.name)] = it.extent
             if it.binding != Var(it.name) and not isinstance(it.binding, Var):
@@ -203,7 +206,7 @@ def _repeated(scheduled: Schedule, sizes: Sizes, tiled: set[Any]) -> set[Any]:
     """The dimensions whose loops run on the grid as they are, if rows of another dimension are tiled."""
     spatial = {
         sizes.of(("iter", block.name, it.name))
-        for block in tree.blocks(scheduled.definition)
+        for block in tree.blocks(scheduled.base)
         if block.is_reduction
         for it in block.iters
         if it.kind == "spatial"
@@ -261,12 +264,14 @@ def _cuts(scheduled: Schedule, sizes: Sizes) -> Iterator[tuple[Any, int, int, in
 
 
 def _resized(program: Program, sizes: Sizes) -> Program:
-    def size(key: Any) -> int:
-        return sizes.new[sizes.of(key)]
+    def size(key: Any, old: int) -> int:
+        """The new size; a dimension that keeps its size may be one of several, such as a row and one more element."""
+        c = sizes.of(key)
+        return old if c in sizes.fixed else sizes.new[c]
 
     def statement(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Block):
-            iters = tuple(replace(it, extent=size(("iter", stmt.name, it.name))) for it in stmt.iters)
+            iters = tuple(replace(it, extent=size(("iter", stmt.name, it.name), it.extent)) for it in stmt.iters)
             body = replace(
                 stmt.body,
                 indices=tuple(new_index(i, stmt, sizes) for i in stmt.body.indices),
@@ -275,11 +280,12 @@ def _resized(program: Program, sizes: Sizes) -> Program:
             return replace(stmt, iters=iters, body=body)
         block = tree.blocks_under(stmt)[0]
         driven = next((it for it in block.iters if it.binding == Var(stmt.var)), None)
-        extent = stmt.extent if driven is None else size(("iter", block.name, driven.name))
+        extent = stmt.extent if driven is None else size(("iter", block.name, driven.name), stmt.extent)
         return replace(stmt, extent=extent, body=tuple(statement(s) for s in stmt.body))
 
     buffers = tuple(
-        replace(b, shape=tuple(size(("axis", b.name, n)) for n in range(len(b.shape)))) for b in program.buffers
+        replace(b, shape=tuple(size(("axis", b.name, n), old) for n, old in enumerate(b.shape)))
+        for b in program.buffers
     )
     return replace(program, buffers=buffers, body=tuple(statement(s) for s in program.body))
 
@@ -299,6 +305,8 @@ def new_value(e: Expr, block: Block, sizes: Sizes) -> Expr:
         case Load(buffer, indices):
             return Load(buffer, tuple(new_index(i, block, sizes) for i in indices))
         case Previous() | Var():
+            return e
+        case Op("lt" | "le" | "gt" | "ge", (Var(name), Const())) if sizes.of(("iter", block.name, name)) in sizes.fixed:
             return e
         case Const(value, dtype) if dtype.startswith("int") and not isinstance(value, bool):
             return Const(new_constant(int(value), sizes), dtype)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.lowering.reductions import mean_of, reduced
 from neptune_lab.torch_to_stages.lowering.softmax import parts
-from neptune_lab.torch_to_stages.values import Value
+from neptune_lab.torch_to_stages.values import Index, Value
 
 _REDUCTIONS = ("none", "mean", "sum")
 
@@ -38,46 +41,151 @@ def cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Value:
-    """log(sum exp(x - max x)) + max x - x[target], per row, and their mean or sum."""
-    if weight is not None or label_smoothing:
-        raise ctx.refused("with weight or label_smoothing")
-    if target.dtype not in ("int64", "int32", "uint8"):
-        raise ctx.refused("with probabilities as the target")
+    """max x - x[target] + log(sum exp(x - max x)), per row, and their mean or sum.
+
+    With smoothing s over n classes, 1 - s of that, and s / n of the sum of w * (log(sum exp(x - max x)) + max x - x);
+    with probabilities p as the target, the sum of p' * w * the same, with p' = (1 - s) * p + s / n.
+    """
     dim = 1 if x.ndim > 1 else 0
     name = ctx.stages.hint
     x = ctx.staged(x, f"{name}_logits")
-    own = picked(ctx, x, target, dim, f"{name}_target")
+    labels = "float" not in target.dtype
+    if labels and target.dtype not in ("int64", "int32", "uint8"):
+        raise ctx.refused(f"with a target of {target.dtype}")
+    own = picked(ctx, x, target, dim, f"{name}_target") if labels else None
     _, largest, total = parts(ctx, x, dim)
 
-    def loss(i: tuple[Expr, ...]) -> Expr:
-        value = Op("sub", (Op("add", (largest.at(i), Op("log", (total.at(i),)))), own.at(i)))
-        return Op(
-            "select", (_counts(ctx, target.at(i), ignore_index), value, ctx.as_dtype(Const(0.0, "float32"), x.dtype))
-        )
+    def loss(value: Expr, i: Index, weight: Expr | None = None) -> Expr:
+        """weight * (log(sum exp(x - max x)) + max x) - value; the difference of large numbers is taken first."""
+        rows = [largest.at(i), Op("log", (total.at(i),))]
+        top, rest = rows if weight is None else [Op("mul", (weight, v)) for v in rows]
+        return Op("add", (Op("sub", (top, value)), rest))
 
-    losses = Value(own.shape, x.dtype, loss)
-    return _combined(ctx, losses, target, ignore_index, reduction)
+    if own is None:
+        return _of_probabilities(ctx, x, target, weight, loss, dim, reduction, label_smoothing)
+    share = Labels(ctx, target, ignore_index, weight, x.dtype)
+    losses = share.weighted(Value(own.shape, x.dtype, lambda i: loss(own.at(i), i)))
+    if label_smoothing:
+        every = _every_class(ctx, x, weight, loss, dim)
+        kept, spread = (ctx.as_dtype(Const(v, "float32"), x.dtype) for v in (1 - label_smoothing, label_smoothing))
+        count = ctx.as_dtype(Const(float(x.shape[dim]), "float32"), x.dtype)
+
+        def mixed(i: Index) -> Expr:
+            rest = Op("mul", (Op("div", (spread, count)), share.counted_only(every.at(i), i)))
+            return Op("add", (Op("mul", (kept, losses.at(i))), rest))
+
+        return _combined(ctx, Value(own.shape, x.dtype, mixed), share, reduction)
+    return _combined(ctx, losses, share, reduction)
 
 
-def _counts(ctx: Context, label: Expr, ignore_index: int) -> Expr:
-    return Op("ne", (ctx.position(label), Const(ignore_index)))
+def _every_class(
+    ctx: Context,
+    x: Value,
+    weight: Value | None,
+    loss: Callable[[Expr, Index, Expr], Expr],
+    dim: int,
+    share: Value | None = None,
+) -> Value:
+    """The sum over the classes of share * weight * (the logarithm of the sum of exponentials - x).
+
+    Two sums without the maximum: that of share * weight * x, and that of share * weight, which needs no loop if it is a
+    number.  So both fold along with the softmax's sum.
+    """
+    name = ctx.stages.hint
+
+    def factor(i: Index) -> Expr | None:
+        parts = [] if weight is None else [ctx.as_dtype(weight.at((i[dim],)), x.dtype)]
+        parts += [] if share is None else [ctx.as_dtype(share.at(i), x.dtype)]
+        return Op("mul", (parts[0], parts[1])) if len(parts) == 2 else parts[0] if parts else None
+
+    def term(i: Index) -> Expr:
+        own = factor(i)
+        return x.at(i) if own is None else Op("mul", (own, x.at(i)))
+
+    folded = reduced(ctx, "sum", Value(x.shape, x.dtype, term), (dim,), hint=f"{name}_every")
+    one = ctx.as_dtype(Const(1.0, "float32"), x.dtype)
+    factors = Value(x.shape, x.dtype, lambda i: factor(i) or one)
+    whole = reduced(ctx, "sum", factors, (dim,), hint=f"{name}_every_weight")
+    return replace(folded, at=lambda i: loss(folded.at(i), i, whole.at(i)), plain=False)
 
 
-def _combined(ctx: Context, losses: Value, target: Value, ignore_index: int, reduction: int) -> Value:
-    """The losses, their mean over the labels that count, or their sum."""
+def _of_probabilities(
+    ctx: Context,
+    x: Value,
+    target: Value,
+    weight: Value | None,
+    loss: Callable[[Expr, Index, Expr], Expr],
+    dim: int,
+    reduction: int,
+    smoothing: float,
+) -> Value:
+    """The cross entropy with a probability per class; its mean is over the rows, whatever the weights are."""
+    spread, count = (ctx.as_dtype(Const(v, "float32"), x.dtype) for v in (smoothing, float(x.shape[dim])))
+    kept = ctx.as_dtype(Const(1 - smoothing, "float32"), x.dtype)
+
+    def share(i: Index) -> Expr:
+        own = ctx.as_dtype(target.at(i), x.dtype)
+        return Op("add", (Op("mul", (own, kept)), Op("div", (spread, count)))) if smoothing else own
+
+    losses = _every_class(ctx, x, weight, loss, dim, Value(x.shape, x.dtype, share))
+    if _REDUCTIONS[reduction] == "none":
+        return losses
+    dims = tuple(range(losses.ndim))
+    total = reduced(ctx, "sum", losses, dims, hint=f"{ctx.stages.hint}_sum")
+    if _REDUCTIONS[reduction] == "sum":
+        return total
+    rows = ctx.as_dtype(Const(float(math.prod(losses.shape)), "float32"), x.dtype)
+    return Value(total.shape, total.dtype, lambda i: Op("div", (total.at(i), rows)))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How much the loss of each label counts: 0 if it is ignored, else the weight of its class.
+
+    Args:
+        ctx: the operation.
+        target: the labels.
+        ignored: the label that does not count.
+        weight: per class; None: each counts as 1.
+        dtype: torch's dtype of the losses.
+    """
+
+    ctx: Context
+    target: Value
+    ignored: int
+    weight: Value | None
+    dtype: str
+
+    def counted_only(self, value: Expr, i: Index) -> Expr:
+        """`value` if the label at `i` counts, and 0 otherwise, even where `value` is not finite."""
+        zero = self.ctx.as_dtype(Const(0.0, "float32"), self.dtype)
+        counts = Op("ne", (self.ctx.position(self.target.at(i)), Const(self.ignored)))
+        return Op("select", (counts, value, zero))
+
+    def at(self, i: Index) -> Expr:
+        """How much the label at `i` counts."""
+        if self.weight is None:
+            return self.counted_only(self.ctx.as_dtype(Const(1.0, "float32"), self.dtype), i)
+        label = self.ctx.position(self.target.at(i))
+        inside = Op("select", (Op("ne", (label, Const(self.ignored))), label, Const(0)))
+        return self.counted_only(self.ctx.as_dtype(self.weight.at((inside,)), self.dtype), i)
+
+    def weighted(self, losses: Value) -> Value:
+        """The losses, each times how much its label counts."""
+        if self.weight is None:
+            return replace(losses, at=lambda i: self.counted_only(losses.at(i), i))
+        return replace(losses, at=lambda i: self.counted_only(Op("mul", (losses.at(i), self.at(i))), i))
+
+
+def _combined(ctx: Context, losses: Value, labels: Labels, reduction: int) -> Value:
+    """The losses, their mean over the labels by how much these count, or their sum."""
     if _REDUCTIONS[reduction] == "none":
         return losses
     name, dims = ctx.stages.hint, tuple(range(losses.ndim))
     total = reduced(ctx, "sum", losses, dims, hint=f"{name}_sum")
     if _REDUCTIONS[reduction] == "sum":
         return total
-    one, zero = (ctx.as_dtype(Const(v, "float32"), losses.dtype) for v in (1.0, 0.0))
-    counted = Value(
-        losses.shape,
-        losses.dtype,
-        lambda i: Op("select", (_counts(ctx, target.at(i), ignore_index), one, zero)),
-    )
-    number = reduced(ctx, "sum", counted, dims, hint=f"{name}_count")
+    number = reduced(ctx, "sum", Value(losses.shape, losses.dtype, labels.at), dims, hint=f"{name}_count")
     return Value(total.shape, total.dtype, lambda i: Op("div", (total.at(i), number.at(i))))
 
 
@@ -86,16 +194,10 @@ def nll_loss(
     ctx: Context, x: Value, target: Value, weight: Value | None = None, reduction: int = 1, ignore_index: int = -100
 ) -> Value:
     """-x[target], per row, and their mean or sum."""
-    if weight is not None:
-        raise ctx.refused("with weight")
     own = picked(ctx, x, target, 1 if x.ndim > 1 else 0)
-    zero = ctx.as_dtype(Const(0.0, "float32"), x.dtype)
-    losses = Value(
-        own.shape,
-        x.dtype,
-        lambda i: Op("select", (_counts(ctx, target.at(i), ignore_index), Op("neg", (own.at(i),)), zero)),
-    )
-    return _combined(ctx, losses, target, ignore_index, reduction)
+    share = Labels(ctx, target, ignore_index, weight, x.dtype)
+    losses = share.weighted(Value(own.shape, x.dtype, lambda i: Op("neg", (own.at(i),))))
+    return _combined(ctx, losses, share, reduction)
 
 
 @lowers("mse_loss", "l1_loss")

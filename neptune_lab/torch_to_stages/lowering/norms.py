@@ -153,7 +153,7 @@ def scaled(ctx: Context, value: Value, weight: Value | None, bias: Value | None)
 def vector_norm(
     ctx: Context, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Value:
-    """The norm along dimensions: of order 1, 2, infinity or -infinity."""
+    """The norm along dimensions: the root of the sum of powers, or an extremum for an infinite order."""
     dims = dims_of(x, dim)
     x = ctx.reused(ctx.converted(x, ctx.dtype))
     order = 2.0 if ord is None else float(ord)
@@ -163,8 +163,15 @@ def vector_norm(
     elif order in (1.0, float("inf"), float("-inf")):
         sizes = Value(x.shape, x.dtype, lambda i: Op("abs", (x.at(i),)))
         result = reduced(ctx, "sum" if order == 1 else "max" if order > 0 else "min", sizes, dims)
+    elif order == 0:
+        zero, one = (ctx.as_dtype(Const(v, "float32"), x.dtype) for v in (0.0, 1.0))
+        others = Value(x.shape, x.dtype, lambda i: Op("select", (Op("ne", (x.at(i), zero)), one, zero)))
+        result = reduced(ctx, "sum", others, dims)
     else:
-        raise ctx.refused(f"for order {order}")
+        power, root = (ctx.as_dtype(Const(v, "float32"), x.dtype) for v in (order, 1 / order))
+        powers = Value(x.shape, x.dtype, lambda i: Op("pow", (Op("abs", (x.at(i),)), power)))
+        total = reduced(ctx, "sum", powers, dims)
+        result = Value(total.shape, total.dtype, lambda i: Op("pow", (total.at(i), root)))
     return finished(result, x, dims, keepdim)
 
 

@@ -50,7 +50,7 @@ def tempered(x: Any, out: Any) -> str:
     op = custom("tempered", [x], [out])
     (spec,), (rows, *rest) = op.inputs, op.inputs[0].shape
     if len(rest) != 1 or op.outputs[0].shape != (rows,):
-        raise NotYet(f"expected one number a row: x (rows, cols) to out (rows,), got {op}")
+        raise NotYet(f"expected one number per row: x (rows, cols) to out (rows,), got {op}")
     cols = rest[0]
     block_kv = max(1, cols // 4)
     kernel = nl.compile(op, "rolling_update", block_q=min(rows, 16), block_kv=block_kv)
@@ -158,7 +158,8 @@ def shared_loops(groups: Sequence[Sequence[str]]) -> str:
         raise NotYet(f"`{odd}` stands in {given.count(odd)} loops; each reduction is in one")
     found = frozenset(frozenset(group) for group in groups if group)
     if found == right:
-        return f"{len(right)} loops. The record says why: {kernel.remarks[-1]}"
+        why = next((r for r in kernel.remarks if "a loop of its own" in r), kernel.remarks[-1])
+        return f"{len(right)} loops. The record says why: {why}"
     if len(found) == 1:
         raise NotYet("the compiler makes more than one loop: one of the terms could not be repaired")
     if len(found) == len(names):
@@ -260,21 +261,21 @@ def quantize_bytes(answer: float) -> str:
     elements, moved = ROWS * COLS, bytes_moved(kernel)
     each = moved / elements
     if abs(answer - moved) <= 0.01 * moved:
-        return f"{moved} bytes by the compiler's count: {each:.3f} an element, in {loops(kernel)[0]} loops"
+        return f"{moved} bytes by the compiler's count: {each:.3f} per element, in {loops(kernel)[0]} loops"
     if abs(answer - each) <= 0.01 * each:
         raise NotYet("that is for one element; the question is about the whole matrix")
     reasons = (
         (2, "that is one load of x and nothing else"),
         (3, "that is one load of x and one store of q: this would be right for a single pass over the row"),
         (4, "that is two loads of x (or a load and a store of 2 bytes); q is stored too, and is int8"),
-        (6, "q has one byte an element, not two"),
-        (9, "x has two bytes an element, not four"),
+        (6, "q has one byte per element, not two"),
+        (9, "x has two bytes per element, not four"),
     )
     for bytes_each, reason in reasons:
         if abs(answer / elements - bytes_each) <= 0.01 * bytes_each:
             raise NotYet(reason)
     raise NotYet(
-        f"that is {answer / elements:.3g} bytes an element; count what the two loops of its outline load and store"
+        f"that is {answer / elements:.3g} bytes per element; count what the two loops of its outline load and store"
     )
 
 

@@ -201,7 +201,6 @@ def bytes_figure(fusions: Collection[Fusion]) -> tuple[dict[str, Any], str]:
         "yaxis": {"autorange": "reversed", "automargin": True},
         "legend": {"orientation": "h", "y": -0.12},
         "uniformtext": {"mode": "show", "minsize": 10},
-        "width": 880,
         "height": 800,
     }
     lines = [f"{f.name}: " + ", ".join(f"{label} {over(f, way):.2f}" for way, label, _ in _WAYS) for f in fusions]
@@ -230,7 +229,6 @@ def ratios_figure(record: Recorded) -> tuple[dict[str, Any], str]:
         "yaxis": {"autorange": "reversed", "automargin": True},
         "shapes": [equal],
         "showlegend": False,
-        "width": 880,
         "height": 340,
     }
     told = "; ".join(f"{name}: {min(r.values()):.2f} to {max(r.values()):.2f}" for name, r in record.ratios.items())

@@ -31,7 +31,6 @@ STYLES = {
     FLASH: (ORANGE, "triangle-down", "PyTorch SDPA, FlashAttention-2"),
     EAGER: (PINK, "x", "PyTorch, stage by stage"),
 }
-WIDTH = 820
 
 
 def clock(run: Run) -> Drawn:
@@ -131,7 +130,7 @@ def roofline(ceilings: Run, *runs: Run) -> Drawn:
     if ceilings.data["sheet_gbps"] and ceilings.data["sheet_tflops"]:
         sheet = np.minimum(ceilings.data["sheet_tflops"], xs * ceilings.data["sheet_gbps"] / 1e3)
         data.append(_roof(xs, sheet, "datasheet", GREY, "dot"))
-    said = [f"Measured roof: {copy / 1e3:.2f} TB/s and {product:.0f} TFLOP/s, ridge at {ridge:.0f} flop a byte"]
+    said = [f"Measured roof: {copy / 1e3:.2f} TB/s and {product:.0f} TFLOP/s, ridge at {ridge:.0f} operations per byte"]
     found: dict[str, list[tuple[float, float, str]]] = {}
     for row in (row for run in runs for row in run.data):
         for one in row["entries"]:
@@ -141,13 +140,14 @@ def roofline(ceilings: Run, *runs: Run) -> Drawn:
                 if one["name"] == OURS:
                     share = at[1] / min(product, at[0] * copy / 1e3)
                     said.append(
-                        f"{row['setup']}: {at[0]:.3g} flop a byte, {at[1]:.3g} TFLOP/s, {share:.0%} of the roof"
+                        f"{row['setup']}: {at[0]:.3g} operations per byte, {at[1]:.3g} TFLOP/s, {share:.0%} of the roof"
                     )
     for name, points in found.items():
         colour, sign, label = STYLES[name]
         x, y, text = zip(*points, strict=True)
         dots = _dots(list(x), list(y), label, colour, sign)
-        data.append({**dots, "text": list(text), "hovertemplate": "%{text}: %{x:.3g} flop a byte, %{y:.3g} TFLOP/s"})
+        hover = "%{text}: %{x:.3g} operations per byte, %{y:.3g} TFLOP/s"
+        data.append({**dots, "text": list(text), "hovertemplate": hover})
     x = {"title": {"text": "floating-point operations per byte (log)"}, "type": "log"}
     y = {"title": {"text": "TFLOP/s (log)"}, "type": "log"}
     layout = _layout(f"Under the roof of {ceilings.device}", x, y, height=520)
@@ -167,7 +167,7 @@ def tiles(maps: Mapping[str, TileMap]) -> Drawn:
     layout["annotations"] = []
     for n, (name, found) in enumerate(maps.items()):
         tag, begin = "" if n == 0 else str(n + 1), n * (width + gap)
-        bar = {"tickvals": [0, 1, 2], "ticktext": ["left out", "whole", "masked"], "len": 0.5}
+        bar = {"tickvals": [0, 1, 2], "ticktext": ["skipped", "whole", "masked"], "len": 0.5}
         data.append(
             {
                 "type": "heatmap", "z": found.cells.tolist(), "zmin": -0.5, "zmax": 2.5, "colorscale": scale,
@@ -238,7 +238,8 @@ def rules(levels: Sequence[Level]) -> Drawn:
     """How many candidates each of MCFuser's rules leaves, on a logarithmic scale (its Figure 7)."""
     counts = [level.candidates for level in levels]
     text = [f"{level.candidates:,}<br>{level.expressions} expressions" for level in levels]
-    bar = {"type": "bar", "x": [level.rule for level in levels], "y": counts, "text": text, "textposition": "outside"}
+    names = [level.rule.replace(": ", ":<br>") for level in levels]
+    bar = {"type": "bar", "x": names, "y": counts, "text": text, "textposition": "outside"}
     y = {"title": {"text": "candidates (log)"}, "type": "log", "range": [2, float(np.log10(max(counts))) + 1]}
     layout = _layout("Candidates left after each rule", {}, y)
     said = "; ".join(f"{level.rule}: {level.candidates:,} candidates" for level in levels)
@@ -257,7 +258,7 @@ def model(tiles_alone: Run, search: Run) -> Drawn:
     said = "; ".join(f"{name}: {ranking(run)}" for name, run, *_ in sets)
     x = {"title": {"text": "predicted by Eqs. 2 to 5, µs (log)"}, "type": "log"}
     y = {"title": {"text": "measured, µs (log)"}, "type": "log"}
-    title = f"{tiles_alone.data['setup']}: one point a candidate, {tiles_alone.device}"
+    title = f"{tiles_alone.data['setup']}: one point per candidate, {tiles_alone.device}"
     return {"data": data, "layout": _layout(title, x, y, height=480)}, said
 
 
@@ -331,8 +332,7 @@ def decode(run: Run, ceilings: Run) -> Drawn:
 
 def _layout(title: str, x: Mapping[str, Any], y: Mapping[str, Any], height: int = 420) -> dict[str, Any]:
     legend = {"orientation": "h", "yref": "container", "y": 0.0, "yanchor": "bottom"}
-    size = {"width": WIDTH, "height": height}
-    return {"title": {"text": title}, "xaxis": _axis(x), "yaxis": _axis(y), "legend": legend, **size}
+    return {"title": {"text": title}, "xaxis": _axis(x), "yaxis": _axis(y), "legend": legend, "height": height}
 
 
 def _axis(axis: Mapping[str, Any]) -> dict[str, Any]:

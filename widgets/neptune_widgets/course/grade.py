@@ -151,25 +151,34 @@ def _handed_in(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Path]]
 
 
 def _run(path: Path, course: Path, asked: Sequence[Question], limits: Limits) -> list[Grade]:
-    """The grades of one notebook, from a process of its own."""
+    """The grades of one notebook, from a process of its own; from another one after an exercise that ended it."""
     try:
         cells = [source for source, _ in _cells(path)]
     except FileError as error:
         return [Grade("stopped", f"the notebook cannot be read: {error}")] * len(asked)
-    task = {"cells": cells, "questions": [asdict(q) for q in asked], "limits": asdict(limits)}
+    found: dict[int, Grade] = {}
     with tempfile.TemporaryDirectory() as home:
         for run in sorted((course / "recorded").glob("*.json")):
             write_bytes(Path(home) / "recorded" / run.name, run.read_bytes(), parents=True)
-        results = _in_process(json.dumps(task), home, limits)
-    missing = Grade("stopped", "the process ended before this exercise: too much time or memory, or it was left")
+        while left := [q for q in asked if q.number not in found]:
+            task = {"cells": cells, "questions": [asdict(q) for q in left], "limits": asdict(limits)}
+            found = {**_reported(_in_process(json.dumps(task), home, limits)), **found}
+            ended = next((q.number for q in left if q.number not in found), None)
+            if ended is not None:  # the exercises after it run in another process
+                found[ended] = Grade("stopped", "the process ended here: too much time or memory, or it was left")
+    return [found[q.number] for q in asked]
+
+
+def _reported(lines: str) -> dict[int, Grade]:
+    """The grades in a process's report; lines that say anything else are skipped."""
     found: dict[int, Grade] = {}
-    for line in results.splitlines():
+    for line in lines.splitlines():
         try:
             row = json_text.parse(line, FileError)
             found[int(row["number"])] = Grade(str(row["state"]), str(row["text"])[:4000])
         except (FileError, KeyError, TypeError, ValueError):
             continue
-    return [found.get(q.number, missing) for q in asked]
+    return found
 
 
 def _in_process(task: str, home: str, limits: Limits) -> str:
@@ -260,8 +269,9 @@ def as_csv(table: Mapping[str, Mapping[str, Grade]]) -> str:
 
 
 def as_text(table: Mapping[str, Mapping[str, Grade]]) -> str:
-    """The table in signs, for a terminal."""
-    labels = list(next(iter(table.values())))
+    """The table in signs, for a terminal, without the notebooks that nobody handed in."""
+    given = {label[:2] for grades in table.values() for label, grade in grades.items() if grade.state != "missing"}
+    labels = [label for label in next(iter(table.values())) if label[:2] in given]
     width = max(len(student) for student in [*table, "student"])
     lines = [f"{'student':{width}}  {' '.join(labels)}  right"]
     for student, grades in table.items():
@@ -277,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="answered notebooks: FOLDER/STUDENT/01_rolling_update.ipynb")
     parser.add_argument("--course", type=Path, default=Path("notebooks"), help="the course's own notebooks")
     parser.add_argument("--out", type=Path, default=Path("build/grades"), help="where grades.csv and grades.json go")
-    parser.add_argument("--seconds", type=int, default=Limits().seconds, help="CPU time per notebook")
+    parser.add_argument("--seconds", type=int, default=Limits().seconds, help="CPU time of a process")
     given = parser.parse_args(arguments)
     try:
         table = grade(given.folder, given.course, Limits(given.seconds))

@@ -61,7 +61,7 @@ def grade(sources: Sequence[str], question: Mapping[str, Any], judge: Exercise) 
     """
     asked = [n for n, source in enumerate(sources) if (call := judged(source)) and call[1] == question["function"]]
     if not asked:
-        return "missing", "no cell's last line calls the exercise"
+        return _unread(sources, question["function"])
     sources = [python_of(source) for source in sources]
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for n in needed(sources, asked[-1]):
@@ -72,6 +72,17 @@ def grade(sources: Sequence[str], question: Mapping[str, Any], judge: Exercise) 
     _, _, arguments = judged(sources[asked[-1]]) or ("", "", [])
     verdict = judge(*(eval(compile(ast.Expression(a), "<answer>", "eval"), namespace) for a in arguments))
     return verdict.state, verdict.text
+
+
+def _unread(sources: Sequence[str], function: str) -> tuple[str, str]:
+    """The grade of an exercise that no cell calls in its last line: the cell is gone, or is no Python."""
+    for source in sources:
+        try:
+            ast.parse(python_of(source))
+        except (SyntaxError, ValueError, RecursionError) as error:
+            if f".{function}(" in source:
+                return "wrong", f"its cell raises {type(error).__name__}: {error}"
+    return "missing", "no cell's last line calls the exercise"
 
 
 def _execute(tree: ast.Module, source: str, number: int, namespace: dict[str, Any]) -> None:

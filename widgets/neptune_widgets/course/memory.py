@@ -54,7 +54,7 @@ def memory_figure(target: Target) -> tuple[Any, str]:
     figure.update_xaxes(visible=False, range=[0, 1])
     figure.update_yaxes(visible=False, range=[0.5, len(levels) + 0.55])
     title = f"Memories of an {target.name.upper()}: {target.sm_count} multiprocessors, one L2, one global memory"
-    figure.update_layout(title_text=title, width=780, height=400, plot_bgcolor="white")
+    figure.update_layout(title_text=title, height=400, plot_bgcolor="white")
     return figure, f"{title}. {'; '.join(words)}."
 
 

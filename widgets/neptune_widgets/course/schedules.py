@@ -275,15 +275,15 @@ def _nudge(said: str, is_so: str) -> str:
     "Tiles that fit",
     hints=(
         (
-            "Every program of a head reads all keys and values that its rows may need. How many programs a head "
+            "Every program of a head reads all keys and values that its rows may need. How many programs per head "
             "has depends on one of the two sizes only."
         ),
         "Print `costs(...)` for a few pairs. Which of the two sizes adds more to what a program holds, and why?",
-        "Two programs a head means tiles of at least 128 rows. Now make the other size small enough.",
+        "Two programs per head mean tiles of at least 128 rows. Now make the other size small enough.",
     ),
 )
 def sizes(answer: tuple[int, int]) -> str:
-    """(block_q, block_kv) for causal attention: at most two programs a head, and at most 128 KiB held."""
+    """(block_q, block_kv) for causal attention: at most two programs per head, and at most 128 KiB held."""
     from neptune_lab import Schedule, templates
 
     try:
@@ -295,11 +295,12 @@ def sizes(answer: tuple[int, int]) -> str:
     programs = prod(loop.extent for loop in loops if loop.kind == "blockIdx.x")
     held = costs(sch.program, "qk.j").held
     if programs > 2:
-        raise NotYet(f"{programs} programs a head read the keys, and a program holds {kib(held)}: too many readers")
+        raise NotYet(f"{programs} programs per head read the keys, and a program holds {kib(held)}: too many readers")
+    per_head = f"{programs} program{'s' * (programs > 1)} per head"
     if held > 128 * 1024:
-        raise NotYet(f"{programs} program{'s' * (programs > 1)} a head, but each holds {kib(held)}: more than 128 KiB")
+        raise NotYet(f"{per_head}, but each holds {kib(held)}: more than 128 KiB")
     _compiled(sch)
-    return f"{programs} program{'s' * (programs > 1)} a head, {kib(held)} held by each"
+    return f"{per_head}, {kib(held)} held by each"
 
 
 @exercise(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphviz
 
+_WIDTH = 720  # pixels of a figure: what a notebook beside nothing else has in a window of 900
 _READABLE = 0.7  # scaled further down, a wide graph is drawn from the top to the bottom if it is larger so
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def show_graph(graph: Graph, title: str = "") -> None:
             drawing = other
         else:
             dot.graph_attr["rankdir"] = "LR"
+    dot.graph_attr["dpi"] = str(_dots_per_inch(drawing))
     picture = base64.b64encode(
         dot.pipe("png", renderer="cairo", formatter="gd")
     ).decode()  # GitHub leaves out some outputs that are SVG only
@@ -97,8 +99,17 @@ def _scale(svg: str) -> float:
     return float(found[1]) if found else 1.0
 
 
+def _dots_per_inch(svg: str) -> int:
+    """96, or a little less if the page would end in the second half of a pixel, which gd would draw as a grey line."""
+    found = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+) ([\d.]+)"', svg)
+    points = [float(size) for size in found.groups()] if found else []
+    return next((dots for dots in range(96, 71, -1) if all(p * dots / 72 % 1 < 0.5 for p in points)), 72)
+
+
 def show_figure(figure: Any, alt: str) -> None:
-    """A plotly figure. The committed notebook holds it as SVG and PNG too (`make notebooks` draws them).
+    """A plotly figure, as wide as every other.
+
+    The committed notebook holds it as SVG and PNG too (`make notebooks` draws them).
 
     Args:
         figure: `plotly.graph_objects.Figure`, or its JSON form.
@@ -109,7 +120,7 @@ def show_figure(figure: Any, alt: str) -> None:
 
     made = go.Figure(figure)
     margins = {"l": 60, "r": 20, "t": 50, "b": 50}
-    made.update_layout(paper_bgcolor="white", font={"family": "sans-serif"}, margin=margins)
+    made.update_layout(width=_WIDTH, paper_bgcolor="white", font={"family": "sans-serif"}, margin=margins)
     data = json.loads(made.to_json() or "{}")
     data["layout"].pop("template", None)  # 7 kB of defaults
     display({"application/vnd.plotly.v1+json": data, "text/plain": alt}, raw=True)

@@ -95,7 +95,8 @@ section{display:none;box-sizing:border-box;min-height:100vh;padding:4vh 6vw;flex
 section.now{display:flex}h1{font-size:2.2em;margin:auto 0 0}h1+p{margin-bottom:auto;font-size:1.1em}
 h2{font-size:1.5em;margin:0 0 .3em}p,ul{margin:.3em 0}
 .shown{display:flex;flex-direction:column;align-items:flex-start;gap:1vh;max-width:100%;overflow:auto}
-.shown img{max-width:88vw;max-height:66vh;width:auto;min-width:min(60vw,640px)}
+.shown img{width:88vw;max-height:66vh;object-fit:contain;object-position:left top}
+.shown table{zoom:1.35}.shown:only-of-type table:has(caption){zoom:2.1}
 pre{font:.72em/1.4 ui-monospace,monospace;background:#f4f5f7;padding:.7em 1em;border-radius:6px;margin:0}
 pre{white-space:pre-wrap}
 table{border-collapse:collapse;font-size:.8em}td,th{border:1px solid #ccc;padding:.25em .7em;text-align:right}

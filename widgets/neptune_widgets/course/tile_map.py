@@ -45,7 +45,7 @@ class TileMap:
         return int((self.cells == MASKED).sum())
 
     def __str__(self) -> str:
-        return f"{self.all} tiles a head, {self.visited} visited, {self.masked} of them masked"
+        return f"{self.all} tiles per head, {self.visited} visited, {self.masked} of them masked"
 
 
 def tile_map(program: Program) -> TileMap:

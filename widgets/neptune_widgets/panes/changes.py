@@ -27,8 +27,8 @@ def versions(session: Session) -> dict[str, Version]:
     """
     found: dict[str, Version] = {}
     for name, version in (("before", session.before), ("opened", session.opened)):
-        known = (session.schedule, *(v.schedule for v in found.values()))
-        if version is not None and all(version.schedule.steps != other.steps for other in known):
+        known = (session.source, *(v.source for v in found.values()))
+        if version is not None and not any(version.source.same(other) for other in known):
             found[name] = version
     return found
 
@@ -61,7 +61,7 @@ def side(session: Session, name: str) -> Json:
 
     version = versions(session)[name]
     made = _MADE.setdefault(session, {})
-    if name not in made or made[name][0].schedule is not version.schedule:
+    if name not in made or made[name][0].source is not version.source:
         kernel = version.kernel
         trace = schedule_trace(version.schedule) if kernel is None else kernel.trace
         found = {

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from neptune_lab.errors import MachineCodeError, NeptuneError
 from neptune_lab.machine_code import ARCHITECTURES, Architecture, architecture_of, kinds
+from neptune_lab.machine_code import cancel as cancel_compile
 from neptune_widgets.pane import Later, Message, answers, pane_data
 from neptune_widgets.session import Session
 
@@ -44,6 +45,13 @@ def answer(session: Session, message: Message) -> Message | Later:
         return _refused(target, stage, MachineCodeError("there is no kernel to compile"))
     keep(session, target, stage)
     return lambda: _code(kernel, target, stage)
+
+
+@answers("machine_cancel")
+def cancel(session: Session, message: Message) -> Message:
+    """Ends what Triton compiles; the questions that wait for it are answered by an error that says so."""
+    cancel_compile()
+    return {"kind": "machine_cancel"}
 
 
 def keep(session: Session, target: Any, stage: str | None = None) -> None:

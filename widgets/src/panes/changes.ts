@@ -3,10 +3,9 @@
 import { type RawVersion, type Side, STAGES, VERSIONS, type Version, figures, launches, readVersion, sideName, stageOf, stepChanges, tiles } from "../changes_data";
 import type { Context, Message, Pane } from "../context";
 import { h } from "../dom";
-import { wire } from "../edits";
 import { type Compared, compareStops, countText, lastOf } from "../linked";
 import { Listing } from "../listing";
-import { keepMeasured, measuredOf, stepsKey } from "../measured";
+import { kernelKey, keepMeasured, measuredOf } from "../measured";
 import { bringUp, definePane } from "../pane";
 import { type Doc, type StepEdit, type Stop, type TimingRow, stopName } from "../record";
 import { bytesText, hbm, opsText, ratioText, sizeText, usText } from "../traffic_data";
@@ -161,7 +160,7 @@ function changesPane(ctx: Context): Pane {
       need("shared memory per block", (l) => sizeText(l.shared));
       need("blocks per multiprocessor", (l) => String(l.blocks));
     }
-    const times = pair.map((s) => (s.steps ? measuredOf(ctx, s.steps) : null));
+    const times = pair.map((s) => (s.steps ? measuredOf(ctx, s.doc) : null));
     if (times.some(Boolean)) rows.push(["measured", timeText(times[0]!) || "–", timeText(times[1]!) || "–", times[0]?.us && times[1]?.us ? ratioText(times[0].us, times[1].us) : ""]);
     return [
       h("table", { class: "times" },
@@ -180,13 +179,13 @@ function changesPane(ctx: Context): Pane {
 
   function actions(pair: [Side, Side], name: string): Node[] {
     if (!name || !ctx.live || !pair[0].steps) return [];
-    const steps = pair[0].steps;
     const key = figures(pair[1], ctx.view.panes.gpu)?.gpu.name;
     const waiting = needsSeq > 0 && !needs.has(`now ${key}`) && !needsNote;
     const compile = h("button", { type: "button", class: "small", disabled: waiting || !key, title: "compiles both kernels to machine code, which takes seconds", onclick: () => { needsNote = ""; needsSeq = ctx.send({ kind: "resources", gpu: key, version: name }); drawn = []; ctx.refresh(); } }, waiting ? "compiling …" : "Registers and shared memory");
     const time = h("button", { type: "button", class: "small", disabled: timing.running, onclick: () => {
-      timed = new Map([["this schedule", stepsKey(ctx.payload.editor?.steps ?? [])], [VERSIONS[name] ?? name, stepsKey(steps)]]);
-      timing = { seq: ctx.send({ kind: "time", against: [{ name: VERSIONS[name] ?? name, steps: wire(steps) }] }), running: true, note: "" };
+      timed = new Map([["this schedule", kernelKey(ctx.doc)], [VERSIONS[name] ?? name, kernelKey(pair[0].doc)]]);
+      const seq = ctx.send({ kind: "time", against: [{ name: VERSIONS[name] ?? name, version: name }] });
+      timing = { seq, running: seq > 0, note: "" };
       drawn = [];
       ctx.refresh();
     } }, timing.running ? "timing …" : "Time both");

@@ -209,6 +209,7 @@ function graphPane(ctx: Context): Pane {
       wanted.set(id, found);
       (open ? frames : nodes).push(found.el);
     }
+    const boxes = content.shapes.filter(({ shape }) => !shape.open).map(({ shape }) => shape.box);
     const links = new Map<string, Built>();
     const lanes = new Map<string, number>();
     let low = scene.height;
@@ -218,10 +219,10 @@ function graphPane(ctx: Context): Pane {
       lanes.set(link.source, lane + 1);
       if (!near(Math.min(from.x - from.width / 2, to.x - to.width / 2), Math.min(from.y, to.y) - 40, Math.max(from.x + from.width / 2, to.x + to.width / 2), Math.max(from.y, to.y) + 40)) continue;
       const key = `${link.source}→${link.target}→${link.edges[0]!.tensor}`;
-      const sign = `${from.x},${from.y},${to.x},${to.y}|${link.kind}|${link.fresh}|${link.edges.length}|${lane}|${unfolded() === null}`;
+      const sign = `${from.x},${from.y},${to.x},${to.y}|${link.kind}|${link.fresh}|${link.edges.length}|${lane}|${unfolded() === null}|${link.kind === "plain" || link.kind === "fused" ? "" : boxes.length}`;
       let found = built.links.get(key);
       if (found?.sign !== sign) {
-        const made = linkEl(link, from, to, lane, unfolded() === null);
+        const made = linkEl(link, from, to, lane, unfolded() === null, boxes);
         found = { sign, el: made.el, over: made.sign };
         found.el.setAttribute("data-low", String(made.low));
       }

@@ -51,7 +51,8 @@ function machinePane(ctx: Context): Pane {
   const strip = h("div", { class: "figures" });
   const progress = h("progress", { "aria-label": "compiling" });
   const says = h("span", { class: "dim", role: "status" });
-  const busy = h("div", { class: "progress" }, progress, says);
+  const stop = h("button", { type: "button", class: "small", onclick: () => ctx.send({ kind: "machine_cancel" }) }, "Cancel");
+  const busy = h("div", { class: "progress" }, progress, says, stop);
   const note = h("p", { class: "note" });
   const listing = machineListing(ctx.uid, (row, add) => row.home && ctx.dispatch({ type: "select", ids: [row.home], add }, "machine"));
   const el = h("div", { class: "machined" }, bar, strip, busy, note, listing.el);

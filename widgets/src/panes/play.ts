@@ -25,7 +25,7 @@ function playPane(ctx: Context): PlayPane {
   const all = h("button", { type: "button", class: "small", title: "show every tensor of the program", onclick: () => ctx.dispatch({ type: "tab", slot: "playall", tab: ctx.view.panes.playall === "on" ? "" : "on" }) }, "All tensors");
   const tools = h("span", { class: "tools" }, which, all);
   const stage = h("div", { class: "stage", role: "group", "aria-label": "tensors" });
-  const says = h("p", { class: "says", "aria-live": "off" });
+  const says = h("p", { class: "told", "aria-live": "off" });
   const button = (text: string, label: string, f: () => void, css = "") => h("button", { type: "button", class: css, "aria-label": label, title: label, onclick: f }, text);
   const play = button("▶", "play (Space)", () => toggle(), "play");
   const back = button("◂", "one frame back (,)", () => step(-1));
@@ -265,7 +265,7 @@ export const pane = definePane<PlayPane>({
 .nx .heat td i { font: 700 11px/17px var(--sans); color: var(--early); float: left; }
 .nx .heat.small td { min-width: 13px; height: 13px; padding: 0; }
 .nx .heat.small td i { line-height: 13px; font-size: 10px; float: none; display: block; text-align: center; }
-.nx .says { flex: none; min-height: 24px; padding: 3px 14px; font: 11.5px var(--mono); color: var(--dim); border-top: 1px solid var(--line); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.nx .told { flex: none; min-height: 24px; padding: 3px 14px; font: 11.5px var(--mono); color: var(--dim); border-top: 1px solid var(--line); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .nx .run .scrub button:not(.play) { border: 0; padding: 0 5px; }
 @media (prefers-reduced-motion: no-preference) { .nx .heat td { transition: background-color .18s, opacity .18s; } }
 `,

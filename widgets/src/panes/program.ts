@@ -152,9 +152,7 @@ function programPane(ctx: Context): Pane {
     h("label", {}, "compare ", leftSelect),
     h("label", {}, "with ", rightSelect),
     h("button", { type: "button", class: "small", title: "swap the sides", "aria-label": "swap the sides", onclick: () => { const c = compared(ctx.view, ctx.doc); if (c) ctx.dispatch({ type: "compare", left: c.right.key, right: c.left.key }); } }, "⇄"),
-    count,
-    toPrevious,
-    toNext,
+    h("span", { class: "jumps" }, count, toPrevious, toNext),
     h("button", { type: "button", class: "small end", "aria-label": "close the comparison", onclick: () => ctx.dispatch({ type: "compareOff" }) }, "✕"),
   );
 

@@ -18,7 +18,7 @@ function railPane(ctx: Context): Rail {
   const [first, back, next, last] = [step("first", "first", "⇤"), step("back", "previous", "←"), step("next", "next", "→"), step("last", "last", "⇥")];
   const undo = h("button", { type: "button", class: "small", "aria-label": "back to what was shown before", title: "back to what was shown before (Z)", onclick: () => ctx.past.undo() }, "↶");
   const redo = h("button", { type: "button", class: "small", "aria-label": "forward to what was shown after", title: "forward again (Y)", onclick: () => ctx.past.redo() }, "↷");
-  const box = h("input", { type: "search", placeholder: "Search all stages", "aria-label": "search all stages", oninput: () => typed(), onkeydown: (e) => keys(e as KeyboardEvent) });
+  const box = h("input", { type: "search", placeholder: "Search all stages", "aria-label": "search all stages", oninput: () => typed(), onblur: () => typed.flush(), onkeydown: (e) => keys(e as KeyboardEvent) });
   const count = h("span", { class: "count", role: "status" });
   const up = h("button", { type: "button", class: "mini", "aria-label": "previous match", title: "previous match", onclick: () => jump(-1) }, "↑");
   const down = h("button", { type: "button", class: "mini", "aria-label": "next match", title: "next match", onclick: () => jump(1) }, "↓");
@@ -139,7 +139,7 @@ function railPane(ctx: Context): Rail {
       const end = entry.stops[entry.stops.length - 1]!;
       const own = ctx.doc.steps.find((e) => e.stops === entry.stops);
       const name = entry.kind === "run" ? `${entry.title} × ${entry.count}` : entry.title;
-      const label = entry.kind === "template" ? h("span", {}, `template ${name} `, h("span", { class: "dim" }, `${entry.count} steps`)) : h("code", {}, name);
+      const label = entry.kind === "template" ? h("span", {}, `template ${name} `, h("span", { class: "dim" }, `${entry.count} steps`)) : own?.remark ? h("span", { class: "remark" }, name) : h("code", {}, name);
       const mark = h("span", { class: "fold", "aria-hidden": "true", title: "fold or unfold (F)" }, folded ? "▸" : "▾");
       const bad = entry.stops.some((s) => s.error);
       const li = h("li", { role: "treeitem", "aria-level": level, "aria-selected": "false", "aria-expanded": String(!folded), id: `${ctx.uid}-g-${entry.id.replace(/[^\w.-]/g, "_")}`, class: `group ${inside}`, title: own?.call ?? "" }, own ? number(own) : h("i", {}), label, bad ? h("span", { class: "s bad" }, "✗") : null, mark);

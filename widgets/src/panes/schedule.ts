@@ -37,7 +37,8 @@ function schedulePane(ctx: Context): Pane {
   const list = h("ol", { class: "cards", "aria-label": "steps of the schedule" });
   const textBox = h("div", { class: "textbox" });
   const effect = h("p", { class: "effect", hidden: true });
-  const el = h("div", { class: "schedule" }, error, effect, list, textBox);
+  const options = h("p", { class: "effect options", hidden: true });
+  const el = h("div", { class: "schedule" }, error, effect, options, list, textBox);
 
   /** The choices are of steps that have changed; answers on their way are, too. */
   function forgetChoices(): void {
@@ -48,7 +49,7 @@ function schedulePane(ctx: Context): Pane {
   const primitives = () => ctx.payload.editor?.primitives ?? [];
   const primitive = (name: string) => primitives().find((p) => p.name === name);
 
-  function ask(kind: "undo" | "redo"): void {
+  function ask(kind: "undo" | "redo" | "default_code"): void {
     sendEdit.cancel();
     sendText.cancel();
     if (kind === "undo" && edits.error) {
@@ -316,6 +317,8 @@ function schedulePane(ctx: Context): Pane {
     const editor = ctx.payload.editor;
     if (!editor) return;
     if (docs[1] !== ctx.doc) docs = [docs[1], ctx.doc];
+    options.hidden = !editor.code;
+    options.replaceChildren("Compiled with ", h("code", {}, editor.code ?? ""), ". ", ctx.live ? h("button", { type: "button", class: "link", onclick: () => ask("default_code") }, "Use the default options") : "");
     asCards.setAttribute("aria-pressed", String(mode() === "cards"));
     asText.setAttribute("aria-pressed", String(mode() === "text"));
     list.hidden = mode() !== "cards";

@@ -1,11 +1,12 @@
-// Timing on the device behind Python: progress, a row a kernel, cancel.
+// Timing on the device behind Python: progress, a row per kernel, cancel; and tuning below it.
 
 import type { Context, Message, Pane } from "../context";
 import { h } from "../dom";
 import { wire } from "../edits";
-import { keepMeasured, stepsKey } from "../measured";
+import { kernelKey, keepMeasured } from "../measured";
 import { definePane } from "../pane";
-import type { TimingRow } from "../record";
+import type { Editor, TimingRow } from "../record";
+import { TUNING_STYLE, tuningPart } from "../tuning";
 
 const number = (x: number | null | undefined, digits = 3): string => (typeof x === "number" && Number.isFinite(x) ? x !== 0 && Math.abs(x) < 0.001 ? x.toExponential(1) : Number(x.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits }) : "–");
 
@@ -18,10 +19,12 @@ export function fastest(rows: readonly TimingRow[]): TimingRow | null {
 function timingPane(ctx: Context): Pane {
   let seq = 0;
   let state = "";
-  const first = ctx.payload.editor?.steps;
+  const opened = kernelKey(ctx.doc);
+  const first = ctx.payload.editor;
   const against = h("input", { type: "checkbox" });
   const againstLabel = h("label", { class: "note" }, against, " beside the schedule as it was opened");
-  const differs = () => JSON.stringify(wire(first ?? [])) !== JSON.stringify(wire(ctx.payload.editor?.steps ?? []));
+  const made = (editor: Editor | null) => JSON.stringify([wire(editor?.steps ?? []), editor?.code]);
+  const differs = () => made(first) !== made(ctx.payload.editor);
   const run = h("button", { type: "button", class: "small p", onclick: () => start() }, "Run");
   const cancel = h("button", { type: "button", class: "small", disabled: true, onclick: () => ctx.send({ kind: "cancel" }) }, "Cancel");
   const tools = h("span", { class: "tools" }, run, cancel);
@@ -30,14 +33,16 @@ function timingPane(ctx: Context): Pane {
   const progress = h("div", { class: "progress" }, bar, says);
   const table = h("div", { class: "timetable", tabindex: 0, role: "group", "aria-label": "measured times" });
   const note = h("p", { class: "note" });
-  const el = h("div", { class: "timing" }, againstLabel, progress, table, note);
+  const tuning = tuningPart(ctx);
+  const el = h("div", { class: "timing" }, againstLabel, progress, table, note, tuning.el);
   progress.hidden = true;
   note.textContent = "Latency with its spread, TFLOP/s and bandwidth, on the device named above.";
 
   let keys = new Map<string, string>();
   function start(): void {
-    keys = new Map([["this schedule", stepsKey(ctx.payload.editor?.steps ?? [])], ["as opened", stepsKey(first ?? [])]]);
-    seq = ctx.send({ kind: "time", against: against.checked && first && differs() ? [{ name: "as opened", steps: wire(first) }] : [] });
+    keys = new Map([["this schedule", kernelKey(ctx.doc)], ["as opened", opened]]);
+    seq = ctx.send({ kind: "time", against: against.checked && differs() ? [{ name: "as opened", version: "opened" }] : [] });
+    if (!seq) return;
     set("running", 0);
     table.replaceChildren();
     note.textContent = "";
@@ -82,6 +87,7 @@ function timingPane(ctx: Context): Pane {
       if (!ctx.live && state === "running") set("cancelled", bar.value);
       againstLabel.hidden = !ctx.live || !first || !differs();
       run.hidden = cancel.hidden = !ctx.live;
+      tuning.update();
       if (!ctx.live && !state) note.textContent = "Timing needs a running Python kernel.";
     },
   };
@@ -90,10 +96,12 @@ function timingPane(ctx: Context): Pane {
 export const pane = definePane({
   id: "timing",
   title: "Timing",
-  help: "The time of the kernel, and of other schedules for comparison, on the local GPU; without a GPU, estimates.",
+  help: "The time of the kernel, and of other schedules for comparison, on the local GPU; without a GPU, estimates. Tuning: a search for the fastest kernel, with its progress, that can be cancelled.",
   place: { tabOf: "graph" },
+  roomy: true,
   order: 30,
   make: timingPane,
   available: (ctx) => ctx.payload.live, // with its times so far, even if Python is gone
-  button: { label: "Time", title: "time the kernel" },
+  button: { label: "Time", title: "time the kernel, and tune it" },
+  style: TUNING_STYLE,
 });

@@ -134,7 +134,7 @@ function trafficPane(ctx: Context): Pane {
       saving.hidden = name === "steps";
       const at = formOf(found, ctx.stop);
       // A time of another GPU has no place under this one's roof.
-      const us = ctx.payload.device.toLowerCase().includes(gpu.name) ? measuredOf(ctx, ctx.payload.editor?.steps)?.us : null;
+      const us = ctx.payload.device.toLowerCase().includes(gpu.name) ? measuredOf(ctx, ctx.doc)?.us : null;
       const key = [found, gpu, name, at, us];
       if (key.every((x, n) => x === drawn[n])) return;
       if (drawn[0] !== found) chooser.replaceChildren(...found.gpus.map((g) => h("option", { value: g.name }, g.name.toUpperCase())));

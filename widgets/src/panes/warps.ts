@@ -2,13 +2,14 @@
 
 import type { Context, Message, Pane } from "../context";
 import { h } from "../dom";
+import { figureButtons } from "../figures";
 import { homeLine } from "../machine_code";
 import { bringUp, definePane } from "../pane";
-import { SIGNS, type Timeline, type WarpKind, eventAt, litEvents, sentence, timelineIn, waiting } from "../warps";
+import { SIGNS, type Timeline, eventAt, litEvents, sentence, timelineIn, waiting } from "../warps";
+import { FIGURE_STYLE, KINDS, warpsFigure } from "../warps_figure";
 
 /** Pixels of a step, and the scales that the buttons choose from. */
 const SCALES = [2, 3, 5, 8, 12, 18];
-const KINDS: [WarpKind, string][] = [["compute", "computes"], ["copy", "starts a copy"], ["product", "starts a product"], ["arrive", "arrives at a barrier"], ["wait", "waits"]];
 
 function warpsPane(ctx: Context): Pane {
   const made = new Map<string, Timeline | string>();
@@ -20,13 +21,23 @@ function warpsPane(ctx: Context): Pane {
   let bars: HTMLElement[][] = [];
 
   const zoom = (text: string, title: string, by: number) => h("button", { type: "button", class: "small", title, "aria-label": title, onclick: () => ctx.dispatch({ type: "size", name: "warps", value: Math.min(Math.max(scaleOf() + by, 0), SCALES.length - 1) + 1 }) }, text);
-  const tools = h("span", { class: "tools" }, zoom("−", "fewer pixels per step", -1), zoom("+", "more pixels per step", 1));
+  // Only the drawing that is saved is an SVG: it is in the page while its colours are read.
+  const paper = h("div", { hidden: true });
+  const saving = figureButtons("the warps", () => ctx.root, (take) => {
+    if (!drawn) return;
+    const figure = warpsFigure(drawn, SCALES[scaleOf()]!);
+    paper.replaceChildren(figure);
+    const { width, height } = figure.viewBox.baseVal;
+    take({ name: `${ctx.doc.trace.operator.name}-warps`, drawings: [{ el: figure, width, height }] });
+    paper.replaceChildren();
+  });
+  const tools = h("span", { class: "tools" }, zoom("−", "fewer pixels per step", -1), zoom("+", "more pixels per step", 1), saving);
   const note = h("p", { class: "note" });
   const key = h("p", { class: "key" }, ...KINDS.map(([kind, text]) => h("span", {}, h("i", { class: `w-${kind} wkey` }, SIGNS[kind]), ` ${text}`)), h("span", {}, h("i", { class: "wflight wkey" }), " copy or product in flight"));
   const lanes = h("div", { class: "wlanes" });
   const box = h("div", { class: "wbox", tabindex: 0, role: "listbox", "aria-label": "warps over simulated steps" }, lanes);
   const says = h("p", { class: "wsays", role: "status" });
-  const el = h("div", { class: "warps" }, note, box, says, key);
+  const el = h("div", { class: "warps" }, note, box, says, key, paper);
 
   const source = () => ctx.doc.trace.kernel?.source ?? "";
   const scaleOf = () => Math.min(Math.max(Math.round(ctx.view.sizes.warps ?? 4) - 1, 0), SCALES.length - 1);
@@ -180,5 +191,5 @@ export const pane = definePane({
 .nx .warps .key { flex: none; }
 .nx .wkey { position: static; display: inline-block; width: 16px; height: 12px; font: 11px/12px var(--mono); text-align: center; color: var(--bg); vertical-align: -1px; }
 .nx .wkey.wflight { height: 4px; background: var(--fixed); vertical-align: 3px; }
-`,
+${FIGURE_STYLE}`,
 });

@@ -1,0 +1,1 @@
+"""What normalisations share: edits of a definition's stages, and bounds on their values in floats."""

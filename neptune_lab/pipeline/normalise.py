@@ -1,0 +1,88 @@
+"""Chooses normalisations: rewrites of a definition before it is scheduled, so that more of it can be fused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from neptune_lab.errors import NeptuneError
+from neptune_lab.loop_ir.nodes import Op, walk
+from neptune_lab.loop_ir.tree import blocks
+from neptune_lab.loop_schedule import PRIMITIVES
+from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer
+from neptune_lab.loop_schedule.schedule import Schedule, Step
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+
+# The normalisations, in the order in which they are applied: each may make a later one possible.
+ORDER = ("split_concatenation", "distribute", "move_scale")
+# Those that make more work, which are left out if the others do.
+COSTLY = frozenset({"distribute"})
+# The most steps of one definition.
+_MOST = 64
+
+
+def normalised(operator: Operator) -> tuple[list[Schedule], tuple[str, ...]]:
+    """Schedules of `operator` with the normalisations that apply.
+
+    Args:
+        operator: from `neptune_lab.operators`.
+
+    Returns:
+        Schedules with different steps, the one with the least work first; none if nothing applies. And why others,
+        which are right over the reals, do not apply.
+    """
+    refused: dict[str, None] = {}
+    made = [_with(operator, [name for name in ORDER if name not in COSTLY], refused), _with(operator, ORDER, refused)]
+    if made[0].steps == made[1].steps:
+        made.pop()
+    return [schedule for schedule in made if schedule.steps], tuple(refused)
+
+
+def _with(operator: Operator, primitives: Iterable[str], refused: dict[str, None]) -> Schedule:
+    """A schedule with every step of some normalisations; `refused` gets the reasons against others."""
+    schedule = Schedule(operator)
+    for primitive in primitives:
+        while len(schedule.steps) < _MOST and _apply_one(schedule, primitive, refused):
+            pass
+    return schedule
+
+
+def _apply_one(schedule: Schedule, primitive: str, refused: dict[str, None]) -> bool:
+    """Applies a normalisation to the first stage that takes it."""
+    (parameter,) = PRIMITIVES[primitive].parameters
+    for block in blocks(schedule.program):
+        try:
+            schedule.apply(Step.of(primitive, **{parameter.name: block.name}))
+        except FloatsDiffer as error:
+            refused[error.reason] = None
+        except NeptuneError:
+            continue
+        else:
+            return True
+    return False
+
+
+def kernels(schedule: Schedule) -> int:
+    """How many kernels a scheduled program has: its outermost nests.
+
+    Args:
+        schedule: by a template.
+
+    Returns:
+        Their number.
+    """
+    return len(schedule.program.body)
+
+
+def asks_for_last_tile(schedule: Schedule) -> bool:
+    """Whether a guard of a scheduled program depends on whether the tile is the last one (`loop_schedule.guards`)."""
+    expressions = (e for b in blocks(schedule.program) for e in walk(b.body.value))
+    return any(
+        isinstance(e, Op) and e.name == "guard" and isinstance(e.args[2], Op) and e.args[2].name == "select"
+        for e in expressions
+    )
+
+
+__all__ = ["ORDER", "asks_for_last_tile", "kernels", "normalised"]

@@ -1,0 +1,161 @@
+"""The backend of torch.compile: chains of reductions are compiled here, the rest goes to Inductor or runs eagerly.
+
+Registered as "neptune_lab" through the package's entry point:
+torch.compile(model, backend="neptune_lab", options={"rest": "eager"}).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+
+from neptune_lab.errors import DefinitionError, LaunchError
+from neptune_lab.runtime import interpreting
+from neptune_lab.torch_regions.launch import operator_of
+from neptune_lab.torch_regions.partition import GRADIENTS, all_apart, partition_of_model, records_gradients
+from neptune_lab.torch_regions.record import Partition
+from neptune_lab.torch_regions.splice import spliced
+
+Rest: TypeAlias = Literal["inductor", "eager"]
+
+NO_KERNELS = (
+    "kernels run on a CUDA GPU, or for tensors on the CPU in Triton's interpreter: start Python with TRITON_INTERPRET=1"
+)
+
+_log = logging.getLogger(__name__)
+_partitions: ContextVar[list[Partition] | None] = ContextVar("partitions", default=None)
+
+
+@contextmanager
+def recorded_partitions() -> Iterator[list[Partition]]:
+    """Collects the partition of each graph that the backend compiles in this thread, in order.
+
+    Yields:
+        A list, which grows.
+    """
+    found: list[Partition] = []
+    before = _partitions.set(found)
+    try:
+        yield found
+    finally:
+        _partitions.reset(before)
+
+
+def backend(
+    module: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compiles a graph that Dynamo captured.
+
+    Args:
+        module: the graph.
+        example_inputs: its inputs, as fake tensors, and sizes.
+        options: {"rest": "inductor"} or {"rest": "eager"} chooses who runs what stays apart; Inductor on a CUDA GPU if
+            it is left out, and nobody (torch itself, operation by operation) elsewhere.
+
+    Returns:
+        A function with the graph's numbers.
+
+    Raises:
+        DefinitionError: an option that does not exist.
+    """
+    tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
+    rest = _rest(options or {}, tensors)
+    if records_gradients(example_inputs):
+        return _with_gradients(module, example_inputs, rest)
+
+    def compiled(graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        graph = graph_module.graph
+        found = _partition(graph, example_inputs)
+        _note(found)
+        if not found.regions:
+            return _rest_compiled(graph_module, inputs, rest)
+        calls = {region: operator_of(region) for region in found.regions}
+        made = torch.fx.GraphModule(graph_module, spliced(found, calls.__getitem__))
+        return _rest_compiled(made, inputs, rest)
+
+    return aot_autograd(fw_compiler=compiled, inference_compiler=compiled)(module, example_inputs)
+
+
+def _rest(options: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> Rest:
+    for name, value in options.items():
+        if name != "rest" or value not in ("inductor", "eager"):
+            raise DefinitionError(
+                f"the backend neptune_lab has no option {name}={value!r}",
+                help='options={"rest": "inductor"} or options={"rest": "eager"}',
+            )
+    if "rest" in options:
+        return options["rest"]
+    return "inductor" if any(t.device.type == "cuda" for t in tensors) else "eager"
+
+
+def _partition(graph: torch.fx.Graph, examples: Sequence[Any]) -> Partition:
+    values = [n.meta.get("val") for n in graph.nodes if n.op == "placeholder"]
+    kinds = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    if "cuda" not in kinds and not (kinds <= {"cpu"} and _interpreted()):
+        return all_apart(graph, NO_KERNELS)
+    return partition_of_model(graph, examples)
+
+
+def _interpreted() -> bool:
+    try:
+        return interpreting()
+    except LaunchError:  # Triton was imported without its interpreter
+        return False
+
+
+def _with_gradients(module: torch.fx.GraphModule, example_inputs: Sequence[Any], rest: Rest) -> Callable[..., Any]:
+    """The graph without regions, with its backward pass."""
+
+    def forward(graph_module: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        _note(all_apart(graph_module.graph, GRADIENTS))
+        return make_boxed_func(graph_module.forward)
+
+    def backward(graph_module: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        return make_boxed_func(graph_module.forward)
+
+    if rest == "eager":
+        return aot_autograd(fw_compiler=forward, bw_compiler=backward)(module, example_inputs)
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    def inner(graph_module: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any) -> Any:
+        if not more.get("is_backward"):
+            _note(all_apart(graph_module.graph, GRADIENTS))
+        return compile_fx_inner(graph_module, inputs, **more)
+
+    return compile_fx(module, list(example_inputs), inner_compile=inner)  # type: ignore[return-value]
+
+
+def _rest_compiled(module: torch.fx.GraphModule, inputs: Sequence[Any], rest: Rest) -> Callable[..., Any]:
+    if rest == "eager":
+        return make_boxed_func(module.forward)
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.no_grad():
+        lowered = make_fx(module, decomposition_table=select_decomp_table())(*inputs)
+    results = lowered.graph.output_node()
+    given = results.args[0]
+    lowered.graph.output_node().meta["user_visible_output_idxs"] = [
+        n
+        for n, value in enumerate(given)  # type: ignore[arg-type]
+        if isinstance(value, torch.fx.Node)
+    ]
+    return compile_fx_inner(lowered, list(inputs), is_inference=True)  # type: ignore[return-value]
+
+
+def _note(found: Partition) -> None:
+    collected = _partitions.get()
+    if collected is not None:
+        collected.append(found)
+    _log.info("%d regions compiled, %d parts left to torch", len(found.regions), len(found.apart))
+
+
+__all__ = ["NO_KERNELS", "Rest", "backend", "recorded_partitions"]

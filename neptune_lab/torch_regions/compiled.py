@@ -1,0 +1,101 @@
+"""Compiles a region; regions that compute the same are compiled once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from neptune_lab.errors import DefinitionError, NeptuneError
+from neptune_lab.torch_regions.extract import Extract
+from neptune_lab.torch_regions.tensors import tensor_of
+
+if TYPE_CHECKING:
+    from neptune_lab.operators import Operator
+    from neptune_lab.pipeline import Kernel
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledRegion:
+    """A region's operator and kernel.
+
+    Args:
+        operator: from the region's graph.
+        kernel: compiled from it.
+        after: bytes that the kernel reads from and writes to HBM.
+    """
+
+    operator: Operator
+    kernel: Kernel
+    after: int
+
+
+_MOST = 512
+_found: OrderedDict[str, CompiledRegion | NeptuneError] = OrderedDict()
+_lock = RLock()  # TVM and the cache serve one call at a time
+
+
+def compiled_region(extract: Extract, name: str) -> CompiledRegion:
+    """The kernel of a region.
+
+    Args:
+        extract: the region as a graph.
+        name: of its operator, if it is compiled for the first time.
+
+    Returns:
+        The kernel.
+
+    Raises:
+        NeptuneError: a stage of the compiler refused.
+    """
+    with _lock:
+        key = extract.key
+        if key not in _found:
+            try:
+                _found[key] = _compiled(extract, name)
+            except NeptuneError as refusal:
+                _found[key] = refusal.with_traceback(None)
+            if len(_found) > _MOST:
+                _found.popitem(last=False)
+        _found.move_to_end(key)
+        found = _found[key]
+    if isinstance(found, NeptuneError):
+        raise found
+    return found
+
+
+def forget_regions() -> None:
+    """Empties the cache of compiled regions."""
+    with _lock:
+        _found.clear()
+
+
+def _compiled(extract: Extract, name: str) -> CompiledRegion:
+    from neptune_lab.pipeline import compile
+    from neptune_lab.torch_to_stages import from_graph
+
+    operator = from_graph(extract.module, name)
+    _check_results(operator, extract)
+    kernel = compile(operator)
+    return CompiledRegion(operator, kernel, kernel.traffic(blocks=1).kernel.hbm)
+
+
+def _check_results(operator: Operator, extract: Extract) -> None:
+    """Raise DefinitionError unless the operator takes and gives the graph's tensors."""
+    for specs, nodes, orders in (
+        (operator.inputs, extract.inputs, extract.input_orders),
+        (operator.outputs, extract.outputs, extract.output_orders),
+    ):
+        for spec, node, order in zip(specs, nodes, orders, strict=True):
+            value = tensor_of(node)
+            assert value is not None
+            wanted = tuple(value.shape[d] for d in order) or spec.shape, str(value.dtype).removeprefix("torch.")
+            if (spec.shape, spec.dtype) != wanted:
+                raise DefinitionError(
+                    f"{node.name} is {wanted[1]}{list(wanted[0])}, and its kernel's is {spec.dtype}{list(spec.shape)}",
+                    help="convert it in the model: x.int() for positions, x.float() for values",
+                )
+
+
+__all__ = ["CompiledRegion", "compiled_region", "forget_regions"]

@@ -1,0 +1,173 @@
+"""A group of nodes as a graph of its own, from contiguous inputs to contiguous results."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+
+from neptune_lab.torch_regions.canonical import canonical
+from neptune_lab.torch_regions.families import Family, family_of, is_getitem, owner_of
+from neptune_lab.torch_regions.tensors import bytes_of, is_dense, is_static, memory_order, tensor_of
+
+Node = torch.fx.Node
+
+# The most operations that a group computes again for itself, in place of reading their large result.
+_MOST_REPEATED = 24
+
+
+@dataclass(frozen=True, eq=False)
+class Extract:
+    """A group of nodes as a graph.
+
+    A dense tensor whose dimensions are permuted in memory is passed as a view that is contiguous; the graph permutes it
+    back.  Results are given likewise, so that they have the strides that they have in the whole graph.
+
+    Args:
+        module: the group as a graph; its results are a tuple.
+        inputs: the whole graph's nodes that it reads.
+        outputs: the group's nodes that others read.
+        input_orders, output_orders: for each, its dimensions in the order in which they are in memory.
+    """
+
+    module: torch.fx.GraphModule
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    input_orders: tuple[tuple[int, ...], ...]
+    output_orders: tuple[tuple[int, ...], ...]
+
+    @property
+    def key(self) -> str:
+        """A digest of the graph: equal for regions that compute the same, with tensors of the same shapes."""
+        return key_of(self.module.graph)
+
+
+def extracted(group: Sequence[Node]) -> Extract:
+    """A group of nodes as a graph.
+
+    Args:
+        group: nodes in their graph's order.
+
+    Returns:
+        The graph.  It repeats views, and small computations of masks, in place of reading their results.
+    """
+    inside = set(group)
+    repeated = _repeated(inside)
+    outputs = tuple(n for n in group if not _several(n) and any(user not in inside for user in n.users))
+    needed = _needed(outputs, inside | repeated)
+    body = [n for n in next(iter(group)).graph.nodes if n in needed]
+    inputs = tuple(dict.fromkeys(s for n in body for s in n.all_input_nodes if s not in needed))
+    graph = torch.fx.Graph()
+    env: dict[Node, Node] = {}
+    input_orders = tuple(memory_order(n) for n in inputs)
+    for node, order in zip(inputs, input_orders, strict=True):
+        env[node] = _input(graph, node, order)
+    for node in body:
+        env[node] = graph.node_copy(node, env.__getitem__)
+    output_orders = tuple(memory_order(n) for n in outputs)
+    graph.output(tuple(_permuted(graph, env[n], o) for n, o in zip(outputs, output_orders, strict=True)))
+    canonical(graph)
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    return Extract(module, inputs, outputs, input_orders, output_orders)
+
+
+def _several(node: Node) -> bool:
+    return any(is_getitem(user) for user in node.users)
+
+
+def _needed(outputs: Sequence[Node], allowed: set[Node]) -> set[Node]:
+    needed, waiting = set[Node](), list(outputs)
+    while waiting:
+        node = waiting.pop()
+        if node in allowed and node not in needed:
+            needed.add(node)
+            waiting += node.all_input_nodes
+    return needed
+
+
+def _repeated(inside: set[Node]) -> set[Node]:
+    """Views that the group reads, and masks that are larger than what they are computed from."""
+    found: set[Node] = set()
+    waiting = [s for n in inside for s in n.all_input_nodes if s not in inside]
+    while waiting:
+        node = waiting.pop()
+        if node in found or node in inside or not is_static(node):
+            continue
+        family = family_of(node)
+        if family is Family.CREATION or (family is Family.VIEW and not is_dense(node)):
+            found.add(node)
+            waiting += node.all_input_nodes
+        elif family is Family.POINTWISE and not is_getitem(node):
+            from_what = _from_less(node, inside)
+            if from_what is not None:
+                found |= from_what
+                waiting += [s for n in from_what for s in n.all_input_nodes]
+    return found
+
+
+def _from_less(node: Node, inside: set[Node]) -> set[Node] | None:
+    """The operations that compute `node` from tensors with less than half its bytes; None if there are none."""
+    own: set[Node] = set()
+    read: set[Node] = set()
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if part in own or part in read:
+            continue
+        family = family_of(part)
+        small = bytes_of(part) * 2 <= bytes_of(node) and family is not Family.VIEW
+        if family in (Family.VIEW, Family.CREATION) or (family is Family.POINTWISE and not small):
+            if part in inside or owner_of(part) in inside or not is_static(part):
+                return None
+            own.add(part)
+            waiting += part.all_input_nodes
+        else:
+            read.add(part)
+    if len(own) > _MOST_REPEATED or sum(map(bytes_of, read)) * 2 > bytes_of(node):
+        return None
+    return own
+
+
+def _input(graph: torch.fx.Graph, node: Node, order: tuple[int, ...]) -> Node:
+    placeholder = graph.placeholder(node.name)
+    value = tensor_of(node)
+    assert value is not None
+    placeholder.meta = {**node.meta, "val": value.permute(order).contiguous()}
+    back = tuple(order.index(d) for d in range(len(order)))
+    return _permuted(graph, placeholder, back)
+
+
+def _permuted(graph: torch.fx.Graph, node: Node, order: tuple[int, ...]) -> Node:
+    if order == tuple(range(len(order))):
+        return node
+    made = graph.call_function(torch.ops.aten.permute.default, (node, list(order)))
+    made.meta = {**node.meta, "val": node.meta["val"].permute(order)}
+    return made
+
+
+def key_of(graph: torch.fx.Graph) -> str:
+    """A digest of what a graph computes.
+
+    Args:
+        graph: its nodes have fake values.
+
+    Returns:
+        A digest: graphs with the same one differ in names alone.
+    """
+    numbers = {node: n for n, node in enumerate(graph.nodes)}
+
+    def plain(argument: Any) -> Any:
+        return f"%{numbers[argument]}"
+
+    lines = []
+    for node in graph.nodes:
+        args = map_arg((node.args, node.kwargs), plain)
+        value = tensor_of(node)
+        facts = "" if value is None else f"{tuple(value.shape)} {value.dtype} {value.device}"
+        target = "" if node.op in ("placeholder", "output") else str(node.target)
+        lines.append(f"{node.op} {target} {args} {facts}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

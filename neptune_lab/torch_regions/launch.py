@@ -1,0 +1,55 @@
+"""A region's kernel as a torch operator, which runs the region's own operations if the kernel cannot be launched."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.runtime.load import LoadedKernel, load
+from neptune_lab.runtime.torch_op import torch_op
+from neptune_lab.torch_regions.record import Region
+
+_log = logging.getLogger(__name__)
+
+
+class RegionLaunch:
+    """Launches a region's kernel; after a LaunchError, such as too little shared memory, it runs the region's graph.
+
+    Args:
+        kernel: the loaded kernel.
+        module: the region as a graph of ATen operations.
+    """
+
+    def __init__(self, kernel: LoadedKernel, module: torch.fx.GraphModule) -> None:
+        self.kernel, self.module = kernel, module
+        self.refusal = ""
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """The region's results, new and contiguous: a tuple if there are several."""
+        if not self.refusal:
+            specs = self.kernel.spec.inputs
+            try:
+                return self.kernel(*(t.contiguous().view(s.shape) for t, s in zip(tensors, specs, strict=True)))
+            except LaunchError as error:
+                self.refusal = str(error)
+                _log.warning("a region runs in torch: %s", self.refusal)
+        made = [t.clone(memory_format=torch.contiguous_format) for t in self.module(*tensors)]
+        return tuple(made) if len(made) > 1 else made[0]
+
+
+def operator_of(region: Region) -> Callable[..., Any]:
+    """The torch operator of a region; equal regions have the same one.
+
+    Args:
+        region: compiled.
+
+    Returns:
+        A function from contiguous inputs to contiguous results, without a graph break and without a backward pass.
+    """
+    kernel = load(region.kernel.spec)
+    name = f"region_{region.extract.key[:16]}_{region.operator.name}"
+    return torch_op(kernel, name, RegionLaunch(kernel, region.extract.module))

@@ -1,0 +1,118 @@
+"""What does not fit wraps instead of being cut off, and the focus stays in the explorer when a pane changes."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+from tvm import te
+
+import neptune_lab as nl
+from neptune_lab.operators import custom, softmax
+
+# As JupyterLab styles the outputs of a cell.
+NOTEBOOK = ".out dl dt { font-weight: bold; float: left; width: 20% } .out dd { margin-left: 20% }"
+
+
+def figure1() -> nl.Schedule:
+    schedule = nl.Schedule(softmax.figure1(rows=2, cols=4))
+    schedule.rolling_update("s_sum", "s_max.j", maps="keep")
+    return schedule
+
+
+def weighted_square() -> nl.operators.Operator:
+    """A sum whose repair is right over the reals alone, so that the template leaves it in a loop of its own."""
+    x = te.placeholder((4, 16), "float32", name="x")
+    j, k = te.reduce_axis((0, 16), name="j"), te.reduce_axis((0, 16), name="k")
+    top = te.compute((4,), lambda i: te.max(x[i, j], axis=j), name="top")
+    total = te.compute((4,), lambda i: te.sum(te.exp(x[i, k] - top[i]) * x[i, k] * x[i, k], axis=k), name="total")
+    return custom("weighted_square", [x], [total])
+
+
+REPAIRED = {"step": 1, "phase": "repaired"}
+
+
+def test_every_button_can_be_reached_and_no_sentence_is_cut(live):
+    drawn = live(figure1(), REPAIRED, width=990)
+    expect(drawn.root.locator(".chip.whole")).to_contain_text("no kernel")
+    outside = drawn.root.locator("header, .story, .strip").evaluate_all(
+        "all => all.flatMap(e => [...e.querySelectorAll('button, p')]).filter(b => b.offsetParent)"
+        ".filter(b => b.getBoundingClientRect().right > b.closest('.nx').getBoundingClientRect().right"
+        " || b.scrollHeight > b.clientHeight + 2).map(b => b.innerText)"
+    )
+    assert outside == []
+
+
+def test_the_tabs_beside_a_comparison_can_be_reached(live):
+    drawn = live(figure1(), {**REPAIRED, "compare": {"left": "", "right": ""}}, width=1100)
+    tabs = drawn.root.locator("section", has=drawn.page.locator(".dataflow")).last.get_by_role("tab")
+    expect(tabs.last).to_have_text("Changes")
+    expect(tabs.last).to_be_in_viewport(ratio=1)
+
+
+def test_the_focus_stays_in_the_explorer_when_its_pane_changes(live):
+    drawn = live(figure1(), REPAIRED)
+    drawn.root.locator(".lines").first.focus()
+    drawn.page.keyboard.press("d")
+    expect(drawn.root.locator(".cmp")).to_be_visible()
+    assert drawn.page.evaluate("document.activeElement.closest('.nx') !== null")
+    drawn.page.keyboard.press("Escape")
+    expect(drawn.root.locator(".cmp")).to_have_count(0)
+    assert drawn.page.evaluate("document.activeElement.closest('.nx') !== null")
+
+
+def test_the_page_around_leaves_the_explanation_its_columns(live):
+    drawn = live(figure1(), REPAIRED)
+    drawn.page.evaluate("document.querySelector('.nx').parentElement.className = 'out'")
+    drawn.page.add_style_tag(content=NOTEBOOK)
+    line = drawn.root.locator(".lines .ln", has_text="# s_exp").first
+    line.click()
+    drawn.page.keyboard.press("x")
+    terms = drawn.root.locator(".explain dt")
+    expect(terms.first).to_be_visible()
+    heights = terms.evaluate_all("all => all.map(e => e.offsetHeight)")
+    assert max(heights) < 30, heights
+
+
+def test_a_search_is_kept_if_the_next_press_comes_at_once(live):
+    drawn = live(figure1(), REPAIRED)
+    box = drawn.root.get_by_label("search all stages")
+    box.fill("guard")
+    drawn.root.get_by_role("button", name="Back", exact=True).click()
+    expect(drawn.root.locator(".rail", has_text="matches")).to_be_visible()
+    assert box.input_value() == "guard"
+    # A cell says once that it is right.
+    label = drawn.root.locator(".tagtable td button", has_text="✓").first.get_attribute("aria-label") or ""
+    assert label.count("as in the definition") == 1, label
+
+
+def test_a_reason_of_the_template_is_short_in_the_lists(live):
+    drawn = live(
+        nl.compile(weighted_square(), "rolling_update", block_kv=4, validate="none"), {"step": 3, "phase": "naive"}
+    )
+    reason = drawn.root.locator(".rail li", has_text="total starts a loop of its own").first
+    assert reason.bounding_box()["height"] < 80
+    drawn.root.get_by_role("button", name="▶ Run").click()
+    played = drawn.root.get_by_label("step to play")
+    expect(played).to_be_attached()
+    assert played.bounding_box()["width"] <= 210
+    # The columns are the iterations of the loop that it was to be fused into; nothing of the right program is wrong.
+    expect(drawn.root.get_by_label("loop whose iterations are the columns")).to_have_value("j0")
+    drawn.root.locator(".rail li", has_text="annotate").last.click()
+    expect(drawn.root.locator(".tagtable td.early")).to_have_count(0)
+
+
+def test_the_error_of_a_refused_step_stands_at_its_block(live):
+    drawn = live(figure1(), {**REPAIRED, "panes": {"graph": "schedule"}})
+    drawn.root.get_by_role("button", name="Text", exact=True).click()
+    editor = drawn.root.locator(".cm-content")
+    editor.click()
+    drawn.page.keyboard.press("Control+End")
+    drawn.page.keyboard.type("\nsch.inline('s_max')")
+    expect(drawn.root.locator(".chip.check")).to_contain_text("✗ edit refused")
+    drawn.root.get_by_role("tab", name="Graph", exact=True).click()
+    drawn.root.locator(".rail li", has_text="refused").last.click()
+    name = drawn.page.get_by_text("s_max", exact=True)
+    node = drawn.root.locator(".dataflow .node.lit").filter(has=name)
+    expect(node).to_have_count(1)
+    assert node.locator("rect").first.evaluate("e => getComputedStyle(e).strokeDasharray") != "none"
+    lit = drawn.root.locator("section[aria-label=program] .ln.lit")
+    expect(lit.filter(has_text="xmax")).not_to_have_count(0)

@@ -1,0 +1,85 @@
+"""Tuning in the page without a GPU: `fake_runner` measures, and the candidates are chosen by their warps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import fake_runner
+import pytest
+from by_name import choice
+from waiting import LONG
+
+from neptune_lab.autotune.workers import LocalWorkers
+from neptune_lab.pipeline import Choice
+from neptune_lab.runtime.gpu_worker import GpuWorker
+from neptune_lab.runtime.process import not_measured
+
+
+class Listed:
+    """Asks for candidates with these numbers of warps, in order."""
+
+    def __init__(self, *warps: int) -> None:
+        self.left = [self.candidate(n) for n in warps]
+
+    @staticmethod
+    def candidate(warps: int) -> Choice:
+        options = {"num_warps": warps} if warps else {}
+        return choice("rolling_update", block_q=16, block_kv=16, **options)
+
+    @property
+    def finished(self) -> bool:
+        return not self.left
+
+    def ask(self, n: int) -> list[Choice]:
+        asked, self.left = self.left[:n], self.left[n:]
+        return asked
+
+    def tell(self, candidate: Choice, microseconds: float | None) -> None:
+        pass
+
+
+@pytest.fixture
+def three_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow candidate, one that fails and a fast one, in place of MCFuser's search."""
+    search = Listed(fake_runner.SLOW, fake_runner.RAISES, fake_runner.FAST)
+    monkeypatch.setattr("neptune_lab.autotune.tune.default_search", lambda *_: search)
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    """Records of this test alone."""
+    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def fake_worker() -> Iterator[GpuWorker]:
+    made = GpuWorker(None, 1, "fake_runner", compile_seconds=LONG, measure_seconds=LONG)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fake_workers(fake_worker: GpuWorker, monkeypatch: pytest.MonkeyPatch) -> LocalWorkers:
+    """What `nl.tune` measures with: a process with a made-up clock, which stays open for other tests."""
+    monkeypatch.setattr("neptune_lab.autotune.run.EMIT_SECONDS", LONG)
+    made = LocalWorkers([fake_worker])
+    monkeypatch.setattr(made, "close", lambda: None)
+    monkeypatch.setattr(made, "drain", lambda: None)
+    monkeypatch.setattr("neptune_lab.autotune.tune.local", lambda gpus: made)
+    return made
+
+
+@pytest.fixture
+def held_after_the_first(fake_workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the slow candidate is measured; the others wait until the run gives them up."""
+    drained, measure = threading.Event(), fake_workers.measure
+
+    def held(task, spec):
+        if fake_runner.warps(spec) == fake_runner.SLOW:
+            return measure(task, spec)
+        assert drained.wait(LONG), "the run went on after the cancel"
+        raise not_measured()
+
+    monkeypatch.setattr(fake_workers, "measure", held)
+    monkeypatch.setattr(fake_workers, "drain", drained.set)

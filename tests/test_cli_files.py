@@ -1,0 +1,118 @@
+"""Functions of a user's file on the command line: `FILE.py:NAME --inputs "…"`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from neptune_lab.cli import main
+
+MODEL = """\
+import torch
+from beside import SCALE
+
+
+def attention(q, k, v, scale=1.0):
+    scores = q @ k.mT * scale * SCALE
+    return torch.softmax(scores, -1) @ v
+
+
+def best(x):
+    return torch.topk(x, 2).values
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1)
+
+
+class Wide(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+
+number = 3
+"""
+QKV = "q=float16[1,2,32,16] k=float16[1,2,32,16] v=float16[1,2,32,16] scale=0.25"
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Runs a command beside model.py: (exit status, standard output, standard error)."""
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    (tmp_path / "beside.py").write_text("SCALE = 0.5\n", encoding="utf-8")
+    (tmp_path / "broken.py").write_text("x = 1\ny = x / 0\n", encoding="utf-8")
+    (tmp_path / "torn.py").write_text("x = (\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["neptune-lab", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out = capsys.readouterr()
+        return int(stop.value.code or 0), out.out, out.err
+
+    yield run
+    for name in ("model", "beside", "broken", "neptune_lab_user_file"):
+        sys.modules.pop(name, None)
+
+
+def test_a_function_compiles_and_runs(call):
+    status, out, err = call("run", "model.py:attention", "--inputs", QKV)
+    assert (status, err) == (0, "")
+    assert "kernels   attention_kernel(" in out
+    assert "(within 0.001)" in out
+
+
+def test_a_class_of_modules_is_made(call):
+    status, out, err = call("compile", "model.py:Model", "--inputs", "x=float32[4,8]", "--emit", "definition")
+    assert (status, err) == (0, "")
+    assert "softmax" in out
+
+
+REFUSED = {
+    ("model.py:best", "--inputs", "x=float32[4,8]"): "torch's topk is not supported, in ",
+    ("model.py:bets", "--inputs", "x=float32[4]"): "model.py defines no 'bets'; it has best",
+    ("model.py:best",): "needs --inputs; neptune-lab explain model.py:attention --inputs",
+    ("model.py", "--inputs", "x=float32[4]"): "model.py names no function",
+    ("model.py:number", "--inputs", "x=float32[4]"): "'number' of model.py is int, expected a function",
+    ("model.py:Wide", "--inputs", "x=float32[4]"): "Wide of model.py cannot be made without arguments",
+    ("model.py:best", "--inputs", "y=float32[4]"): "best has no parameter 'y'; its parameters: x",
+    (
+        "model.py:best",
+        "--inputs",
+        "x=float3[4]",
+    ): "--inputs, line 1, column 3: there is no dtype 'float3'; did you mean",
+    ("model.py:best", "--inputs", "x=float32[4]", "--seq", "3"): "model.py:best has no option --seq",
+    ("none.py:f", "--inputs", "x=float32[4]"): "there is no file none.py",
+    ("broken.py:f", "--inputs", "x=float32[4]"): "broken.py, line 2: ZeroDivisionError: division by zero",
+    ("torn.py:f", "--inputs", "x=float32[4]"): "torn.py, line 1: SyntaxError",
+    ("softmax.figure1", "--inputs", "x=float32[4]"): "softmax.figure1 has no option --inputs",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_refusals_are_one_line_with_a_help(call, arguments: tuple[str, ...]):
+    status, out, err = call("compile", *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert REFUSED[arguments] in err
+    assert ";" in err
+
+
+def test_explain_shows_regions_and_what_is_apart(call, tmp_path: Path):
+    arguments = ("explain", "model.py:attention", "--inputs", QKV)
+    status, out, err = call(*arguments, "--html", "page.html")
+    assert (status, err) == (0, "")
+    assert "1 region fused, which move " in out
+    assert "fused  attention: " in out
+    assert "line 7: `return torch.softmax(scores, -1) @ v`" in out
+    assert "<title>attention - neptune_lab</title>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    status, out, err = call("explain", "model.py:best", "--inputs", "x=float32[4,8]")
+    assert (status, err) == (0, "")
+    assert "No region was fused" in out
+    assert "topk is not supported: take the part that sorts out" in out
+    for wrong in (("--programs",), ("--template", "rolling_update")):
+        assert call(*arguments, *wrong)[0] == 2
+    assert "--html is for FILE.py:NAME" in call("explain", "softmax.figure1", "--html", "page.html")[2]

@@ -1,0 +1,205 @@
+"""torch.compile(…, backend="neptune_lab") gives the numbers of eager PyTorch, and records what it compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.runtime.load import LoadedKernel
+from neptune_lab.torch_regions import Partition
+from neptune_lab.torch_regions.backend import NO_KERNELS, backend, recorded_partitions
+from neptune_lab.torch_regions.partition import GRADIENTS, SYMBOLIC
+
+X, ROW, W = torch.randn(4, 32), torch.randn(32), torch.randn(32, 32)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compared(
+    function: Callable[..., Any], *inputs: Any, tolerance: float | None = None, **options: Any
+) -> list[Partition]:
+    """Calls `function` as it is and compiled, compares results, strides and inputs, and gives the partitions.
+
+    `tolerance` is relative and absolute; None for that of the results' dtype.
+    """
+    mine, theirs = (pytree.tree_map_only(torch.Tensor, _copied, inputs) for _ in range(2))
+    with recorded_partitions() as found:
+        got = torch.compile(function, backend=backend, **options)(*mine)
+    want = function(*theirs)
+    torch.testing.assert_close((got, mine), (want, theirs), rtol=tolerance, atol=tolerance)
+    for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(want), strict=True):
+        assert not isinstance(a, torch.Tensor) or a.stride() == b.stride()
+    return found
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
+
+
+def titles(found: list[Partition]) -> list[str]:
+    return [region.title for part in found for region in part.regions]
+
+
+def reasons(found: list[Partition]) -> set[str]:
+    return {apart.reason for part in found for apart in part.apart}
+
+
+def views_and_mutation(x, weight, w):
+    y = rms_norm(x, weight)
+    x.add_(1)
+    return y.view(-1)[:3], y.t(), {"none": None, "number": 3, "x": x}, (x, y @ w)
+
+
+def in_another_layout(x, weight, w):
+    return rms_norm(x.t(), weight[:4])
+
+
+def broken(x, weight, w):
+    y = rms_norm(x, weight)
+    torch._dynamo.graph_break()
+    return rms_norm(y @ w, weight)
+
+
+def random_numbers(x, weight, w):
+    torch.manual_seed(0)
+    first = torch.rand(4, 32)
+    return rms_norm(x + first, weight), torch.rand(4)
+
+
+def autocast(x, weight, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return rms_norm(x @ w, weight)
+
+
+CASES = {
+    "views_and_mutation": (views_and_mutation, ["norm"]),
+    "in_another_layout": (in_another_layout, ["norm"]),
+    "broken": (broken, ["norm", "norm"]),
+    "random_numbers": (random_numbers, ["norm"]),
+    "autocast": (autocast, ["norm"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_strides_and_inputs_are_those_of_eager(case: str):
+    function, holds = CASES[case]
+    # Under autocast, eager PyTorch rounds each step to bfloat16 and gives float32.
+    tolerance = 2**-6 if function is autocast else None
+    with torch.inference_mode():
+        assert titles(compared(function, X, ROW, W, tolerance=tolerance)) == holds
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dtypes(dtype: torch.dtype):
+    with torch.no_grad():
+        assert titles(compared(rms_norm, X.to(dtype), ROW.to(dtype))) == ["norm"]
+
+
+def test_an_empty_batch_is_left_to_torch():
+    with torch.no_grad():
+        assert titles(compared(rms_norm, X[:0], ROW)) == []
+
+
+@pytest.mark.nightly
+def test_the_rest_by_inductor():
+    with torch.no_grad():
+        found = compared(views_and_mutation, X, ROW, W, options={"rest": "inductor"})
+    assert titles(found) == ["norm"]
+
+
+def test_gradients_fall_back():
+    x = X.clone().requires_grad_()
+    with recorded_partitions() as found:
+        torch.compile(rms_norm, backend=backend)(x, ROW).sum().backward()
+    got, x.grad = x.grad, None
+    rms_norm(x, ROW).sum().backward()
+    torch.testing.assert_close(got, x.grad)
+    assert reasons(found) == {GRADIENTS}
+    assert found[0].holding("norm") == (0, 1)
+
+
+def test_a_length_that_changes_falls_back():
+    compiled = torch.compile(lambda x: torch.softmax(x, -1) * 2, backend=backend)
+    with torch.inference_mode(), recorded_partitions() as found:
+        for length in (5, 6, 7):
+            x = torch.randn(length, 16)
+            torch.testing.assert_close(compiled(x), torch.softmax(x, -1) * 2)
+    assert [len(part.regions) for part in found] == [1, 0]
+    assert reasons(found) == {SYMBOLIC}
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(Exception, match="has no option rest='c'"):
+        torch.compile(rms_norm, backend=backend, options={"rest": "c"})(X, ROW)
+
+
+def test_without_interpreter_and_gpu_all_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("neptune_lab.torch_regions.backend.interpreting", lambda: False)
+    with torch.no_grad():
+        found = compared(rms_norm, X, ROW)
+    assert reasons(found) == {NO_KERNELS}
+
+
+def test_a_kernel_that_cannot_be_launched_falls_back(monkeypatch: pytest.MonkeyPatch):
+    def refuses(self: Any, *tensors: torch.Tensor) -> Any:
+        calls.append(len(tensors))
+        raise LaunchError("too little shared memory", help="smaller tiles")
+
+    calls: list[int] = []
+    monkeypatch.setattr(LoadedKernel, "__call__", refuses)
+    # A size of its own: an operator of an earlier test would keep its kernel's state.
+    x, row = torch.randn(3, 24), torch.randn(24)
+    with torch.no_grad():
+        assert titles(compared(rms_norm, x, row)) == ["norm"]
+    assert calls == [2]
+
+
+def test_several_threads():
+    inputs = [torch.randn(4, 32) for _ in range(4)]
+    compiled = torch.compile(rms_norm, backend=backend)
+    found: dict[int, torch.Tensor] = {}
+
+    def call(n: int) -> None:
+        with torch.no_grad():
+            found[n] = compiled(inputs[n], ROW)
+
+    threads = [Thread(target=call, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n, x in enumerate(inputs):
+        torch.testing.assert_close(found[n], rms_norm(x, ROW))
+
+
+def test_attention_of_a_packed_projection_and_a_loss():
+    def function(x, w, target):
+        q, k, v = (x @ w).view(2, 8, 3, 2, 16).permute(2, 0, 3, 1, 4).unbind(0)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(16, 32)
+        return F.cross_entropy(out, target)
+
+    with torch.no_grad():
+        found = compared(function, torch.randn(2, 8, 32), torch.randn(32, 96), torch.arange(16))
+    assert sorted(titles(found)) == ["attention", "loss"]
+
+
+def test_the_backend_is_found_by_its_name():
+    from torch._dynamo.backends.registry import lookup_backend
+
+    assert lookup_backend("neptune_lab") is backend

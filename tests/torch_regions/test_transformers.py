@@ -1,0 +1,28 @@
+"""Models of transformers compiled with the backend: eager's logits, and every norm and attention in a region."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_regions.tiny_models import IN_EVERY_RUN, MODELS
+
+from neptune_lab.torch_regions.backend import backend, recorded_partitions
+
+_CASES = [pytest.param(n, marks=() if n in IN_EVERY_RUN else pytest.mark.nightly) for n in MODELS]
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_logits_are_eagers_and_every_chain_is_compiled(name: str):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = MODELS[name].make().eval()
+    with torch.inference_mode(), recorded_partitions() as graphs:
+        got = torch.compile(model, backend=backend)(**MODELS[name].inputs).logits
+        want = model(**MODELS[name].inputs).logits
+    torch.testing.assert_close(got, want)
+    assert got.stride() == want.stride()
+    counts = {kind: [graph.holding(kind) for graph in graphs] for kind in ("norm", "attention", "softmax", "loss")}
+    assert {kind: sum(left for _, left in found) for kind, found in counts.items()} == dict.fromkeys(counts, 0)
+    compiled = {kind: sum(taken for taken, _ in found) for kind, found in counts.items()}
+    assert compiled["norm"] == MODELS[name].norms
+    assert compiled["attention"] == MODELS[name].attentions
