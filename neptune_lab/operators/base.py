@@ -16,6 +16,7 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.python_source import PythonFunction
+from neptune_lab.operators.recipe import Recipe
 from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_integer
 from neptune_lab.tensor_spec import TensorSpec
@@ -63,6 +64,7 @@ class Operator:
         lines: the line of the user's file that each stage comes from, by the stage's name
             (`torch_to_stages.lines.SourceLine`); empty if the stages were not traced.
         python: the user's functions that it was traced from, with the stages of each line.
+        recipe: how it can be made again with other arguments; None if that is not known.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Operator:
     template: str | None = None
     lines: Mapping[str, Any] = field(repr=False, default_factory=dict)
     python: tuple[PythonFunction, ...] = field(repr=False, default=())
+    recipe: Recipe | None = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():

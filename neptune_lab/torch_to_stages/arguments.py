@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.input_specs import Value
+from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.tensor_spec import TensorSpec
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -71,6 +72,40 @@ def example_arguments(function: Callable[..., Any], inputs: Mapping[str, Value])
     return tuple(given)
 
 
+def named_arguments(function: Callable[..., Any], given: Sequence[Any]) -> dict[str, Value] | None:
+    """The names that `example_arguments` knows positional arguments by, each with its shape and dtype or its number.
+
+    Args:
+        function: a function or a `torch.nn.Module`.
+        given: its positional arguments.
+
+    Returns:
+        The arguments by name; None if one is neither a tensor nor a number, or if the function has no known signature.
+    """
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        parameters = [p for p in inspect.signature(called).parameters.values() if p.kind in _POSITIONAL]
+        several = [p for p in inspect.signature(called).parameters.values() if p.kind is p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        return None
+    names = [p.name for p in parameters]
+    names += [f"{p.name}{n}" for p in several for n in range(len(given) - len(parameters))]
+    if len(set(names)) < len(names) or len(names) < len(given):
+        return None
+    found: dict[str, Value] = {}
+    for name, value in zip(names, given, strict=False):
+        if isinstance(value, torch.Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            if dtype not in DTYPES:
+                return None
+            found[name] = TensorSpec(name, tuple(value.shape), dtype)
+        elif value is None or isinstance(value, bool | int | float):
+            found[name] = value
+        else:
+            return None
+    return found
+
+
 def callable_of(found: object, name: str, place: str) -> Callable[..., Any]:
     """The function or module that a name stands for; a class of modules is made without arguments.
 
@@ -113,4 +148,4 @@ def _example(value: Value) -> Any:
         ) from error
 
 
-__all__ = ["callable_of", "example_arguments"]
+__all__ = ["callable_of", "example_arguments", "named_arguments"]

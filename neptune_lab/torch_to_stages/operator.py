@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import numpy as np
 from neptune_lab.errors import DefinitionError
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.base import Operator, as_numpy, source_of
+from neptune_lab.operators.recipe import Recipe
 from neptune_lab.tensor_spec import TensorSpec
+from neptune_lab.torch_to_stages.arguments import example_arguments, named_arguments
 from neptune_lab.torch_to_stages.decompositions import decomposition
 from neptune_lab.torch_to_stages.graph import Graph, graph_of_module, trace
 from neptune_lab.torch_to_stages.lines import SourceLine, line_of_caller
@@ -61,7 +64,24 @@ def from_torch(
     """
     graph = trace(function, example_inputs, decomposition)
     title = name or getattr(function, "__name__", type(function).__name__)
-    return _operator(graph, function, title, _source(function), draw, line_of_caller())
+    made = _operator(graph, function, title, _source(function), draw, line_of_caller())
+    return replace(made, recipe=_recipe(function, example_inputs, name, draw))
+
+
+def _recipe(
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    name: str,
+    draw: Callable[[np.random.Generator], Any] | None,
+) -> Recipe | None:
+    """How the operator is made for other shapes; None if an argument is neither a tensor nor a number, or if `draw`
+    makes arrays of these shapes."""
+    arguments = named_arguments(function, example_inputs)
+    if arguments is None or draw is not None:
+        return None
+    return Recipe(
+        arguments, lambda values: from_torch(function, *example_arguments(function, values), name=name, draw=None)
+    )
 
 
 def from_graph(module: torch.fx.GraphModule, name: str) -> Operator:

@@ -45,7 +45,7 @@ EVERY = [
 @pytest.mark.parametrize("name", EVERY)
 def test_it_plays_and_ends_right(name: str):
     session = Session.__new__(Session)
-    session.source, session.sample, session.kernel = Source(schedule(made(name)), CodeOptions()), None, None
+    session.source, session.kernel = Source(schedule(made(name)), CodeOptions()), None
     small, _ = tags.shown(session.schedule)
     inputs = tags.default_inputs(small.operator)
     films = play.films(session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from neptune_lab.trace import Trace, load_trace
 from neptune_widgets import checks, page, payload, static_view, views
 from neptune_widgets.messages import Messages
 from neptune_widgets.panes import machine
+from neptune_widgets.remake import named
 from neptune_widgets.sample import fitting
 from neptune_widgets.session import Session
 
@@ -219,34 +221,51 @@ class Explorer(anywidget.AnyWidget):
 
 
 def explore(
-    what: Operator | Schedule | Kernel | Trace | str | PathLike[str], *, sample: Operator | None = None
+    what: Operator | Schedule | Kernel | Trace | Callable[..., Operator] | str | PathLike[str],
+    *,
+    sample: Operator | Mapping[str, Any] | None = None,
+    **arguments: Any,
 ) -> Explorer:
     """An explorer of a compilation, for display in a notebook.
 
     Args:
-        what: an operator (scheduled by its template), a schedule as it is, a kernel, a record, or the path of
-            a saved record.
+        what: an operator (scheduled by its template), a schedule as it is, a kernel, a record, the path of a saved
+            record, or a function that makes an operator, whose sizes can then be edited in the page.
         sample: the same operator at small sizes, made by the same function, for tag tables and the numeric check; only
-            needed for a large operator of your own, since those of the library are made smaller by themselves.
+            needed for a large operator of your own, since those of the library are made smaller by themselves. Of a
+            function, its arguments at small sizes by name.
+        arguments: of the function, by name.
 
     Returns:
         The widget.
 
     Raises:
         ScheduleError: `what` is none of these, or an operator that no template can schedule; or `sample` is not
-            the same operator at other sizes.
+            the same operator at other sizes; or there are arguments, and `what` is no function.
+        DefinitionError: the function returns something else than an operator.
         TraceError: the file is not a saved record.
     """
     if sample is not None and isinstance(what, str | PathLike | Trace):
         raise ScheduleError("sample is for an operator, a schedule or a kernel; a record is shown as it was saved")
-    if isinstance(what, str | PathLike):
-        return Explorer(load_trace(Path(what)))
-    if isinstance(what, Trace):
-        return Explorer(what)
+    if isinstance(what, str | PathLike | Trace):
+        _no_arguments(arguments)
+        return Explorer(what if isinstance(what, Trace) else load_trace(Path(what)))
     from neptune_lab import Kernel, Schedule
     from neptune_lab.operators import Operator
     from neptune_lab.pipeline import schedule
 
+    if callable(what) and not isinstance(what, Operator | Kernel | Schedule):
+        operator = named(what, arguments)
+        if isinstance(sample, Mapping):
+            sample = named(what, {**arguments, **sample})
+        what = operator
+    else:
+        _no_arguments(arguments)
+    if isinstance(sample, Mapping):
+        raise ScheduleError(
+            "sample has arguments by name, which only a function that makes an operator takes",
+            help="give the operator at small sizes: sample=my_operator(2, 8)",
+        )
     if isinstance(what, Operator):
         what = schedule(what)  # opens even if it cannot be compiled to a kernel, and says why
     if isinstance(what, Kernel | Schedule):
@@ -256,6 +275,16 @@ def explore(
             return Explorer(Session(what.schedule, what, sample))
         return Explorer(Session(what, sample=sample))
     raise ScheduleError(
-        f"explore takes an operator, a schedule, a kernel, a trace or a path, this is {type(what).__name__}",
+        f"explore takes an operator, a schedule, a kernel, a trace, a path, or a function that makes an operator, this "
+        f"is {type(what).__name__}",
         help='for example nl.explore(nl.compile(op)), or nl.explore("record.json")',
     )
+
+
+def _no_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise ScheduleError if there are arguments, which only a function takes."""
+    if arguments:
+        raise ScheduleError(
+            f"explore has no argument {next(iter(arguments))!r}",
+            help="arguments by name are for a function that makes an operator: nl.explore(make, rows=4096)",
+        )

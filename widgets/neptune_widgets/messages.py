@@ -56,6 +56,7 @@ class Messages:
             "time": self._time,
             "tune": self._tune,
             "take": self._take,
+            "remake": self._remake,
             "default_code": lambda _: self._edited(self.session.with_default_code),
             "ping": lambda _: {"kind": "pong"},
             **{half.kind: partial(half.function, session) for half in halves() if half.part == "answer"},
@@ -105,16 +106,17 @@ class Messages:
 
     # -- answers --------------------------------------------------------------------------------------------
 
-    def _edited(self, change: Callable[[], None]) -> Message:
+    def _edited(self, change: Callable[[], str | None]) -> Message:
+        """What a change makes, and what it says, if anything."""
         try:
-            change()
+            said = change()
         except Refused as refused:
             last = payload.live(self.session, self._view())
             self._show(last, False)
             return {"kind": "refused", "error": refused.refusal.as_json(), "payload": last.text}
         made = payload.live(self.session, self._view())
         self._show(made, True)
-        return {"kind": "edited", "payload": made.text}
+        return {"kind": "edited", "payload": made.text, **({"note": said} if said else {})}
 
     def _check(self, _: Message) -> Message:
         ok, text = checks.check(self.session.schedule, self.session.sample)
@@ -210,6 +212,13 @@ class Messages:
 
         self._measure("tune", work)
         return None
+
+    def _remake(self, message: Message) -> Message:
+        """The operator with other arguments."""
+        values = message["values"]
+        if not isinstance(values, dict):
+            raise TypeError(f"values is {type(values).__name__}, an object was expected")
+        return self._edited(lambda: self.session.remake(values, anew=message.get("anew") is True))
 
     def _take(self, message: Message) -> Message:
         """A candidate of the tuner as the schedule."""

@@ -1,4 +1,4 @@
-"""What an explorer holds: a schedule that is edited, the kernel that comes of it, and the way back."""
+"""What an explorer holds: an operator and its schedule that are edited, the kernel that comes of them, the way back."""
 
 from __future__ import annotations
 
@@ -61,11 +61,15 @@ def normal(primitive: str, arguments: Mapping[str, Any]) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a kernel is compiled from: a schedule, options of code generation, and the GPU, None if none was named."""
+    """What a kernel is compiled from: a schedule, options of code generation, and the GPU, None if none was named.
+
+    `sample` is the operator at small sizes, for tag tables and checks of a large one.
+    """
 
     schedule: Schedule
     code: CodeOptions
     target: Target | None = None
+    sample: Operator | None = None
 
     def same(self, other: Source) -> bool:
         """Whether both make the same kernel."""
@@ -91,16 +95,15 @@ class Session:
     """An operator's schedule under edit. Every edit compiles; a refused one changes nothing."""
 
     def __init__(self, schedule: Schedule, kernel: Kernel | None = None, sample: Operator | None = None) -> None:
-        """`sample` is the operator at small sizes, for tag tables and checks of a large one.
+        """`sample` is that of `Source`.
 
         `opened` is the first version, `before` the one before the last edit, undo or redo; None without any.
         """
         from neptune_lab import CodeOptions
 
-        self.sample = sample
-        self.source = Source(schedule.copy(), CodeOptions())
+        self.source = Source(schedule.copy(), CodeOptions(), sample=sample)
         if kernel is not None:
-            self.source = Source(schedule.copy(), kernel.code, kernel.target)
+            self.source = Source(schedule.copy(), kernel.code, kernel.target, sample)
         self.kernel, self.kernel_error = (kernel, None) if kernel is not None else compiled(self.source)
         self.opened = Version(self.source, self.kernel)
         self.before: Version | None = None
@@ -112,6 +115,11 @@ class Session:
     def schedule(self) -> Schedule:
         """The schedule that is edited."""
         return self.source.schedule
+
+    @property
+    def sample(self) -> Operator | None:
+        """The operator at small sizes, if one was given."""
+        return self.source.sample
 
     @property
     def operator(self) -> Operator:
@@ -164,13 +172,61 @@ class Session:
             kernel = compile_choice(self.operator, choice, target=self.source.target)
         except NeptuneError as error:
             raise Refused(refusal_of(error)) from error
-        self._change(Source(kernel.schedule, kernel.code, kernel.target), kernel)
+        self._change(replace(self.source, schedule=kernel.schedule, code=kernel.code, target=kernel.target), kernel)
 
     def with_default_code(self) -> None:
         """The default options of code generation, for the GPU here, instead of the present ones."""
         from neptune_lab import CodeOptions
 
-        self._change(Source(self.schedule, CodeOptions()))
+        self._change(replace(self.source, code=CodeOptions(), target=None))
+
+    def remake(self, values: Mapping[str, Any], *, anew: bool = False) -> str:
+        """The operator with other arguments (`remake.remade`), and its schedule: the same steps, or if one of them is
+        refused, or `anew` is true, those of its template.
+
+        Returns:
+            What became of the schedule, in a sentence.
+
+        Raises:
+            Refused: the operator cannot be made of these arguments, or neither schedule can.
+        """
+        from neptune_lab.pipeline import schedule
+        from neptune_widgets.remake import remade, sample_again
+
+        old = self.operator
+        try:
+            operator = remade(old, values)
+        except NeptuneError as error:
+            raise Refused(refusal_of(error)) from error
+        sample = sample_again(self.sample, old, operator)
+        lost = "" if sample is not None or self.sample is None else " The sample at small sizes is of the old operator."
+        why = "" if anew else self._resized(operator, sample)
+        if why is None:
+            return f"The same {len(self.schedule.steps)} steps as before.{lost}"
+        try:
+            made = schedule(operator)
+        except NeptuneError as error:
+            raise Refused(refusal_of(error)) from error
+        self._change(replace(self.source, schedule=made, sample=sample))
+        return f"Scheduled anew by its template. {why}".strip() + lost
+
+    def _resized(self, operator: Operator, sample: Operator | None) -> str | None:
+        """Takes the present steps on another operator; if that cannot be, why, and nothing is changed."""
+        from neptune_lab import Schedule
+
+        made = Schedule(operator)
+        for n, applied in enumerate(self.schedule.history):
+            try:
+                made.apply(applied.step)
+            except NeptuneError as error:
+                return f"Step {n + 1} of the schedule, {applied.step.primitive}, is refused: {error.reason}."
+            made.attribute(applied.template, n)
+        source = replace(self.source, schedule=made, sample=sample)
+        kernel, refusal = compiled(source)
+        if refusal is not None and self.kernel is not None:
+            return f"The steps as they were make no kernel: {refusal.message}."
+        self._change(source, kernel)
+        return None
 
     def undo(self) -> None:
         """The schedule before the last edit."""

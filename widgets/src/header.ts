@@ -5,6 +5,7 @@ import { copyText } from "./copy";
 import { download, h } from "./dom";
 import { KEYS, MORE } from "./keys";
 import { type Key, bringUp, isUp } from "./pane";
+import { pane as OPERATOR } from "./panes/operator";
 import { LARGE, PANES, PLACES } from "./registry";
 import { status } from "./status";
 import { viewFile, viewIn } from "./view_file";
@@ -17,7 +18,7 @@ export interface Bar {
 
 export function header(ctx: Context, help: () => void): Bar {
   const name = h("b", { class: "name" });
-  const shape = h("span", { class: "chip" });
+  const shape = h("button", { type: "button", class: "chip", onclick: () => bringUp(ctx, OPERATOR) });
   const check = h("span", { class: "chip check", role: "status" });
   const noKernel = h("span", { class: "chip whole bad" }, "✗ no kernel");
   const device = h("span", { class: "chip" });
@@ -105,7 +106,7 @@ export function header(ctx: Context, help: () => void): Bar {
       const first = operator.inputs[0];
       shape.hidden = !first;
       if (first) shape.textContent = `${first.shape.join(" × ") || "scalar"} · ${first.dtype}`;
-      shape.title = [...operator.inputs, ...operator.outputs].map((t) => `${t.name}: ${t.shape.join(" × ")} ${t.dtype}`).join("\n");
+      shape.title = [...operator.inputs, ...operator.outputs].map((t) => `${t.name}: ${t.shape.join(" × ")} ${t.dtype}`).join("\n") + "\nThe operator's sizes and options (O)";
       const said = status(payload, live, ctx.connection, ctx.editing);
       check.className = `chip check ${said.css}`;
       check.textContent = said.text;
