@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from axe import violations
 from playwright.sync_api import expect
 
 import neptune_lab as nl
@@ -13,7 +14,7 @@ VIEW = {"panes": {"graph": "operator", "narrow": "graph"}}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark")])
-def test_sizes_are_edited_and_undone(live, width, scheme):
+def test_sizes_are_edited_and_undone(live, front_end_packages, width, scheme):
     kernel = nl.compile(attention.causal(heads=2, seq=64, head_dim=16), block_q=16, block_kv=32, validate="none")
     drawn = live(kernel, VIEW, width=width, color_scheme=scheme)
     pane = drawn.root.locator(".operator")
@@ -34,6 +35,7 @@ def test_sizes_are_edited_and_undone(live, width, scheme):
     pane.get_by_label("kv_heads of the operator").fill("3")
     pane.get_by_role("button", name="Recompile").click()
     expect(pane.get_by_role("alert")).to_contain_text("3")
+    assert violations(drawn.page, ".operator") == []
     expect(pane.get_by_label("kv_heads of the operator")).to_have_value("3")
     assert drawn.explorer.schedule.operator.params["kv_len"] == 128
     # What is no number is not sent.
