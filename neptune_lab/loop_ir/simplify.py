@@ -117,7 +117,10 @@ def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:
         expr: an index over loops.
         extents: of the loops, by name; loops that are left out may take any value.
     """
-    expr = rebuild(expr, tuple(simplify(c, extents) for c in children(expr)))
+    operands = children(expr)
+    if not operands:
+        return expr
+    expr = rebuild(expr, tuple([simplify(c, extents) for c in operands]))
     match expr:
         case Op("add", (a, b)):
             return add(a, b)

@@ -7,8 +7,8 @@ programs; statements off the path are shared with the old one.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from neptune_lab.errors import ScheduleError
@@ -21,7 +21,7 @@ Path = tuple[int, ...]
 
 def blocks(program: Program) -> tuple[Block, ...]:
     """Every block, in program order."""
-    return tuple(stmt for _, stmt, _ in statements(program) if isinstance(stmt, Block))
+    return _known(program).blocks
 
 
 def stores(program: Program) -> int:
@@ -36,20 +36,37 @@ def stores(program: Program) -> int:
 Place: TypeAlias = tuple[Path, Stmt, tuple[Loop, ...]]
 
 
+@dataclass(frozen=True)
+class _Known:
+    """A program's statements, its blocks in order, and the first block of each name."""
+
+    program: Program
+    statements: tuple[Place, ...]
+    blocks: tuple[Block, ...]
+    by_name: Mapping[str, tuple[Path, Block, tuple[Loop, ...]]]
+
+
 # Keyed by identity, since hashing a program walks all of it. An entry keeps its program alive, so that its id stays
 # unique.
-_statements: dict[int, tuple[Program, tuple[Place, ...]]] = {}
+_programs: dict[int, _Known] = {}
 _MOST_PROGRAMS = 32
+
+
+def _known(program: Program) -> _Known:
+    known = _programs.get(id(program))
+    if known is None or known.program is not program:
+        if len(_programs) >= _MOST_PROGRAMS:
+            _programs.clear()
+        places = tuple(_walk(program))
+        found = [(path, stmt, loops) for path, stmt, loops in places if isinstance(stmt, Block)]
+        by_name = {block.name: (path, block, loops) for path, block, loops in reversed(found)}
+        known = _programs[id(program)] = _Known(program, places, tuple([block for _, block, _ in found]), by_name)
+    return known
 
 
 def statements(program: Program) -> tuple[Place, ...]:
     """Every statement with its path and the loops around it, outermost first, in program order."""
-    known = _statements.get(id(program))
-    if known is None or known[0] is not program:
-        if len(_statements) >= _MOST_PROGRAMS:
-            _statements.clear()
-        known = _statements[id(program)] = program, tuple(_walk(program))
-    return known[1]
+    return _known(program).statements
 
 
 def _walk(program: Program) -> Iterator[Place]:
@@ -83,9 +100,9 @@ def find_block(program: Program, name: str) -> tuple[Path, Block, tuple[Loop, ..
     Raises:
         ScheduleError: there is none; `help` has the nearest names.
     """
-    for path, stmt, loops in statements(program):
-        if isinstance(name, str) and isinstance(stmt, Block) and stmt.name == name:
-            return path, stmt, loops
+    found = _known(program).by_name.get(name) if isinstance(name, str) else None
+    if found is not None:
+        return found
     raise ScheduleError(
         f"there is no block {shown(name)} in {program.name}",
         help=nearest(name, [b.name for b in blocks(program)], "blocks"),
@@ -94,7 +111,7 @@ def find_block(program: Program, name: str) -> tuple[Path, Block, tuple[Loop, ..
 
 def has_block(program: Program, name: str) -> bool:
     """Whether there is a block called `name`."""
-    return isinstance(name, str) and any(b.name == name for b in blocks(program))
+    return isinstance(name, str) and name in _known(program).by_name
 
 
 def depth_of(loops: tuple[Loop, ...], var: str) -> int:

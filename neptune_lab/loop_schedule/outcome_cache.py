@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Const, Program, walk
+from neptune_lab.loop_ir.nodes import Block, Const, Program, walk
 from neptune_lab.loop_schedule.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -79,15 +79,30 @@ def clear_outcomes() -> None:
     _outcomes.clear()
 
 
+# Keyed by identity: blocks whose constants differ in type alone are equal. A step shares most blocks with the program
+# before it. An entry keeps its block alive, so that its id stays unique.
+_known_blocks: dict[int, tuple[Block, tuple[str, ...]]] = {}
+_MOST_BLOCKS = 4096
+
+
 def _constants(program: Program) -> tuple[str, ...]:
     """Every constant of the program as text, in order."""
     constants: list[str] = []
     for block in tree.blocks(program):
-        stores = [block.body] if block.init is None else [block.body, block.init]
-        exprs = [e for s in stores for e in (*s.indices, s.value)]
-        for expr in (*exprs, *block.predicates, *(it.binding for it in block.iters)):
-            constants += [repr(e.value) for e in walk(expr) if isinstance(e, Const)]
+        known = _known_blocks.get(id(block))
+        if known is None or known[0] is not block:
+            if len(_known_blocks) >= _MOST_BLOCKS:
+                _known_blocks.clear()
+            known = _known_blocks[id(block)] = block, _constants_of(block)
+        constants += known[1]
     return tuple(constants)
+
+
+def _constants_of(block: Block) -> tuple[str, ...]:
+    stores = [block.body] if block.init is None else [block.body, block.init]
+    exprs = [e for s in stores for e in (*s.indices, s.value)]
+    every = (*exprs, *block.predicates, *(it.binding for it in block.iters))
+    return tuple([repr(e.value) for expr in every for e in walk(expr) if type(e) is Const])
 
 
 __all__ = ["at_other_sizes", "cached_outcome", "clear_outcomes", "resized"]

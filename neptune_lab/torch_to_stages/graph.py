@@ -112,7 +112,7 @@ def graph_of_module(module: torch.fx.GraphModule, decomposition: Callable[[Any],
     examples = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
     names = tuple(node.name for node in module.graph.nodes if node.op == "placeholder")
     try:
-        while found := {n.target: f for n in module.graph.nodes if (f := decomposition(n.target)) is not None}:
+        while found := _found(module.graph, decomposition):
             with fx_traceback.preserve_node_meta():
                 module = make_fx(torch.fx.Interpreter(module).run, decomposition_table=found)(*examples)
     except (RuntimeError, TypeError, NotImplementedError) as error:
@@ -150,14 +150,22 @@ def _exported(
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, strict=False)
             _check_nodes(exported.graph)
-            exported = exported.run_decompositions({})
-            while found := {n.target: f for n in exported.graph.nodes if (f := decomposition(n.target)) is not None}:
+            # Each pass traces the graph again, so the pass that removes writes in place takes operations apart too.
+            exported = exported.run_decompositions(_found(exported.graph, decomposition))
+            while found := _found(exported.graph, decomposition):
                 exported = exported.run_decompositions(found)
             return exported
     except DefinitionError:
         raise
     except Exception as error:
         raise _untraceable(function, error) from error
+
+
+def _found(
+    graph: torch.fx.Graph, decomposition: Callable[[Any], Callable[..., Any] | None]
+) -> dict[Any, Callable[..., Any]]:
+    """The operations of the graph that `decomposition` takes apart, with their definitions."""
+    return {n.target: f for n in graph.nodes if (f := decomposition(n.target)) is not None}
 
 
 @contextmanager
