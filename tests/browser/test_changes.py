@@ -178,3 +178,23 @@ def test_time_both_measures_the_two_kernels(after, monkeypatch):
     expect(row(page, "measured").locator("td")).to_have_text(["200 µs ± 15 µs", "100 µs ± 15 µs", "2 times less"])
     expect(page.root.get_by_role("button", name="Time both")).to_be_enabled()
     assert page.asked[-1]["against"] == [{"name": "before the last edit", "version": "before"}]
+
+
+def test_the_code_before_and_after_folds_and_stays_level(after):
+    page = after({**VIEW, "panes": {"graph": "changes", "changes": "code"}}, HALF, width=1000)
+    sides = [page.root.locator(".changes .cmp .lines").nth(n) for n in (0, 1)]
+    loops = [side.locator(".ln", has=page.page.locator(".fold")).first for side in sides]
+    shown = (
+        "() => [...document.querySelectorAll('.changes .cmp .lines')].map(l => [...l.children]"
+        ".filter(r => !r.hidden).map(r => Math.round(r.getBoundingClientRect().top)))"
+    )
+    counts = []
+    for side, loop in zip((1, 0), reversed(loops), strict=True):  # these loops have other extents: no line of both
+        loop.locator(".fold").click()
+        expect(loop.locator(".held")).to_contain_text("lines folded")
+        tops = page.page.evaluate(shown)
+        assert tops[0] == tops[1], side
+        counts.append(len(tops[0]))
+    # What only one side folds is blank there, and gone once both do.
+    assert counts[1] < counts[0] - 10
+    expect(sides[0].locator(".ln.blank")).to_have_count(0)

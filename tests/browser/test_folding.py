@@ -143,3 +143,51 @@ def test_both_sides_of_a_comparison_stay_level(live: Callable[..., LivePage], ke
         page.wait_for_timeout(150)
         left, right = page.evaluate(tops)
         assert left == right
+
+
+TOPS = (
+    "() => [...document.querySelectorAll('.cmp')].filter(c => c.offsetParent).flatMap(c => [...c.querySelectorAll('.lines')])"
+    ".map(l => [...l.children].filter(r => !r.hidden).map(r => Math.round(r.getBoundingClientRect().top)))"
+)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark")])
+def test_loops_of_a_comparison_fold_on_both_sides(live: Callable[..., LivePage], kernel: nl.Kernel, width, scheme):
+    view = {"step": 11, "phase": "retire_tags", "compare": {"left": "9.naive", "right": ""}}
+    page = live(kernel, view, width=width, color_scheme=scheme).page
+    left, right = (page.locator(".cmp .lines").nth(n) for n in (0, 1))
+    rolling = right.locator(".ln", has_text="for j0 in range(4):").first
+    rolling.locator(".fold").click()
+    for side in (left, right):
+        expect(side.locator(".ln", has_text="for j0 in range(4):").first.locator(".held")).to_contain_text(
+            "lines folded"
+        )
+        expect(side.locator(".ln", has_text="j0 * 64 + j1] = where(").first).to_be_hidden()
+    tops = page.evaluate(TOPS)
+    assert tops[0] == tops[1]
+    # A difference that the loop hides unfolds it.
+    for _ in range(40):
+        page.get_by_role("button", name="next difference").click()
+        expect(right.locator(".ln.here")).to_be_in_viewport()
+        if not rolling.locator(".held").count():
+            break
+    expect(rolling.locator(".held")).to_have_count(0)
+    # With the keyboard, from the other side.
+    left.locator(".ln", has_text="for j0 in range(4):").first.click()
+    page.keyboard.press("f")
+    expect(rolling.locator(".held")).to_be_visible()
+    page.keyboard.press("f")
+    expect(rolling.locator(".held")).to_have_count(0)
+
+
+def test_a_side_that_does_not_fold_keeps_its_lines(live: Callable[..., LivePage], kernel: nl.Kernel):
+    view = {"step": 11, "phase": "retire_tags", "compare": {"left": "11.retire_tags", "right": "triton"}}
+    page = live(kernel, view).page
+    left, right = (page.locator(".cmp .lines").nth(n) for n in (0, 1))
+    before = right.locator(".ln:not(.gap)").count()
+    inner = left.locator(".ln", has_text="for i1, j1 in grid(64, 64):").first
+    inner.locator(".fold").click()
+    expect(inner.locator(".held")).to_be_visible()
+    assert right.locator(".ln:not(.gap):not([hidden]):not(.blank)").count() == before
+    tops = page.evaluate(TOPS)
+    assert tops[0] == tops[1]

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { fixture, rawTrace } from "./fixture";
-import { type Foldable, hiddenBy, loopAround, loopsIn } from "./folds";
+import { type Foldable, hiddenBeside, hiddenBy, loopAround, loopsIn } from "./folds";
 import { allGroups, foldedAround, groupsOf } from "./groups";
 import { readTrace } from "./record";
 import { EMPTY, readView, reduce, shownStops } from "./state";
@@ -58,5 +58,21 @@ describe("steps that fold", () => {
     expect(reduce(view, { type: "fold", ids: ["b"], on: true }, doc)).toBe(view);
     expect(readView({ folded: ["x"] }, EMPTY, []).folded).toEqual(["x"]);
     expect(readView({ folded: [1] }, view, []).folded).toEqual(["a", "b"]);
+  });
+});
+
+describe("folds of two programs side by side", () => {
+  const gap: Foldable = { text: "", node: "", op: "same", gap: true };
+  // On the right the loop has one line less, and one line follows it there alone.
+  const left = [...lines("for i in range(4):\n    a = 1\n    b = 2\nc = 3"), gap];
+  const right = [...lines("for i in range(4):\n    a = 1"), gap, ...lines("c = 3\nd = 4")];
+  const hidden = (side: Foldable[], ids: string[]) => hiddenBy(side, loopsIn(side), new Set(ids));
+  it("hide what neither side shows", () => {
+    const { gone, blankA, blankB } = hiddenBeside(left, hidden(left, ["n0"]), right, hidden(right, ["n0"]));
+    expect([[...gone], blankA.size, blankB.size]).toEqual([[1, 2], 0, 0]);
+  });
+  it("leave a blank where the other side shows its line", () => {
+    const { gone, blankA, blankB } = hiddenBeside(left, hidden(left, ["n0"]), right, new Map());
+    expect([[...gone], [...blankA], blankB.size]).toEqual([[2], [1], 0]);
   });
 });

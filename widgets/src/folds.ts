@@ -39,6 +39,19 @@ export function hiddenBy(lines: readonly Foldable[], loops: ReadonlyMap<number, 
   return hidden;
 }
 
+/** Rows of two listings side by side: which are hidden on both, and which are blank on one because the other shows its line.
+
+`a` and `b` have as many lines; `hidA` and `hidB` are what `hiddenBy` gives for them. */
+export function hiddenBeside(a: readonly Foldable[], hidA: ReadonlyMap<number, number>, b: readonly Foldable[], hidB: ReadonlyMap<number, number>): { gone: Set<number>; blankA: Set<number>; blankB: Set<number> } {
+  const [gone, blankA, blankB] = [new Set<number>(), new Set<number>(), new Set<number>()];
+  for (const n of new Set([...hidA.keys(), ...hidB.keys()])) {
+    const [noA, noB] = [hidA.has(n) || a[n]?.gap, hidB.has(n) || b[n]?.gap];
+    if (noA && noB) gone.add(n);
+    else (hidA.has(n) ? blankA : blankB).add(n);
+  }
+  return { gone, blankA, blankB };
+}
+
 /** The innermost loop around a line, the line's own if it is one; -1 if there is none. */
 export function loopAround(loops: ReadonlyMap<number, number>, n: number): number {
   let best = -1;

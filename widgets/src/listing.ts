@@ -1,12 +1,12 @@
 // Numbered lines of code: signs of change, colours, and presses that select. One tab stop, arrows inside.
 
+import { coloured, spansOf } from "./coloured";
 import type { Context } from "./context";
 import { type Op, SIGN, SPOKEN } from "./diff";
 import { h, reveal } from "./dom";
-import { hiddenBy, loopAround, loopsIn } from "./folds";
+import { hiddenBeside, hiddenBy, loopAround, loopsIn } from "./folds";
 import type { Stop } from "./record";
 import { matcher } from "./search";
-import { type Token, tokenise } from "./tokens";
 
 export interface Shown {
   node: string;
@@ -53,46 +53,6 @@ export const noteRow = (row: Row): void => void drawn.set(row.el, row);
 /** The line that an element belongs to, of whichever pane. */
 export const rowAt = (el: Element): Row | null => drawn.get(el.closest(".ln") ?? el) ?? null;
 
-const tokens = new Map<string, Token[]>();
-
-function tokensOf(text: string): Token[] {
-  let found = tokens.get(text);
-  if (!found) {
-    if (tokens.size > 5000) tokens.clear();
-    tokens.set(text, (found = tokenise(text)));
-  }
-  return found;
-}
-
-/** The line's text as spans, cut where tokens, changes and the repair term begin and end. */
-function coloured(line: Shown, quoted: boolean): Node[] {
-  if (quoted) return [h("span", { class: "t-s" }, line.text)];
-  const out: Node[] = [];
-  let at = 0;
-  const cuts = [...(line.spans ?? []).flat(), ...(line.repair ?? [])].sort((a, b) => a - b);
-  const inside = (spans: readonly [number, number][], n: number) => spans.some(([a, b]) => a <= n && n < b);
-  for (const t of tokensOf(line.text)) {
-    let from = at;
-    const end = at + t.text.length;
-    for (const cut of [...cuts.filter((c) => c > at && c < end), end]) {
-      const part = line.text.slice(from, cut);
-      const name = [t.kind && `t-${t.kind}`, inside(line.spans ?? [], from) && "w", line.repair && inside([line.repair], from) && "rep"]
-        .filter(Boolean)
-        .join(" ");
-      if (name) {
-        const span = document.createElement("span");
-        span.className = name;
-        span.textContent = part;
-        out.push(span);
-      } else out.push(document.createTextNode(part));
-      from = cut;
-    }
-    at = end;
-  }
-  return out;
-}
-
-const spansOf = (line: Shown): string => (line.repair || line.spans?.length ? `${line.repair}|${line.spans}` : "");
 /** Whether a row shows a line as it is, but for its number. */
 const same = ({ line, quoted }: Shelf, now: Shown, nowQuoted: boolean): boolean =>
   line.text === now.text && line.node === now.node && line.op === now.op && line.gap === now.gap && quoted === nowQuoted && spansOf(line) === spansOf(now);
@@ -114,13 +74,17 @@ export class Listing {
   private shut: ReadonlySet<number> = new Set();
   /** The first line of the difference that was shown last. */
   private change = -1;
+  /** The listing on the other side of a comparison, whose rows stand beside these. */
+  private twin: Listing | null = null;
 
   constructor(
     private ctx: Context,
     private name: string,
     label: string,
-    /** Where two listings scroll together: their lines stand side by side, and do not fold. */
+    /** Where two listings scroll together: their lines stand side by side. */
     private scroller?: HTMLElement,
+    /** Before the ids of its folded loops: those of another record have lines of the same names. */
+    private of = "",
   ) {
     this.inner = h("div", { class: "lines", role: "listbox", "aria-multiselectable": "true", "aria-label": label, tabindex: 0 });
     this.el = h("div", { class: "code" }, this.inner);
@@ -139,6 +103,21 @@ export class Listing {
       e.preventDefault();
       e.stopPropagation();
     });
+  }
+
+  /** Two listings side by side, whose loops fold together. */
+  static beside(left: Listing, right: Listing): void {
+    left.twin = right;
+    right.twin = left;
+  }
+
+  /** What a loop is called among what is folded. */
+  private foldId(n: number): string {
+    return this.of + this.foldable(this.rows[n]!.line).node;
+  }
+  /** A line of one side of a comparison is a line of its program, even if the other does not have it, or names no node. */
+  private foldable(line: Shown): Shown {
+    return this.scroller && !line.gap ? { ...line, op: "same", node: line.node || `#${line.number}` } : line;
   }
 
   label(text: string): void {
@@ -160,14 +139,15 @@ export class Listing {
   private fold(n: number): void {
     const row = this.rows[n];
     if (!row || !this.loops.has(n)) return;
-    const on = !this.ctx.view.folded.includes(row.line.node);
-    this.ctx.dispatch({ type: "fold", ids: [row.line.node], on }, this.name);
+    const on = !this.ctx.view.folded.includes(this.foldId(n));
+    const beside = this.twin?.loops.has(n) ? [this.twin.foldId(n)] : [];
+    this.ctx.dispatch({ type: "fold", ids: [...new Set([this.foldId(n), ...beside])], on }, this.name);
     this.refold();
     this.focus(n);
     this.ctx.announce(on ? `folded, ${this.loops.get(n)! - n} lines` : "unfolded");
   }
   private foldAll(): void {
-    const ids = [...this.loops.keys()].map((n) => this.rows[n]!.line.node);
+    const ids = [this, this.twin].flatMap((l) => (l ? [...l.loops.keys()].map((n) => l.foldId(n)) : []));
     const on = !ids.some((id) => this.ctx.view.folded.includes(id));
     this.ctx.dispatch({ type: "fold", ids, on }, this.name);
     this.refold();
@@ -179,14 +159,26 @@ export class Listing {
   private drawFolds(): void {
     const { folded } = this.ctx.view;
     this.folded = folded;
-    const ids = new Set(folded);
-    this.hidden = hiddenBy(this.rows.map((r) => r.line), this.loops, ids);
-    this.rows.forEach(({ el }, n) => {
-      const hidden = this.hidden.has(n);
-      if (el.hidden !== hidden) el.hidden = hidden;
-    });
-    this.shut = new Set([...this.loops.keys()].filter((n) => ids.has(this.rows[n]!.line.node)));
+    const ids = new Set(folded.filter((id) => id.startsWith(this.of)).map((id) => id.slice(this.of.length)));
+    this.hidden = hiddenBy(this.rows.map((r) => this.foldable(r.line)), this.loops, ids);
+    if (this.twin) this.hideBeside(this.twin);
+    else this.hide((n) => this.hidden.has(n));
+    this.shut = new Set([...this.loops.keys()].filter((n) => folded.includes(this.foldId(n))));
     this.rows.forEach((row, n) => row.filled && this.drawFold(n));
+  }
+  private hide(gone: (n: number) => boolean, blank: (n: number) => boolean = () => false): void {
+    this.rows.forEach(({ el }, n) => {
+      if (el.hidden !== gone(n)) el.hidden = gone(n);
+      el.classList.toggle("blank", blank(n));
+    });
+  }
+  /** Rows stay side by side: one that the other side still shows is blank instead of hidden. */
+  private hideBeside(other: Listing): void {
+    if (other.rows.length !== this.rows.length) return; // the other side is about to be shown
+    const [own, theirs] = [this, other].map((l) => l.rows.map((r) => r.line)) as [Shown[], Shown[]];
+    const { gone, blankA, blankB } = hiddenBeside(own, this.hidden, theirs, other.hidden);
+    this.hide((n) => gone.has(n), (n) => blankA.has(n));
+    other.hide((n) => gone.has(n), (n) => blankB.has(n));
   }
   /** The sign of a loop in its line, and how much it holds if it is folded. */
   private drawFold(n: number): void {
@@ -220,7 +212,7 @@ export class Listing {
   /** Brings a row into view; it and those around it are filled before. */
   private bring(n: number, margin?: number): void {
     for (let k = Math.max(0, n - AROUND); k < Math.min(this.rows.length, n + AROUND); k++) this.fill(k);
-    reveal(this.box(), this.rows[n]!.el, margin);
+    reveal(this.box(), this.rows[this.hidden.get(n) ?? n]!.el, margin);
   }
 
   private press(n: number, add: boolean): void {
@@ -264,7 +256,7 @@ export class Listing {
     const part = document.createDocumentFragment();
     part.append(...fresh.map((r) => r.el));
     this.inner.insertBefore(part, before);
-    this.loops = this.scroller ? new Map() : loopsIn(lines);
+    this.loops = loopsIn(lines.map((l) => this.foldable(l)));
     const lazy = lines.length > MANY;
     const from = lazy ? Math.max(0, this.rows.findIndex((r) => !r.filled)) : 0;
     for (let n = from; n < (lazy ? Math.min(from + AROUND, lines.length) : lines.length); n++) this.fill(n);
@@ -366,6 +358,7 @@ export class Listing {
     if (this.folded === this.ctx.view.folded) return;
     this.drawFolds();
     this.markFolds();
+    this.onFill?.();
   }
 
   /** Unfolds the loops that hide a line which was chosen elsewhere. */
@@ -373,7 +366,7 @@ export class Listing {
     const shut = new Set(this.ctx.view.folded);
     const ids = new Set<string>();
     for (const [at, last] of this.loops)
-      if (shut.has(this.rows[at]!.line.node) && this.rows.slice(at + 1, last + 1).some((r) => r.line.op !== "del" && chosen.has(r.line.node))) ids.add(this.rows[at]!.line.node);
+      if (shut.has(this.foldId(at)) && this.rows.slice(at + 1, last + 1).some((r) => (r.line.op !== "del" || this.scroller) && chosen.has(r.line.node))) ids.add(this.foldId(at));
     if (ids.size) this.ctx.dispatch({ type: "fold", ids: [...ids], on: false }, this.ctx.source);
   }
 
@@ -405,6 +398,14 @@ export class Listing {
     if (row) box.scrollTop += row.el.getBoundingClientRect().top - box.getBoundingClientRect().top - 48;
   }
 
+  /** Unfolds the loops of both sides that hide a line. */
+  private unfoldAt(n: number): void {
+    const around = (l: Listing) => [...l.loops].flatMap(([at, last]) => (at < n && n <= last ? [l.foldId(at)] : []));
+    const ids = [this, ...(this.twin ? [this.twin] : [])].flatMap(around).filter((id) => this.ctx.view.folded.includes(id));
+    if (ids.length) this.ctx.dispatch({ type: "fold", ids, on: false }, this.name);
+    for (const one of [this, this.twin]) one?.refold();
+  }
+
   /** Brings the next run of changed lines into view, from the one that was shown last; null if nothing changed. */
   toChange(by: 1 | -1): { at: number; of: number } | null {
     const differs = (n: number) => Boolean(this.rows[n]) && (this.rows[n]!.line.op !== "same" || Boolean(this.rows[n]!.line.gap));
@@ -415,6 +416,7 @@ export class Listing {
     this.rows[this.change]?.el.classList.remove("here");
     this.change = starts[to]!;
     this.rows[this.change]!.el.classList.add("here");
+    this.unfoldAt(this.change);
     this.bring(this.change);
     const box = this.box();
     box.scrollTop += this.rows[this.change]!.el.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 3;

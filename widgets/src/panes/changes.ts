@@ -3,6 +3,7 @@
 import { type RawVersion, type Side, STAGES, VERSIONS, type Version, figures, launches, readVersion, sideName, stageOf, stepChanges, tiles } from "../changes_data";
 import type { Context, Message, Pane } from "../context";
 import { h } from "../dom";
+import { level } from "../level";
 import { type Compared, compareStops, countText, lastOf } from "../linked";
 import { Listing } from "../listing";
 import { kernelKey, keepMeasured, measuredOf } from "../measured";
@@ -26,9 +27,11 @@ function changesPane(ctx: Context): Pane {
   const counted = h("span", { class: "dim" });
   const choose = h("div", { class: "choose" }, h("label", {}, "from ", chooseFrom), h("label", {}, "to ", chooseTo), counted);
   const scroller = h("div", { class: "cmp" });
-  const left = new Listing(ctx, "chgl", "code before", scroller);
+  const left = new Listing(ctx, "chgl", "code before", scroller, "before:");
   const right = new Listing(ctx, "chgr", "code after", scroller);
   scroller.append(left.el, right.el);
+  Listing.beside(left, right);
+  left.onFill = right.onFill = () => level(scroller);
   const numbers = h("div", { class: "numbers", tabindex: 0, role: "group", "aria-label": "figures before and after" });
   const note = h("p", { class: "note" });
   const el = h("div", { class: "changes" }, choose, note, numbers, scroller);
@@ -245,11 +248,12 @@ function changesPane(ctx: Context): Pane {
           left.label(sideName(pair[0]));
           right.label(sideName(pair[1]));
           // A pane that is drawn for the first time has no height yet.
-          requestAnimationFrame(() => right.revealFirstChange());
+          requestAnimationFrame(() => (level(scroller), right.revealFirstChange()));
         }
         drawn = key;
         lit = null;
       }
+      if (mode === "code") for (const one of [left, right]) one.refold();
       counted.textContent = compared ? countText(compared.counted) : "";
       if (mode === "code" && lit !== ctx.related) {
         const kind = pair[1].stop.kind;

@@ -3,6 +3,7 @@
 import type { Context, Pane } from "../context";
 import { changedSpans, diffLines } from "../diff";
 import { h } from "../dom";
+import { level } from "../level";
 import { blockOf } from "../links";
 import { Listing, type Shown } from "../listing";
 import { definePane } from "../pane";
@@ -82,19 +83,6 @@ export function sideBySide(left: Stop, right: Stop): { left: Shown[]; right: Sho
   return out;
 }
 
-/** Gives the lines of two listings that stand side by side one height, since long ones take several rows. */
-function level(box: HTMLElement): void {
-  const [a, b] = [...box.querySelectorAll(".lines")].map((lines) => [...lines.children] as HTMLElement[]);
-  if (!a || !b || !box.offsetHeight) return;
-  for (const row of [...a, ...b]) row.style.minHeight = "";
-  const tall = (row: HTMLElement | undefined) => row?.getBoundingClientRect().height ?? 0;
-  const heights = a.map((row, n) => [tall(row), tall(b[n])] as const);
-  heights.forEach(([left, right], n) => {
-    const low = left < right ? a[n] : left > right ? b[n] : undefined;
-    if (low) low.style.minHeight = `${Math.max(left, right)}px`;
-  });
-}
-
 function programPane(ctx: Context): Pane {
   const listing = new Listing(ctx, "program", "program");
   const definition = new Listing(ctx, "defn", "definition");
@@ -102,6 +90,7 @@ function programPane(ctx: Context): Pane {
   const left = new Listing(ctx, "cmpl", "left", scroller);
   const right = new Listing(ctx, "cmpr", "right", scroller);
   scroller.append(left.el, right.el);
+  Listing.beside(left, right);
   left.onFill = right.onFill = () => level(scroller);
   let width = 0;
   let begin = () => {};
@@ -221,7 +210,7 @@ function programPane(ctx: Context): Pane {
         drawnDoc = doc;
         stopDrawn = stop;
       }
-      for (const one of [listing, definition]) one.refold();
+      for (const one of pair ? [left, right] : [listing, definition]) one.refold();
       if (redraw || lit !== ctx.related || searched !== view.search) {
         const scroll = lit !== ctx.related && ctx.source !== "program" && ctx.source !== "step";
         const set = (s: Stop) => (s.kind === "loops" ? ctx.related.loops : s.kind === "htile" ? ctx.related.htile : ctx.related.triton);
