@@ -195,6 +195,6 @@ def test_the_code_before_and_after_folds_and_stays_level(after):
         tops = page.page.evaluate(shown)
         assert tops[0] == tops[1], side
         counts.append(len(tops[0]))
-    # What only one side folds is blank there, and gone once both do.
+    # What only one side folds is blank there, and gone once both do, but for the line of the other side's loop.
     assert counts[1] < counts[0] - 10
-    expect(sides[0].locator(".ln.blank")).to_have_count(0)
+    expect(sides[0].locator(".ln.blank")).to_have_count(1)

@@ -146,7 +146,8 @@ def test_both_sides_of_a_comparison_stay_level(live: Callable[..., LivePage], ke
 
 
 TOPS = (
-    "() => [...document.querySelectorAll('.cmp')].filter(c => c.offsetParent).flatMap(c => [...c.querySelectorAll('.lines')])"
+    "() => [...document.querySelectorAll('.cmp')].filter(c => c.offsetParent)"
+    ".flatMap(c => [...c.querySelectorAll('.lines')])"
     ".map(l => [...l.children].filter(r => !r.hidden).map(r => Math.round(r.getBoundingClientRect().top)))"
 )
 

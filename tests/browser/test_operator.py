@@ -98,3 +98,16 @@ def test_pages_that_cannot_change_it_say_why(live, new_page, tmp_path):
     expect(pane.get_by_label("rows of the operator")).to_be_disabled()
     page.goto((tmp_path / "record.html").as_uri())
     expect(page.locator(".nx .operator")).to_contain_text("a saved record: nothing can be changed here")
+
+
+def test_a_saved_record_is_made_again(live):
+    trace = nl.compile(attention.causal(heads=2, seq=64, head_dim=16), validate="none").trace
+    drawn = live(trace, {"step": -1, "phase": "triton", "panes": {"graph": "traffic"}})
+    expect(drawn.root.locator(".traffic")).to_contain_text("This record has no traffic. Recompile, in the header")
+    again = drawn.root.get_by_role("button", name="Recompile")
+    again.click()
+    expect(drawn.root.locator(".chip.check")).to_contain_text("✓ equals the definition")
+    expect(drawn.root.locator(".traffic")).to_contain_text("HBM")
+    expect(again).to_be_hidden()
+    drawn.root.get_by_role("tab", name="Run", exact=True).click()
+    expect(drawn.root.locator(".heat").first).to_be_visible()

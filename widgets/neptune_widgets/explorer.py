@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from neptune_lab.errors import ScheduleError
+from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_lab.files import write_text
 from neptune_lab.trace import Trace, load_trace
 from neptune_widgets import checks, page, payload, static_view, views
 from neptune_widgets.messages import Messages
 from neptune_widgets.panes import machine
 from neptune_widgets.remake import named
+from neptune_widgets.revive import can_revive, revived
 from neptune_widgets.sample import fitting
 from neptune_widgets.session import Session
 
@@ -51,16 +52,15 @@ class Explorer(anywidget.AnyWidget):
     def __init__(self, what: Session | Trace, **traits: Any) -> None:
         self._session = what if isinstance(what, Session) else None
         self._saved = what if isinstance(what, Trace) else None
-        made = payload.saved(what) if isinstance(what, Trace) else payload.live(what)
+        made = payload.saved(what, again=can_revive(what)) if isinstance(what, Trace) else payload.live(what)
         self._made = made
         super().__init__(payload=made.text, **traits)
         self._queue: list[dict[str, Any]] = []
-        self._messages = (
-            None
-            if self._session is None
-            else Messages(self._session, lambda m: self.send(m), self._show, lambda: self.view)
-        )
+        self._messages = self._messages_of(self._session)
         self.on_msg(self._received)
+
+    def _messages_of(self, session: Session | None) -> Messages | None:
+        return None if session is None else Messages(session, lambda m: self.send(m), self._show, lambda: self.view)
 
     # -- what it holds --------------------------------------------------------------------------------------
 
@@ -84,6 +84,24 @@ class Explorer(anywidget.AnyWidget):
         if self._session is None:
             raise ScheduleError("this is a saved record: it has no schedule", help="explore the operator")
         return self._session
+
+    def recompile(self) -> str:
+        """Makes the operator and the steps of a saved record again, so that it can be edited, played, counted and
+        checked like any other. It must be an operator of the library.
+
+        Returns:
+            In what the new kernel differs from the saved one; "" if in nothing.
+
+        Raises:
+            ScheduleError: it is not a saved record; its operator cannot be made again; or its steps make another loop
+                program here.
+        """
+        if self._saved is None:
+            raise ScheduleError("this is not a saved record: it is compiled already", help="edit its schedule")
+        session, said = revived(self._saved)
+        self._session, self._saved, self._messages = session, None, self._messages_of(session)
+        self._show(payload.live(session, self.view), True)
+        return said
 
     def to_python(self) -> str:
         """The schedule as calls on `sch`, to paste into a cell after `sch = nl.Schedule(op)`.
@@ -193,6 +211,7 @@ class Explorer(anywidget.AnyWidget):
             self._send_rest(content.get("name"))
             return
         if self._messages is None:
+            self._answer_saved(content)
             return
         if content["kind"] == "cancel":
             self._messages.cancel(str(content.get("of", "time")))
@@ -202,6 +221,21 @@ class Explorer(anywidget.AnyWidget):
             asyncio.get_running_loop().call_later(_SETTLE, self._answer)
         except RuntimeError:
             self._answer()
+
+    def _answer_saved(self, content: dict[str, Any]) -> None:
+        """Answers a message of a page that shows a saved record."""
+        seq = content.get("seq")
+        if content["kind"] == "ping":
+            self.send({"kind": "pong", "seq": seq})
+        elif content["kind"] == "recompile":
+            try:
+                note = self.recompile()
+            except NeptuneError as error:
+                self.send({"kind": "failed", "seq": seq, "message": str(error)})
+            except (ImportError, TypeError, ValueError) as error:  # no compiler here, or a record that nobody saved so
+                self.send({"kind": "failed", "seq": seq, "message": f"{type(error).__name__}: {error}"})
+            else:
+                self.send({"kind": "recompiled", "seq": seq, "payload": self.payload, "note": note})
 
     def _answer(self) -> None:
         """Answers what came, superseded edits and checks aside."""

@@ -12,6 +12,7 @@ from neptune_widgets.pane import data_of, halves
 from neptune_widgets.repeat import as_python
 
 View = dict[str, Any]
+_AGAIN = "Recompile, in the header, makes its operator and steps again here."
 
 if TYPE_CHECKING:
     from neptune_lab.trace import Trace
@@ -76,16 +77,17 @@ def static(session: Session, view: View | None = None) -> Payload:
     )
 
 
-def saved(trace: Trace, view: View | None = None) -> Payload:
-    """For a record that was saved: there is no compiler behind it."""
+def saved(trace: Trace, view: View | None = None, *, again: bool = False) -> Payload:
+    """For a record that was saved: there is no compiler behind it; `again`: one can be had if the page asks for it."""
     rest = {
         "check": None,
         "kernel_error": None,
         "tags": None,
-        "tags_note": "A saved record: tag tables need the operator itself.",
+        "tags_note": f"A saved record has no tag tables. {_AGAIN if again else 'They need the operator itself.'}",
         "editor": None,
         "device": "a saved record",
         "live": False,
+        "again": again,
     }
     return _payload(trace, view, rest)
 

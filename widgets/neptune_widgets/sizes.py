@@ -9,6 +9,7 @@ from neptune_lab.errors import NeptuneError
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
+    from neptune_lab.trace import OperatorRecord
 
 # Sizes that a lecture hall can read.
 TINY = {
@@ -69,7 +70,7 @@ def _group(operator: Operator) -> int:
     return operator.params["heads"] // operator.params["kv_heads"]
 
 
-def function_name(operator: Operator) -> str | None:
+def function_name(operator: Operator | OperatorRecord) -> str | None:
     """Under which name OPERATORS has it; None where it is no operator of the library."""
     from neptune_lab.operators import OPERATORS
 
@@ -77,7 +78,7 @@ def function_name(operator: Operator) -> str | None:
     return next(names, None)
 
 
-def again(operator: Operator, sizes: dict[str, Any]) -> Operator | None:
+def again(operator: Operator | OperatorRecord, sizes: dict[str, Any]) -> Operator | None:
     """The operator made anew at other sizes; None where its parameters do not tell all (a mod is a function)."""
     from neptune_lab.operators import OPERATORS
 

@@ -91,7 +91,7 @@ export function explorer(el: HTMLElement, given: unknown, model: Model | null, f
       redo: () => revisit(left.redo(ctx.view), "forward again"),
     },
     send(message) {
-      if (!model || !python || !ctx.live) return 0;
+      if (!model || !python || !(ctx.live || (message.kind === "recompile" && ctx.payload.again && connected()))) return 0;
       const counter = counters.get(model) ?? { n: 0 };
       counters.set(model, counter);
       const seq = ++counter.n;

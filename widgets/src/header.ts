@@ -65,6 +65,21 @@ export function header(ctx: Context, help: () => void): Bar {
       tell(`${chosen.name}: ${error instanceof Error ? error.message : String(error)}`);
     }
   }
+  const again = button("Recompile", "make the operator and the steps of this saved record again, to edit, play, count and check it", () => {
+    notice.hidden = true;
+    remaking = ctx.send({ kind: "recompile" });
+    if (remaking) again.textContent = "Recompiling …";
+  }, "p");
+  let remaking = 0;
+  ctx.onAnswer((m) => {
+    if (m.seq !== remaking || !remaking) return;
+    remaking = 0;
+    again.textContent = "Recompile";
+    if (m.payload) ctx.setPayload(m.payload);
+    if (m.kind !== "recompiled") tell(String(m.message ?? "it could not be made again"));
+    else if (m.note) tell(String(m.note));
+    ctx.announce(m.kind === "recompiled" ? "recompiled" : "not recompiled");
+  });
   let exporting = 0;
   function exportPage(): void {
     exporting = ctx.send({ kind: "export", view: ctx.view });
@@ -87,7 +102,7 @@ export function header(ctx: Context, help: () => void): Bar {
     check,
     noKernel,
     device,
-    h("span", { class: "do", role: "group", "aria-label": "actions" }, compare, ...shows.map(({ el }) => el), holder, save, openView, file, exported, question),
+    h("span", { class: "do", role: "group", "aria-label": "actions" }, compare, ...shows.map(({ el }) => el), again, holder, save, openView, file, exported, question),
     notice,
   );
   return {
@@ -122,6 +137,7 @@ export function header(ctx: Context, help: () => void): Bar {
         el.setAttribute("aria-pressed", String(isUp(view, kind)));
       }
       exported.hidden = !live;
+      again.hidden = !payload.again || live || ctx.connection === "lost";
       sync();
     },
   };

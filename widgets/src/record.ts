@@ -92,6 +92,8 @@ export interface Payload {
   /** Code that makes it again; "" if it is not known. */
   python: string;
   live: boolean;
+  /** Of a saved record with Python beside it: whether its operator and steps can be made again. */
+  again?: boolean;
   /** What panes declare in Python, by pane. */
   panes: Record<string, unknown>;
 }

@@ -10,6 +10,9 @@ export interface Editing {
 }
 export const AT_REST: Editing = { busy: false, error: null };
 
+/** What a saved record that can be made again has no data for. */
+export const AGAIN = "Recompile, in the header, makes its operator and steps again here.";
+
 export interface Status {
   css: "" | "ok" | "bad";
   text: string;

@@ -2,6 +2,7 @@
 
 import type { Context } from "./context";
 import type { Doc } from "./record";
+import { AGAIN } from "./status";
 import type { Found } from "./traffic_data";
 
 export interface TrafficStore {
@@ -41,7 +42,7 @@ function make(ctx: Context): TrafficStore {
       note = found ? "" : given ? String((given as { error?: unknown }).error ?? "") : "";
       if (found || note) return found;
       seq = ctx.send({ kind: "traffic" });
-      note = seq ? "Counting bytes and operations …" : "This record has no traffic: it was saved without it. Open the operator in a notebook, or export the page again.";
+      note = seq ? "Counting bytes and operations …" : ctx.payload.again ? `This record has no traffic. ${AGAIN}` : "This record has no traffic: it was saved without it. Open the operator in a notebook, or export the page again.";
       return null;
     },
     note: () => note,

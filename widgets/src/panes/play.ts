@@ -5,6 +5,7 @@ import { h } from "../dom";
 import { type Film, type Group, type Held, type Play, type PlayData, TILES, groups, gridOf, isWrong, playFor, tileOf } from "../film";
 import { type HeatMap, type Told, heatMap } from "../heat_map";
 import { bringUp, definePane } from "../pane";
+import { AGAIN } from "../status";
 
 /** Milliseconds of a frame at speed 1. */
 const FRAME = 1000;
@@ -204,7 +205,7 @@ function playPane(ctx: Context): PlayPane {
       if (!made) {
         pause();
         film = null;
-        const why = failed ?? data.error ?? (plays.length ? (ctx.live ? "" : "This page has no run of this step.") : "A saved record has no runs: they need the operator itself.");
+        const why = failed ?? data.error ?? (plays.length ? (ctx.live ? "" : "This page has no run of this step.") : ctx.payload.again ? `A saved record has no runs. ${AGAIN}` : "A saved record has no runs: they need the operator itself.");
         const text = why || "Running the programs …";
         if (drawn !== text) stage.replaceChildren(h("p", { class: "note" }, text));
         drawn = text;
