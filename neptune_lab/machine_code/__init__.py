@@ -11,7 +11,7 @@ from neptune_lab.machine_code.code import (
     MachineCode,
     Stage,
 )
-from neptune_lab.machine_code.compile import cancel, machine_code
+from neptune_lab.machine_code.compile import asked_by, cancel, machine_code
 from neptune_lab.machine_code.counts import Counts, MatrixInstruction, MemoryInstruction, kinds
 from neptune_lab.machine_code.occupancy import Occupancy, occupancy
 from neptune_lab.machine_code.report import to_text
@@ -30,6 +30,7 @@ __all__ = [
     "Occupancy",
     "Stage",
     "architecture_of",
+    "asked_by",
     "cancel",
     "kinds",
     "machine_code",

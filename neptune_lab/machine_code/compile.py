@@ -7,8 +7,12 @@ import os
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import version
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from neptune_lab.errors import MachineCodeError, MeasureError
 from neptune_lab.machine_code.ahead import Failure, Launch, compiled
@@ -31,9 +35,15 @@ _HELP = "compile with smaller tiles or fewer num_stages (block_q, block_kv), or 
 _lock = threading.Lock()
 _child: list[ChildProcess] = []
 _made: OrderedDict[str, MachineCode] = OrderedDict()
-# How often `cancel` was called, and whether the child was killed by it and not closed since.
+# Held for a moment, never while something is compiled.
+_state = threading.Lock()
+# How often `cancel` was called, for everybody and by who asks; who asked for what the child compiles; and whether the
+# child was killed and not closed since.
 _cancels = 0
+_own_cancels: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+_running: object = None
 _killed = False
+_asking: ContextVar[object] = ContextVar("who asks for machine code", default=None)
 
 
 def machine_code(spec: KernelSpec, target: Any = None) -> MachineCode:
@@ -53,39 +63,76 @@ def machine_code(spec: KernelSpec, target: Any = None) -> MachineCode:
             was called meanwhile.
     """
     global _killed
+    asking = _asking.get()
     architecture = architecture_of(DEFAULT if target is None else target)
     if _GLUON in spec.text and not architecture.runs_gluon:
         raise MachineCodeError(
             f"{spec.name} is written in Gluon, which is for sm_90; target={architecture.name!r} cannot run it",
             help='use target="sm_90", or compile with code=nl.CodeOptions(code="triton")',
         )
-    key, cancels = _key(spec, architecture), _cancels
+    key, cancels = _key(spec, architecture), _count(asking)
     with _lock:
-        if _cancels != cancels:
+        if _count(asking) != cancels:
             raise _cancelled(spec, architecture)
         if key not in _made:
+            _begin(asking)
             if _killed:
                 _child[0].close()
                 _killed = False
             try:
                 _made[key] = _compile(spec, architecture)
             except MachineCodeError as error:
-                if _cancels != cancels:
+                if _count(asking) != cancels:
                     raise _cancelled(spec, architecture) from error
                 raise
+            finally:
+                _begin(None)
             while len(_made) > _KEPT:
                 _made.popitem(last=False)
         _made.move_to_end(key)
         return _made[key]
 
 
-def cancel() -> None:
-    """Ends what is being compiled, from any thread: each `machine_code` that runs or waits raises MachineCodeError."""
+@contextmanager
+def asked_by(who: object) -> Iterator[None]:
+    """What `machine_code` compiles inside, in this thread, is what `cancel(who)` ends.
+
+    Args:
+        who: an object that can be weakly referenced.
+    """
+    before = _asking.set(who)
+    try:
+        yield
+    finally:
+        _asking.reset(before)
+
+
+def cancel(who: object = None) -> None:
+    """Ends what is being compiled, from any thread: each `machine_code` that runs or waits raises MachineCodeError.
+
+    Args:
+        who: of `asked_by`: what others asked for goes on; None: everything ends.
+    """
     global _cancels, _killed
-    _cancels += 1
-    if _lock.locked() and _child:
-        _killed = True
-        _child[0].kill()
+    with _state:
+        if who is None:
+            _cancels += 1
+        else:
+            _own_cancels[who] = _own_cancels.get(who, 0) + 1
+        if _lock.locked() and _child and (who is None or _running is who):
+            _killed = True
+            _child[0].kill()
+
+
+def _count(asking: object) -> int:
+    return _cancels + (0 if asking is None else _own_cancels.get(asking, 0))
+
+
+def _begin(asking: object) -> None:
+    """Notes who asked for what is compiled now."""
+    global _running
+    with _state:
+        _running = asking
 
 
 def _cancelled(spec: KernelSpec, architecture: Architecture) -> MachineCodeError:

@@ -46,7 +46,7 @@ def test_the_keyboard_alone_reaches_everything(new_page, exported):
                            return e.getAttribute('aria-label') || e.textContent.trim() }"""
             )
         )
-    for name in ("steps", "Compare", "Panes", "search all stages", "next phase", "Loops", "Tags", "Triton", "Graph"):
+    for name in ("steps", "Compare", "View", "search all stages", "next phase", "Loops", "Tags", "Triton", "Graph"):
         assert any(name in text for text in reached), f"{name} was not reached by Tab: {sorted(reached)}"
     page.keyboard.press("Shift+Tab")
     page.locator(".rail [role=tree]").first.focus()

@@ -284,6 +284,7 @@ def test_a_bad_view_file_is_told_where_it_can_be_seen(live, text):
 def test_the_page_and_python_read_each_other_s_views(live, tmp_path):
     drawn = live(figure1())
     drawn.root.locator(".rail li", has_text="naive fusion").first.click()
+    drawn.root.get_by_role("button", name="View", exact=True).click()
     with drawn.page.expect_download() as caught:
         drawn.root.get_by_role("button", name="Save view").click()
     target = tmp_path / "view.json"
@@ -412,6 +413,18 @@ def test_the_header_and_the_rail_cut_nothing(new_page, attention_page, width):
     page.goto(attention_page.as_uri())
     for element in [*page.locator("header .chip:visible").all(), *page.locator(".rail li code").all()]:
         assert element.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), element.inner_text()
+
+
+@pytest.mark.parametrize("width", [1440, 1120])
+def test_the_header_of_a_live_page_cuts_nothing(live, width):
+    kernel = nl.compile(nl.operators.attention.causal(1, 4, 256, head_dim=64), validate="none")
+    drawn = live(kernel, width=width)
+    expect(drawn.root.locator(".chip.check")).to_contain_text("✓ equals the definition")
+    for element in drawn.root.locator("header .chip:visible").all():
+        assert element.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), element.inner_text()
+    assert drawn.root.locator("header").evaluate("e => e.scrollWidth <= e.clientWidth")
+    if width == 1440:
+        assert drawn.root.locator("header").bounding_box()["height"] < 50, "one row"
 
 
 def test_mathematics_is_typeset_and_one_phase_says_one_thing(new_page, attention_page):

@@ -53,6 +53,60 @@ def test_the_address_follows_and_leads_back(new_page: Callable[..., Page], expor
     expect(page.locator(ON)).to_contain_text("naive fusion")
 
 
+def test_a_step_is_in_the_address_at_once_and_back_settles(new_page: Callable[..., Page], exported: Path):
+    page = new_page(viewport={"width": 1440, "height": 900})
+    page.goto(exported.as_uri())
+    page.locator(".nx").focus()
+    seen = page.evaluate(
+        """async () => {
+            const nx = document.querySelector(".nx");
+            const press = () => nx.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+            const hashes = [];
+            press(); hashes.push(location.hash);
+            await new Promise(r => setTimeout(r, 150));
+            press(); hashes.push(location.hash);
+            return hashes;
+        }"""
+    )
+    assert seen == ["#step=1.dataflow", "#step=1.naive"]
+    # Back before anything has settled, to the step before, where it stays.
+    page.go_back()
+    expect(page.locator(ON)).to_contain_text("dataflow")
+    page.wait_for_timeout(400)
+    assert page.url.endswith("#step=1.dataflow")
+    page.go_forward()
+    expect(page.locator(ON)).to_contain_text("naive fusion")
+    page.wait_for_timeout(400)
+    assert page.url.endswith("#step=1.naive")
+    # The steps of a key that is held are one.
+    before = page.evaluate("history.length")
+    page.evaluate(
+        """() => {
+            const held = n => new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true, repeat: n > 0 });
+            for (let n = 0; n < 3; n++) document.querySelector(".nx").dispatchEvent(held(n));
+        }"""
+    )
+    assert page.evaluate("history.length") == before + 1
+    page.go_back()
+    expect(page.locator(ON)).to_contain_text("naive fusion")
+
+
+@pytest.mark.parametrize("how", ["alone", "live"])
+def test_a_page_opened_at_a_step_shows_what_the_step_changed(live, new_page, tmp_path: Path, how: str):
+    kernel = nl.compile(nl.operators.attention.causal(1, 4, 256, head_dim=64), validate="none")
+    if how == "live":
+        page = live(kernel, {"step": 9, "phase": "repaired"}).page
+    else:
+        path = tmp_path / "attention.html"
+        nl.explore(kernel).export_html(path)
+        page = new_page(viewport={"width": 1440, "height": 900})
+        page.goto(f"{path.as_uri()}#step=9.repaired")
+    repair = page.locator("section[aria-label=program] .ln:not(.same)", has=page.locator(".rep")).first
+    expect(repair).to_be_in_viewport()
+    box = page.locator("section[aria-label=program] .code").first
+    assert box.evaluate("b => b.scrollTop") > 0
+
+
 def test_a_link_opens_there(new_page: Callable[..., Page], exported: Path):
     page = new_page(viewport={"width": 1440, "height": 900})
     page.goto(f"{exported.as_uri()}#step=1.repaired&select=store:s_sum")
@@ -116,7 +170,7 @@ def test_an_export_opens_at_everything_that_is_shown(live: Callable[..., LivePag
     page.locator(".story li button").nth(2).click()
     page.get_by_role("tablist", name="Program").get_by_role("tab", name="Definition").click()
     page.locator(".rail li", has_text="rolling_update").first.locator(".fold").click()
-    page.get_by_role("button", name="Panes").click()
+    page.get_by_role("button", name="View", exact=True).click()
     page.get_by_role("group", name="panes shown").get_by_label("Kernel").uncheck()
     page.wait_for_timeout(400)
     # From Python, too, it is what is shown now.

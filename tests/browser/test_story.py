@@ -110,6 +110,19 @@ def test_what_a_stop_speaks_of_is_in_sight(new_page: Callable[..., Page], export
     assert hidden == {title: [] for title in titles}
 
 
+def test_the_kernel_s_stop_shows_two_stages(new_page: Callable[..., Page], exported: Callable[[str], Path]):
+    page = new_page(viewport={"width": 1440, "height": 900})
+    page.goto(exported("attention").as_uri())
+    page.locator(".story li button").last.click()
+    program = page.get_by_role("tablist", name="Program")
+    code = page.get_by_role("tablist", name="Kernel code")
+    expect(program.get_by_role("tab", selected=True)).to_have_text("Triton")
+    expect(code.get_by_role("tab", selected=True)).to_have_text("HTile")
+    expect(page.locator("section[aria-label='kernel code'] .ln.lit").first).to_be_in_viewport()
+    code.get_by_role("tab", name="Triton").click()  # unless it is asked for
+    expect(code.get_by_role("tab", selected=True)).to_have_text("Triton")
+
+
 def test_keys_walk_through_the_story_and_leave_it(new_page: Callable[..., Page], exported: Callable[[str], Path]):
     page = new_page(viewport={"width": 1440, "height": 900})
     page.goto(exported("figure 1").as_uri())

@@ -10,7 +10,7 @@ import pytest
 from waiting import LONG, wait_until
 
 from neptune_lab.errors import MachineCodeError
-from neptune_lab.machine_code import cancel, machine_code
+from neptune_lab.machine_code import asked_by, cancel, machine_code
 from neptune_lab.machine_code import compile as compiling
 from neptune_lab.machine_code.ahead import Failure
 from neptune_lab.runtime import KernelSpec
@@ -71,3 +71,41 @@ def test_a_cancel_of_nothing_changes_nothing(monkeypatch, tmp_path):
     cancel()
     with pytest.raises(MachineCodeError, match="ptxas fails"):
         machine_code(spec, "sm_90")
+
+
+class Explorer:
+    """One of two who ask."""
+
+
+@pytest.mark.usefixtures("own_process")
+def test_a_cancel_ends_only_what_its_owner_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiling, "compiled", compiles_for_ever)
+    mine, other = Explorer(), Explorer()
+    told: dict[str, str] = {}
+
+    def compile_it(name: str, who: Explorer) -> threading.Thread:
+        spec = KernelSpec(name=name, entry="k", text=str(tmp_path / name), inputs=(), outputs=())
+
+        def work() -> None:
+            try:
+                with asked_by(who):
+                    machine_code(spec, "sm_90")
+            except MachineCodeError as error:
+                told[name] = error.reason
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    first = compile_it("first", mine)
+    wait_until((tmp_path / "first").exists)
+    waiting = compile_it("waiting", other)
+    cancel(other)  # it waits for its turn, or has not begun to
+    assert first.is_alive()
+    assert "first" not in told
+    cancel(mine)
+    first.join(LONG)
+    assert told["first"] == "compiling first for sm_90 was cancelled"
+    cancel(other)
+    waiting.join(LONG)
+    assert told["waiting"] == "compiling waiting for sm_90 was cancelled"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from neptune_widgets import payload
@@ -41,7 +42,11 @@ def test_after_an_edit_the_schedule_before_it_which_is_the_first_one_too(session
     found = changes.answer(session, {"version": "before"})["side"]
     assert found["steps"] == json.loads(json.dumps(first))
     assert found["trace"]["kernel"]["source"] == softmax_kernel.source
-    assert found["traffic"] == traffic.counted(softmax_kernel.schedule, softmax_kernel)
+    assert found["traffic"] is None, "it is shown before its traffic is counted"
+    later = changes.version_traffic(session, {"version": "before"})
+    session.edit(first)  # what is counted is what was asked about
+    assert later()["traffic"] == traffic.counted(softmax_kernel.schedule, softmax_kernel)
+    assert changes.version_traffic(session, {"version": "none"})["traffic"] is None
 
 
 def test_after_two_edits_the_one_before_and_the_first(session, softmax_kernel):
@@ -77,11 +82,20 @@ def test_a_version_is_read_once_and_anew_after_the_next_edit(session, softmax_ke
     monkeypatch.setattr(traffic, "counted", lambda *given: counted.append(given) or real(*given))
     second = without(steps_of(softmax_kernel.schedule), "set_scope")
     session.edit(second)
+    count = lambda: changes.version_traffic(session, {"version": "before"})()["traffic"]  # noqa: E731
     assert changes.side(session, "before") is changes.side(session, "before")
+    assert counted == []
+    assert count() is count()
     assert len(counted) == 1
     session.edit(without(second, "set_scope"))
     assert changes.side(session, "before")["steps"] == json.loads(json.dumps(second))
+    count()
     assert len(counted) == 2
+    # The same schedule with other options is another kernel.
+    session.source = replace(session.source, code=nl.CodeOptions(loop_stages=3))
+    session.before = type(session.opened)(session.opened.source, None)
+    assert count() is not None
+    assert len(counted) == 3
 
 
 def test_a_page_with_python_has_names_and_a_saved_one_the_versions(session, softmax_kernel):
@@ -89,6 +103,8 @@ def test_a_page_with_python_has_names_and_a_saved_one_the_versions(session, soft
     assert json.loads(payload.live(session).text)["panes"]["changes"] == {"before": None}
     kept = json.loads(payload.static(session).text)["panes"]["changes"]
     assert kept["before"]["trace"]["kernel"]["source"] == softmax_kernel.source
+    counted = traffic.counted(softmax_kernel.schedule, softmax_kernel)
+    assert kept["before"]["traffic"] == json.loads(json.dumps(counted))
 
 
 def test_a_version_without_a_kernel_ends_with_its_loops():
@@ -98,7 +114,8 @@ def test_a_version_without_a_kernel_ends_with_its_loops():
     session.before = type(session.opened)(session.opened.source, None)
     found = changes.side(session, "before")
     assert found["trace"]["kernel"] is None
-    assert [f["name"] for f in found["traffic"]["forms"]] == ["definition"]
+    counted = changes.version_traffic(session, {"version": "before"})()["traffic"]
+    assert [f["name"] for f in counted["forms"]] == ["definition"]
 
 
 def test_resources_are_those_of_the_machine_code_of_both(session, softmax_kernel):

@@ -186,7 +186,7 @@ def test_a_compilation_is_cancelled_while_it_runs(attention_page, monkeypatch):
         raise MachineCodeError("compiling attention_causal for sm_80 was cancelled", help="compile it again")
 
     monkeypatch.setattr(nl.Kernel, "machine_code", machine_code)
-    monkeypatch.setattr("neptune_widgets.panes.machine.cancel_compile", cancelled.set)
+    monkeypatch.setattr("neptune_widgets.panes.machine.cancel_compile", lambda session: cancelled.set())
     seq = attention_page.post("machine", target="sm_80", stage="sass")
     assert begun.wait(300)
     assert attention_page.ask("machine_cancel")["kind"] == "machine_cancel"

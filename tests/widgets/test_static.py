@@ -173,3 +173,12 @@ def test_the_kernel_is_called_by_its_language(source, language):
     renamed = replace(trace, kernel=replace(trace.kernel, source=source))
     assert f"<summary>{language}</summary>" in static_view.html(renamed)
     assert f"lines of {language}" in static_view.text(renamed)
+
+
+def test_a_phase_with_a_proved_repair_is_not_called_wrong_on_purpose(kernel):
+    text = static_view.html(kernel.trace)
+    (repair,) = re.findall(r"<li>repair function[^<]*", text)
+    assert "(wrong on purpose)" not in repair
+    assert "(the program is still the naive one, which is wrong)" in repair
+    (naive,) = re.findall(r"<li>naive fusion[^<]*", text)
+    assert "(wrong on purpose)" in naive

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-from neptune_lab.trace import Derivation, Line, StepRecord, Trace
+from neptune_lab.trace import Derivation, Line, Phase, StepRecord, Trace
 
 _STYLE = (
     ".neptune-static{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:1100px;color-scheme:light dark}"
@@ -86,16 +86,21 @@ def _steps(trace: Trace) -> str:
     for step in trace.steps[1:]:
         phases = ""
         if len(step.phases) > 1:
-            notes = "".join(
-                f"<li>{escape(p.title)}{' (wrong on purpose)' if p.wrong else ''}: {escape(p.note)}</li>"
-                for p in step.phases
-            )
+            notes = "".join(f"<li>{escape(p.title)}{_wrongness(p)}: {escape(p.note)}</li>" for p in step.phases)
             phases = f'<ol type="a">{notes}</ol>'
         error = f"<br>refused: {escape(step.error)}" if step.error else ""
         remark = _remark(step)
         shown = f"<em>{escape(remark)}</em>" if remark else f"<code>{escape(step.summary)}</code>"
         items.append(f"<li>{shown}{error}{phases}</li>")
     return f"<ol>{''.join(items)}</ol>"
+
+
+def _wrongness(phase: Phase) -> str:
+    """What is wrong with a phase's program, as the explorer says it: with a repair found, it is still the naive one."""
+    if not phase.wrong:
+        return ""
+    proved = phase.derivation is not None and phase.derivation.accepted
+    return " (the program is still the naive one, which is wrong)" if proved else " (wrong on purpose)"
 
 
 def _counted(trace: Trace) -> str:

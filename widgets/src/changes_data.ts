@@ -10,12 +10,13 @@ import { type At, type Found, type Gpu, formAt, formOf, gpuOf } from "./traffic_
 export interface RawVersion {
   trace: Trace;
   steps: StepEdit[];
-  traffic: Found;
+  /** Null from Python, which counts it when it is asked for it. */
+  traffic: Found | null;
 }
 export interface Version {
   doc: Doc;
   steps: StepEdit[];
-  traffic: Found;
+  traffic: Found | null;
 }
 export const readVersion = (raw: RawVersion): Version => ({ doc: readTrace(raw.trace), steps: raw.steps, traffic: raw.traffic });
 

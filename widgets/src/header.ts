@@ -41,9 +41,10 @@ export function header(ctx: Context, help: () => void): Bar {
   const toggled = (slot: string) => ctx.dispatch(ctx.view.hidden.includes(slot) ? { type: "show", slot } : { type: "hide", slot, large: LARGE });
   const boxes = new Map(PLACES.map(({ id }) => [id, h("input", { type: "checkbox", onchange: () => (toggled(id), sync()) })]));
   const sync = () => { for (const [s, b] of boxes) b.checked = !ctx.view.hidden.includes(s); };
-  const list = h("div", { class: "menu", role: "group", "aria-label": "panes shown" }, ...PLACES.map((kind) => h("label", { title: kind.help }, boxes.get(kind.id)!, ` ${kind.title}`)));
+  const shown = h("div", { role: "group", "aria-label": "panes shown" }, ...PLACES.map((kind) => h("label", { title: kind.help }, boxes.get(kind.id)!, ` ${kind.title}`)));
+  const list = h("div", { class: "menu" }, shown, save, openView, file);
   list.hidden = true;
-  const panes = button("Panes", "show and hide panes", () => toggle(list.hidden === true));
+  const panes = button("View", "show and hide panes; save what is shown, and open it again", () => toggle(list.hidden === true));
   panes.setAttribute("aria-expanded", "false");
   const toggle = (on: boolean) => {
     list.hidden = !on;
@@ -102,7 +103,7 @@ export function header(ctx: Context, help: () => void): Bar {
     check,
     noKernel,
     device,
-    h("span", { class: "do", role: "group", "aria-label": "actions" }, compare, ...shows.map(({ el }) => el), again, holder, save, openView, file, exported, question),
+    h("span", { class: "do", role: "group", "aria-label": "actions" }, compare, ...shows.map(({ el }) => el), again, holder, exported, question),
     notice,
   );
   return {

@@ -72,28 +72,42 @@ export function address(go: (change: (view: View, doc: Doc) => View) => void): A
   let first: Shared = { step: "", selection: [] };
   let last = "";
   const said = (view: View, doc: Doc): Shared => ({ step: stopOf(view, doc).key, selection: view.selection.filter((id) => !id.startsWith("cell:")) });
-  const write = debounce((view: View, doc: Doc) => {
+  /** Whether the last key is being held, and had moved before. */
+  let held = false;
+  const key = (e: KeyboardEvent) => (held = e.repeat);
+  const pointer = () => (held = false);
+  const put = (view: View, doc: Doc, push: boolean) => {
     const now = said(view, doc);
-    const hash = writeHash(location.hash, n, now);
     if (JSON.stringify(now) === last) return;
-    // A step is a place to come back to; what is lit there belongs to it.
-    const moved = JSON.parse(last).step !== now.step;
     last = JSON.stringify(now);
     try {
-      history[moved ? "pushState" : "replaceState"](history.state, "", hash);
+      history[push ? "pushState" : "replaceState"](history.state, "", writeHash(location.hash, n, now));
     } catch {
       // A page inside a frame that has no address of its own.
     }
-  }, 250);
+  };
+  const write = debounce((view: View, doc: Doc) => put(view, doc, false), 250);
+  /** A step is a place to come back to, at once; what is lit there belongs to it. The steps of a key that is held are one. */
+  const follow = (view: View, doc: Doc) => {
+    if ((JSON.parse(last) as Shared).step === said(view, doc).step) return write(view, doc);
+    write.cancel();
+    put(view, doc, !held);
+  };
   const read = () => {
     write.cancel();
     const there = readHash(location.hash, n) ?? first;
-    last = JSON.stringify(there);
-    go((view, doc) => viewAt(view, there, doc));
+    go((view, doc) => {
+      const next = viewAt(view, there, doc);
+      // The address that names it is there already, in whatever spelling: it is not written again.
+      last = JSON.stringify(said(next, doc));
+      return next;
+    });
   };
   const leave = () => write.flush();
   addEventListener("popstate", read);
   addEventListener("pagehide", leave);
+  addEventListener("keydown", key, true);
+  addEventListener("pointerdown", pointer, true);
   return {
     open(view, doc) {
       first = said(view, doc);
@@ -101,12 +115,14 @@ export function address(go: (change: (view: View, doc: Doc) => View) => void): A
       last = JSON.stringify(said(opened, doc));
       return opened;
     },
-    follow: (view, doc) => write(view, doc),
+    follow,
     destroy() {
       write.cancel();
       taken.delete(n);
       removeEventListener("popstate", read);
       removeEventListener("pagehide", leave);
+      removeEventListener("keydown", key, true);
+      removeEventListener("pointerdown", pointer, true);
     },
   };
 }

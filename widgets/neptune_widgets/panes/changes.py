@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +19,9 @@ Json = dict[str, Any]
 
 # The latest sides of each explorer, with the versions that they are of.
 _MADE: WeakKeyDictionary[Session, dict[str, tuple[Version, Json]]] = WeakKeyDictionary()
+# What was counted of each explorer's versions, by schedule and kernel; and of how many it is kept.
+_TRAFFIC: WeakKeyDictionary[Session, dict[tuple[int, int], tuple[Version, Json]]] = WeakKeyDictionary()
+_KEPT = 4
 
 
 def versions(session: Session) -> dict[str, Version]:
@@ -41,21 +45,51 @@ def names(session: Session) -> Json:
 
 @kept_data
 def data(session: Session) -> Json:
-    """All versions, for a page that is saved."""
-    return {name: side(session, name) for name in versions(session)}
+    """All versions with their traffic, for a page that is saved."""
+    return {
+        name: {**side(session, name), "traffic": _counted(session, version)()}
+        for name, version in versions(session).items()
+    }
 
 
 @answers("changes")
 def answer(session: Session, message: Message) -> Message:
-    """The version that the message names."""
+    """The version that the message names; its traffic, which takes seconds to count, is a question of its own."""
     name = str(message["version"])
     if name not in versions(session):
         return {"kind": "changes", "version": name, "side": None}
     return {"kind": "changes", "version": name, "side": side(session, name)}
 
 
+@answers("changes_traffic")
+def version_traffic(session: Session, message: Message) -> Message | Later:
+    """Bytes and operations of the version that the message names."""
+    name = str(message["version"])
+    version = versions(session).get(name)
+    if version is None:
+        return {"kind": "changes_traffic", "version": name, "traffic": None}
+    count = _counted(session, version)
+    return lambda: {"kind": "changes_traffic", "version": name, "traffic": count()}
+
+
+def _counted(session: Session, version: Version) -> Callable[[], Json]:
+    """Counts the traffic of a version once; what is returned does not read the session's schedule."""
+    made = _TRAFFIC.setdefault(session, {})
+
+    def count() -> Json:
+        key = id(version.schedule), id(version.kernel)
+        if key not in made:
+            # The version is kept with it, so that no other one gets its ids.
+            made[key] = (version, traffic.counted(version.schedule, version.kernel))
+            while len(made) > _KEPT:
+                made.pop(next(iter(made)))
+        return made[key][1]
+
+    return count
+
+
 def side(session: Session, name: str) -> Json:
-    """A version as the page takes it: its record, its steps, and its traffic at every known GPU."""
+    """A version as the page takes it: its record and its steps."""
     from neptune_lab.pipeline import schedule_trace
     from neptune_lab.trace import to_json
 
@@ -67,7 +101,7 @@ def side(session: Session, name: str) -> Json:
         found = {
             "trace": json.loads(to_json(trace)),
             "steps": [step.as_record() for step in version.schedule.steps],
-            "traffic": traffic.counted(version.schedule, kernel),
+            "traffic": None,
         }
         made[name] = (version, found)
     return made[name][1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from neptune_lab.errors import MachineCodeError, NeptuneError
-from neptune_lab.machine_code import ARCHITECTURES, Architecture, architecture_of, kinds
+from neptune_lab.machine_code import ARCHITECTURES, Architecture, architecture_of, asked_by, kinds
 from neptune_lab.machine_code import cancel as cancel_compile
 from neptune_widgets.pane import Later, Message, answers, pane_data
 from neptune_widgets.session import Session
@@ -44,13 +44,18 @@ def answer(session: Session, message: Message) -> Message | Later:
     if kernel is None:
         return _refused(target, stage, MachineCodeError("there is no kernel to compile"))
     keep(session, target, stage)
-    return lambda: _code(kernel, target, stage)
+
+    def made() -> Message:
+        with asked_by(session):
+            return _code(kernel, target, stage)
+
+    return made
 
 
 @answers("machine_cancel")
 def cancel(session: Session, message: Message) -> Message:
-    """Ends what Triton compiles; the questions that wait for it are answered by an error that says so."""
-    cancel_compile()
+    """Ends what Triton compiles for this explorer; the questions that wait are answered by an error that says so."""
+    cancel_compile(session)
     return {"kind": "machine_cancel"}
 
 

@@ -10,6 +10,7 @@ import { kernelKey, keepMeasured, measuredOf } from "../measured";
 import { bringUp, definePane } from "../pane";
 import { type Doc, type StepEdit, type Stop, type TimingRow, stopName } from "../record";
 import { bytesText, hbm, opsText, ratioText, sizeText, usText } from "../traffic_data";
+import type { Found } from "../traffic_data";
 import { trafficOf } from "../traffic_store";
 
 interface Needs {
@@ -68,7 +69,16 @@ function changesPane(ctx: Context): Pane {
   }
 
   ctx.onAnswer((m: Message) => {
-    if (m.kind === "changes" && m.seq === asked.get(String(m.version)) && m.side) versions.set(String(m.version), readVersion(m.side as RawVersion));
+    if (m.kind === "changes" && m.seq === asked.get(String(m.version)) && m.side) {
+      const name = String(m.version);
+      const read = readVersion(m.side as RawVersion);
+      versions.set(name, read);
+      // The code is shown first: to count takes seconds.
+      if (!read.traffic) asked.set(`traffic of ${name}`, ctx.send({ kind: "changes_traffic", version: name }));
+    } else if (m.kind === "changes_traffic" && m.seq === asked.get(`traffic of ${m.version}`)) {
+      const known = versions.get(String(m.version));
+      if (known && m.traffic) versions.set(String(m.version), { ...known, traffic: m.traffic as Found });
+    }
     else if (m.kind === "resources" && m.seq === needsSeq) {
       const found = m.kernels as Record<string, Needs | null>;
       for (const [name, need] of Object.entries(found)) needs.set(`${name} ${m.gpu}`, need);
@@ -169,7 +179,7 @@ function changesPane(ctx: Context): Pane {
       h("table", { class: "times" },
         h("thead", {}, h("tr", {}, ...["", sideName(pair[0]), sideName(pair[1]), "change"].map((t) => h("th", { scope: "col" }, t)))),
         h("tbody", {}, ...rows.map(([label, x, y, change]) => h("tr", { class: x === y ? "" : "diff" }, h("th", { scope: "row" }, label), h("td", {}, x), h("td", {}, y), h("td", { class: "w" }, change))))),
-      ...(a && b ? [] : [h("p", { class: "note" }, traffic.note())]),
+      ...(a && b ? [] : [h("p", { class: "note" }, traffic.note() || "Counting bytes and operations of the earlier version …")]),
     ];
   }
 
@@ -237,7 +247,7 @@ function changesPane(ctx: Context): Pane {
         drawn = [];
         return;
       }
-      const key = [pair[0].stop, pair[1].stop, mode, ctx.view.panes.gpu, pair[1].traffic, ctx.payload.editor, ctx.live, name];
+      const key = [pair[0].stop, pair[1].stop, mode, ctx.view.panes.gpu, pair[0].traffic, pair[1].traffic, ctx.payload.editor, ctx.live, name];
       if (key.some((x, n) => x !== drawn[n])) {
         choosers(name, pair);
         compared = compareStops(pair[0].doc, pair[0].stop, pair[1].doc, pair[1].stop);

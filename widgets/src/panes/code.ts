@@ -76,7 +76,9 @@ function codePane(ctx: Context): Pane {
     update() {
       const { view, doc, related, stop } = ctx;
       const wanted = view.panes.code as Name;
-      now = names.includes(wanted) ? wanted : doc.triton.length || ctx.payload.kernel_error ? "triton" : "definition";
+      // What the program pane shows is not shown twice, unless that was asked for.
+      const above = stop.kind === "triton" && !view.compare && view.panes.program !== "definition" && doc.htile.length > 0;
+      now = names.includes(wanted) ? wanted : above ? "htile" : doc.triton.length || ctx.payload.kernel_error ? "triton" : "definition";
       bar.update(now);
       label.triton = doc.language;
       bar.rename("triton", doc.language);

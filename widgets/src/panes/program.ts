@@ -113,9 +113,18 @@ function programPane(ctx: Context): Pane {
   const note = h("p", { class: "note" });
   const choose = h("div", { class: "choose" });
   const body = h("div", { class: "body", role: "tabpanel" });
+  // A widget may be drawn before it is in the page, or before its panes have their sizes: then nothing could be scrolled.
+  let room = 0;
+  const sized = new ResizeObserver(([entry]) => {
+    const { height } = entry!.contentRect;
+    const first = height > 0 && room === 0;
+    room = height;
+    if (first && stopDrawn && !ctx.view.compare && ctx.view.panes.program !== "definition") ctx.related.empty ? listing.revealFirstChange() : (lit = null, ctx.refresh());
+  });
   // What is there already stays: to attach thousands of lines again takes longer than a step may.
   const put = (child: HTMLElement) => void (body.firstChild === child || body.replaceChildren(child));
   const el = h("section", { class: "pane first", "aria-label": "program" }, bar.el, choose, note, body);
+  sized.observe(body);
   let drawn = "";
   let drawnDoc: Doc | null = null;
   let stopDrawn: Stop | null = null;
@@ -147,7 +156,7 @@ function programPane(ctx: Context): Pane {
 
   return {
     el,
-    destroy: () => watch.disconnect(),
+    destroy: () => (watch.disconnect(), sized.disconnect()),
     update() {
       const { view, stop, doc } = ctx;
       const pair = compared(view, doc);
