@@ -12,11 +12,17 @@ from neptune_lab.torch_regions.families import TRACED_ATTENTION, TRACED_LOSSES, 
 
 aten = torch.ops.aten
 
+# Operations that read a tensor for its shape and dtype alone, and the number that their results hold.
+_FILLED = {"ones_like": 1, "new_ones": 1, "zeros_like": 0, "new_zeros": 0, "empty_like": 0, "new_empty": 0}
+_FILLED |= {"full_like": None, "new_full": None}  # their argument fill_value
+
 
 def canonical(graph: torch.fx.Graph) -> None:
     """Replaces operations that only a backward pass or one device needs by those that functions of torch are made of.
 
     attention-for-cpu(q, k, v)[0]  ⇒  scaled_dot_product_attention(q, k, v)
+    copy(x, y)                     ⇒  y, converted and broadcast; a copy reads x for its shape and dtype alone
+    ones_like(x)                   ⇒  full(shape of x, 1)
 
     Args:
         graph: changed in place.  An operation stays as it is if one of its further results is used.
@@ -25,7 +31,39 @@ def canonical(graph: torch.fx.Graph) -> None:
         name = name_of(node)
         if name in (*TRACED_ATTENTION, *TRACED_LOSSES, *TRACED_NORMS):
             _replace(graph, node, name)
+        elif name == "copy" or name in _FILLED:
+            _without_data(graph, node, name)
     graph.eliminate_dead_code()
+
+
+def _without_data(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> None:
+    """Replaces an operation by one that does not read the tensor whose values it does not need."""
+    value = node.meta["val"]
+    with graph.inserting_before(node):
+        if name == "copy":
+            made = node.args[1]
+            assert isinstance(made, torch.fx.Node)
+            if made.meta["val"].dtype != value.dtype:
+                made = _made(graph, aten._to_copy.default, made, dtype=value.dtype)
+            if made.meta["val"].shape != value.shape:
+                made = _made(graph, aten.expand.default, made, list(value.shape))
+        else:
+            number = _FILLED[name]
+            if number is None:
+                number = _arguments(node)["fill_value"]
+            made = graph.call_function(
+                aten.full.default, (list(value.shape), number), {"dtype": value.dtype, "device": value.device}
+            )
+            made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+
+
+def _made(
+    graph: torch.fx.Graph, target: Callable[..., Any], source: torch.fx.Node, *arguments: Any, **named: Any
+) -> torch.fx.Node:
+    made = graph.call_function(target, (source, *arguments), named)
+    made.meta = {**source.meta, "val": target(source.meta["val"], *arguments, **named)}
+    return made
 
 
 def _replace(graph: torch.fx.Graph, node: torch.fx.Node, name: str) -> None:

@@ -204,7 +204,12 @@ def _has_other_rows(node: Node) -> bool:
     before, after = tensor_of(node.all_input_nodes[0]), tensor_of(node)
     if name_of(node) not in ("view", "_unsafe_view") or before is None or after is None:
         return False
-    return before.shape[-1:] != after.shape[-1:]
+    return before.shape[-1:] != after.shape[-1:] and _last(before) != _last(after)
+
+
+def _last(tensor: torch.Tensor) -> int:
+    """The size of the last dimension of several elements: einsum appends dimensions of one, and drops them."""
+    return next((n for n in reversed(tensor.shape) if n != 1), 1)
 
 
 def _readable(node: Node) -> bool:

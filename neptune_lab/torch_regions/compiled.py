@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import RLock
@@ -31,6 +32,8 @@ class CompiledRegion:
     after: int
 
 
+_log = logging.getLogger(__name__)
+
 _MOST = 512
 _found: OrderedDict[str, CompiledRegion | NeptuneError] = OrderedDict()
 _lock = RLock()  # TVM and the cache serve one call at a time
@@ -47,7 +50,7 @@ def compiled_region(extract: Extract, name: str) -> CompiledRegion:
         The kernel.
 
     Raises:
-        NeptuneError: a stage of the compiler refused.
+        NeptuneError: a stage of the compiler refused, or failed.
     """
     with _lock:
         key = extract.key
@@ -56,6 +59,9 @@ def compiled_region(extract: Extract, name: str) -> CompiledRegion:
                 _found[key] = _compiled(extract, name)
             except NeptuneError as refusal:
                 _found[key] = refusal.with_traceback(None)
+            except Exception as error:  # noqa: BLE001 - TVM, SymPy and torch raise whatever they meet; the model must run
+                _log.warning("torch runs a region on which the compiler failed", exc_info=True)
+                _found[key] = _failure(error)
             if len(_found) > _MOST:
                 _found.popitem(last=False)
         _found.move_to_end(key)
@@ -63,6 +69,14 @@ def compiled_region(extract: Extract, name: str) -> CompiledRegion:
     if isinstance(found, NeptuneError):
         raise found
     return found
+
+
+def _failure(error: Exception) -> NeptuneError:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return NeptuneError(
+        f"the compiler failed: {type(error).__name__}: {first}",
+        help="a defect of neptune_lab: report it with the traceback that it logged",
+    )
 
 
 def forget_regions() -> None:

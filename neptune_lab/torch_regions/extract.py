@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.node import map_arg
 
 from neptune_lab.torch_regions.canonical import canonical
-from neptune_lab.torch_regions.families import Family, family_of, is_getitem, owner_of
+from neptune_lab.torch_regions.families import Family, family_of, is_getitem, name_of, owner_of
 from neptune_lab.torch_regions.tensors import bytes_of, is_dense, is_static, memory_order, tensor_of
 
 Node = torch.fx.Node
@@ -60,17 +61,27 @@ def extracted(group: Sequence[Node]) -> Extract:
     outputs = tuple(n for n in group if not _several(n) and any(user not in inside for user in n.users))
     needed = _needed(outputs, inside | repeated)
     body = [n for n in next(iter(group)).graph.nodes if n in needed]
-    inputs = tuple(dict.fromkeys(s for n in body for s in n.all_input_nodes if s not in needed))
     graph = torch.fx.Graph()
     env: dict[Node, Node] = {}
-    input_orders = tuple(memory_order(n) for n in inputs)
-    for node, order in zip(inputs, input_orders, strict=True):
-        env[node] = _input(graph, node, order)
+    read = dict.fromkeys(s for n in body for s in n.all_input_nodes if s not in needed)
+    numbers = {n: number for n in read if (number := _number(n)) is not None}
+    placeholders: dict[Node, Node] = {}
+    for node in read:
+        if node not in numbers:
+            placeholders[node], env[node] = _input(graph, node, memory_order(node))
+    for node, number in numbers.items():
+        env[node] = _constant(graph, node, number)
     for node in body:
         env[node] = graph.node_copy(node, env.__getitem__)
     output_orders = tuple(memory_order(n) for n in outputs)
     graph.output(tuple(_permuted(graph, env[n], o) for n, o in zip(outputs, output_orders, strict=True)))
     canonical(graph)
+    # What an operation read for its shape alone, such as x of ones_like(x), is no input of the region.
+    inputs = tuple(n for n, placeholder in placeholders.items() if placeholder.users)
+    for placeholder in placeholders.values():
+        if not placeholder.users:
+            graph.erase_node(placeholder)
+    input_orders = tuple(memory_order(n) for n in inputs)
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     return Extract(module, inputs, outputs, input_orders, output_orders)
 
@@ -132,13 +143,36 @@ def _from_less(node: Node, inside: set[Node]) -> set[Node] | None:
     return own
 
 
-def _input(graph: torch.fx.Graph, node: Node, order: tuple[int, ...]) -> Node:
+def _input(graph: torch.fx.Graph, node: Node, order: tuple[int, ...]) -> tuple[Node, Node]:
+    """The placeholder of a contiguous view, and the tensor as the whole graph has it."""
     placeholder = graph.placeholder(node.name)
     value = tensor_of(node)
     assert value is not None
     placeholder.meta = {**node.meta, "val": value.permute(order).contiguous()}
     back = tuple(order.index(d) for d in range(len(order)))
-    return _permuted(graph, placeholder, back)
+    return placeholder, _permuted(graph, placeholder, back)
+
+
+def _number(node: Node) -> float | int | bool | None:
+    """The number of a literal, such as torch.tensor(0.5) in a traced function; None for other nodes."""
+    owner = node.graph.owning_module
+    if node.op != "get_attr" or owner is None or any(name_of(user) != "lift_fresh_copy" for user in node.users):
+        return None
+    held = getattr(owner, str(node.target), None)
+    if not isinstance(held, torch.Tensor) or isinstance(held, FakeTensor | torch.nn.Parameter) or held.ndim:
+        return None
+    with unset_fake_temporarily():
+        return None if held.is_complex() else held.item()
+
+
+def _constant(graph: torch.fx.Graph, node: Node, number: float | int | bool) -> Node:
+    value = tensor_of(node)
+    assert value is not None
+    made = graph.call_function(
+        torch.ops.aten.full.default, ([], number), {"dtype": value.dtype, "device": value.device}
+    )
+    made.meta = dict(node.meta)
+    return made
 
 
 def _permuted(graph: torch.fx.Graph, node: Node, order: tuple[int, ...]) -> Node:

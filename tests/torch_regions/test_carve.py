@@ -39,6 +39,22 @@ def test_attention_of_two_products_and_a_softmax():
     assert [n for n in group if n in ("bmm", "_softmax", "div")] == ["bmm", "div", "_softmax", "bmm"]
 
 
+def test_attention_of_one_key():
+    (group,) = groups_of(attention, Q, Q[:, :, :1], Q[:, :, :1])
+    assert [n for n in group if n in ("bmm", "_softmax")] == ["bmm", "_softmax", "bmm"]
+
+
+def test_attention_by_einsum():
+    """Its products have a further dimension of one, which a view puts last and drops."""
+
+    def function(q, k, v):
+        scores = torch.einsum("bihd,bjhd->bhij", q, k)
+        return torch.einsum("bhij,bjhd->bihd", torch.softmax(scores / 3.0, dim=-1), v)
+
+    (group,) = groups_of(function, Q, Q, Q)
+    assert [n for n in group if n in ("bmm", "_softmax")] == ["bmm", "_softmax", "bmm"]
+
+
 def test_attention_of_matrices():
     (group,) = groups_of(attention, X[0], X[0], X[0])
     assert [n for n in group if n in ("mm", "_softmax")] == ["mm", "_softmax", "mm"]
@@ -116,6 +132,7 @@ def test_a_router_leaves_its_product_to_torch():
         lambda x, *_: (x * 2 + 1).relu(),
         lambda x, w, _: x @ w + x,
         lambda x, *_: x.sum(-1),
+        lambda x, *_: x.sum(-1) * 2,
         lambda x, *_: x.transpose(0, 1)[..., :8],
     ],
 )

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch_regions.graphs import traced
 
 from neptune_lab.torch_regions import Partition, Region, all_apart, partition
+from neptune_lab.torch_regions.compiled import forget_regions
 from neptune_lab.torch_regions.partition import GRADIENTS
 
 X, ROW, W = torch.randn(4, 32), torch.randn(32), torch.randn(32, 32)
@@ -118,3 +119,38 @@ def test_a_triangular_mask_is_computed_where_it_is_read():
 
     (region,) = partition(traced(causal, *torch.randn(3, 2, 32, 16))).regions
     assert len(region.inputs) == 3
+
+
+def test_a_literal_tensor_is_a_number_of_the_region():
+    def function(q, k, v):
+        scores = q @ k.mT / torch.sqrt(torch.tensor(16.0))
+        mask = torch.ones(32, 32, dtype=torch.bool).tril()
+        return torch.where(mask, scores, torch.tensor(torch.finfo(q.dtype).min)).softmax(-1) @ v
+
+    inputs = torch.randn(3, 2, 32, 16)
+    (region,) = partition(traced(function, *inputs)).regions
+    assert [spec.shape for spec in region.inputs] == [(2, 32, 16), (2, 16, 32), (2, 32, 16)]
+    torch.testing.assert_close(region.kernel(*inputs), function(*inputs))
+
+
+def test_a_tensor_that_is_read_for_its_shape_is_no_input():
+    def function(x, y):
+        return torch.softmax(torch.ops.aten.copy(y, x) * torch.full_like(y, 3), -1) + torch.ones_like(y)
+
+    x = torch.randn(1, 24)
+    (region,) = partition(traced(function, x, torch.randn(5, 24))).regions
+    assert [spec.shape for spec in region.inputs] == [(1, 24)]
+    torch.testing.assert_close(region.kernel(x), function(x, torch.empty(5, 24)))
+
+
+def test_a_region_on_which_the_compiler_fails_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    forget_regions()
+    monkeypatch.setattr("neptune_lab.torch_to_stages.from_graph", fails)
+    found = partition(traced(lambda x: torch.softmax(x, -1), torch.randn(5, 24)))
+    (apart,) = found.apart
+    assert [h.kind for h in apart.holds] == ["softmax"]
+    assert apart.reason.startswith("refused: the compiler failed: RecursionError: too deep")
+    forget_regions()
