@@ -121,6 +121,8 @@ def simplify(expr: Expr, extents: Mapping[str, int]) -> Expr:
     if not operands:
         return expr
     expr = rebuild(expr, tuple([simplify(c, extents) for c in operands]))
+    if isinstance(expr, Op) and any(isinstance(c, Const) and c.dtype == "int64" for c in expr.args):
+        return expr  # arithmetic of values that an index reads, whose constants keep their width
     match expr:
         case Op("add", (a, b)):
             return add(a, b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,17 +47,18 @@ class Extract:
         return key_of(self.module.graph)
 
 
-def extracted(group: Sequence[Node]) -> Extract:
+def extracted(group: Sequence[Node], hidden: Collection[Node] = ()) -> Extract:
     """A group of nodes as a graph.
 
     Args:
         group: nodes in their graph's order.
+        hidden: `hidden_by` all groups of the graph; this one reads none of other groups' that are hidden.
 
     Returns:
         The graph.  It repeats views, and small computations of masks, in place of reading their results.
     """
     inside = set(group)
-    repeated = _repeated(inside)
+    repeated = _repeated(inside, hidden)
     outputs = tuple(n for n in group if not _several(n) and any(user not in inside for user in n.users))
     needed = _needed(outputs, inside | repeated)
     body = [n for n in next(iter(group)).graph.nodes if n in needed]
@@ -86,6 +87,18 @@ def extracted(group: Sequence[Node]) -> Extract:
     return Extract(module, inputs, outputs, input_orders, output_orders)
 
 
+def hidden_by(groups: Sequence[Sequence[Node]]) -> set[Node]:
+    """The nodes of groups that only their own group reads, so that they are no result of it.
+
+    Args:
+        groups: of a graph's nodes.
+
+    Returns:
+        The nodes.
+    """
+    return {node for group in groups for inside in [set(group)] for node in group if inside.issuperset(node.users)}
+
+
 def _several(node: Node) -> bool:
     return any(is_getitem(user) for user in node.users)
 
@@ -100,7 +113,7 @@ def _needed(outputs: Sequence[Node], allowed: set[Node]) -> set[Node]:
     return needed
 
 
-def _repeated(inside: set[Node]) -> set[Node]:
+def _repeated(inside: set[Node], hidden: Collection[Node]) -> set[Node]:
     """Views that the group reads, and masks that are larger than what they are computed from."""
     found: set[Node] = set()
     waiting = [s for n in inside for s in n.all_input_nodes if s not in inside]
@@ -108,20 +121,33 @@ def _repeated(inside: set[Node]) -> set[Node]:
         node = waiting.pop()
         if node in found or node in inside or not is_static(node):
             continue
-        family = family_of(node)
-        if family is Family.CREATION or (family is Family.VIEW and not is_dense(node)):
-            found.add(node)
-            waiting += node.all_input_nodes
-        elif family is Family.POINTWISE and not is_getitem(node):
-            from_what = _from_less(node, inside)
-            if from_what is not None:
-                found |= from_what
-                waiting += [s for n in from_what for s in n.all_input_nodes]
+        own = _in_place(node, inside) or _from_less(node, inside)
+        read = {s for n in own for s in n.all_input_nodes} - own
+        # Formal statement: what a region reads is an input of the graph, runs in torch, or is a result of a region.
+        if not read.intersection(hidden):
+            found |= own
+            waiting += read
     return found
 
 
-def _from_less(node: Node, inside: set[Node]) -> set[Node] | None:
-    """The operations that compute `node` from tensors with less than half its bytes; None if there are none."""
+def _in_place(node: Node, inside: set[Node]) -> set[Node]:
+    """A tensor made without data, or a view that is not contiguous, with the views that lead to it; else nothing."""
+    if family_of(node) is Family.CREATION:
+        return {node}
+    own: set[Node] = set()
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if family_of(part) is Family.VIEW and not is_dense(part) and part not in inside:
+            own.add(part)
+            waiting += part.all_input_nodes
+    return own
+
+
+def _from_less(node: Node, inside: set[Node]) -> set[Node]:
+    """The operations that compute `node` from tensors with less than half its bytes; none if it is no such mask."""
+    if family_of(node) is not Family.POINTWISE or is_getitem(node):
+        return set()
     own: set[Node] = set()
     read: set[Node] = set()
     waiting = [node]
@@ -133,14 +159,12 @@ def _from_less(node: Node, inside: set[Node]) -> set[Node] | None:
         small = bytes_of(part) * 2 <= bytes_of(node) and family is not Family.VIEW
         if family in (Family.VIEW, Family.CREATION) or (family is Family.POINTWISE and not small):
             if part in inside or owner_of(part) in inside or not is_static(part):
-                return None
+                return set()
             own.add(part)
             waiting += part.all_input_nodes
         else:
             read.add(part)
-    if len(own) > _MOST_REPEATED or sum(map(bytes_of, read)) * 2 > bytes_of(node):
-        return None
-    return own
+    return own if len(own) <= _MOST_REPEATED and sum(map(bytes_of, read)) * 2 <= bytes_of(node) else set()
 
 
 def _input(graph: torch.fx.Graph, node: Node, order: tuple[int, ...]) -> tuple[Node, Node]:

@@ -11,7 +11,7 @@ from neptune_lab.errors import NeptuneError
 from neptune_lab.tensor_spec import TensorSpec
 from neptune_lab.torch_regions.carve import carved
 from neptune_lab.torch_regions.compiled import compiled_region
-from neptune_lab.torch_regions.extract import Extract, extracted
+from neptune_lab.torch_regions.extract import Extract, extracted, hidden_by
 from neptune_lab.torch_regions.families import Family, family_of, is_getitem, name_of, owner_of
 from neptune_lab.torch_regions.holdings import chains
 from neptune_lab.torch_regions.record import Apart, Partition, Region
@@ -53,8 +53,10 @@ def partition(graph: torch.fx.Graph, weights: Collection[Node] = ()) -> Partitio
     """
     regions: list[Region] = []
     apart: list[Apart] = []
-    for group in carved(graph, weights):
-        found = _region(group, f"region_{len(regions)}")
+    groups = carved(graph, weights)
+    hidden = hidden_by(groups)
+    for group in groups:
+        found = _region(group, f"region_{len(regions)}", hidden)
         if isinstance(found, Region):
             regions.append(found)
         else:
@@ -101,9 +103,9 @@ def all_apart(graph: torch.fx.Graph, reason: str) -> Partition:
     return Partition(graph, (), (Apart(names, reason, holds, lines_of(nodes)),) if nodes else ())
 
 
-def _region(group: Sequence[Node], name: str) -> Region | Apart:
+def _region(group: Sequence[Node], name: str, hidden: Collection[Node]) -> Region | Apart:
     names, holds = tuple(n.name for n in group), chains(group)
-    extract = extracted(group)
+    extract = extracted(group, hidden)
     before = traffic_apart(group)
     try:
         compiled = compiled_region(extract, "_".join(dict.fromkeys(h.kind for h in holds)))

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from neptune_lab.loop_ir.nodes import Const, Expr, Op, Var, walk
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Load, Op, Var, walk
 from neptune_lab.loop_ir.simplify import bounds, simplify
 from neptune_lab.loop_schedule.affine import affine_terms
 
@@ -157,6 +157,13 @@ def test_a_tile_that_is_too_wide_does_not():
     extents = {"a": 8, "b": 5}
     kept = Op("floordiv", (index(), Const(4)))
     assert simplify(kept, extents) == kept
+
+
+def test_values_of_64_bits_that_an_index_reads_keep_their_width():
+    negative = Op("mul", (Load("ids", (Op("add", (index(), Const(0))),)), Const(-1, "int64")))
+    place = Cast("int32", Op("add", (negative, Const(4, "int64"))))
+    short = Op("mul", (Load("ids", (index(),)), Const(-1, "int64")))
+    assert simplify(place, {"a": 8, "b": 4}) == Cast("int32", Op("add", (short, Const(4, "int64"))))
 
 
 def test_bounds_are_exact_where_every_variable_occurs_once():

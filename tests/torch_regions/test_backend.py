@@ -199,6 +199,19 @@ def test_attention_of_a_packed_projection_and_a_loss():
     assert sorted(titles(found)) == ["attention", "loss"]
 
 
+def test_a_region_reads_what_another_one_gives():
+    """The attention could compute its mask from a row of the region before, which that region does not give."""
+
+    def function(x, q, k, v):
+        row = torch.softmax(x, -1).amax(-1, keepdim=True)
+        mask = row > torch.linspace(0, 1, 32)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask), mask
+
+    with torch.no_grad():
+        found = compared(function, torch.randn(32, 8), *torch.randn(3, 1, 2, 32, 16))
+    assert [t.split(", ")[-1] for t in titles(found)] == ["reduction", "attention"]
+
+
 def test_the_backend_is_found_by_its_name():
     from torch._dynamo.backends.registry import lookup_backend
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch_regions.graphs import groups_of, is_acyclic, traced
 
 from neptune_lab.torch_regions.carve import carved
+from neptune_lab.torch_regions.extract import extracted, hidden_by
 from neptune_lab.torch_regions.holdings import chains
 
 X = torch.randn(2, 16, 32)
@@ -203,3 +204,6 @@ def test_random_graphs_have_no_cycle(seed: int):
     groups = carved(graph)
     assert is_acyclic(graph, groups)
     assert all(chains(group) for group in groups)
+    extracts = [extracted(group, hidden_by(groups)) for group in groups]
+    inner = {n for group in groups for n in group} - {n for extract in extracts for n in extract.outputs}
+    assert not inner.intersection(n for extract in extracts for n in extract.inputs)

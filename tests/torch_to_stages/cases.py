@@ -376,6 +376,7 @@ w[i] + 1
 x[:, i] * 2
 x.index_select(1, i) + 1
 x.gather(1, j) + 1
+torch.softmax(x.gather(1, (2 - j).clamp(0, 1)), -1)
 x[torch.arange(x.shape[0]), i] + 1
 x.gather(1, i[:, None]).squeeze(1) - x.logsumexp(-1)
 torch.nn.functional.one_hot(i, 9) * 2.0
