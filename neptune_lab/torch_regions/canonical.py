@@ -23,6 +23,7 @@ def canonical(graph: torch.fx.Graph) -> None:
     attention-for-cpu(q, k, v)[0]  ⇒  scaled_dot_product_attention(q, k, v)
     copy(x, y)                     ⇒  y, converted and broadcast; a copy reads x for its shape and dtype alone
     ones_like(x)                   ⇒  full(shape of x, 1)
+    lift_fresh_copy(x)             ⇒  x
 
     Args:
         graph: changed in place.  An operation stays as it is if one of its further results is used.
@@ -33,6 +34,8 @@ def canonical(graph: torch.fx.Graph) -> None:
             _replace(graph, node, name)
         elif name == "copy" or name in _FILLED:
             _without_data(graph, node, name)
+        elif name == "lift_fresh_copy":
+            node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
     graph.eliminate_dead_code()
 
 

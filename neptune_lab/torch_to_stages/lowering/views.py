@@ -201,7 +201,7 @@ def diagonal(ctx: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int =
     return view(ctx, x, ctx.shape, index)
 
 
-@lowers("alias", "detach", "clone", "lift_fresh", "lift_fresh_copy")
+@lowers("alias", "detach", "clone")
 def alias(ctx: Context, x: Value, **_: Any) -> Value:
     """The tensor itself."""
     return x
