@@ -151,7 +151,8 @@ class Operator:
         """
         check_integer("seed", seed, 0, 2**63 - 1, DefinitionError)
         arrays = (*self.draw(np.random.default_rng(seed)), *self.captured.values())
-        return {t.name: np.ascontiguousarray(a, dtype=t.dtype) for t, a in zip(self.inputs, arrays, strict=True)}
+        # `np.ascontiguousarray` would give a number a dimension.
+        return {t.name: np.asarray(a, dtype=t.dtype, order="C") for t, a in zip(self.inputs, arrays, strict=True)}
 
     def __str__(self) -> str:
         taken = ", ".join(map(str, self.inputs))

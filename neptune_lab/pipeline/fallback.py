@@ -127,7 +127,7 @@ class _Search:
             kind = next((k for k in (TileError, EmitError) if isinstance(error, k)), ScheduleError)
             raise kind(
                 f"stage {stage!r} of {self.operator.name} cannot be written as a kernel, even by itself: "
-                f"{error.reason}\n  in {_line(self.operator, stage)}",
+                f"{error.reason}\n  in {_line(self.operator, stage)}{_users_line(self.operator, stage)}",
                 node=stage,
                 help=error.help,
             ) from error
@@ -137,6 +137,11 @@ class _Search:
 def _line(operator: Operator, stage: str) -> str:
     """The line of the definition that computes a stage."""
     return next(line.text.strip() for line in definition(operator.program) if line.origin == stage)
+
+
+def _users_line(operator: Operator, stage: str) -> str:
+    """The line of the user's file that a stage of a traced function comes from; "" for other operators."""
+    return f"\n  from {operator.lines[stage]}" if stage in operator.lines else ""
 
 
 def _part_of(operator: Operator, stages: Sequence[str]) -> Part:

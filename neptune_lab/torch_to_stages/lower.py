@@ -3,59 +3,167 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from neptune_lab.errors import DefinitionError
-from neptune_lab.loop_ir.nodes import Cast, Const, Expr
+from neptune_lab.loop_ir.names import unique
+from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Var, walk
 from neptune_lab.strict.dtypes import DTYPES
 from neptune_lab.torch_to_stages.graph import Graph
+from neptune_lab.torch_to_stages.known import MOST, Known, known
 from neptune_lab.torch_to_stages.lines import line_of_node, lines_of_node
 from neptune_lab.torch_to_stages.lowering import lowering_of
+from neptune_lab.torch_to_stages.lowering.complex_parts import complex_lowering
 from neptune_lab.torch_to_stages.lowering.context import LARGEST_MASK, Context, dtype_name
 from neptune_lab.torch_to_stages.refusals import refusal, refused_operation
 from neptune_lab.torch_to_stages.stages import Stages
-from neptune_lab.torch_to_stages.values import HALVES, Value, constant
+from neptune_lab.torch_to_stages.values import HALVES, Complex, Value, constant
 
+# The dtype of the parts of a complex tensor.
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+# Operations that read at positions which a tensor holds.
+GATHERS = frozenset({"embedding", "index_select", "index", "gather"})
 # Operations that only check or mark.
 _IGNORED = frozenset({"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"})
 
 
-def lowered(graph: Graph) -> tuple[Stages, tuple[str, ...]]:
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A graph as stages.
+
+    Args:
+        stages: all that were made.
+        results: the names of those that are results, in order.
+        held: the tensors that the function holds, and those that were computed ahead, by the name of their input.
+    """
+
+    stages: Stages
+    results: tuple[str, ...]
+    held: dict[str, torch.Tensor]
+
+
+def lowered(graph: Graph) -> Lowered:
     """The stages of a graph.
+
+    What no argument changes is computed ahead by torch if it has no lowering, or is an index that is rounded from
+    floats, such as T5's buckets of distances: a kernel reads the result.
 
     Args:
         graph: from `trace`.
 
     Returns:
-        The stages, and the names of those that are results, in order.
+        The stages, its results, and the tensors that it holds.
 
     Raises:
         DefinitionError: an operation, a dtype or an argument is not taken; the message has the user's line.
     """
     stages = Stages(reserved=frozenset(graph.names))
-    values: dict[torch.fx.Node, Any] = {}
     given = _placeholders(graph)
+    state = _State(stages, known(graph, given), dict(graph.held))
     for name in (*graph.inputs, *graph.held):
         tensor = given[name].meta["val"]
-        if tensor.ndim == 0 and name in graph.held:  # a number
-            values[given[name]] = constant(graph.held[name].item(), _dtype(given[name], tensor))
+        try:
+            dtype = _dtype(given[name], tensor)
+        except DefinitionError as error:
+            if name not in graph.held:
+                raise
+            state.untaken[given[name]] = error
             continue
-        values[given[name]] = stages.input(name, tuple(tensor.shape), _dtype(given[name], tensor))
+        if tensor.ndim == 0 and name in graph.held:  # a number
+            state.values[given[name]] = constant(graph.held[name].item(), dtype)
+            continue
+        state.values[given[name]] = stages.input(name, tuple(tensor.shape), dtype)
     results: tuple[str, ...] = ()
     for node in graph.module.graph.nodes:
         if node.op == "placeholder":
             continue
-        if node.op == "output":
-            results = _outputs(stages, graph, node, values)
-        elif node.op == "call_function":
-            _lower_node(stages, node, values)
-        else:
+        if node.op not in ("output", "call_function"):
             raise refusal(f"the graph has a node of kind {node.op}", line_of_node(node), None)
-    return stages, results
+        if node in state.known.nodes:
+            state.take_if_possible(node)
+            continue
+        state.compute_ahead(node)
+        if node.op == "output":
+            results = _outputs(stages, graph, node, state.values)
+        else:
+            _lower_node(stages, node, state.values)
+    return Lowered(stages, results, state.held)
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of the nodes seen so far.
+
+    Args:
+        stages: where stages go.
+        known: the nodes that no argument changes.
+        held: tensors that become inputs of the program, by name.
+        values: of the nodes that were lowered.
+        untaken: why nodes that no argument changes were not.
+    """
+
+    stages: Stages
+    known: Known
+    held: dict[str, torch.Tensor]
+    values: dict[torch.fx.Node, Any] = field(default_factory=dict)
+    untaken: dict[torch.fx.Node, DefinitionError] = field(default_factory=dict)
+
+    def take_if_possible(self, node: torch.fx.Node) -> None:
+        """Lowers a node that no argument changes; what is refused waits for a reader."""
+        refused = [self.untaken[n] for n in node.all_input_nodes if n in self.untaken]
+        if refused:
+            self.untaken[node] = refused[0]
+            return
+        try:
+            _lower_node(self.stages, node, self.values)
+        except DefinitionError as error:
+            self.untaken[node] = error
+
+    def compute_ahead(self, node: torch.fx.Node) -> None:
+        """Operands of `node` that were refused become tensors that kernels read, and so do indices from floats."""
+        for operand in node.all_input_nodes:
+            if operand in self.untaken:
+                self.values[operand] = self._read(operand)
+                del self.untaken[operand]
+            elif str(getattr(node.target, "_opname", "")) in GATHERS and operand in self.known.nodes:
+                value = self.values[operand]
+                if isinstance(value, Value) and "int" in value.dtype and _from_floats(self.stages, value):
+                    self.values[operand] = self._read(operand)
+
+    def _read(self, node: torch.fx.Node) -> Value | Complex:
+        tensor = self.known.value(node) if _size(node) <= MOST else None
+        plain = isinstance(tensor, torch.Tensor) and dtype_name(tensor.dtype) in (*DTYPES, *_PARTS)
+        if tensor is None or not plain or not tensor.numel():
+            if node in self.untaken:
+                raise self.untaken[node]
+            return self.values[node]
+        line = line_of_node(node)
+        assigned = line.assigned_name() if line is not None else ""
+        name = assigned or node.name
+        if tensor.is_complex():
+            return Complex(self._held(f"{name}_re", tensor.real), self._held(f"{name}_im", tensor.imag))
+        return self._held(name, tensor)
+
+    def _held(self, name: str, tensor: torch.Tensor) -> Value:
+        """A tensor as an input of the program."""
+        name = unique(name, {*self.held, *self.stages.names}, "_")
+        self.held[name] = tensor
+        return self.stages.input(name, tuple(tensor.shape), dtype_name(tensor.dtype))
+
+
+def _size(node: torch.fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() if isinstance(value, torch.Tensor) else MOST + 1
+
+
+def _from_floats(stages: Stages, value: Value) -> bool:
+    """Whether an integer element is rounded from a float."""
+    element = value.at(tuple(Var(f"?{n}") for n in range(value.ndim)))
+    return any(isinstance(p, Cast) and "int" in p.dtype and "float" in stages.type_of(p.arg) for p in walk(element))
 
 
 def _placeholders(graph: Graph) -> dict[str, torch.fx.Node]:
@@ -75,11 +183,14 @@ def _lower_node(stages: Stages, node: torch.fx.Node, values: dict[torch.fx.Node,
     overload = str(getattr(node.target, "_overloadname", "default"))
     if full in _IGNORED:
         return
-    lowering = lowering_of(f"{full}.{overload}")
-    if lowering is None:
-        raise refused_operation(full, line)
     metas = node.meta.get("val")
     tensors = [m for m in (metas if isinstance(metas, list | tuple) else [metas]) if isinstance(m, torch.Tensor)]
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])  # type: ignore[misc]
+    of_complex = any(isinstance(leaf, Complex) for leaf in pytree.tree_leaves((args, kwargs)))
+    of_complex |= any(t.is_complex() for t in tensors)
+    lowering = complex_lowering(full, overload) if of_complex else lowering_of(f"{full}.{overload}")
+    if lowering is None:
+        raise refused_operation(full, line, "for complex numbers" if of_complex and lowering_of(full) else "")
     if not tensors:
         raise refused_operation(full, line, "where it gives no tensor")
     tensors = [t for t in tensors if t.numel() or t is tensors[0]]
@@ -93,13 +204,13 @@ def _lower_node(stages: Stages, node: torch.fx.Node, values: dict[torch.fx.Node,
         len(node.users),
         line,
     )
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])  # type: ignore[misc]
     kept = {k: v for k, v in kwargs.items() if v is not None and k not in ("memory_format", "layout", "pin_memory")}
     try:
         made = lowering(context, *args, **kept)
     except TypeError as error:
         raise refused_operation(full, line, f"with these arguments ({error})") from error
-    values[node] = pytree.tree_map_only(Value, stages.noted, made)
+    noted = {Value: stages.noted, Complex: lambda z: Complex(stages.noted(z.re), stages.noted(z.im))}
+    values[node] = pytree.tree_map_only((Value, Complex), lambda v: noted[type(v)](v), made)
     _stage_if_shared(stages, node, values, context)
 
 
@@ -108,6 +219,9 @@ def _stage_if_shared(
 ) -> None:
     """Gives a result that several operations read a stage, unless computing it again costs next to nothing."""
     value = values[node]
+    if isinstance(value, Complex) and len(node.users) > 1:
+        context = context or Context(stages, "", (value.re.shape,), (value.re.dtype,), len(node.users), None)
+        values[node] = Complex(context.reused(value.re), context.reused(value.im))
     if not isinstance(value, Value) or value.plain:
         return
     if not value.hint:
@@ -132,8 +246,12 @@ def _hint(node: torch.fx.Node, name: str) -> str:
 
 def _dtype(node: torch.fx.Node, tensor: torch.Tensor) -> str:
     name = dtype_name(tensor.dtype)
+    name = _PARTS.get(name, name) if node.op != "placeholder" else name
     if name not in DTYPES:
-        raise refusal(f"a tensor has dtype {name}", line_of_node(node), "use floats, integers or conditions")
+        help = "use floats, integers or conditions"
+        if tensor.is_complex():
+            help = "give torch.view_as_real(x), and take torch.view_as_complex of it in the function"
+        raise refusal(f"a tensor has dtype {name}", line_of_node(node), help)
     if any(not isinstance(n, int) for n in tensor.shape):
         raise refusal(
             "a tensor's shape depends on values", line_of_node(node), "keep the full shape, and mask with torch.where"
@@ -153,7 +271,9 @@ def _outputs(stages: Stages, graph: Graph, node: torch.fx.Node, values: dict[tor
             )
         stages.line, stages.callers = line_of_node(source), lines_of_node(source)[:-1]
         stages.reserved -= {name}
-        value: Value = values[source]
+        value: Value | Complex = values[source]
+        if isinstance(value, Complex):
+            raise refusal(f"the result {name} is complex", stages.line, "return torch.view_as_real(x)")
         names.append(_stored(stages, value, name))
     return tuple(names)
 

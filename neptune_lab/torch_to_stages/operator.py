@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.positions import positions_below
 from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.operators.base import Operator, as_numpy, source_of
 from neptune_lab.operators.recipe import Recipe
@@ -51,7 +53,7 @@ def from_torch(
             Only the tensors' shapes and dtypes count.
         name: of the operator; "" for the function's own.
         draw: a function from a random generator to one array per input, in order; if None, floats are standard normal,
-            integers are drawn from 0 to 7, and conditions are true or false.
+            integers are drawn from 0 to 7 and below the size of what they index, and conditions are true or false.
 
     Returns:
         The operator, from the tensors among the arguments to those that the function returns.  Its reference is the
@@ -108,7 +110,8 @@ def _operator(
     draw: Callable[[np.random.Generator], Any] | None,
     caller: SourceLine | None,
 ) -> Operator:
-    stages, outputs = lowered(graph)
+    made = lowered(graph)
+    stages, outputs = made.stages, made.results
     plain = title if title.isidentifier() else "function"
     program = stages.program(plain, outputs)
     unused = [n for n in graph.inputs if n not in program.inputs]
@@ -116,7 +119,7 @@ def _operator(
         raise DefinitionError(f"no result depends on the input {unused[0]!r}", help=f"leave {unused[0]} out")
     buffers = {b.name: b for b in program.buffers}
     inputs = tuple(TensorSpec(n, buffers[n].shape, buffers[n].dtype) for n in program.inputs)
-    held = {n: np.ascontiguousarray(as_numpy(t)).reshape(tuple(t.shape)) for n, t in graph.held.items() if n in buffers}
+    held = {n: np.ascontiguousarray(as_numpy(t)).reshape(tuple(t.shape)) for n, t in made.held.items() if n in buffers}
     _check_dtypes(inputs)
     kept = [b.name for b in blocks(program)]
     lines = {n: stages.lines[n] for n in kept if n in stages.lines}
@@ -131,7 +134,7 @@ def _operator(
         source=source,
         build=lambda: program,
         compute=reference_of(graph, program.inputs, {t.name: t.dtype for t in inputs}),
-        draw=draw or (lambda rng: tuple(_random(rng, spec) for spec in own)),
+        draw=draw or (lambda rng: tuple(_random(rng, spec, program) for spec in own)),
         captured=held,
         lines=lines,
         python=python_functions(function, lines, {n: stages.within[n] for n in kept}, caller),
@@ -147,10 +150,11 @@ def _check_dtypes(inputs: Sequence[TensorSpec]) -> None:
             )
 
 
-def _random(rng: np.random.Generator, spec: TensorSpec) -> np.ndarray:
+def _random(rng: np.random.Generator, spec: TensorSpec, program: Program) -> np.ndarray:
     if "float" in spec.dtype:
         return rng.standard_normal(spec.shape)
-    return rng.integers(0, 2 if spec.dtype == "bool" else _SMALL, spec.shape)
+    below = 2 if spec.dtype == "bool" else positions_below(program, spec.name, _SMALL)
+    return rng.integers(0, below, spec.shape)
 
 
 def _source(function: Callable[..., Any]) -> str:

@@ -33,7 +33,11 @@ HELP: dict[str, str] = {
         _LINEAR,
     ),
     **dict.fromkeys(
-        ("scatter", "scatter_add", "scatter_reduce", "index_put", "index_add", "index_copy", "masked_scatter"),
+        ("scatter_add", "index_add"),
+        "write it as a product with ones at the positions: torch.nn.functional.one_hot(index, n).T.to(x.dtype) @ x",
+    ),
+    **dict.fromkeys(
+        ("scatter", "scatter_reduce", "index_put", "index_copy", "masked_scatter"),
         "write it as a gather: say for each element of the result which element it reads, such as x[index]",
     ),
     **dict.fromkeys(("fmax", "fmin"), "use torch.maximum or torch.minimum: these two drop NaN"),

@@ -65,6 +65,11 @@ class Stages:
     _extents: dict[str, int] = field(default_factory=dict)
     _read: dict[SourceLine, None] = field(default_factory=dict)
     _elements: set[Callable[[Index], Expr]] = field(default_factory=set)
+    _results: frozenset[str] = frozenset()
+    _same: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._results = self.reserved
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str) -> Value:
         """A new input.
@@ -103,6 +108,11 @@ class Stages:
         return replace(value, at=at)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the inputs, the stages and the results."""
+        return (*self._buffers, *self.reserved)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs, in order."""
         return tuple(self._inputs)
@@ -133,8 +143,14 @@ class Stages:
         stored = dtype or self.type_of(element)
         if stored != self.type_of(element):
             element = Cast(stored, element)
+        # A result is a stage of its own: it is stored under its name.
+        key = None if hint in self._results else ("", *_positional(spatial, element), stored)
+        if key in self._same:
+            return self._again(self._same[key], value.dtype)
         name = self._name(hint or value.hint)
         self._add(name, spatial, Store(name, at, element), None, value.line)
+        if key is not None:
+            self._same[key] = name
         return self._stored(Buffer(name, value.shape, stored), value.dtype)
 
     def reduce(
@@ -167,10 +183,18 @@ class Stages:
         reduced, value = _without_unused(reducer, reduced, value, stored)
         if not reduced:
             return self.map(Value(tuple(shape), dtype, lambda i: substitute(value, _named(spatial, i)), line=self.line))
-        name = self._name(hint)
+        key = (reducer, *_positional((*spatial, *reduced), value), stored)
+        if key in self._same:
+            return self._again(self._same[key], dtype)
+        name = self._same[key] = self._name(hint)
         body = Store(name, at, Op(OPERATORS[reducer], (Load(name, at), value)))
         self._add(name, (*spatial, *reduced), body, Store(name, at, identity(reducer, stored)))
         return self._stored(Buffer(name, tuple(shape), stored), dtype)
+
+    def _again(self, name: str, dtype: str) -> Value:
+        """The stage that computes what was just asked for: a softmax and a log-softmax of a tensor share their sums."""
+        self.within[name] = tuple(dict.fromkeys((*self.within[name], *self._read, *self.callers)))
+        return self._stored(self._buffers[name], dtype)
 
     def program(self, name: str, outputs: Sequence[str]) -> Program:
         """The stages as a program.
@@ -204,11 +228,21 @@ class Stages:
 
     def _with_simple_indices(self, element: Expr) -> Expr:
         def simple(part: Expr) -> Expr:
-            if isinstance(part, Load):
-                return Load(part.buffer, tuple(self.simplified(i) for i in part.indices))
+            match part:
+                case Load(buffer, indices):
+                    return Load(buffer, tuple(self.simplified(i) for i in indices))
+                case Op("select", (condition, a, b)) if self.type_of(a) != self.type_of(b):
+                    # Integers of 32 and of 64 bits.
+                    wide = self.type_of(part)
+                    part = Op("select", (condition, self._as(a, wide), self._as(b, wide)))
             return decided(part, self._extents)
 
         return transform(element, simple)
+
+    def _as(self, expr: Expr, dtype: str) -> Expr:
+        if self.type_of(expr) == dtype:
+            return expr
+        return Const(expr.value, dtype) if isinstance(expr, Const) else Cast(dtype, expr)
 
     def _name(self, hint: str) -> str:
         name = hint or self.hint
@@ -237,6 +271,12 @@ class Stages:
 
         self._elements.add(at)
         return Value(buffer.shape, dtype, at, plain=True)
+
+
+def _positional(iters: tuple[Iter, ...], value: Expr) -> tuple[object, ...]:
+    """Iterations and a value over them, without the names of their variables: the same for equal stages."""
+    names: dict[str, Expr] = {it.name: Var(f"?{n}") for n, it in enumerate(iters)}
+    return tuple((it.extent, it.kind) for it in iters), substitute(value, names)
 
 
 def _named(iters: tuple[Iter, ...], index: Index) -> dict[str, Expr]:

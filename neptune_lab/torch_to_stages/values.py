@@ -64,6 +64,14 @@ class Value:
         return self.viewed(shape, index)
 
 
+@dataclass(frozen=True, eq=False)
+class Complex:
+    """A complex tensor: its real and its imaginary part, in the same shape and dtype."""
+
+    re: Value
+    im: Value
+
+
 def computed_dtype(dtype: str) -> str:
     """The dtype in which elements of a tensor of torch's `dtype` are computed; of integers, see `as_dtype`."""
     if dtype in HALVES:
@@ -117,8 +125,9 @@ def type_of(expr: Expr, loaded: Callable[[str], str]) -> str:
             return loaded(buffer)
         case Op(name, _) if OPERATIONS[name].kind in ("comparison", "logic"):
             return "bool"
-        case Op("select", (_, a, _)):
-            return type_of(a, loaded)
+        case Op("select", (_, a, b)):
+            own, other = type_of(a, loaded), type_of(b, loaded)
+            return "int64" if {own, other} == {"int32", "int64"} else own
         case Op(_, args):
             return type_of(args[0], loaded)
     raise AssertionError(f"no dtype: {expr}")

@@ -365,9 +365,9 @@ x + x.new_full((1,), 2.0)
 x + x.new_ones(1)
 x + x.new_zeros(1)
 x + torch.scalar_tensor(2.0)
-x + 0 * torch.empty_like(x)
-x + 0 * torch.empty(1)
-x + 0 * x.new_empty(1)
+torch.where(x == x, x, torch.empty_like(x))
+torch.where(x == x, x, torch.empty(1))
+torch.where(x == x, x, x.new_empty(1))
 torch.where(torch.ones(x.shape).tril() == 1, x, float('-inf')).softmax(-1)
 (x + torch.full(x.shape, float('-inf')).triu(1)).softmax(-1)
 torch.linspace(0, 1, x.shape[1]) * x
@@ -388,6 +388,31 @@ torch.ones(x.shape).sum(-1) + x.sum()
 (v[:, None] + x[:1, :1] * 0).sum(-1)
 v[:, None].expand(-1, 5).amax(-1) + 1
 x.sum(1).expand(4, -1).prod(0)
+torch.slice_scatter(x, y[:, 1::2] * 2, 1, 1, None, 2) + 1
+x.scatter(1, j, 2.5) + 1
+x.scatter(1, i[:, None], y[:, :1] * 2) + 1
+t.scatter(1, i[:, None, None].expand(-1, 1, t.shape[2]), 3.0)
+x.scatter(1, i[:, None].expand(-1, 9) * 0, -1.0)
+n & 7
+3 & n
+n >> 2
+n << 3
+torch.bitwise_right_shift(n, 1) + torch.bitwise_left_shift(n, 2)
+torch.where(i > 1, -100, i)
+torch.where(i > 1, i, 7).clamp(max=3)
+(n.long() * 1000000007).sum(-1)
+(n * 200000000).sum()
+n.long().prod(-1) * 1000000007
+(x * 1e10).long()
+torch.outer(torch.arange(5), v)
+x * torch.ones(x.shape[1]).cumsum(0)
+x[:, torch.argsort(torch.cos(torch.arange(x.shape[1]) * 7.0))] + 1
+w[torch.log(torch.arange(1, 9).float()).long()] + 1
+torch.view_as_real(torch.view_as_complex(torch.stack([x, y], -1)) * torch.polar(v.abs(), v))
+torch.view_as_real(torch.polar(p, x) * torch.polar(p, y).conj() - torch.complex(x, y) * 2 + torch.complex(y, p))
+torch.complex(x, y).T.flip(0).real + torch.complex(x, y).imag.T
+torch.view_as_real(torch.exp(1j * x) * (1 + 2j) * p)
+torch.view_as_real(torch.cat([torch.complex(x, y), torch.polar(p, x)], 1)[:, 1:].sum(-1))
 """
 
 

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Buffer, Program, Var, loads, variables
+from neptune_lab.loop_ir.nodes import Program, Var, loads, variables
+from neptune_lab.loop_ir.positions import positions_below
 
 Arrays = dict[str, np.ndarray]
 
 ORDINARY = "ordinary numbers"
+_BELOW = 4  # integers that are no positions are below it
 
 
 def data_sets(definition: Program, captured: Mapping[str, np.ndarray], most: int) -> list[tuple[str, Arrays]]:
@@ -50,21 +52,8 @@ def _ordinary(definition: Program, name: str, captured: Mapping[str, np.ndarray]
         return rng.standard_normal(buffer.shape).astype(dtype)
     if name in captured and np.shape(captured[name]) == buffer.shape:
         return np.asarray(captured[name])
-    return rng.integers(0, 2 if buffer.dtype == "bool" else _bound(definition, buffer), buffer.shape).astype(
-        buffer.dtype
-    )
-
-
-def _bound(definition: Program, buffer: Buffer) -> int:
-    """One more than the largest integer of an input that may be a position: the shortest axis indexed by
-    its elements; 4 if there is none."""
-    sizes = [4]
-    for block in tree.blocks(definition):
-        for read in loads(block.body.value):
-            for index, size in zip(read.indices, definition.buffer(read.buffer).shape, strict=True):
-                if any(inner.buffer == buffer.name for inner in loads(index)):
-                    sizes.append(size)
-    return min(sizes)
+    below = 2 if buffer.dtype == "bool" else positions_below(definition, name, _BELOW)
+    return rng.integers(0, below, buffer.shape).astype(buffer.dtype)
 
 
 def _in_product(definition: Program, name: str) -> bool:

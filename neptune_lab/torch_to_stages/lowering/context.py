@@ -176,8 +176,17 @@ class Context:
         tensors = [self.converted(self.tensor(x, own), own).expanded(self.shape) for x in operands]
         return Value(self.shape, dtype or self.dtype, lambda i: compute(*(t.at(i) for t in tensors)))
 
+    def in_64_bits(self, expr: Expr) -> Expr:
+        """An element in an int64, unless it depends on indices alone, whose integers are small."""
+        if not has_loads(expr) or self.stages.type_of(expr) == "int64":
+            return expr
+        return Cast("int64", expr)
+
     def position(self, expr: Expr) -> Expr:
         """An integer element as an index."""
+        match expr:
+            case Cast("int64", inner):
+                return inner if self.stages.type_of(inner) == "int32" else Cast("int32", inner)
         return Cast("int32", expr) if self.stages.type_of(expr) == "int64" else expr
 
 

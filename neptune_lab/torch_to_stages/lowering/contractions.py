@@ -28,7 +28,8 @@ def contract(ctx: Context, a: Value, b: Value, labels: tuple[str, str, str], hin
         for letter, size in zip(label, value.shape, strict=True):
             sizes[letter] = max(size, sizes.get(letter, 1))
     folded = [letter for letter in dict.fromkeys(first + second) if letter not in out]
-    left, right = operand(ctx, a), operand(ctx, b)
+    # Without a sum there is no product of matrices, whose factors would be computed once.
+    left, right = (operand(ctx, x) if folded or x.dtype in HALVES else ctx.reused(x) for x in (a, b))
 
     def at(value: Value, label: str, indices: dict[str, Expr]) -> Expr:
         index = tuple(
@@ -107,6 +108,7 @@ def addmm(ctx: Context, bias: Value, a: Value, b: Value, *, beta: float = 1, alp
 @lowers("outer")
 def outer(ctx: Context, a: Value, b: Value) -> Value:
     """Every product of an element of `a` and one of `b`."""
+    a, b = (ctx.converted(x, ctx.dtype) for x in (a, b))
     return contract(ctx, a, b, ("i", "j", "ij"))
 
 

@@ -9,6 +9,9 @@ from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
 from neptune_lab.torch_to_stages.values import Index, Value, constant
 
+# Positions per row up to which a scattered value is a chain of choices; more of them are folded.
+_MOST_SCATTERED = 8
+
 
 @lowers("arange")
 def arange(ctx: Context, *limits: float, **_: Any) -> Value:
@@ -146,14 +149,51 @@ def select_scatter(ctx: Context, x: Value, source: Value, dim: int, index: int) 
 def slice_scatter(
     ctx: Context, x: Value, source: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
-    """`x` with x[start:end] of a dimension replaced by `source`."""
+    """`x` with x[start:end:step] of a dimension replaced by `source`."""
     dim = dim % x.ndim
     first, last, _ = slice(start, end).indices(x.shape[dim])
-    if step != 1:
-        raise ctx.refused(f"with step={step}")
 
     def element(i: Index) -> Expr:
         inside = Op("and", (Op("ge", (i[dim], Const(first))), Op("lt", (i[dim], Const(last)))))
-        return Op("select", (inside, source.at((*i[:dim], add(i[dim], Const(-first)), *i[dim + 1 :])), x.at(i)))
+        position = add(i[dim], Const(-first))
+        if step != 1:
+            inside = Op("and", (inside, Op("eq", (Op("floormod", (position, Const(step))), Const(0)))))
+            position = Op("floordiv", (position, Const(step)))
+        return Op("select", (inside, source.at((*i[:dim], position, *i[dim + 1 :])), x.at(i)))
+
+    return Value(ctx.shape, ctx.dtype, element)
+
+
+@lowers("scatter.value", "scatter.src")
+def scatter(ctx: Context, x: Value, dim: int, index: Value, source: Value | float | int | bool) -> Value:
+    """`x` with the positions along `dim` that `index` lists replaced: a choice for each element of `x`.
+
+    Where several positions are equal, the last one of `source` is taken, which torch leaves open.
+    """
+    dim = dim % x.ndim if x.ndim else 0
+    if x.ndim == 0 or any(index.shape[d] != x.shape[d] for d in range(x.ndim) if d != dim):
+        raise ctx.refused(f"with an index of shape {index.shape} for a tensor of shape {x.shape}")
+    count = index.shape[dim]
+    if isinstance(source, Value) and count > _MOST_SCATTERED:
+        raise ctx.refused(f"with {count} values per row")
+    index, x = ctx.reused(index), ctx.converted(x, ctx.dtype)
+    values = ctx.converted(ctx.tensor(source, ctx.dtype), ctx.dtype)
+
+    def place(i: Index, n: Expr) -> Index:
+        return (*i[:dim], n, *i[dim + 1 :])
+
+    def here(i: Index, n: Expr) -> Expr:
+        return Op("eq", (i[dim], ctx.position(index.at(place(i, n)))))
+
+    if count > _MOST_SCATTERED:
+        some = ctx.stages.reduce("any", x.shape, [count], lambda i, r: here(i, r[0]), "bool", f"{ctx.stages.hint}_hit")
+        return Value(ctx.shape, ctx.dtype, lambda i: Op("select", (some.at(i), values.at(()), x.at(i))))
+
+    def element(i: Index) -> Expr:
+        value = x.at(i)
+        for n in range(count):
+            own = values.at(place(i, Const(n)) if isinstance(source, Value) else ())
+            value = Op("select", (here(i, Const(n)), own, value))
+        return value
 
     return Value(ctx.shape, ctx.dtype, element)

@@ -12,11 +12,12 @@ from neptune_lab.loop_ir.nodes import Cast, Const, Expr, Op
 from neptune_lab.torch_to_stages.lowering.activations import FORMULAS, Term, by_formula, formula
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.masks import chosen
-from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, negated
+from neptune_lab.torch_to_stages.values import HALVES, NARROW_INTEGERS, Value, has_loads, negated
 
 Number: TypeAlias = float | int | bool
 Operand: TypeAlias = Value | Number
 
+_SHIFTS = 31  # 2**n is an int32
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -224,10 +225,10 @@ def _like(x: Operand) -> Any:
 
 @lowers("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__")
 def logic(ctx: Context, a: Operand, b: Operand) -> Value:
-    """Both, one of two, or exactly one of two conditions."""
-    if ctx.dtype != "bool":
-        raise ctx.refused("for integers")
+    """Both, one of two, or exactly one of two conditions; of integers, the lowest bits."""
     kind = ctx.name.strip("_").rpartition("_")[2]
+    if ctx.dtype != "bool":
+        return _lowest_bits(ctx, kind, a, b)
     if kind == "xor":
 
         def element(x: Expr, y: Expr) -> Expr:
@@ -238,6 +239,23 @@ def logic(ctx: Context, a: Operand, b: Operand) -> Value:
             return Op(kind, (x, y))
 
     return ctx.elementwise(element, *(_condition(ctx, v) for v in (a, b)))
+
+
+def _lowest_bits(ctx: Context, kind: str, a: Operand, b: Operand) -> Value:
+    """a & (2**n - 1) as the remainder of a division by 2**n."""
+    a, b = (b, a) if isinstance(b, Value) else (a, b)
+    if kind != "and" or isinstance(b, Value) or b <= 0 or int(b) & (int(b) + 1):
+        raise ctx.refused("for integers other than x & (2**n - 1)")
+    return ctx.elementwise(lambda x, y: ctx.applied("floormod", x, y), a, int(b) + 1)
+
+
+@lowers("__rshift__", "__lshift__", "bitwise_right_shift", "bitwise_left_shift")
+def shift(ctx: Context, x: Value, by: Operand) -> Value:
+    """x >> n as a quotient rounded down, x << n as a product."""
+    if isinstance(by, Value) or not 0 <= by < _SHIFTS:
+        raise ctx.refused(f"by something else than a constant from 0 to {_SHIFTS - 1}")
+    name = "floordiv" if "right" in ctx.name or "rshift" in ctx.name else "mul"
+    return ctx.elementwise(lambda e, y: ctx.applied(name, e, y), _checked(ctx, x), 1 << int(by))
 
 
 def _condition(ctx: Context, v: Operand) -> Operand:
@@ -321,6 +339,11 @@ def convert(ctx: Context, x: Value, *_: Any, **__: Any) -> Value:
 
         def element(e: Expr) -> Expr:
             return Cast("int32", Cast("int8", e if ctx.stages.type_of(e) != "bool" else ctx.as_dtype(e, "int32")))
+    elif dtype == "int64" and own != "bool":
+
+        def element(e: Expr) -> Expr:
+            # 32 bits may not hold what comes of it.
+            return ctx.in_64_bits(e if "int" in own or has_loads(e) else Cast("int32", e))
     elif own == "float64" and dtype == "float32":
 
         def element(e: Expr) -> Expr:

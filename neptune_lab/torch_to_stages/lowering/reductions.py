@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op, add, mul
@@ -58,8 +59,15 @@ def finished(result: Value, like: Value, dims: tuple[int, ...], keepdim: bool) -
 def sum_(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """The sum; of conditions, their number."""
     dims = dims_of(x, dim)
-    x = ctx.converted(x, ctx.dtype)
+    x = _widened(ctx, ctx.converted(x, ctx.dtype), x.dtype)
     return finished(reduced(ctx, "sum", x, dims, dtype=ctx.dtype), x, dims, keepdim)
+
+
+def _widened(ctx: Context, x: Value, own: str) -> Value:
+    """Elements of a sum or product that torch computes in 64 bits: 32 might not do for integers of the `own` dtype."""
+    if ctx.dtype != "int64" or own == "bool":
+        return x
+    return replace(x, at=lambda i: ctx.in_64_bits(x.at(i)))
 
 
 @lowers("mean")
@@ -95,7 +103,7 @@ def amin(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Valu
 def prod(ctx: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """The product."""
     dims = dims_of(x, dim)
-    x = ctx.converted(x, ctx.dtype)
+    x = _widened(ctx, ctx.converted(x, ctx.dtype), x.dtype)
     return finished(reduced(ctx, "prod", x, dims), x, dims, keepdim)
 
 
