@@ -150,6 +150,30 @@ def test_run_prints_the_error(call):
     assert "relative to float64 (within 0.001)" in out
 
 
+def test_run_prints_json_for_scripts(call):
+    status, out, _ = call("run", *CAUSAL, "--json")
+    found = json.loads(out)
+    assert (status, found["ok"], found["operator"]) == (0, True, "attention_causal")
+    assert found["error"] <= found["tolerance"] == 1e-3
+    assert found["kernels"][0]["name"] == "attention_causal_kernel"
+    status, out, _ = call("run", *CAUSAL, "--json", "--tolerance", "1e-9")
+    assert (status, json.loads(out)["ok"]) == (1, False)
+
+
+def test_traffic_and_resources_are_printed_as_json(call):
+    status, out, _ = call("compile", *CAUSAL, "--emit", "traffic", "--target", "a100", "--json")
+    found = json.loads(out)
+    assert (status, found["target"], found["forms"][0]["name"]) == (0, "a100", "definition")
+    status, out, _ = call("compile", *CAUSAL, "--emit", "resources", "--target", "sm_80", "--json")
+    (kernel,) = json.loads(out)["kernels"]
+    assert status == 0
+    assert kernel["registers"] > 0
+    assert kernel["occupancy"]["blocks"] > 0
+    status, _, err = call("compile", *CAUSAL, "--emit", "loops", "--json")
+    assert status == 2
+    assert "--json is for traffic and resources, not for --emit loops" in err
+
+
 def test_presets_compile_and_run(call):
     small = ["--seq", "24", "--heads", "4", "--kv-heads", "2", "--head-dim", "16"]
     status, out, _ = call("run", "gqa_pf", *small, "--dtype", "bfloat16", "--return-lse")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -56,6 +57,7 @@ class Emit(StrEnum):
 # Of Triton's compiler, which `Kernel.machine_code` runs.
 MACHINE_CODE = (Emit.ttir, Emit.ttgir, Emit.llir, Emit.ptx, Emit.sass, Emit.amdgcn, Emit.resources)
 OF_A_GPU = (*MACHINE_CODE, Emit.traffic)
+AS_JSON = (Emit.traffic, Emit.resources)
 
 
 @app.command("compile")
@@ -70,19 +72,41 @@ def compile_command(
             "a100 (default: h200)."
         ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print traffic or resources as JSON.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
 ) -> None:
     """Compile an operator and print one of its stages."""
+    if as_json and emit not in AS_JSON:
+        raise DefinitionError(
+            f"--json is for traffic and resources, not for --emit {emit}",
+            help="give --emit traffic or --emit resources; --emit trace prints the whole record, which is JSON",
+        )
     if target is not None and emit not in OF_A_GPU:
         raise DefinitionError(
             f"--target={target} is for machine code and traffic, not for --emit {emit}",
             help=f"give --emit {', '.join(OF_A_GPU[:-1])} or {OF_A_GPU[-1]}",
         )
-    text = _stage(request, emit, target)
+    text = _figures(request, emit, target) if as_json else _stage(request, emit, target)
     if output is None:
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
+
+
+def _figures(request: Request, emit: Emit, target: str | None) -> str:
+    """The traffic or the resources of the operator's compilation, as JSON."""
+    from dataclasses import asdict
+
+    from neptune_lab.pipeline import compile_choice
+
+    kernel = compile_choice(request.operator, request.choice)
+    if emit is Emit.traffic:
+        found = kernel.traffic(target).as_record()
+    else:
+        code = kernel.machine_code(target)
+        kernels = [{"name": k.name, "grid": k.grid, **asdict(k.resources)} for k in code.kernels]
+        found = {"target": code.target, "kernels": kernels}
+    return json.dumps(found, indent=2, allow_nan=False) + "\n"
 
 
 def _stage(request: Request, emit: Emit, target: str | None) -> str:
@@ -182,6 +206,7 @@ def run(
         float | None,
         typer.Option(help="Largest relative error (Frobenius norm) that passes (default: 0.001; bfloat16: 0.008)."),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compile, run on random inputs, and compare with the float64 reference."""
     from neptune_lab.pipeline import compile_choice
@@ -196,8 +221,20 @@ def run(
         tolerance = 8e-3 if any(t.dtype == "bfloat16" for t in op.outputs) else 1e-3
     ok = error <= tolerance
     launches = ", ".join(f"{k.name}{k.grid}" for k in kernel.triton.kernels)
-    typer.echo(f"{op.title}\n  kernels   {launches}\n  ran on    {facts.name}\n  compiled  {kernel.validated}")
-    typer.echo(f"  error     {error:.2e} relative to float64 ({'within' if ok else 'ABOVE'} {tolerance:g})")
+    if as_json:
+        found = {
+            "operator": op.name,
+            "kernels": [{"name": k.name, "grid": k.grid} for k in kernel.triton.kernels],
+            "device": facts.name,
+            "validated": str(kernel.validated),
+            "error": error if math.isfinite(error) else None,
+            "tolerance": tolerance,
+            "ok": ok,
+        }
+        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        typer.echo(f"{op.title}\n  kernels   {launches}\n  ran on    {facts.name}\n  compiled  {kernel.validated}")
+        typer.echo(f"  error     {error:.2e} relative to float64 ({'within' if ok else 'ABOVE'} {tolerance:g})")
     if not ok:
         raise typer.Exit(1)
 
