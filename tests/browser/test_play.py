@@ -217,7 +217,7 @@ def test_a_saved_record_says_why_it_has_no_runs(live):
     drawn = live(
         nl.pipeline.schedule_trace(figure1()) if hasattr(nl.pipeline, "schedule_trace") else figure1().trace, PLAY
     )
-    expect(drawn.root.locator(".run .note")).to_contain_text("they need the operator itself")
+    expect(drawn.root.locator(".run .note")).to_contain_text("A saved record has no runs. Recompile, in the header")
 
 
 def test_tiles_play_store_by_store_and_their_line_is_lit(new_page, exported: Path):

@@ -178,6 +178,39 @@ def test_tiles_end_at_the_reference(name: str):
             assert frame.name.startswith(written[0])
 
 
+@pytest.mark.parametrize("name", ["attention", "split-k", "layer norm"])
+def test_results_of_tiles_are_compared_with_the_definition(name: str, monkeypatch):
+    session = Session(CASES[name][0]())
+    schedule, _ = tags.shown(session.schedule)
+    inputs = tags.default_inputs(schedule.operator)
+    outputs = {t.name for t in schedule.operator.outputs}
+
+    def judged(film: dict) -> list[list]:
+        """The last write of each element of a result; nothing is said of other tensors and earlier writes."""
+        found = []
+        for tensor in film["sides"][0]["tensors"]:
+            last = {write[0]: write for frame in tensor["frames"] for write in frame}
+            told = [write for frame in tensor["frames"] for write in frame if len(write) > 2]
+            assert told == ([] if tensor["name"] not in outputs else list({id(w): w for w in told}.values()))
+            assert tensor["name"] not in outputs or {id(w) for w in told} == {id(w) for w in last.values()}
+            found += told
+        return found
+
+    right = judged(play._tiles(schedule, inputs))
+    assert right
+    assert all(write[5] is True for write in right)
+    # A definition that has other numbers is departed from, and the page gets them.
+    real = type(schedule.operator).reference
+
+    def other(operator, *arrays):
+        results = real(operator, *arrays)
+        return tuple(r + 1 for r in results) if isinstance(results, tuple) else results + 1
+
+    monkeypatch.setattr(type(schedule.operator), "reference", other)
+    wrong = judged(play._tiles(schedule, inputs))
+    assert all(write[5] is False and abs(write[6] - float(write[1]) - 1) < 0.05 for write in wrong)
+
+
 def test_tiles_of_a_kernel_are_listed_asked_for_and_kept(page_of, softmax_kernel):
     page = page_of(softmax_kernel)
     assert page.payload["panes"]["play"]["plays"][-1] == {"step": -1, "what": "tiles", "block": ""}

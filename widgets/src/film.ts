@@ -1,7 +1,7 @@
 // Runs to play: frames of a program, what each tensor holds after a frame, and which tensors are worth showing.
 
 /** [position, value, row, column, sign, right, what it should be]; of an input the first two. */
-export type Write = [number, number | string, number?, number?, string?, (boolean | null)?, (number | string)?];
+export type Write = [number, number | string, (number | null)?, (number | null)?, string?, (boolean | null)?, (number | string)?];
 
 export interface Frame {
   name: string;

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from neptune_lab.errors import NeptuneError, ScheduleError
 from neptune_widgets import tags
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
     from neptune_lab import Schedule
     from neptune_lab.loop_ir.frames import PlayedRun, PlayedTensor, Shown
     from neptune_lab.loop_ir.tag_table import Cell
+    from neptune_lab.operators import Operator
     from neptune_lab.pipeline.playing import Playable
 
+# How far a result may be from the definition in float64, relative to it and to the largest one.
+_TOLERANCES = {"float16": 5e-3, "bfloat16": 4e-2}
 # The "step" of the kernel's tiles.
 _TILES = -1
 # Stores of all runs up to which a page without Python has them: each is about 30 bytes of the page.
@@ -76,8 +81,31 @@ def _tiles(schedule: Schedule, inputs: tags.Inputs) -> dict[str, Any]:
     """The HTile program of the sample, store by store."""
     from neptune_lab.pipeline.playing_tiles import play_tiles
 
-    side = {"phase": "htile", "title": "HTile", "wrong": False, **_run(play_tiles(schedule, inputs), frozenset())}
-    return {**_tiles_listed(), "sides": [side]}
+    made = _run(play_tiles(schedule, inputs), frozenset())
+    _judge(made["tensors"], schedule.operator, inputs)
+    return {**_tiles_listed(), "sides": [{"phase": "htile", "title": "HTile", "wrong": False, **made}]}
+
+
+def _judge(tensors: list[dict[str, Any]], operator: Operator, inputs: tags.Inputs) -> None:
+    """Compares the results that tiles store with the definition in float64, each element where it is written last.
+
+    A tile on chip is no value of the definition: nothing is said of it.
+    """
+    found = operator.reference(*inputs.values())
+    wanted = dict(zip((t.name for t in operator.outputs), found if isinstance(found, tuple) else (found,), strict=True))
+    for tensor in tensors:
+        if tensor["name"] not in wanted:
+            continue
+        expected = wanted[tensor["name"]].reshape(-1)
+        dtype = next(t.dtype for t in operator.outputs if t.name == tensor["name"])
+        last = {write[0]: write for frame in tensor["frames"] for write in frame}
+        finite = np.abs(expected[np.isfinite(expected)])
+        scale = float(finite.max()) if finite.size else 0.0
+        for position, write in last.items():
+            value, should = float(write[1]), float(expected[position])
+            near = abs(value - should) <= _TOLERANCES.get(dtype, 1e-5) * max(abs(should), 0.1 * scale)
+            right = near or value == should or (isnan(value) and isnan(should))
+            write += [None, None, "", right, *([] if right else [_number(should)])]
 
 
 def _listed(play: Playable) -> dict[str, Any]:

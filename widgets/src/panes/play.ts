@@ -133,7 +133,7 @@ function playPane(ctx: Context): PlayPane {
     const tensor = group.tensors.find((t) => t.frames[held.at]?.includes(held.write));
     const block = tensor?.blocks[tensor.blocks.length - 1];
     const ids = side.phase === TILES ? [lineOf(side.frames[held.at]!.loop)] : [`graph:${block ?? tensor!.name}`];
-    const at = column === undefined ? -1 : columnOf(side.pool[column]!);
+    const at = typeof column === "number" ? columnOf(side.pool[column]!) : -1;
     if (at >= 0) {
       ids.unshift(`cell:value:${side.pool[label!]}@${at}`);
       ctx.dispatch({ type: "iteration", to: at });
