@@ -16,9 +16,8 @@ from neptune_lab.loop_ir.dimensions import Dimension, Dimensions, dimensions
 from neptune_lab.loop_ir.nodes import Block, Load, Program, Var, loads, variables
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.plan import NestPlan, is_product, plan
-from neptune_lab.loop_schedule.templates.common import CONTRACTION, LONGEST_CONTRACTION
 from neptune_lab.loop_schedule.templates.config import PerNest
-from neptune_lab.loop_schedule.templates.nest_config import COLUMNS, ROWS
+from neptune_lab.loop_schedule.templates.nest_config import COLUMNS, LONGEST_CONTRACTION, ROWS, contraction_tile
 from neptune_lab.pipeline import Choice, TileConfig
 
 if TYPE_CHECKING:
@@ -75,7 +74,8 @@ class NestChain:
             chosen[self.row] = self.row_size or entry(config.block_q, n) or ROWS
         chosen[self.column] = entry(config.block_kv, n) or COLUMNS
         if self.contraction is not None and extents[self.contraction] > LONGEST_CONTRACTION:
-            chosen[self.contraction] = CONTRACTION
+            rows = 1 if self.row is None else chosen[self.row]
+            chosen[self.contraction] = contraction_tile(rows, chosen[self.column])
         if self.out is not None and (block := entry(config.block_out, n)) is not None:
             chosen[self.out] = block
         return {loop: min(size, extents[loop]) for loop, size in chosen.items()}

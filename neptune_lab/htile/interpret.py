@@ -120,13 +120,20 @@ class _Machine:
             match stmt:
                 case ir.Store():
                     self.store(stmt)
-                case ir.For(var=var, start=start, stop=stop, body=inner):
-                    for value in range(self.index(start), self.index(stop)):
+                case ir.For(var=var, body=inner):
+                    for value in self.iterations(stmt):
                         self.env[var] = value
                         self.body(inner)
                     self.env.pop(var, None)
                 case _:
                     assert_never(stmt)
+
+    def iterations(self, loop: ir.For) -> range:
+        start, stop = self.index(loop.start), self.index(loop.stop)
+        if loop.within is not None:
+            first, last = (int(self.eval(bound)) for bound in loop.within)
+            start, stop = max(start, first), min(stop, last)
+        return range(start, stop)
 
     def store(self, store: ir.Store) -> None:
         target = self.program.tensor(store.target.tensor)

@@ -237,7 +237,9 @@ Part = Lit["", "left edge", "interior", "right edge", "visited"]
 class For(Hashed):
     """A serial loop of a kernel: `for var in range(start, stop)`; `origin` names the block whose loop it was.
 
-    `part` says which part of a partitioned loop this is; a part is not partitioned again.
+    `part` says which part of a partitioned loop this is; a part is not partitioned again.  `within`, if there is one,
+    are two int32 elements in global memory that an earlier kernel stored: iterations before the first, and from the
+    second on, are left out.
     """
 
     node_id: str
@@ -247,6 +249,7 @@ class For(Hashed):
     body: tuple[Stmt, ...]
     origin: str
     part: Part = ""
+    within: tuple[Access, Access] | None = None
 
 
 Stmt: TypeAlias = Store | For

@@ -63,7 +63,8 @@ def _body(program: ir.Program, body: tuple[ir.Stmt, ...], env: Env, indent: str,
         bounds = index_text(stmt.stop)
         if (start := index_text(stmt.start)) != "0":
             bounds = f"{start}, {bounds}"
-        yield f"{indent}for {stmt.var} in range({bounds}):{part}"
+        within = "" if stmt.within is None else f" within {', '.join(map(flat_access, stmt.within))}"
+        yield f"{indent}for {stmt.var} in range({bounds}){within}:{part}"
         inner = {**env, stmt.var: loop_interval(stmt, env)}
         yield from _body(program, stmt.body, inner, indent + "  ", in_loop=True)
     yield from _summary(program, run, env, indent)

@@ -18,7 +18,20 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from neptune_lab.htile.labels import Labels, origin_of, usual_origin
-from neptune_lab.htile.nodes import SPACES, For, GridAxis, Int, Kernel, Part, Program, Space, Stmt, Store, Tensor
+from neptune_lab.htile.nodes import (
+    SPACES,
+    Access,
+    For,
+    GridAxis,
+    Int,
+    Kernel,
+    Part,
+    Program,
+    Space,
+    Stmt,
+    Store,
+    Tensor,
+)
 from neptune_lab.htile.parse_expression import ExpressionReader
 from neptune_lab.htile.unstated import Declared, infer_unstated
 from neptune_lab.strict.dtypes import DTYPES
@@ -157,12 +170,26 @@ class _Program:
         if reader.accept(","):
             bounds.append(self._expressions.scalar(reader.expression()))
         reader.expect(")")
+        within = self._within(reader) if reader.accept("within") else None
         reader.expect(":")
         label = reader.label()
         part = _PARTS.get(reader.comment(), "")
         reader.end()
         start, stop = (Int(0), *bounds) if len(bounds) == 1 else bounds
-        return _Parsed(For("", var, start, stop, (), "", part), label, first.line, self._body(indent, loops + 1))
+        loop = For("", var, start, stop, (), "", part, within)
+        return _Parsed(loop, label, first.line, self._body(indent, loops + 1))
+
+    def _within(self, reader: Reader) -> tuple[Access, Access]:
+        """The two elements that bound a loop."""
+        first = self._access(reader)
+        reader.expect(",")
+        return first, self._access(reader)
+
+    def _access(self, reader: Reader) -> Access:
+        item = reader.expression()
+        if not isinstance(item, Item):
+            raise refusal(item.at, "an element of a tensor, such as x_first[i0]")
+        return self._expressions.access(item)
 
     def _store(self, reader: Reader) -> _Parsed:
         target = reader.expression()

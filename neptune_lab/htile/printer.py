@@ -111,7 +111,9 @@ def _body(body: tuple[ir.Stmt, ...], indent: str, known: Callable[[ir.Store], De
                 start, stop = _index_text(stmt.start)[0], _index_text(stmt.stop)[0]
                 bounds = stop if start == "0" else f"{start}, {stop}"
                 part = f"  # {stmt.part}" if stmt.part else ""
-                out.append(PrintedLine(stmt.node_id, f"{indent}for {var} in range({bounds}):{part}", stmt.origin))
+                within = "" if stmt.within is None else f" within {', '.join(map(flat_access, stmt.within))}"
+                line = f"{indent}for {var} in range({bounds}){within}:{part}"
+                out.append(PrintedLine(stmt.node_id, line, stmt.origin))
                 out += _body(stmt.body, indent + "    ", known)
             case ir.Store():
                 texts = _store_lines(stmt, known(stmt), indent)

@@ -36,8 +36,8 @@ def substitute(body: tuple[ir.Stmt, ...], var: str, value: ir.IndexExpr) -> tupl
 
     def visit(expr: ir.TileExpr) -> ir.TileExpr:
         match expr:
-            case ir.Access(tensor=name, index=index):
-                return ir.Access(name, tuple(place(i) for i in index))
+            case ir.Access():
+                return _placed(expr)
             case ir.Iota(index=index):
                 return ir.Iota(tuple(place(i) for i in index))  # pyright: ignore[reportArgumentType]
             case ir.Scalar(value=scalar):
@@ -45,13 +45,15 @@ def substitute(body: tuple[ir.Stmt, ...], var: str, value: ir.IndexExpr) -> tupl
             case _:
                 return expr
 
+    def _placed(access: ir.Access) -> ir.Access:
+        return ir.Access(access.tensor, tuple(place(i) for i in access.index))
+
     out: list[ir.Stmt] = []
     for stmt in body:
         if isinstance(stmt, ir.Store):
-            target = visit(stmt.target)
-            assert isinstance(target, ir.Access)
-            out.append(replace(rewrite_store(stmt, visit), target=target))
+            out.append(replace(rewrite_store(stmt, visit), target=_placed(stmt.target)))
         else:
             inner = substitute(stmt.body, var, value)
-            out.append(replace(stmt, start=at(stmt.start), stop=at(stmt.stop), body=inner))
+            within = None if stmt.within is None else (_placed(stmt.within[0]), _placed(stmt.within[1]))
+            out.append(replace(stmt, start=at(stmt.start), stop=at(stmt.stop), body=inner, within=within))
     return tuple(out)

@@ -219,6 +219,8 @@ class _Kernel:
         around = dict(env)
         if loop.var in around:
             raise TileError(f"loop variable {loop.var} is bound already; expected a new name")
+        for bound in loop.within or ():
+            self._bound(bound, around)
         inner = (*env, (loop.var, loop_interval(loop, around)))
         before = dict(self.tiles)
         # Twice: the second time, each tile holds what the previous iteration left.
@@ -228,6 +230,16 @@ class _Kernel:
             self.tiles = {name: at for name, at in self.tiles.items() if loop.var not in names_of_access(at)}
         # The loop may not run: a tile with one region before it and another after it has no known region.
         self.tiles = {name: at for name, at in self.tiles.items() if same_region(before.get(name, at), at)}
+
+    def _bound(self, bound: ir.Access, env: dict[str, Interval]) -> None:
+        """Raises TileError unless a loop's bound is an int32 of rank 0 that another kernel stores."""
+        tensor = find_tensor(self.program, bound.tensor)
+        if tensor.dtype != "int32" or shape_of(bound, self.program):
+            found = f"{tensor.dtype} of shape {shape_of(bound, self.program)}"
+            raise TileError(f"the loop's bound {flat_access(bound)} is {found}; expected one int32")
+        if tensor.space != "global" or tensor.name not in self.available - self.stored:
+            raise TileError(f"the loop's bound {flat_access(bound)} is not stored by an earlier kernel")
+        _check_index(bound.index, env)
 
     def _store(self, store: ir.Store, env: EnvItems) -> None:
         reads = _checked_reads(store, self.program.tensors)

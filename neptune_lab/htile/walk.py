@@ -109,6 +109,14 @@ def stores(body: Iterable[ir.Stmt]) -> Iterator[ir.Store]:
                 assert_never(stmt)
 
 
+def loop_bounds(body: Iterable[ir.Stmt]) -> Iterator[ir.Access]:
+    """Every element of a tensor that bounds a loop of `body`."""
+    for stmt in body:
+        if isinstance(stmt, ir.For):
+            yield from stmt.within or ()
+            yield from loop_bounds(stmt.body)
+
+
 def written_tensors(kernel: ir.Kernel) -> frozenset[str]:
     """Names of the tensors that `kernel` stores to."""
     return frozenset(store.target.tensor for store in stores(kernel.body))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune_lab.htile.nodes import Program, Stmt, Store
-from neptune_lab.htile.walk import gathered_tensors, reads, stores
+from neptune_lab.htile.walk import gathered_tensors, loop_bounds, reads, stores
 from neptune_lab.htile_passes.rewrite import tile_pass
 
 
@@ -35,6 +35,7 @@ def _dead(program: Program) -> frozenset[str]:
         for name in (*(access.tensor for access in reads(store)), *gathered_tensors(store))
         if name != store.target.tensor
     }
+    needed |= {bound.tensor for kernel in program.kernels for bound in loop_bounds(kernel.body)}
     return frozenset(t.name for t in program.tensors if t.space in ("chip", "global") and t.name not in needed)
 
 

@@ -25,7 +25,7 @@ from neptune_lab.htile_to_gluon.expressions import emit, whole_tile
 from neptune_lab.htile_to_gluon.memory import store
 from neptune_lab.htile_to_gluon.producer import for_tiles_of_program, next_tile
 from neptune_lab.htile_to_gluon.rows import CONSUMER, ROWS, part, part_of_store
-from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, SharedMemory, left_access
+from neptune_lab.htile_to_gluon.shared_memory import RingBuffer, SharedMemory, by_ring, left_access
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product
 from neptune_lab.htile_to_gluon.tile_schedule import (
     canonicalize,
@@ -119,7 +119,7 @@ class Consumer:
         for resident in self.shared.resident:
             slot = self._slot()
             self.ctx.line(f"mbarrier.wait({resident.ready}.index({slot}), {self.shared.resident_parity}{more})")
-        for ring in self.shared.leading:
+        for ring in dict.fromkeys(self.shared.leading):
             self._wait_full(ring, more)
         self._issue_leading(this)
 
@@ -200,15 +200,18 @@ class Consumer:
         pending = ", ".join(self._pending(product) for product in this.leading)
         done = ", ".join(ctx.tiles[product.target] for product in this.leading)
         ctx.line(f"{done} = warpgroup_mma_wait({running}, [{pending}])")
-        for ring, product in zip(self.shared.leading, this.leading, strict=True):
+        for product in this.leading:
             ctx.defined[product.target] = (ROWS, ctx.shape(product.store.target)[1])
+        for ring in dict.fromkeys(self.shared.leading):
             self._release(ring)
 
     def _issue_trailing(self, this: LoopPart) -> None:
         ctx = self.ctx
+        waits = by_ring(self.shared.trailing, this.trailing)
         for ring, product in zip(self.shared.trailing, this.trailing, strict=True):
             self._at(product.store)
-            self._wait_full(ring)
+            if product is waits[ring]:
+                self._wait_full(ring)
             operands = (self.left[product.target], _right(ring, product), ctx.tiles[product.target])
             ctx.line(seq(f"{self._pending(product)} = ", call("warpgroup_mma", *operands, "is_async=True")))
 
@@ -221,7 +224,7 @@ class Consumer:
             operands = [self.left[product.target] for product in this.trailing]
             pending, done = pending + operands, done + operands
         ctx.line(f"{', '.join(done)} = warpgroup_mma_wait({running}, [{', '.join(pending)}])")
-        for ring in self.shared.trailing:
+        for ring in dict.fromkeys(self.shared.trailing):
             self._release(ring)
 
     def _left(self, product: Product) -> None:
@@ -258,7 +261,7 @@ class Consumer:
         if left == Int(0):
             return
         certain = is_nonnegative(affine(left) + -1, ctx.env)
-        for ring in self.shared.leading:
+        for ring in dict.fromkeys(self.shared.leading):
             self._wait_full(ring, "" if certain else f", pred={ctx.index(left)} > 0")
 
     def _release(self, ring: RingBuffer) -> None:

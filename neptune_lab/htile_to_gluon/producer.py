@@ -7,7 +7,7 @@ from collections.abc import Callable
 from neptune_lab.htile.nodes import Access
 from neptune_lab.htile_to_gluon.context import GluonContext
 from neptune_lab.htile_to_gluon.rows import CONSUMER, part_of_access
-from neptune_lab.htile_to_gluon.shared_memory import ResidentTile, RingBuffer, SharedMemory
+from neptune_lab.htile_to_gluon.shared_memory import ResidentTile, RingBuffer, SharedMemory, by_ring
 from neptune_lab.htile_to_gluon.structure import LoopPart, UnsupportedKernel
 from neptune_lab.htile_to_gluon.tile_schedule import bind_program, for_each_tile, tiles, tiles_side_by_side
 from neptune_lab.htile_to_triton.descriptors import descriptor
@@ -67,42 +67,42 @@ def next_tile(ctx: GluonContext) -> None:
 
 def _walk(ctx: GluonContext, shared: SharedMemory) -> None:
     structure = ctx.structure
-    at = [ctx.names.fresh(f"{ring.tensor}_at") for ring in shared.trailing]
+    at = {ring: ctx.names.fresh(f"{ring.tensor}_at") for ring in dict.fromkeys(shared.trailing)}
     first = structure.first
     _load_leading(ctx, shared, first)
-    _save_positions(ctx, first, at)
+    _save_positions(ctx, shared, first, at)
     _load_resident_tiles(ctx, shared)
     for n, part in enumerate(structure.parts):
 
         def one(_left: object, part: LoopPart = part) -> None:
             _load_leading(ctx, shared, part)
             _load_trailing(ctx, shared, at)
-            _save_positions(ctx, part, at)
+            _save_positions(ctx, shared, part, at)
 
         for_each_tile(ctx, part, opened=n == 0, body=one)
     _load_trailing(ctx, shared, at)
 
 
 def _load_leading(ctx: GluonContext, shared: SharedMemory, part: LoopPart) -> None:
-    for ring, product in zip(shared.leading, part.leading, strict=True):
+    for ring, product in by_ring(shared.leading, part.leading).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
         name, where = _place(ctx, product.b)
         _fill(ctx, ring, name, where)
 
 
-def _save_positions(ctx: GluonContext, part: LoopPart, at: list[str]) -> None:
-    for name, product in zip(at, part.trailing, strict=True):
+def _save_positions(ctx: GluonContext, shared: SharedMemory, part: LoopPart, at: dict[RingBuffer, str]) -> None:
+    for ring, product in by_ring(shared.trailing, part.trailing).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
         row, column = _place(ctx, product.b)[1]
         if column != "0":
             raise UnsupportedKernel(f"tiles of {product.b.tensor} do not start at column 0")
-        ctx.line(f"{name} = {row}")
+        ctx.line(f"{at[ring]} = {row}")
 
 
-def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: list[str]) -> None:
-    for ring, name, product in zip(shared.trailing, at, ctx.structure.parts[0].trailing, strict=True):
+def _load_trailing(ctx: GluonContext, shared: SharedMemory, at: dict[RingBuffer, str]) -> None:
+    for ring, product in by_ring(shared.trailing, ctx.structure.parts[0].trailing).items():
         ctx.node, ctx.origin = product.store.node_id, product.store.origin
-        _fill(ctx, ring, _described(ctx, product.b), (name, "0"))
+        _fill(ctx, ring, _described(ctx, product.b), (at[ring], "0"))
 
 
 def _fill(ctx: GluonContext, ring: RingBuffer, rows: str, at: tuple[str, str]) -> None:

@@ -58,9 +58,11 @@ class ResidentTile:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The shared memory of a kernel; rings are in the order of the products of a part.
+    """The shared memory of a kernel.
 
     Args:
+        leading, trailing: the ring of each leading and each trailing product of a part.  Products of the same tiles
+            share one.
         depth: for how many consecutive tiles of a persistent program there are resident tiles.
     """
 
@@ -74,8 +76,8 @@ class SharedMemory:
 
     @property
     def rings(self) -> tuple[RingBuffer, ...]:
-        """All rings."""
-        return self.leading + self.trailing
+        """All rings, each once."""
+        return tuple(dict.fromkeys(self.leading + self.trailing))
 
     @property
     def parameters(self) -> list[str]:
@@ -128,6 +130,14 @@ def tile_bytes(shape: tuple[int, ...], dtype: str) -> int:
     return math.prod(shape) * BYTES[dtype]
 
 
+def by_ring(rings: tuple[RingBuffer, ...], products: tuple[Product, ...]) -> dict[RingBuffer, Product]:
+    """The first product that reads each ring, in the order of the products."""
+    first: dict[RingBuffer, Product] = {}
+    for ring, product in zip(rings, products, strict=True):
+        first.setdefault(ring, product)
+    return first
+
+
 def plan_shared_memory(
     program: Program, structure: Structure, names: UniqueNames, options: GluonOptions, depth: int
 ) -> SharedMemory:
@@ -145,15 +155,21 @@ def plan_shared_memory(
             *(names.fresh(f"{access.tensor}_{what}") for what in ("tile", "ready", "spent")),
         )
 
-    def ring(product: Product) -> RingBuffer:
-        b = product.b
-        made = (names.fresh(f"{b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
-        return RingBuffer(b.tensor, shape_of(b, program), dtype_of(b, program), *made)
+    def rings(products: list[tuple[Product, ...]]) -> tuple[RingBuffer, ...]:
+        """A ring for each product, whose right operands in the parts are one of `products`."""
+        made: dict[tuple[Access, ...], RingBuffer] = {}
+        for of_parts in products:
+            loaded = tuple(product.b for product in of_parts)
+            if loaded not in made:
+                b = loaded[0]
+                named = (names.fresh(f"{b.tensor}_{what}") for what in ("ring", "full", "empty", "slot", "phase"))
+                made[loaded] = RingBuffer(b.tensor, shape_of(b, program), dtype_of(b, program), *named)
+        return tuple(made[tuple(product.b for product in of_parts)] for of_parts in products)
 
     return SharedMemory(
         tuple(resident.values()),
-        tuple(ring(product) for product in first.leading),
-        tuple(ring(product) for product in first.trailing),
+        rings(list(zip(*(part.leading for part in structure.parts), strict=True))),
+        rings(list(zip(*(part.trailing for part in structure.parts), strict=True))),
         structure.consumers,
         options.stages,
         options.persistent,

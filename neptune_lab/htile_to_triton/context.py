@@ -11,7 +11,15 @@ from typing import assert_never
 from neptune_lab.htile.bounds import Interval, grid_env, interval
 from neptune_lab.htile.nodes import Arith, IndexExpr, Int, Kernel, Name, Program, TileExpr
 from neptune_lab.htile.shapes import dtype_of, shape_of
-from neptune_lab.htile.walk import gathered_tensors, names_of_index, reads, simplify, stores, written_tensors
+from neptune_lab.htile.walk import (
+    gathered_tensors,
+    loop_bounds,
+    names_of_index,
+    reads,
+    simplify,
+    stores,
+    written_tensors,
+)
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.padding import Padding
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
@@ -79,6 +87,7 @@ class Context:
         every = list(stores(self.kernel.body))
         used = {access.tensor for s in every for access in (s.target, *reads(s))}
         used |= {name for s in every for name in gathered_tensors(s)}
+        used |= {bound.tensor for bound in loop_bounds(self.kernel.body)}
         for tensor in self.program.tensors:
             if tensor.name in used and tensor.space != "chip":
                 self.pointers[tensor.name] = self.names.fresh(f"{tensor.name}_ptr")

@@ -17,7 +17,7 @@ from neptune_lab.htile_to_triton.context import Context
 from neptune_lab.htile_to_triton.expression_text import ExpressionText, cast, with_dtype
 from neptune_lab.htile_to_triton.expressions import emit, whole_tile
 from neptune_lab.htile_to_triton.folds import rejected_reductions
-from neptune_lab.htile_to_triton.memory import Condition, barrier, load, store
+from neptune_lab.htile_to_triton.memory import Condition, barrier, load, load_once, store
 from neptune_lab.htile_to_triton.options import EmitOptions
 from neptune_lab.htile_to_triton.scope import Draft, Scope, UniqueNames
 from neptune_lab.wrapping import Doc, Loose, call, flat, seq
@@ -102,6 +102,9 @@ def _located(emitter, ctx: Context, stmt: Stmt) -> None:
 
 def _loop(ctx: Context, loop: For) -> None:
     start, stop = ctx.index(loop.start), ctx.index(loop.stop)
+    if loop.within is not None:
+        first, last = (load_once(ctx, bound, ()) for bound in loop.within)
+        start, stop = f"tl.maximum({start}, {first})", f"tl.minimum({stop}, {last})"
     scope = Scope(ctx.scope, frozenset((loop.var,)))
     name = ctx.name_for(("loop", loop.var), loop.var, scope)
     part = f"  # {loop.part}" if loop.part else ""

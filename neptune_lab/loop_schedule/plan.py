@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 import networkx as nx
 
@@ -58,6 +59,9 @@ class NestPlan:
 SMALLEST_ROWS = 16
 # Elements of `column_axis` per program.
 COLUMN_TILE = 64
+# Two parts share a nest only if a row of a program keeps at most so many float32 values of both: 64 rows of them take
+# 128 registers of each thread of 4 warps, half of what it has.
+MOST_ACCUMULATORS = 256
 
 
 def plan(
@@ -131,7 +135,8 @@ def _chains(
 ) -> list[list[Block]]:
     """Reductions that share a nest. They have one reduce axis, and depend on each other, or read the same inputs; then
     those of one part have all parallel axes of the others, and if the part with fewer comes later, a stage combines
-    the results of both, such as a sum and a count whose quotient is a mean."""
+    the results of both, such as a sum and a count whose quotient is a mean.  Parts that both accumulate products,
+    with more than `MOST_ACCUMULATORS` elements of a row together, stay apart."""
     together = nx.Graph()
     together.add_nodes_from(b.name for b in reductions)
     for b in reductions:
@@ -148,6 +153,9 @@ def _chains(
                 _kept(dims, other) <= _kept(dims, part) or _narrows(dims, flow, other, part, reduce_axes)
             ):
                 continue
+            kept = [_accumulators(dims, blocks) for blocks in (part, other)]
+            if all(kept) and sum(kept) > MOST_ACCUMULATORS:
+                continue
             if _inputs(flow, part, reduce_axes) & _inputs(flow, other, reduce_axes):
                 other.extend(part)
                 break
@@ -155,6 +163,14 @@ def _chains(
             merged.append(part)
     order = {b.name: n for n, b in enumerate(reductions)}
     return [sorted(members, key=lambda b: order[b.name]) for members in merged]
+
+
+def _accumulators(dims: Dimensions, part: Collection[Block]) -> int:
+    """Elements that the products of a part accumulate for each of its rows, if it has several reductions."""
+    kept = _kept(dims, part)
+    wide = [b for b in part if len(part) > 1 and is_product(b)]
+    own = ([it.extent for it in b.iters if it.kind == "spatial" and dims.of(b, it.name) not in kept] for b in wide)
+    return sum(prod(extents) for extents in own)
 
 
 def _narrows(

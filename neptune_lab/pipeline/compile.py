@@ -19,7 +19,7 @@ from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
-from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised
+from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised, stored_bytes
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.tuned import tuned_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
@@ -85,8 +85,9 @@ def _check_operator(operator: object) -> None:
 
 def candidates(operator: Operator, template: str | None, config: TileConfig | None) -> Iterator[Schedule]:
     """Schedules of `operator` by one template, the best first: of the definition as it is written if that is one
-    kernel; else of the normalised definition if that has fewer kernels.  The normalised definition also comes first if
-    its guards do not ask for the last tile, and those of the other do: a loop that must see its last tile skips none.
+    kernel; else the one with fewer kernels, or less memory between them, of that and the normalised definition.  The
+    normalised definition also comes first if its guards do not ask for the last tile, and those of the other do: a loop
+    that must see its last tile skips none.
 
     Raises:
         ScheduleError, RepairError: the template refuses the definition as it is written, and no other is left.
@@ -97,24 +98,29 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
         written = by_template(Schedule(operator), template, config)
     except REFUSALS as error:
         refusal = error
-    fewest = None if written is None else kernels(written)
-    if written is not None and fewest == 1:
-        if (config is None or config.normalise) and asks_for_last_tile(written):
-            made, _ = _normalised(operator, template, config)
-            if made is not None and kernels(made) == 1 and not asks_for_last_tile(made):
-                yield made
-        yield written
-    if config is None or config.normalise:
-        made, refused = _normalised(operator, template, config)
-        if made is not None and (fewest is None or fewest == 1 or kernels(made) < fewest):
-            yield made
-        elif written is not None and fewest != 1:
-            for reason in refused:
-                written.remark(f"Stays as written: {reason}.")
+    normalises = config is None or config.normalise
+    alone = written is not None and not (normalises and (kernels(written) > 1 or asks_for_last_tile(written)))
+    if written is not None and alone:
+        yield written  # (What comes after it is made only if this is refused.)
+    made, refused = _normalised(operator, template, config) if normalises else (None, ())
+    if written is None or alone:
+        following = [made]
+    elif made is not None and _better(made, written):
+        following = [made, written]
+    else:
+        for reason in refused if kernels(written) > 1 else ():
+            written.remark(f"Stays as written: {reason}.")
+        following = [written, made]
+    yield from (schedule for schedule in following if schedule is not None)
     if refusal is not None:
         raise refusal
-    if written is not None and fewest != 1:
-        yield written
+
+
+def _better(made: Schedule, written: Schedule) -> bool:
+    """Whether a normalised schedule is better than the one of the definition as it is written (`candidates`)."""
+    if kernels(made) == kernels(written) == 1:
+        return not asks_for_last_tile(made)
+    return (kernels(made), stored_bytes(made)) < (kernels(written), stored_bytes(written))
 
 
 def _normalised(

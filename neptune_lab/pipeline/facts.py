@@ -94,9 +94,13 @@ def work(definition: Program, scheduled: Program | None = None) -> Work:
         flops += runs * operations(block.body.value) * (share if masked and runs >= masked else 1.0)
     traffic = sum(buffer_bytes(definition, name) for name in definition.params)
     if scheduled is not None:
-        between = [b.name for b in scheduled.buffers if b.scope == "global" and b.name not in scheduled.params]
-        traffic += 2 * sum(buffer_bytes(scheduled, name) for name in between)
+        traffic += 2 * sum(buffer_bytes(scheduled, name) for name in between_kernels(scheduled))
     return Work(flops, float(traffic), share)
+
+
+def between_kernels(program: Program) -> tuple[str, ...]:
+    """The buffers that the kernels of a scheduled program leave in global memory for each other."""
+    return tuple(b.name for b in program.buffers if b.scope == "global" and b.name not in program.params)
 
 
 def buffer_bytes(program: Program, name: str) -> int:
@@ -120,4 +124,14 @@ def _share(block: Block, condition: Expr) -> float:
         return 1.0
 
 
-__all__ = ["BlockFacts", "Role", "Work", "block_facts", "loop_names", "stores", "work"]
+__all__ = [
+    "BlockFacts",
+    "Role",
+    "Work",
+    "between_kernels",
+    "block_facts",
+    "buffer_bytes",
+    "loop_names",
+    "stores",
+    "work",
+]

@@ -83,8 +83,12 @@ def check_proved(scheduled: Schedule) -> None:
 
 
 def code_passes(code: CodeOptions) -> dict[str, htile_passes.Pass]:
-    """The HTile passes in order, by name: the default passes without `code.disable_passes`, then the optional ones."""
-    chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in code.disable_passes}
+    """The HTile passes in order, by name: the default passes without `code.disable_passes`, then the optional ones.
+
+    Gluon kernels visit every tile: their producer and consumers count the tiles of a loop, each on its own.
+    """
+    left_out = {*code.disable_passes, *(("skip_tiles_by_data",) if code.code == "gluon" else ())}
+    chosen = {name: rewrite for name, rewrite in htile_passes.PASSES.items() if name not in left_out}
     if code.interleave > 1:
         chosen["interleave_rows"] = htile_passes.ALL_PASSES["interleave_rows"]
     return chosen

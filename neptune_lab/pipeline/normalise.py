@@ -11,6 +11,7 @@ from neptune_lab.loop_ir.tree import blocks
 from neptune_lab.loop_schedule import PRIMITIVES
 from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer
 from neptune_lab.loop_schedule.schedule import Schedule, Step
+from neptune_lab.pipeline.facts import between_kernels, buffer_bytes
 
 if TYPE_CHECKING:
     from neptune_lab.operators import Operator
@@ -76,6 +77,12 @@ def kernels(schedule: Schedule) -> int:
     return len(schedule.program.body)
 
 
+def stored_bytes(schedule: Schedule) -> int:
+    """Bytes of what the kernels of a scheduled program leave in global memory for each other."""
+    program = schedule.program
+    return sum(buffer_bytes(program, name) for name in between_kernels(program))
+
+
 def asks_for_last_tile(schedule: Schedule) -> bool:
     """Whether a guard of a scheduled program depends on whether the tile is the last one (`loop_schedule.guards`)."""
     expressions = (e for b in blocks(schedule.program) for e in walk(b.body.value))
@@ -85,4 +92,4 @@ def asks_for_last_tile(schedule: Schedule) -> bool:
     )
 
 
-__all__ = ["ORDER", "asks_for_last_tile", "kernels", "normalised"]
+__all__ = ["ORDER", "asks_for_last_tile", "kernels", "normalised", "stored_bytes"]

@@ -14,6 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from neptune_lab.errors import NeptuneError, ValidationError
+from neptune_lab.htile_passes import PASSES, apply
+from neptune_lab.htile_to_gluon import fits_registers
 from neptune_lab.loop_schedule.templates import TileConfig, choose_template
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
@@ -70,7 +72,8 @@ def tuned_kernel(
     template: str | None = None,
     target: Target | None = None,
 ) -> Kernel | None:
-    """The kernel of a tuning record; if it is skipped, rolling loops on a Hopper GPU are written in Gluon.
+    """The kernel of a tuning record; if it is skipped, rolling loops on a Hopper GPU are written in Gluon, unless they
+    would spill registers, or Triton can skip tiles by the values of an input.
 
     Args:
         operator: what is compiled.
@@ -94,8 +97,20 @@ def tuned_kernel(
         return None
     for config in UNTUNED_ON_HOPPER:
         with suppress(*REFUSALS):
-            return make(Choice(rolls, config, CodeOptions(code="gluon")))
+            kernel = make(Choice(rolls, config, CodeOptions(code="gluon")))
+            if _would_skip_by_data(kernel):
+                return None
+            if fits_registers(kernel.htile):
+                return kernel
     return None
+
+
+def _would_skip_by_data(kernel: Kernel) -> bool:
+    """Whether `skip_tiles_by_data`, which kernels in Gluon go without, would skip tiles of the kernel."""
+    names = list(PASSES)
+    before = names[: names.index("skip_tiles_by_data")]
+    programs = [kernel.translated, *(done.program for done in kernel.passes if done.name in before)]
+    return bool(apply(PASSES["skip_tiles_by_data"], programs[-1]).notes)
 
 
 __all__ = ["kernel_of_record", "tuned_kernel"]

@@ -133,8 +133,15 @@ def _with_gradients(module: torch.fx.GraphModule, example_inputs: Sequence[Any],
 
 
 def _rest_compiled(module: torch.fx.GraphModule, inputs: Sequence[Any], rest: Rest) -> Callable[..., Any]:
-    if rest == "eager":
-        return make_boxed_func(module.forward)
+    if rest == "inductor":
+        try:
+            return _by_inductor(module, inputs)
+        except Exception:  # noqa: BLE001 - Inductor raises whatever its lowerings meet; the model must run
+            _log.warning("torch runs what is left apart operation by operation: Inductor failed", exc_info=True)
+    return make_boxed_func(module.forward)
+
+
+def _by_inductor(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx

@@ -143,6 +143,7 @@ def _count(program: Program, kernel: Kernel) -> _Counts:
     return counts
 
 
+# (A loop that the values of an input bound counts whole: nobody knows these values.)
 def _stores(body: tuple[Stmt, ...], loops: tuple[Span, ...]) -> Iterator[tuple[tuple[Span, ...], Store]]:
     for stmt in body:
         if isinstance(stmt, For):

@@ -113,6 +113,29 @@ def test_a_guard_that_asks_for_the_last_tile_keeps_the_order():
     assert simulate(operator) < 2e-3
 
 
+@pytest.mark.parametrize("options", [{}, {"ring_stages": 1}, {"persistent": True}], ids=str)
+def test_products_of_the_same_tiles_share_a_ring(options):
+    """Differential attention multiplies two softmaxes by the same values, which are copied to shared memory once."""
+    q, k, v = (torch.ones(1, 1, 256, width, dtype=torch.float16) for width in (32, 32, 64))
+    operator = nl.from_torch(patterns.differential, q, q, k, k, v)
+    kernel = by_name.compile(operator, "rolling_update", code="gluon", block_q=128, block_kv=64)
+    assert sorted(line.split(" = ")[0].strip() for line in kernel.source.splitlines() if "_ring = " in line) == [
+        "k1_ring",
+        "k2_ring",
+        "v_ring",
+    ]
+    assert simulate(operator, **options) < 2e-3
+
+
+def test_products_of_different_tiles_of_a_tensor_have_rings_of_their_own():
+    def two_keys(q, k, v):
+        scores = q[:, 0] @ k[:, 0].mT + q[:, 1] @ k[:, 1].mT
+        return torch.softmax(scores / 8, dim=-1) @ v
+
+    pairs, v = torch.ones(1, 2, 256, 64, dtype=torch.float16), torch.ones(1, 256, 64, dtype=torch.float16)
+    assert simulate(nl.from_torch(two_keys, pairs, pairs, v)) < 2e-3
+
+
 def _ids() -> np.ndarray:
     return np.arange(256, dtype=np.int32)[None] // 40
 

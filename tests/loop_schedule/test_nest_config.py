@@ -6,6 +6,8 @@ import re
 
 import by_name
 import pytest
+import torch
+from torch_to_stages import patterns
 
 import neptune_lab as nl
 from neptune_lab.loop_schedule.plan import plan
@@ -153,6 +155,40 @@ def test_performer_by_default():
     assert "for " not in combine
     assert "for " not in queries.partition("\ndef performer(")[0]
     assert queries.count("tl.load(") == 4  # q, proj, and the two sums over keys; their totals are of the loaded tiles
+
+
+def _losses(rows: int, vocabulary: int):
+    """Linear cross entropy without the target: the log-sum-exp of logits that are never stored."""
+    x, w = (torch.zeros(n, 512, dtype=torch.bfloat16) for n in (rows, vocabulary))
+    return nl.from_torch(lambda x, w: torch.logsumexp((x @ w.T).float(), dim=-1), x, w)
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocabulary", "sizes"),
+    [(8192, 32000, (128, 256)), (256, 128256, (128, 256)), (64, 128256, (64, 64)), (4096, 64, (64, 64))],
+)
+def test_a_large_product_that_is_reduced_has_the_tiles_of_a_product_alone(rows, vocabulary, sizes):
+    op = _losses(rows, vocabulary)
+    (nest,) = plan(op.program)
+    chosen = default_config(op.program, nest)
+    assert (chosen.block_q, chosen.block_kv) == sizes
+
+
+def test_a_large_product_is_split_until_every_multiprocessor_has_a_program():
+    kernel = nl.compile(_losses(8192, 32000), target="h200", validate="none")
+    (local, combine) = kernel.triton.kernels
+    assert (local.grid, local.num_warps) == ((2, 64), 8)
+    assert "for d0 in range(8):" in kernel.source  # 512 elements, 64 at a time
+    assert combine.grid[0] > 1
+
+
+@pytest.mark.parametrize(("width", "nests"), [(64, 1), (128, 2)])
+def test_products_share_a_nest_while_their_accumulators_fit(width: int, nests: int):
+    """Two attentions of the same values, V twice as wide as Q and K: a row accumulates 2 x V elements."""
+    q, v = (torch.zeros(1, 1, 320, n, dtype=torch.float16) for n in (width, 2 * width))
+    kernel = nl.compile(nl.from_torch(patterns.differential, q, q, q, q, v), "rolling_update", validate="none")
+    assert len(kernel.htile.kernels) == nests
+    assert not any(t.space == "global" and t.shape[-2:] == (320, 320) for t in kernel.htile.tensors)  # no scores
 
 
 def test_a_short_column_alone_still_rolls():

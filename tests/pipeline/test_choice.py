@@ -9,6 +9,8 @@ import warnings
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch_to_stages import patterns
 
 import neptune_lab as nl
 from neptune_lab import records
@@ -50,6 +52,32 @@ def test_all_records_that_are_shipped_are_choices():
         choice = Choice.of(record.template, record.options, "the record")
         assert choice.options.items() <= {**record.options}.items()
         assert Choice.from_json(choice.to_json()) == choice
+
+
+def _function(name: str, *shapes: tuple[int, ...]):
+    return nl.from_torch(getattr(patterns, name), *(torch.zeros(shape, dtype=torch.float16) for shape in shapes))
+
+
+HEADS = (1, 64, 512, 64)
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: _function("vanilla", HEADS, HEADS, HEADS), "gluon"),
+        (lambda: _function("invariant_point", *[HEADS] * 3, *[(1, 64, 512, 4, 3)] * 2, (64,)), "triton"),
+        (lambda: _document(), "triton"),
+    ],
+    ids=["vanilla", "twelve vectors of a tile do not fit registers", "tiles of other documents are skipped"],
+)
+def test_what_nobody_tuned_is_in_gluon_where_that_is_faster(make, code: str):
+    kernel = nl.compile(make(), tuned=True, target="h200", validate="none")
+    assert kernel.code.code == code
+
+
+def _document():
+    q = torch.zeros(HEADS, dtype=torch.float16)
+    return nl.from_torch(patterns.document_mask, q, q, q, torch.zeros(1, 512, dtype=torch.int32))
 
 
 def test_the_sizes_by_name_are_those_of_a_config():

@@ -123,6 +123,18 @@ def test_the_rest_by_inductor():
     assert titles(found) == ["norm"]
 
 
+def test_what_inductor_refuses_runs_operation_by_operation(monkeypatch):
+    import torch._inductor.compile_fx as inductor
+
+    def refuses(*_: object, **__: object) -> None:
+        raise ValueError("cannot view a tensor of this shape")
+
+    monkeypatch.setattr(inductor, "compile_fx_inner", refuses)
+    with torch.no_grad():
+        found = compared(views_and_mutation, X, ROW, W, options={"rest": "inductor"})
+    assert titles(found) == ["norm"]
+
+
 def test_gradients_fall_back():
     x = X.clone().requires_grad_()
     with recorded_partitions() as found:

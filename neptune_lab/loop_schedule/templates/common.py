@@ -13,7 +13,13 @@ from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.fusion import loop_ref
 from neptune_lab.loop_schedule.plan import NestPlan
 from neptune_lab.loop_schedule.schedule import Schedule
-from neptune_lab.loop_schedule.templates.nest_config import COLUMNS, ROWS, NestConfig
+from neptune_lab.loop_schedule.templates.nest_config import (
+    COLUMNS,
+    LONGEST_CONTRACTION,
+    ROWS,
+    NestConfig,
+    contraction_tile,
+)
 
 P = ParamSpec("P")
 
@@ -94,12 +100,7 @@ def tile_loops(sch: Schedule, block: str, tiles: Mapping[str, int]) -> dict[str,
     return dict(zip(tiles, (loop_ref(ref)[1] for ref in made), strict=False))
 
 
-# A product that sums over more elements than this is tiled by CONTRACTION: its operands would not fit shared memory.
-LONGEST_CONTRACTION = 256
-CONTRACTION = 128
-
-
-def tile_contraction(sch: Schedule, nest: NestPlan, column: str) -> str | None:
+def tile_contraction(sch: Schedule, nest: NestPlan, config: NestConfig, column: str) -> str | None:
     """Tiles a long axis that only the nest's first block folds (K of a product); its outer loop goes inside `column`,
     the innermost loop of the nest: that outer loop, as "block.loop"; None if the axis is short."""
     block = tree.find_block(sch.program, nest.first)[1]
@@ -107,7 +108,8 @@ def tile_contraction(sch: Schedule, nest: NestPlan, column: str) -> str | None:
     folded = [name for name in long if name != nest.reduce_axis]
     if len(folded) != 1:
         return None
-    outer, _ = sch.split(f"{nest.first}.{folded[0]}", (None, CONTRACTION))
+    size = contraction_tile(config.block_q, config.block_kv)
+    outer, _ = sch.split(f"{nest.first}.{folded[0]}", (None, size))
     names = [loop_ref(ref)[1] for ref in sch.loops(nest.first)]
     put_outermost(sch, nest.first, loop_ref(outer)[1], among=names[names.index(column) + 1 :])
     return outer

@@ -24,6 +24,8 @@ SHORTEST_ROW, SHORT_ROW = 256, 1024
 # A program whose product has a tile of this many elements takes 8 warps and a whole multiprocessor. Of smaller
 # programs, two share a multiprocessor.
 LARGE_TILE = 8192
+# A product that sums over more elements than this is tiled along them too: its operands would not fit shared memory.
+LONGEST_CONTRACTION = 256
 # Elements of a tile per warp: 32 for each of its 32 lanes.
 ELEMENTS_PER_WARP = 1024
 
@@ -119,6 +121,8 @@ def default_config(
     - A product with enough rows for two programs of 128 rows per multiprocessor: tiles of 128 x 64 in 8 warps. This is
       within 5% of the best of four plain tilings of attention on an H200 at head_dim 128, and leaves shared memory
       for loads.
+    - One product of many rows and columns over a long axis (logits, of which a loss is left): tiles of 128 x 256 in
+      8 warps, as of a matrix product alone.
     - A product in float32: tiles of 32 x 32 at most. No matrix unit has that precision, and with 64 x 64 elements a
       lane needs more registers than it has: ptxas 12.8 spilled 13 KB, and some rows were wrong on an H200.
     - A sum of rows beside a narrower one (masked means): one row and 64 columns per program, in tiles of 64 x 64.
@@ -139,6 +143,8 @@ def default_config(
     if has_product(program, nest):
         if multiplies_float32(program, nest):
             return NestConfig(ROWS // 2, COLUMNS // 2)
+        if _is_large_product(program, nest, multiprocessors):
+            return NestConfig(2 * ROWS, 4 * COLUMNS, num_stages=3)
         if several and COLUMNS < width <= LONGEST_FACTOR:
             return NestConfig(_rows_that_fill(program, nest, width, multiprocessors), width, one_tile=True)
         if parallelism(program, nest, 2 * ROWS) >= 2 * multiprocessors and _folded(program, nest) <= 2 * COLUMNS:
@@ -172,6 +178,19 @@ def _short_rows(program: Program, nest: NestPlan, width: int, multiprocessors: i
     while rows > 1 and parallelism(program, nest, rows) < 2 * multiprocessors:
         rows //= 2
     return rows
+
+
+def _is_large_product(program: Program, nest: NestPlan, multiprocessors: int) -> bool:
+    """Whether the nest's only product sums over a long axis, and has a tile of 128 x 256 for each multiprocessor."""
+    first = tree.find_block(program, nest.first)[1]
+    if nest.row_axis is None or nest.row_size is not None or not is_product(first):
+        return False
+    long = any(
+        it.kind == "reduce" and it.name != nest.reduce_axis and it.extent > LONGEST_CONTRACTION for it in first.iters
+    )
+    tiles = parallelism(program, nest, 2 * ROWS) * (columns_of(program, nest) // (4 * COLUMNS))
+    full = first.iter(nest.row_axis).extent >= 2 * ROWS and _others(program, nest) == 1
+    return long and full and tiles >= multiprocessors and len(_products(program, nest)) == 1
 
 
 def _folded(program: Program, nest: NestPlan) -> int:
@@ -208,6 +227,16 @@ def power_of_two(n: int) -> int:
     [1, 8, 8]
     """
     return 1 << (n - 1).bit_length()
+
+
+def contraction_tile(rows: int, columns: int) -> int:
+    """Elements that one step of a product sums over, if it sums over more than `LONGEST_CONTRACTION`: 128, or 64 for
+    tiles of 128 x 256, of which three stages then fit shared memory.
+
+    >>> contraction_tile(64, 64), contraction_tile(128, 256)
+    (128, 64)
+    """
+    return 64 if rows * columns >= 4 * LARGE_TILE else 128
 
 
 def has_product(program: Program, nest: NestPlan) -> bool:
@@ -331,10 +360,12 @@ def splits_of(program: Program, nest: NestPlan, config: NestConfig, multiprocess
 
 __all__ = [
     "COLUMNS",
+    "LONGEST_CONTRACTION",
     "ROWS",
     "NestConfig",
     "balanced_splits",
     "columns_of",
+    "contraction_tile",
     "default_config",
     "has_product",
     "nest_configs",

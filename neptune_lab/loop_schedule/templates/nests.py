@@ -151,7 +151,7 @@ def schedule_rolling(sch: Schedule, state: TemplateState, n: int) -> None:
     nest, config = state.nests[n], state.configs[n]
     _check_parallel(sch, nest)
     loop = tile_nest(sch, nest, config)
-    contraction = tile_contraction(sch, nest, loop.partition(".")[2])
+    contraction = tile_contraction(sch, nest, config, loop.partition(".")[2])
     grid = bind_grid(sch, nest.first, outside=loop.partition(".")[2], axes=2 if config.block_out else 3)
     fuse_into_loop(sch, nest, loop)
     for done, block in enumerate(nest.reductions):
@@ -216,7 +216,7 @@ def schedule_in_one_tile(sch: Schedule, state: TemplateState, n: int) -> None:
     names = [loop_ref(ref)[1] for ref in sch.loops(nest.first)]
     grid = bind_grid(sch, nest.first, outside=names[len(nest.parallel_axes)], axes=2 if config.block_out else 3)
     assert grid is not None
-    contraction = tile_contraction(sch, nest, loop_ref(grid)[1])
+    contraction = tile_contraction(sch, nest, config, loop_ref(grid)[1])
     fuse_into_loop(sch, nest, grid)
     second_passes = fuse_epilogue(sch, nest, nest.first, grid, blocks_of_later_nests(sch, state, n), nest.reductions)
     fuse_prologue(sch, nest, grid, one_tile=True)
@@ -268,7 +268,7 @@ def _split(sch: Schedule, state: TemplateState, n: int, multiprocessors: int) ->
         tile = split = tile_nest(sch, nest, config).partition(".")[2]
     else:
         split, tile = _tile_splits(sch, nest, config, count, tiles_per_split)
-    contraction = tile_contraction(sch, nest, tile)
+    contraction = tile_contraction(sch, nest, config, tile)
     fuse_into_loop(sch, nest, f"{first}.{tile}")
     local, made = first, []
     for block in nest.reductions:

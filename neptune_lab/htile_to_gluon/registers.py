@@ -1,0 +1,67 @@
+"""Whether the tiles of a Gluon kernel fit the registers: one that spills is slower than the same loop in Triton."""
+
+from __future__ import annotations
+
+from math import prod
+
+from neptune_lab.htile.nodes import Access, Kernel, Program
+from neptune_lab.htile.shapes import dtype_of, shape_of
+from neptune_lab.htile.walk import reads
+from neptune_lab.htile_to_gluon.kernel import REGISTERS
+from neptune_lab.htile_to_gluon.match import match_structure
+from neptune_lab.htile_to_gluon.rows import ROWS
+from neptune_lab.htile_to_gluon.structure import LoopPart, Structure, UnsupportedKernel
+from neptune_lab.htile_to_triton.descriptors import BYTES
+
+THREADS = 128  # of a consumer
+# A vector beside the columns of a product is held by every group of four threads.
+VECTOR_THREADS = 4
+REGISTER = 4  # bytes
+# Registers of a thread that hold no tile: addresses, counters, and the state of its rows.
+OTHERS = 24
+
+
+def fits_registers(program: Program) -> bool:
+    """Whether no kernel of `program` that can be written in Gluon spills registers, by an estimate.
+
+    Calibrated by ptxas 12.8 on 22 kernels: all of the 12 that fit keep their tiles in registers but for 56 bytes of one
+    and 208 of another; of the 10 others, 9 spill.
+    """
+    return all(_fits(program, kernel) for kernel in program.kernels)
+
+
+def _fits(program: Program, kernel: Kernel) -> bool:
+    try:
+        structure = match_structure(program, kernel)
+    except UnsupportedKernel:
+        return True
+    return registers_of(program, structure) + OTHERS <= REGISTERS[structure.consumers][1]
+
+
+def registers_of(program: Program, structure: Structure) -> int:
+    """Registers per thread for the tiles that are live at once: accumulators, the products of scores, the left operands
+    of the previous tile's products, and what the row work of a tile reads from global memory."""
+    return max(_of_part(program, part) for part in structure.parts)
+
+
+def _of_part(program: Program, part: LoopPart) -> int:
+    columns = [shape_of(p.store.target, program)[1] for p in (*part.leading, *part.trailing)]
+    operands = [shape_of(p.a, program)[1] for p in part.trailing]
+    loaded = {access for stmt in (*part.middle, *part.after) for access in reads(stmt) if _is_global(program, access)}
+    products = sum(ROWS * n // THREADS for n in columns) + sum(ROWS * n // (2 * THREADS) for n in operands)
+    return products + sum(_of_access(program, access) for access in loaded)
+
+
+def _is_global(program: Program, access: Access) -> bool:
+    return program.tensor(access.tensor).space != "chip"
+
+
+def _of_access(program: Program, access: Access) -> int:
+    shape = shape_of(access, program)
+    if len(shape) == 2 and shape[0] > 1:
+        return ROWS * shape[1] // THREADS * BYTES[dtype_of(access, program)] // REGISTER
+    # (A vector is converted to float32 as a whole, before it meets a tile.)
+    return max(1, prod(shape) // VECTOR_THREADS)
+
+
+__all__ = ["fits_registers", "registers_of"]

@@ -1,0 +1,115 @@
+"""Tiles that the values of an input hide are skipped, and no others: the meaning stays, whatever the values are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import neptune_lab as nl
+from neptune_lab.htile import from_text, interpret, to_text, verify
+from neptune_lab.htile.nodes import For, Program, Store
+from neptune_lab.htile.walk import stores
+from neptune_lab.htile_passes import PASSES, apply
+from neptune_lab.htile_passes.skip_tiles_by_data import skip_tiles_by_data
+from neptune_lab.operators import attention
+
+ROWS, COLUMNS, TILE = 20, 45, 8
+TILES = -(-COLUMNS // TILE)
+Mask = Callable[..., object]
+MASKS: dict[str, Mask] = {
+    "equal": lambda rows, columns: lambda b, h, q, kv: rows[q] == columns[kv],
+    "columns first": lambda rows, columns: lambda b, h, q, kv: columns[kv] == rows[q],
+    "below": lambda rows, columns: lambda b, h, q, kv: rows[q] < columns[kv],
+    "at most": lambda rows, columns: lambda b, h, q, kv: rows[q] <= columns[kv],
+    "above": lambda rows, columns: lambda b, h, q, kv: rows[q] > columns[kv],
+    "at least": lambda rows, columns: lambda b, h, q, kv: rows[q] >= columns[kv],
+    "and causal": lambda rows, columns: lambda b, h, q, kv: (rows[q] == columns[kv]) & (kv <= q + 20),
+}
+
+
+@cache
+def programs(mask: str, dtype: str = "int32", template: str = "rolling_update") -> tuple[Program, Program]:
+    """A program of attention before the pass, and after it."""
+    rows, columns = np.zeros(ROWS, dtype), np.zeros(COLUMNS, dtype)
+    operator = attention.general(1, 1, ROWS, COLUMNS, 4, mask_mod=MASKS[mask](rows, columns), dtype="float32")
+    config = nl.SplitKConfig(splits=1) if template == "split_k_update" else nl.TileConfig()
+    kernel = nl.compile(operator, template, config=config, block_q=TILE, block_kv=TILE, validate="none")
+    earlier = list(PASSES)[: list(PASSES).index("skip_tiles_by_data")]
+    before = [done.program for done in kernel.passes if done.name in earlier][-1]
+    return before, apply(skip_tiles_by_data, before).program
+
+
+def run(program: Program, rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, int]:
+    """The output, and the number of tiles that were visited."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(program.tensor(name).shape).astype("float32") for name in program.inputs[:3]]
+    arrays += [{ROWS: rows, COLUMNS: columns}[program.tensor(name).shape[0]] for name in program.inputs[3:]]
+    visits = []
+
+    def count(store: Store, *_: object) -> None:
+        if store.node_id in inside:
+            visits.append(store.node_id)
+
+    inside = {next(stores(s.body)).node_id for k in program.kernels for s in k.body if isinstance(s, For)}
+    made = interpret(program, dict(zip(program.inputs, arrays, strict=True)), observer=count)
+    return made[program.outputs[0]], len(visits)
+
+
+IDS = st.lists(st.integers(-3, 3), min_size=ROWS + COLUMNS, max_size=ROWS + COLUMNS)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@settings(max_examples=8)
+@given(ids=IDS, rising=st.booleans())
+def test_the_meaning_stays(mask: str, ids: list[int], rising: bool):
+    before, after = programs(mask)
+    assert after is not before
+    rows, columns = np.array(ids[:ROWS], "int32"), np.array(ids[ROWS:], "int32")
+    if rising:
+        rows, columns = np.sort(rows), np.sort(columns)
+    wanted, most = run(before, rows, columns)
+    got, visited = run(after, rows, columns)
+    np.testing.assert_array_equal(got, wanted)
+    assert visited <= most
+
+
+def test_only_the_tiles_of_the_own_document_are_visited():
+    """Documents of 8 columns each, and of 4 rows: a program of 8 rows has two documents; the last has half its rows."""
+    rows, columns = np.arange(ROWS, dtype="int32") // 4, np.arange(COLUMNS, dtype="int32") // 8
+    before, after = programs("equal")
+    assert run(before, rows, columns)[1] == 3 * TILES
+    assert run(after, rows, columns)[1] == 2 + 2 + 1
+
+
+def test_rows_without_a_column_visit_one_tile():
+    rows, columns = np.full(ROWS, 9, "int32"), np.zeros(COLUMNS, "int32")
+    before, after = programs("equal")
+    got, visited = run(after, rows, columns)
+    np.testing.assert_array_equal(got, run(before, rows, columns)[0])
+    assert visited == 3
+
+
+def test_the_text_of_the_program_is_complete():
+    _, after = programs("equal")
+    verify(after)
+    text = to_text(after)
+    assert "for j0 in range(6) within attention_general_tiles_first[i0], attention_general_tiles_last[i0]:" in text
+    assert from_text(text) == after
+
+
+def test_the_note_names_the_inputs_and_has_the_proof():
+    notes = apply(skip_tiles_by_data, programs("at least")[0]).notes
+    assert "of a row may be at least" in notes[0]
+    assert any("where s_max" in note or "stays" in note or "keeps" in note for note in notes[1:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_floats_and_conditions_are_left_alone(dtype: str):
+    """A NaN is in no interval; two values of bool say little."""
+    before, after = programs("equal", dtype)
+    assert after is before
