@@ -506,6 +506,29 @@ class PrimitiveMethods:
             ScheduleError: the stage is no concatenation of a row and one element, or a result has the row with the element.
         """
 
+    def split_entropy(
+        self,
+        block: str,
+    ) -> str:
+        """Takes the softmax's sum out of a sum of probabilities times their logarithms.
+
+        before ⇒ after, with u[i, j] = x[i, j] - max x[i] and s[i] the sum of exp(u[i, j]):
+            for i, j: o[i] += exp(u[i, j] - log(s[i]))          for i, j: t[i] += exp(u[i, j]) * u[i, j]
+                              * (u[i, j] - log(s[i]))       ⇒   for i: o[i] = t[i] / s[i] - log(s[i])
+
+        The new sum depends on the maximum alone, so it can be taken in the loop of the maximum and of s.  The probability
+        may also be written as exp(u) / s.
+
+        Args:
+            block: a stage that sums up the products.
+
+        Returns:
+            The sum of exp(x - max x) * (x - max x).
+
+        Raises:
+            ScheduleError: the stage is no such sum, or the logarithm is that of a probability which may be 0.
+        """
+
     def split_k_update(
         self,
         block: str,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 # The normalisations, in the order in which they are applied: each may make a later one possible.
-ORDER = ("split_concatenation", "distribute", "move_scale")
+ORDER = ("split_entropy", "split_concatenation", "distribute", "move_scale")
 # Those that make more work, which are left out if the others do.
 COSTLY = frozenset({"distribute"})
 # The most steps of one definition.

@@ -126,4 +126,39 @@ def _concatenated(t: _Text, n: int, rows: dict[str, int], x: str) -> str:
     return f"e{n}[i, {'j + 1' if first else 'j'}] / r{n}[i]"
 
 
-__all__ = ["random_product"]
+def random_entropy(seed: int) -> Program:
+    """A sum of what may be probabilities times their logarithms, of values of any magnitude.
+
+    Args:
+        seed: the same seed gives the same definition.
+
+    Returns:
+        A definition; its stage "sum" is the sum.
+    """
+    t = _Text(np.random.default_rng(seed))
+    rows, both = {"i": ROWS}, {"i": ROWS, "j": KEYS}
+
+    def rarely() -> bool:
+        return bool(t.rng.random() < 0.12)
+
+    x = t.input("x", f"{ROWS}, {KEYS}", t.one_of("float16", "float32")).format("i, j")
+    s = t.input("s", f"{ROWS}", "float32").format("i")
+    part, whole = {"k": KEYS // 2}, {"k": KEYS}
+    t.fold("m", rows, part if rarely() else whole, "max", x.replace("j", "k"))
+    top = f"{t.stage('top', rows, f'max(m[i], {s})')}[i]" if rarely() else "m[i]"
+    t.stage("e", both, f"exp({x} - {top})")
+    term = t.one_of("e[i, k] * 2.0", "e[i, k] + 0.5", "e[i, k] * e[i, k]") if rarely() else "e[i, k]"
+    t.fold("r", rows, part if rarely() else whole, "add", term)
+    total = f"{t.stage('more', rows, f'r[i] + exp({s} - {top})')}[i]" if rarely() else "r[i]"
+    other = f"({x} - {s})" if rarely() else f"({x} - {top})"
+    log = f"{x} - ({top} + log({total}))" if rarely() else f"{other} - log({total})"
+    t.stage("l", both, log)
+    p = t.one_of("exp(l[i, j])", f"e[i, j] / {total}", f"exp({x} - {top} - log({total}))")
+    second = f"log(e[i, j] / {total})" if rarely() else "l[i, j]"
+    factors = (p, second) if t.rng.random() < 0.5 else (second, p)
+    t.fold("sum", rows, {"j": KEYS}, "add", f"({factors[0]}) * ({factors[1]})")
+    t.stage("out", rows, f"sum[i] * {s}", kind="output")
+    return t.program()
+
+
+__all__ = ["random_entropy", "random_product"]

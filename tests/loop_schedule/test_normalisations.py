@@ -3,6 +3,7 @@ not."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -73,10 +74,11 @@ def rewrites(program: Program) -> list[tuple[str, Program]]:
     return made
 
 
-def check_seeds(seeds: range) -> dict[str, int]:
+def check_seeds(seeds: range, draw: Callable[[int], Program] = random_product) -> dict[str, int]:
+    """How often each normalisation applied to definitions of these seeds, all of which keep the promise."""
     steps: dict[str, int] = {}
     for seed in seeds:
-        program = random_product(seed)
+        program = draw(seed)
         for step, new in rewrites(program):
             steps[step] = steps.get(step, 0) + 1
             with np.errstate(all="ignore"):
@@ -89,7 +91,8 @@ def check_seeds(seeds: range) -> dict[str, int]:
 
 def test_random_products_keep_the_promise():
     steps = check_seeds(range(40))
-    assert {name: steps.get(name, 0) >= 5 for name in ORDER} == dict.fromkeys(ORDER, True)
+    products = [name for name in ORDER if name != "split_entropy"]
+    assert {name: steps.get(name, 0) >= 5 for name in products} == dict.fromkeys(products, True)
 
 
 @pytest.mark.nightly

@@ -105,6 +105,16 @@ def moe_routing(x, gate):
     return p.amax(-1), entropy
 
 
+def moe_routing_by_logarithms(x, gate):
+    logits = x @ gate.T
+    p, log = torch.softmax(logits, dim=-1), torch.log_softmax(logits, dim=-1)
+    return p.amax(-1), -(p * log).sum(-1)
+
+
+def entropy(x):
+    return -(F.softmax(x, -1) * F.log_softmax(x, -1)).sum(-1)
+
+
 def quantised_product(x, weight):
     scale = x.abs().amax(-1, keepdim=True) / 127
     steps = torch.round(x / scale)
@@ -216,6 +226,8 @@ BEYOND: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
         lambda: (_half(32, D), _half(128, D), torch.randint(0, 128, (32,))),
     ),
     "moe_routing": (moe_routing, lambda: (_half(32, D), _half(64, D))),
+    "moe_routing_by_logarithms": (moe_routing_by_logarithms, lambda: (_half(32, D), _half(64, D))),
+    "entropy": (entropy, lambda: (torch.randn(32, N),)),
     "quantised_product": (quantised_product, lambda: (torch.randn(32, N), torch.randn(N, D))),
     "rms_norm_product": (rms_norm_product, lambda: (torch.randn(32, N), torch.randn(N), torch.randn(N, D))),
     "cosine_attention": (cosine_attention, _qkv),
