@@ -23,10 +23,10 @@ from collections.abc import Iterator
 
 from neptune_lab.htile import nodes as ir
 from neptune_lab.htile.affine import affine, expression, is_nonnegative
-from neptune_lab.htile.bounds import Env, Interval, grid_env, interval
+from neptune_lab.htile.bounds import Env, grid_env
 from neptune_lab.htile.shapes import dtype_of, shape_of
 from neptune_lab.htile.substitute import substitute
-from neptune_lab.htile.walk import accesses, names_of_access, names_of_index, reads, subexpressions, tile_dims
+from neptune_lab.htile.walk import accesses, evaluate, names_of_access, names_of_index, reads, subexpressions, tile_dims
 from neptune_lab.htile_to_gluon.rows import ROWS
 from neptune_lab.htile_to_gluon.structure import LoopPart, Product, Structure, UnsupportedKernel
 from neptune_lab.strict.dtypes import HALVES
@@ -190,12 +190,17 @@ def _always_runs(loop: ir.For, env: Env) -> bool:
     """Whether a loop has a tile in every program: by proof, or by trying all values that its bounds depend on."""
     if is_nonnegative(affine(loop.stop) - affine(loop.start) + -1, env):
         return True
-    names = sorted(names_of_index(loop.start) | names_of_index(loop.stop))
+    points = bound_points((loop,), env)
+    return points is not None and all(evaluate(loop.start, at) < evaluate(loop.stop, at) for at in points)
+
+
+def bound_points(loops: tuple[ir.For, ...], env: Env) -> Iterator[dict[str, int]] | None:
+    """All values of the variables that the bounds of `loops` depend on; None if there are too many."""
+    names = sorted({n for loop in loops for n in names_of_index(loop.start) | names_of_index(loop.stop)})
     ranges = [range(env[name].lo, env[name].hi + 1) for name in names]
     if math.prod(map(len, ranges)) > MOST_PROGRAMS:
-        return False
-    points = ({n: Interval(v, v) for n, v in zip(names, chosen, strict=True)} for chosen in itertools.product(*ranges))
-    return all(interval(loop.start, point).hi < interval(loop.stop, point).lo for point in points)
+        return None
+    return (dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*ranges))
 
 
 def _product(program: ir.Program, store: ir.Store, dot: ir.Dot) -> Product:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from neptune_lab.errors import NeptuneError, ValidationError
 from neptune_lab.htile_passes import PASSES, apply
-from neptune_lab.htile_to_gluon import fits_registers
+from neptune_lab.htile_to_gluon import fits_registers, suits_persistence
 from neptune_lab.loop_schedule.templates import TileConfig, choose_template
 from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS
@@ -33,6 +33,12 @@ Make: TypeAlias = Callable[[Choice], Kernel]
 # Without a record: the configuration that did best on all measured prefill attention, on the GPU it is written for; and
 # a smaller one, for kernels whose tiles are too many for shared memory then (two products of scores).
 UNTUNED_ON_HOPPER = tuple(TileConfig(block_q=128, block_kv=columns) for columns in (128, 64))
+
+# Accumulators of more columns take so many registers that less is left for scores.
+WIDE_COLUMNS = 128
+# For loops that skip tiles by data, with products of more than 64 columns: more programs, since each has few tiles.
+SKIPPING_COLUMNS = 64
+SKIPPING = TileConfig(block_q=64, block_kv=64, num_warps=4, num_stages=3)
 
 
 def kernel_of_record(record: Record, make: Make, *, exact: bool) -> tuple[Kernel | None, str]:
@@ -99,10 +105,22 @@ def tuned_kernel(
         with suppress(*REFUSALS):
             kernel = make(Choice(rolls, config, CodeOptions(code="gluon")))
             if _would_skip_by_data(kernel):
+                return make(
+                    Choice(rolls, SKIPPING if _widest_output(kernel) > SKIPPING_COLUMNS else None, CodeOptions())
+                )
+            if not fits_registers(kernel.htile):
+                if _widest_output(kernel) > WIDE_COLUMNS:
+                    continue  # with half of the scores, there is room for them
                 return None
-            if fits_registers(kernel.htile):
-                return kernel
+            short = CodeOptions(code="gluon", persistent=True, tie=True)
+            return make(Choice(rolls, config, short)) if suits_persistence(kernel.htile) else kernel
     return None
+
+
+def _widest_output(kernel: Kernel) -> int:
+    """Columns of the widest output."""
+    shapes = (kernel.htile.tensor(name).shape for name in kernel.htile.outputs)
+    return max(shape[-1] if shape else 1 for shape in shapes)
 
 
 def _would_skip_by_data(kernel: Kernel) -> bool:

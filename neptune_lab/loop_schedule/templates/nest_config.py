@@ -98,13 +98,23 @@ def _nest_config(program: Program, nest: NestPlan, n: int, several: bool, config
 
 
 def _warps(program: Program, nest: NestPlan, config: NestConfig) -> int | None:
-    """8 for 128 rows of a product (a group of four warps multiplies 64 rows) and for large tiles of a product without
-    rows; for long rows without a product, enough for 32 elements per lane; None: the emitter's default."""
+    """8 for 128 rows of a product (a group of four warps multiplies 64 rows), unless a row accumulates at most 64
+    elements; 8 for large tiles of a product without rows; for long rows without a product, enough for 32 elements per
+    lane; None: the emitter's default."""
     size = tile_elements(program, nest, config)
     if has_product(program, nest):
-        large = size >= LARGE_TILE if nest.row_axis is None else rows_of(program, nest, config) >= 2 * ROWS
-        return 8 if large else None
+        if nest.row_axis is None:
+            return 8 if size >= LARGE_TILE else None
+        wide = config.block_kv > COLUMNS or _accumulated(program, nest) > COLUMNS
+        return 8 if wide and rows_of(program, nest, config) >= 2 * ROWS else None
     return warps_for(size) if size > ROWS * COLUMNS else None
+
+
+def _accumulated(program: Program, nest: NestPlan) -> int:
+    """Elements that the nest's products keep for each row over the loop."""
+    rows = prod(tree.find_block(program, nest.first)[1].iter(name).extent for name in nest.parallel_axes)
+    kept = [b for b in _products(program, nest) if b.name != nest.first]
+    return sum(prod(it.extent for it in b.iters if it.kind == "spatial") for b in kept) // rows
 
 
 def default_config(
@@ -232,6 +242,12 @@ def power_of_two(n: int) -> int:
 def contraction_tile(rows: int, columns: int) -> int:
     """Elements that one step of a product sums over, if it sums over more than `LONGEST_CONTRACTION`: 128, or 64 for
     tiles of 128 x 256, of which three stages then fit shared memory.
+
+    Args:
+        rows, columns: of the product's tile.
+
+    Returns:
+        The number of elements.
 
     >>> contraction_tile(64, 64), contraction_tile(128, 256)
     (128, 64)
