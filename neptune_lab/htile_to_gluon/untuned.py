@@ -29,7 +29,7 @@ def fits_registers(program: Program) -> bool:
     """Whether no kernel of `program` that can be written in Gluon spills registers, by an estimate.
 
     Calibrated by ptxas 12.8 on 19 kernels of two consumers: of the 8 that fit, none spills; of the 11 others, 8 do, and
-    one of the three that do not (attention with a pair bias at a head width of 64) was slower than in Triton on an H200.
+    one of the three that do not (attention with a pair bias at a head width of 64) was slower than Triton on an H200.
     """
     return all(_fits(program, kernel) for kernel in program.kernels)
 
