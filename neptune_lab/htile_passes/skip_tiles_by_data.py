@@ -146,9 +146,10 @@ class _Skipper:
 
     def _vector(self, kernel: ir.Kernel, loop: ir.For, expr: ir.TileExpr) -> _Vector | None:
         """An operand of a comparison as elements of an input, or None."""
-        dtype = None
+        conversions: list[str] = []
         while isinstance(expr, ir.Cast):
-            dtype, expr = dtype or expr.dtype, expr.arg
+            conversions.append(expr.dtype)
+            expr = expr.arg
         if not isinstance(expr, ir.Access):
             return None
         access = ir.Access(expr.tensor, region(expr))
@@ -163,9 +164,9 @@ class _Skipper:
             return None
         own = _ELEMENT_BITS.get(tensor.dtype)
         # (A conversion to fewer bits would not keep the order.)
-        if own is None or _ELEMENT_BITS.get(dtype or tensor.dtype, 0) < own:
+        if own is None or any(_ELEMENT_BITS.get(dtype, 0) < own for dtype in conversions):
             return None
-        return _Vector(access, dtype or tensor.dtype)
+        return _Vector(access, conversions[0] if conversions else tensor.dtype)
 
     def bounds(self, kernel: ir.Kernel, loop: ir.For, found: _Comparison, env: Env) -> ir.Kernel:
         """The kernel that stores the numbers of the first tile, and of the last one plus 1."""

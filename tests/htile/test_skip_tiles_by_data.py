@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 import neptune_lab as nl
 from neptune_lab.htile import from_text, interpret, to_text, verify
-from neptune_lab.htile.nodes import For, Program, Store
+from neptune_lab.htile.nodes import Cast, Elementwise, For, Program, Store, TileExpr
+from neptune_lab.htile.shapes import dtype_of
 from neptune_lab.htile.walk import stores
 from neptune_lab.htile_passes import PASSES, apply
+from neptune_lab.htile_passes.rewrite import rewrite_expressions
 from neptune_lab.htile_passes.skip_tiles_by_data import skip_tiles_by_data
 from neptune_lab.operators import attention
 
@@ -33,12 +36,11 @@ MASKS: dict[str, Mask] = {
 
 
 @cache
-def programs(mask: str, dtype: str = "int32", template: str = "rolling_update") -> tuple[Program, Program]:
+def programs(mask: str, dtype: str = "int32") -> tuple[Program, Program]:
     """A program of attention before the pass, and after it."""
     rows, columns = np.zeros(ROWS, dtype), np.zeros(COLUMNS, dtype)
     operator = attention.general(1, 1, ROWS, COLUMNS, 4, mask_mod=MASKS[mask](rows, columns), dtype="float32")
-    config = nl.SplitKConfig(splits=1) if template == "split_k_update" else nl.TileConfig()
-    kernel = nl.compile(operator, template, config=config, block_q=TILE, block_kv=TILE, validate="none")
+    kernel = nl.compile(operator, "rolling_update", block_q=TILE, block_kv=TILE, validate="none")
     earlier = list(PASSES)[: list(PASSES).index("skip_tiles_by_data")]
     before = [done.program for done in kernel.passes if done.name in earlier][-1]
     return before, apply(skip_tiles_by_data, before).program
@@ -106,6 +108,22 @@ def test_the_note_names_the_inputs_and_has_the_proof():
     notes = apply(skip_tiles_by_data, programs("at least")[0]).notes
     assert "of a row may be at least" in notes[0]
     assert any("where s_max" in note or "stays" in note or "keeps" in note for note in notes[1:])
+
+
+@pytest.mark.parametrize(("through", "skips"), [("int64", True), ("int16", False), ("float32", False)])
+def test_conversions_that_lose_the_order_are_left_alone(through: str, skips: bool):
+    """Numbers of documents, converted and back: only more bits keep them as they are."""
+    before, _ = programs("equal")
+
+    def converted(expr: TileExpr) -> TileExpr:
+        if isinstance(expr, Elementwise) and expr.op == "eq" and dtype_of(expr.args[0], before) == "int32":
+            return replace(expr, args=tuple(Cast(Cast(arg, through), "int32") for arg in expr.args))
+        return expr
+
+    program = rewrite_expressions(before, converted)
+    verify(program)
+    assert program is not before
+    assert (apply(skip_tiles_by_data, program).program is not program) == skips
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
