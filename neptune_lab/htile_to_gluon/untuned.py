@@ -85,7 +85,8 @@ def _is_global(program: Program, access: Access) -> bool:
 def _of_access(program: Program, access: Access) -> int:
     shape = shape_of(access, program)
     if len(shape) == 2 and shape[0] > 1:
-        return ROWS * shape[1] // THREADS * BYTES[dtype_of(access, program)] // REGISTER
+        # (An element of a dtype that the copy engine does not move, such as bool, has a register of its own.)
+        return ROWS * shape[1] // THREADS * BYTES.get(dtype_of(access, program), REGISTER) // REGISTER
     # (A vector is converted to float32 as a whole, before it meets a tile.)
     return max(1, prod(shape) // VECTOR_THREADS)
 

@@ -67,12 +67,24 @@ HEADS = (1, 64, 512, 64)
         (lambda: _function("vanilla", HEADS, HEADS, HEADS), "gluon"),
         (lambda: _function("invariant_point", *[HEADS] * 3, *[(1, 64, 512, 4, 3)] * 2, (64,)), "triton"),
         (lambda: _document(), "triton"),
+        (lambda: _masked(), "triton"),
     ],
-    ids=["vanilla", "twelve vectors of a tile do not fit registers", "tiles of other documents are skipped"],
+    ids=[
+        "vanilla",
+        "twelve vectors of a tile do not fit registers",
+        "tiles of other documents are skipped",
+        "a tile of bool",
+    ],
 )
 def test_what_nobody_tuned_is_in_gluon_where_that_is_faster(make, code: str):
     kernel = nl.compile(make(), tuned=True, target="h200", validate="none")
     assert kernel.code.code == code
+
+
+def _masked():
+    q = torch.zeros(HEADS, dtype=torch.float16)
+    mask = torch.ones(512, 512, dtype=torch.bool)
+    return nl.from_torch(lambda q, k, v, m: torch.softmax((q @ k.mT).masked_fill(m, -1e4), -1) @ v, q, q, q, mask)
 
 
 def _document():

@@ -32,9 +32,7 @@ from neptune_lab.loop_ir.nodes import (
 )
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.roles import Role
-
-# The dtypes of the factors that matrix units multiply.
-HALVES = ("float16", "bfloat16")
+from neptune_lab.strict.dtypes import HALVES
 
 
 @dataclass(frozen=True, slots=True)

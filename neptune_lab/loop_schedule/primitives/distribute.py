@@ -11,7 +11,6 @@ from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.float_bounds import LARGEST, ROUNDS_TO_INFINITY, Bounds
 from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer
 from neptune_lab.loop_schedule.definition.stages import (
-    HALVES,
     Contraction,
     computed,
     computed_float,
@@ -24,6 +23,7 @@ from neptune_lab.loop_schedule.definition.stages import (
 )
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
+from neptune_lab.strict.dtypes import HALVES
 
 # Operations whose result is rounded, whatever their operands are.
 _ROUNDING = ("div", "exp", "exp2", "log", "sqrt", "rsqrt", "tanh", "sigmoid")

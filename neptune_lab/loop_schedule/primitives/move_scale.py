@@ -12,7 +12,6 @@ from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.float_bounds import LARGEST, ROUNDS_TO_INFINITY, Bounds, is_coarse, is_half
 from neptune_lab.loop_schedule.definition.refusal import FloatsDiffer
 from neptune_lab.loop_schedule.definition.stages import (
-    HALVES,
     Contraction,
     computed_float,
     contraction,
@@ -24,6 +23,7 @@ from neptune_lab.loop_schedule.definition.stages import (
 )
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
+from neptune_lab.strict.dtypes import HALVES
 
 
 @dataclass(frozen=True, slots=True)
