@@ -7,7 +7,8 @@ A size is batch x heads x length x head_dim. The functions are those of tests/to
 eleven patterns in textbook spelling. Needs a GPU and TVM. Each contestant is checked against float64 on rows drawn at
 random before it is timed; the peers are checked too. What does not fit into memory is listed.
 
-Workers compile side by side, and wait for each other before one after the other checks and times.
+Workers compile side by side, and wait for each other before one after the other checks and times. A contestant whose
+first run breaks CUDA (an illegal address) is noted, and its worker begins again without it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import argparse
 import json
 import math
 import multiprocessing
+import os
+import queue
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "torch_to_stages"))
 
@@ -31,6 +34,8 @@ ROWS = 16  # checked rows of queries
 WINDOW, PREFIX, CAP, WEIGHT = 16, 24, 20.0, 0.3  # as patterns.py has them
 WITHIN = 2e-3
 DOCUMENTS = 8
+PATIENCE = 4  # attempts of a contestant that runs out of memory
+BROKEN = 3  # a worker's exit status after an error that CUDA does not recover from
 
 
 @dataclass
@@ -229,16 +234,18 @@ def flex(problem: Problem) -> Callable[..., Any] | None:
     return lambda q, k, v, *_: run(q, k, v, score_mod=mod, block_mask=block, enable_gqa=grouped)
 
 
+Broken: TypeAlias = MutableMapping[tuple[Problem, str], str]  # contestants that broke CUDA, and how
+
 # -- one worker ------------------------------------------------------------------------------------------------------
 
 
-def work(problems: list[Problem], autotune: bool, together: Any, lock: Any, results: Any) -> None:
+def work(problems: list[Problem], autotune: bool, broken: Broken, together: Any, lock: Any, results: Any) -> None:
     """Compiles every contestant of its problems, waits for the other workers, then checks and times."""
     import torch
 
     torch.set_default_device("cuda")
     torch._dynamo.config.cache_size_limit = torch._dynamo.config.recompile_limit = 64
-    ready = [(problem, prepared(problem, autotune)) for problem in problems]
+    ready = [(problem, prepared(problem, autotune, broken)) for problem in problems]
     torch.cuda.empty_cache()
     together.wait()
     for problem, contestants in ready:
@@ -249,7 +256,7 @@ def work(problems: list[Problem], autotune: bool, together: Any, lock: Any, resu
             print(line(problem, found), flush=True)
 
 
-def prepared(problem: Problem, autotune: bool) -> list[Contestant]:
+def prepared(problem: Problem, autotune: bool, broken: Broken) -> list[Contestant]:
     import torch
 
     contestants = [
@@ -263,19 +270,41 @@ def prepared(problem: Problem, autotune: bool) -> list[Contestant]:
     contestants.append(Contestant("FlexAttention", flex))
     for contestant in contestants:
         began = time.perf_counter()
-        try:
-            made = contestant.make(problem)
-            contestant.call, contestant.kernels = made if isinstance(made, tuple) else (made, None)
-            if contestant.call is None:
-                contestant.note = "cannot say it"
-            else:
-                contestant.call(*inputs(problem, "cuda"))
-                torch.cuda.synchronize()
-        except Exception as error:  # noqa: BLE001 - whatever a peer raises is its result
-            contestant.call, contestant.note = None, f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+        contestant.note = broken.get((problem, contestant.name), "")
+        for attempt in range(0 if contestant.note else PATIENCE):
+            try:
+                run_first(problem, contestant)
+                break
+            except torch.AcceleratorError as error:  # CUDA answers nothing else in this process
+                broken[problem, contestant.name] = first_line(error)
+                os._exit(BROKEN)
+            except Exception as error:  # noqa: BLE001 - whatever a peer raises is its result
+                contestant.call, contestant.note = None, first_line(error)
+                torch.cuda.empty_cache()
+                if not isinstance(error, torch.OutOfMemoryError) or attempt == PATIENCE - 1:
+                    break
+                time.sleep(10)  # another worker may hold the memory
         contestant.seconds = time.perf_counter() - began
         torch.cuda.empty_cache()
     return contestants
+
+
+def run_first(problem: Problem, contestant: Contestant) -> None:
+    """Compiles a contestant and runs it once."""
+    import torch
+
+    made = contestant.make(problem)
+    contestant.call, contestant.kernels = made if isinstance(made, tuple) else (made, None)
+    if contestant.call is None:
+        contestant.note = "cannot say it"
+        return
+    contestant.call(*inputs(problem, "cuda"))
+    torch.cuda.synchronize()
+    contestant.note = ""
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
 
 
 def timed(problem: Problem, contestants: list[Contestant]) -> list[Measured]:
@@ -301,7 +330,7 @@ def timed(problem: Problem, contestants: list[Contestant]) -> list[Measured]:
             m.error = float((out[:, :, rows].double() - wanted).norm() / wanted.norm())
             del out
         except Exception as error:  # noqa: BLE001 - as above; most often memory
-            m.note = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+            m.note = first_line(error)
             continue
         if m.error < WITHIN:
             calls[c.name] = partial(c.call, *tensors)
@@ -357,15 +386,29 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     workers = min(chosen.workers, len(problems))
     together, lock, results = context.Barrier(workers), context.Lock(), context.Queue()
-    processes = [
-        context.Process(target=work, args=(problems[w::workers], chosen.autotune, together, lock, results))
-        for w in range(workers)
-    ]
-    for process in processes:
+    broken: Broken = context.Manager().dict()
+
+    def started(worker: int) -> Any:
+        given = (problems[worker::workers], chosen.autotune, broken, together, lock, results)
+        process = context.Process(target=work, args=given)
         process.start()
+        return process
+
+    processes = [started(w) for w in range(workers)]
     measured: list[dict[str, Any]] = []
-    for _ in problems:
-        measured += results.get()
+    missing = len(problems)
+    while missing:
+        for w, process in enumerate(processes):
+            if process.exitcode == BROKEN:
+                processes[w] = started(w)
+            elif process.exitcode:
+                together.abort()
+                sys.exit(f"worker {w} ended with status {process.exitcode}")
+        try:
+            measured += results.get(timeout=5)
+        except queue.Empty:
+            continue
+        missing -= 1
         write_text(Path(chosen.out), "".join(json.dumps(m) + "\n" for m in measured))
     for process in processes:
         process.join()

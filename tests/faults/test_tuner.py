@@ -313,11 +313,20 @@ def test_what_hangs_in_the_second_measurement_is_ended_with_the_budget(small, ca
     assert [r.us for r in store.find()] == [10.0, 11.0, 12.0, 13.0]
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler: a shell starts what it runs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt(*_):
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_the_second_measurement_keeps_the_first(small, candidates, tmp_path):
     def again(workers, specs):
         interrupt()
@@ -330,6 +339,7 @@ def test_ctrl_c_in_the_second_measurement_keeps_the_first(small, candidates, tmp
     assert store.find() == result.records
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_twice_waits_for_nothing(small, candidates, tmp_path):
     def twice(workers):
         interrupt()

@@ -31,6 +31,7 @@ def refuses(text: str, *_):
 def own_process(monkeypatch):
     """A compiling process of this test alone."""
     monkeypatch.setattr(compiling, "_child", [])
+    monkeypatch.setattr(compiling, "_killed", False)
     yield
     for child in compiling._child:
         child.close()

@@ -24,6 +24,7 @@ def cached(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path_factory.mktemp("cache")))
     patch.setattr(compiling, "_child", [])
+    patch.setattr(compiling, "_killed", False)
     yield
     for child in compiling._child:
         child.close()
