@@ -147,15 +147,46 @@ def _by_inductor(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callabl
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with torch.no_grad():
-        lowered = make_fx(module, decomposition_table=select_decomp_table())(*inputs)
+        wanted = module(*inputs)
+        lowered = make_fx(_with_reshapes(module), decomposition_table=select_decomp_table())(*inputs)
     results = lowered.graph.output_node()
-    given = results.args[0]
+    given: Sequence[Any] = results.args[0]  # type: ignore[assignment]
     lowered.graph.output_node().meta["user_visible_output_idxs"] = [
-        n
-        for n, value in enumerate(given)  # type: ignore[arg-type]
-        if isinstance(value, torch.fx.Node)
+        n for n, value in enumerate(given) if isinstance(value, torch.fx.Node)
     ]
-    return compile_fx_inner(lowered, list(inputs), is_inference=True)  # type: ignore[return-value]
+    run = compile_fx_inner(lowered, list(inputs), is_inference=True)
+    return _laid_out(run, [n.meta["val"] if isinstance(n, torch.fx.Node) else n for n in given], wanted)
+
+
+def _with_reshapes(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy that reshapes where the module views: Inductor defines some operations (`cat` with an empty tensor) with
+    other strides than theirs, of which no view exists."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for view in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        view.target = torch.ops.aten.reshape.default
+    return torch.fx.GraphModule(module, graph)
+
+
+def _laid_out(run: Callable[..., Any], given: Sequence[Any], wanted: Sequence[Any]) -> Callable[..., Any]:
+    """`run`, whose results lie in memory as `given`, and are copied where `wanted` has other strides."""
+    other = {
+        n: b.stride()
+        for n, (a, b) in enumerate(zip(given, wanted, strict=True))
+        if isinstance(a, torch.Tensor) and a.stride() != b.stride()
+    }
+    if not other:
+        return run
+
+    def copied(args: Sequence[Any]) -> list[Any]:
+        results = list(run(args))
+        for n, strides in other.items():
+            was = results[n]
+            results[n] = torch.empty_strided(was.shape, strides, dtype=was.dtype, device=was.device).copy_(was)
+        return results
+
+    copied._boxed_call = True  # type: ignore[attr-defined]  # as make_boxed_func marks what takes its inputs in a list
+    return copied
 
 
 def _note(found: Partition) -> None:
