@@ -82,7 +82,9 @@ def general(
     *,
     kv_heads: int | None = None,
     v_head_dim: int | None = None,
+    kv_batch: int | None = None,
     return_lse: bool = False,
+    return_max: bool = False,
     empty_rows: EmptyRows = "nan",
     live: bool = False,
 ) -> Operator:
@@ -91,12 +93,20 @@ def general(
     Args:
         score_mod: from a scaled score in float32 to a new one; None: unchanged.
         mask_mod: if it is false, the score is -inf; None: no mask.
+        kv_batch: samples of `k` and `v`: 1 if all samples of queries share them; None: as many as `batch`.
+        return_max: also return `max_scores` (batch, heads, q_len) in float32, the largest score of each query after
+            the mods; -inf for a query that sees no key.  It is the last output.
         live: do not copy captured tensors, for a kernel that gets them at each call (`operators.capture`).
     """
     params = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
-    mods = {
+    if kv_batch is not None and kv_batch != batch:
+        params["kv_batch"] = kv_batch
+    check_switch("return_max", return_max, DefinitionError)
+    mods: Params = {
         name: None if mod is None else name_of(mod) for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod))
     }
+    if return_max:
+        mods["return_max"] = True
     more = AttentionOptions(
         dtype=dtype, scale=scale, kv_heads=kv_heads, v_head_dim=v_head_dim, return_lse=return_lse, empty_rows=empty_rows
     )

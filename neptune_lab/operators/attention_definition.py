@@ -50,6 +50,7 @@ class AttentionSizes:
     kv_len: int
     head_dim: int
     v_head_dim: int
+    kv_batch: int
 
     @property
     def group(self) -> int:
@@ -60,16 +61,21 @@ class AttentionSizes:
         """The head of keys and values that a query head reads; a number or an expression."""
         return head if self.group == 1 else head // self.group
 
+    def kv_sample(self, sample: Any) -> Any:
+        """The sample of keys and values that a sample of queries reads; a number or an expression."""
+        return sample if self.kv_batch == self.batch else 0
+
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of q, k, v, out and lse."""
+        """Shapes of q, k, v, out, lse and max_scores."""
         b, h, n = self.batch, self.heads, self.q_len
         return {
             "q": (b, h, n, self.head_dim),
-            "k": (b, self.kv_heads, self.kv_len, self.head_dim),
-            "v": (b, self.kv_heads, self.kv_len, self.v_head_dim),
+            "k": (self.kv_batch, self.kv_heads, self.kv_len, self.head_dim),
+            "v": (self.kv_batch, self.kv_heads, self.kv_len, self.v_head_dim),
             "out": (b, h, n, self.v_head_dim),
             "lse": (b, h, n),
+            "max_scores": (b, h, n),
         }
 
 
@@ -83,6 +89,7 @@ def define_attention(
     captured: tuple[Any, ...] = (),
     empty_rows: EmptyRows = "nan",
     wide: bool = False,
+    return_max: bool = False,
 ) -> tuple[list[Any], list[Any]]:
     """Attention as tensor expressions: the inputs and the outputs; `captured` are placeholders that the mods read.
 
@@ -91,7 +98,7 @@ def define_attention(
     te = tensor_expressions()
     q, k, v = (te.placeholder(sizes.shapes[name], dtype, name=name) for name in ("q", "k", "v"))
     score = _score(te, sizes, q, k, score_mod, mask_mod, scale, wide)
-    return [q, k, v, *captured], _softmax_outputs(te, sizes, score, v, return_lse, empty_rows)
+    return [q, k, v, *captured], _softmax_outputs(te, sizes, score, v, return_lse, return_max, empty_rows)
 
 
 def _score(
@@ -110,7 +117,7 @@ def _score(
     qk = te.compute(
         shape,
         lambda b, h, i, j: te.sum(
-            q[b, h, i, d].astype("float32") * k[b, sizes.kv_head(h), j, d].astype("float32"), axis=d
+            q[b, h, i, d].astype("float32") * k[sizes.kv_sample(b), sizes.kv_head(h), j, d].astype("float32"), axis=d
         ),
         name="qk",
     )
@@ -130,9 +137,9 @@ def _score(
 
 
 def _softmax_outputs(
-    te: Any, sizes: AttentionSizes, score: Any, v: Any, return_lse: bool, empty_rows: EmptyRows
+    te: Any, sizes: AttentionSizes, score: Any, v: Any, return_lse: bool, return_max: bool, empty_rows: EmptyRows
 ) -> list[Any]:
-    """`out`, and with `return_lse` also `lse`, from the scores.
+    """`out`, and with `return_lse` and `return_max` also `lse` and `max_scores`, from the scores.
 
     For a query that sees no key, s_max is -inf, so exp(score - s_max), s_sum and acc are NaN.  The outputs test s_max,
     once per query, so that the loops over keys need no test.
@@ -147,7 +154,7 @@ def _softmax_outputs(
     acc = te.compute(
         shapes["out"],
         lambda b, h, i, d: te.sum(
-            p[b, h, i, j].astype("float32") * v[b, sizes.kv_head(h), j, d].astype("float32"), axis=j
+            p[b, h, i, j].astype("float32") * v[sizes.kv_sample(b), sizes.kv_head(h), j, d].astype("float32"), axis=j
         ),
         name="acc",
     )
@@ -163,11 +170,16 @@ def _softmax_outputs(
         return te.if_then_else(s_max[b, h, i].equal(lowest), lowest, s_max[b, h, i] + te.log(s_sum[b, h, i]))
 
     out = te.compute(shapes["out"], normalised, name="out")
-    return [out, te.compute(queries, log_sum, name="lse")] if return_lse else [out]
+    outputs = [out]
+    if return_lse:
+        outputs.append(te.compute(queries, log_sum, name="lse"))
+    if return_max:
+        outputs.append(te.compute(queries, lambda b, h, i: s_max[b, h, i], name="max_scores"))
+    return outputs
 
 
 # The stages in the order of the definition; TVM orders them as the outputs depend on them.
-_STAGES = ("qk", "score", "s_max", "s_exp", "s_sum", "p", "acc", "out", "lse")
+_STAGES = ("qk", "score", "s_max", "s_exp", "s_sum", "p", "acc", "out", "lse", "max_scores")
 
 
 def attention_operator(
@@ -185,19 +197,21 @@ def attention_operator(
         name: the operator's name.
         title: one line for people.
         sizes: the sizes.
-        params: the operator's params; dtype and scale are required, return_lse and empty_rows optional.
+        params: the operator's params; dtype and scale are required, return_lse, return_max and empty_rows optional.
         score_mod: from a scaled score to a new one; None: unchanged.
         mask_mod: if it is false, the score is -inf; None: no mask.
         live: as in `capture`.
 
     Returns:
-        The operator, from `q`, `k`, `v` and the captured tensors to `out`, or to (`out`, `lse`).
+        The operator, from `q`, `k`, `v` and the captured tensors to `out`, and with return_lse and return_max to `lse`
+        and `max_scores` after it.
 
     Raises:
         DefinitionError: a param has a wrong value, or a mod cannot be compiled.
     """
     dtype, scale = params["dtype"], params["scale"]
-    return_lse, empty_rows = params.get("return_lse", False), params.get("empty_rows", "nan")
+    return_lse, return_max = params.get("return_lse", False), params.get("return_max", False)
+    empty_rows = params.get("empty_rows", "nan")
     supported(dtype, *DTYPES)
     check_switch("return_lse", return_lse, DefinitionError)
     check_choice("empty_rows", empty_rows, get_args(EmptyRows), DefinitionError)
@@ -207,15 +221,19 @@ def attention_operator(
     scale = float(scale)
     captures = captured_by(sizes, score_mod, mask_mod, live)
     shapes = sizes.shapes
-    outputs = {"out": dtype, "lse": "float32"} if return_lse else {"out": dtype}
+    outputs = {"out": dtype}
+    outputs |= {name: "float32" for name, made in (("lse", return_lse), ("max_scores", return_max)) if made}
 
     def build() -> Program:
-        return _program(name, captures, sizes, dtype, scale, return_lse, empty_rows)
+        return _program(name, captures, sizes, dtype, scale, return_lse, return_max, empty_rows)
 
     def compute(q: np.ndarray, k: np.ndarray, v: np.ndarray, *extra: np.ndarray) -> Arrays:
         values = dict(zip(captures.arrays, extra, strict=True))
         score, mask = captures.bind("score_mod", values), captures.bind("mask_mod", values)
-        return reference(sizes, q, k, v, score, mask, scale, empty_rows)[: len(outputs)]
+        every = zip(
+            ("out", "lse", "max_scores"), reference(sizes, q, k, v, score, mask, scale, empty_rows), strict=True
+        )
+        return tuple(array for name, array in every if name in outputs)
 
     def draw(rng: np.random.Generator) -> Arrays:
         return tuple(rng.standard_normal(shapes[n]) for n in ("q", "k", "v"))
@@ -246,6 +264,7 @@ def _program(
     dtype: str,
     scale: float,
     return_lse: bool,
+    return_max: bool,
     empty_rows: EmptyRows,
 ) -> Program:
     """The definition as a loop-scalar program. Positions have 32 bits, or 64 if a mod computes more than 32 hold."""
@@ -258,7 +277,9 @@ def _program(
     placeholders = tuple(extra.values())
 
     def program_of(wide: bool) -> Program:
-        parts = define_attention(sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows, wide)
+        parts = define_attention(
+            sizes, score, mask, dtype, scale, return_lse, placeholders, empty_rows, wide, return_max
+        )
         return from_te(name, *parts)
 
     try:
@@ -302,12 +323,13 @@ def reference(
     mask_mod: MaskMod | None,
     scale: float,
     empty_rows: EmptyRows = "nan",
-) -> tuple[np.ndarray, np.ndarray]:
-    """`out` and `lse` in float64, one head and one chunk of rows at a time; lse is -inf if a query sees no key."""
-    out, lse = np.empty(sizes.shapes["out"]), np.empty(sizes.shapes["lse"])
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`out`, `lse` and `max_scores` in float64, one head and one chunk of rows at a time; the last two are -inf if a
+    query sees no key."""
+    out, lse, largest = (np.empty(sizes.shapes[name]) for name in ("out", "lse", "max_scores"))
     rows = max(1, _REFERENCE_VALUES // sizes.kv_len)
     for b, h in np.ndindex(sizes.batch, sizes.heads):
-        keys, values = k[b, h // sizes.group], v[b, h // sizes.group]
+        keys, values = (t[sizes.kv_sample(b), h // sizes.group] for t in (k, v))
         for start in range(0, sizes.q_len, rows):
             stop = min(start + rows, sizes.q_len)
             index = np.ogrid[b : b + 1, h : h + 1, start:stop, 0 : sizes.kv_len]
@@ -325,16 +347,23 @@ def reference(
             empty = np.isneginf(highest)
             out[b, h, start:stop] = np.where(empty[:, None], 0.0, averages) if empty_rows == "zero" else averages
             lse[b, h, start:stop] = np.where(empty, -np.inf, total)
-    return out, lse
+            largest[b, h, start:stop] = highest
+    return out, lse, largest
 
 
 def sizes_of(params: Mapping[str, Any]) -> AttentionSizes:
-    """`params` as `AttentionSizes`; by default kv_heads is heads and v_head_dim is head_dim."""
+    """`params` as `AttentionSizes`; by default kv_heads is heads, v_head_dim head_dim and kv_batch batch."""
     kv_heads, v_head_dim = params.get("kv_heads", params["heads"]), params.get("v_head_dim", params["head_dim"])
+    kv_batch = params.get("kv_batch", params["batch"])
     if params["heads"] % kv_heads:
         raise DefinitionError(
             f"kv_heads={kv_heads}: expected a divisor of heads={params['heads']}",
             help="every head of keys and values serves the same number of query heads",
         )
     b, h, q_len, kv_len, d = (params[n] for n in ("batch", "heads", "q_len", "kv_len", "head_dim"))
-    return AttentionSizes(b, h, kv_heads, q_len, kv_len, d, v_head_dim)
+    if kv_batch not in (1, b):
+        raise DefinitionError(
+            f"kv_batch={kv_batch}: expected 1 or batch={b}",
+            help="every sample of queries has its own keys and values, or all samples share one",
+        )
+    return AttentionSizes(b, h, kv_heads, q_len, kv_len, d, v_head_dim, kv_batch)

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.runtime import interpreting
+from neptune_lab.strict.console import shown
 from neptune_lab.strict.values import check_number, check_switch
 
 Shape: TypeAlias = tuple[int, ...]
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _warned: set[str] = set()
+_INSIDE = "neptune_lab.pytorch", "torch._dynamo"  # modules between a user's line and a warning
+
+
+class Extras(NamedTuple):
+    """What few calls ask for.
+
+    Args:
+        lse, max_scores: whether the kernel also returns the log-sum-exp, or the largest score, of each query.
+        options: (name, value) of each of our options in `kernel_options`, by name.
+    """
+
+    lse: bool = False
+    max_scores: bool = False
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+PLAIN = Extras()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +43,10 @@ class Problem:
     """What a kernel is compiled for, besides the mods.
 
     Args:
-        q, k, v: shapes (batch, heads, length, head_dim).
+        q, k, v: shapes (batch, heads, length, head_dim); the batch of k and v is q's, or 1.
         dtype: of all three, such as "float16".
         scale: factor of the scores; None: 1/sqrt(head_dim).
+        extras: further outputs, and options of code generation.
     """
 
     q: Shape
@@ -34,6 +54,7 @@ class Problem:
     v: Shape
     dtype: str
     scale: float | None
+    extras: Extras = PLAIN
 
 
 def device_of(q: Any, k: Any, v: Any) -> torch.device:
@@ -64,6 +85,7 @@ def problem_of(
     device: torch.device,
     enable_gqa: bool,
     scale: float | None,
+    extras: Extras = PLAIN,
 ) -> Problem:
     """The problem of a call.
 
@@ -71,11 +93,7 @@ def problem_of(
         LaunchError: the shapes, dtypes or the device are not supported, or do not fit together.
     """
     for name, shape in (("q", q), ("k", k), ("v", v)):
-        if len(shape) != 4 or 0 in shape:
-            raise LaunchError(
-                f"argument {name} has shape {tuple(shape)}; expected (batch, heads, length, head_dim), none of them 0",
-                help="add the missing dimensions, for example with unsqueeze(0)",
-            )
+        check_shape(name, shape)
     _check_dtypes(q_dtype, k_dtype, v_dtype)
     _check_sizes(q, k, v)
     check_switch("enable_gqa", enable_gqa, LaunchError)
@@ -85,15 +103,27 @@ def problem_of(
             f"argument q is on {device}; expected a CUDA device, since kernels run on the GPU here",
             help="move q, k and v there with .cuda(), or start with TRITON_INTERPRET=1 to interpret kernels on the CPU",
         )
-    return Problem(tuple(q), tuple(k), tuple(v), str(q_dtype).removeprefix("torch."), scale)
+    return Problem(tuple(q), tuple(k), tuple(v), str(q_dtype).removeprefix("torch."), scale, extras)
+
+
+def check_shape(name: str, shape: Shape) -> None:
+    """Raise LaunchError unless a tensor has four dimensions and elements."""
+    if len(shape) != 4 or 0 in shape:
+        raise LaunchError(
+            f"argument {name} has shape {tuple(shape)}; expected (batch, heads, length, head_dim), none of them 0",
+            help="add the missing dimensions, for example with unsqueeze(0)",
+        )
 
 
 def _check_dtypes(q_dtype: torch.dtype, k_dtype: torch.dtype, v_dtype: torch.dtype) -> None:
-    if q_dtype not in _DTYPES:
-        raise LaunchError(
-            f"argument q has dtype {q_dtype}; expected torch.float16, torch.bfloat16 or torch.float32",
-            help="convert q, k and v: q.to(torch.float16)",
-        )
+    for name, dtype in (("q", q_dtype), ("k", k_dtype), ("v", v_dtype)):
+        if dtype not in _DTYPES:
+            raise LaunchError(
+                f"argument {name} has dtype {dtype}; expected torch.float16, torch.bfloat16 or torch.float32",
+                help=f"convert it: {name}.to(torch.float32); kernels sum in float32"
+                if dtype == torch.float64
+                else f"convert it: {name}.to(torch.float16)",
+            )
     for name, dtype in (("k", k_dtype), ("v", v_dtype)):
         if dtype != q_dtype:
             raise LaunchError(
@@ -102,14 +132,24 @@ def _check_dtypes(q_dtype: torch.dtype, k_dtype: torch.dtype, v_dtype: torch.dty
             )
 
 
+def common_dtype(q: torch.dtype, k: torch.dtype, v: torch.dtype) -> torch.dtype | None:
+    """The dtype that holds the values of all three, if they differ and attention takes each; else None."""
+    if q == k == v or not (q in _DTYPES and k in _DTYPES and v in _DTYPES):
+        return None
+    return torch.promote_types(torch.promote_types(q, k), v)
+
+
 def _check_sizes(q: Shape, k: Shape, v: Shape) -> None:
     """Batch, head_dim, and the heads and lengths of k and v."""
-    for name, shape in (("k", k), ("v", v)):
-        if shape[0] != q[0]:
-            raise LaunchError(
-                f"argument {name} has batch {shape[0]}; expected {q[0]}, which q has",
-                help=f"give it one of {q[0]}, or of 1, which is repeated",
-            )
+    if k[0] not in (1, q[0]):
+        raise LaunchError(
+            f"argument k has batch {k[0]}; expected {q[0]}, which q has",
+            help=f"give k and v a batch of {q[0]}, or of 1, which all queries share",
+        )
+    if v[0] != k[0]:
+        raise LaunchError(
+            f"argument v has batch {v[0]}; expected {k[0]}, which k has", help="give k and v the same batch"
+        )
     if k[3] != q[3]:
         raise LaunchError(
             f"argument k has head_dim {k[3]}; expected {q[3]}, which q has", help="give q and k the same last dimension"
@@ -161,35 +201,98 @@ def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     )
 
 
-# Arguments of FlexAttention and SDPA that `attention` does not take, and what to do instead.
+# Arguments of SDPA that `attention` does not take, and what to do instead.
 _INSTEAD = {
-    "query": "its name is q here: attention(q, k, v)",
-    "key": "its name is k here: attention(q, k, v)",
-    "value": "its name is v here: attention(q, k, v)",
-    "block_mask": "give the mask's function, mask_mod=block_mask.mask_mod: the kernel finds the empty tiles by itself",
-    "return_lse": "nl.operators.attention.general(..., return_lse=True) compiles a kernel with the log-sum-exp",
-    "return_aux": "nl.operators.attention.general(..., return_lse=True) compiles a kernel with the log-sum-exp",
-    "kernel_options": "leave it out: `neptune-lab tune` finds the options, and attention takes what it found",
-    "attn_mask": "mask_mod=lambda b, h, q, kv: attn_mask[b, h, q, kv], or score_mod for a bias that is added",
+    "attn_mask": "nl.scaled_dot_product_attention takes it; here, mask_mod=lambda b, h, q, kv: attn_mask[b, h, q, kv]",
     "dropout_p": "leave it out: there is no dropout",
-    "is_causal": "mask_mod=lambda b, h, q, kv: q >= kv",
+    "is_causal": "nl.scaled_dot_product_attention takes it; here, mask_mod=lambda b, h, q, kv: q >= kv",
 }
+_NAMES = {"query": "q", "key": "k", "value": "v"}
 
 
-def refuse_others(more: tuple[Any, ...], others: Mapping[str, Any]) -> None:
-    """Raise LaunchError for arguments that `attention` does not take; None and False count as left out."""
-    if more:
-        raise LaunchError(
-            f"attention takes q, k and v by position, and got {len(more)} more",
-            help="name the others: attention(q, k, v, score_mod=..., mask_mod=..., scale=..., enable_gqa=...)",
-        )
+def named(q: Any, k: Any, v: Any, others: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """q, k and v, some of which may have FlexAttention's names query, key and value.
+
+    Raises:
+        LaunchError: a tensor is given twice, or there is another argument; None and False count as left out.
+    """
+    given = {"q": q, "k": k, "v": v}
     for name, value in others.items():
-        if name not in _INSTEAD:
+        if name in _NAMES:
+            if given[_NAMES[name]] is not None:
+                raise LaunchError(
+                    f"attention got {_NAMES[name]} and {name}, two names of one tensor", help="give one of them"
+                )
+            given[_NAMES[name]] = value
+        elif name not in _INSTEAD:
             raise LaunchError(
-                f"attention has no argument {name!r}", help="it takes score_mod, mask_mod, enable_gqa and scale"
+                f"attention has no argument {name!r}",
+                help="it takes q, k, v, score_mod, mask_mod, block_mask, scale, enable_gqa, return_lse, return_aux and "
+                "kernel_options",
             )
-        if value is not None and value is not False and not (name == "dropout_p" and value == 0):
+        elif value is not None and value is not False and not (name == "dropout_p" and value == 0):
             raise LaunchError(f"attention does not take {name}", help=_INSTEAD[name])
+    return given["q"], given["k"], given["v"]
+
+
+def extras_of(return_lse: Any, return_aux: Any, kernel_options: Any) -> Extras:
+    """What a call asks for besides the output; FlexAttention's own options are left out, with a warning once.
+
+    Raises:
+        LaunchError: an argument is not of its type, or return_lse and return_aux are both given.
+    """
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    check_switch("return_lse", return_lse, LaunchError)
+    if return_aux is not None and not isinstance(return_aux, AuxRequest):
+        raise LaunchError(
+            f"argument return_aux is a {type(return_aux).__name__}; expected an AuxRequest",
+            help="return_aux=torch.nn.attention.flex_attention.AuxRequest(lse=True)",
+        )
+    if return_lse and return_aux is not None:
+        raise LaunchError(
+            "attention got return_lse and return_aux", help="return_aux=AuxRequest(lse=True) alone returns it"
+        )
+    lse, largest = return_aux if return_aux is not None else (return_lse, False)
+    check_switch("return_aux.lse", lse, LaunchError)
+    check_switch("return_aux.max_scores", largest, LaunchError)
+    return Extras(lse, largest, _own_options(kernel_options))
+
+
+def _own_options(kernel_options: Any) -> tuple[tuple[str, Any], ...]:
+    """Our options, sorted by name; the names and values are checked when a kernel is compiled."""
+    from torch.nn.attention.flex_attention import FlexKernelOptions
+
+    if not isinstance(kernel_options, Mapping | None):
+        raise LaunchError(
+            f"argument kernel_options is a {type(kernel_options).__name__}; expected a dict",
+            help='kernel_options={"block_q": 64, "block_kv": 64}',
+        )
+    own, theirs = [], []
+    for name, value in (kernel_options or {}).items():
+        known = isinstance(name, str) and (name.isupper() or name.startswith(("fwd_", "bwd_")))
+        if known or (name in FlexKernelOptions.__annotations__ and name not in ("num_warps", "num_stages")):
+            theirs.append(name)
+        else:
+            own.append((name, _plain(name, value)))
+    if theirs and "kernel_options" not in _warned:
+        _warned.add("kernel_options")
+        _warn(
+            f"attention ignores {', '.join(theirs)} in kernel_options, which are options of FlexAttention's kernels; "
+            "its own are the fields of nl.TileConfig, nl.SplitKConfig and nl.CodeOptions"
+        )
+    return tuple(sorted(own))
+
+
+def _plain(name: Any, value: Any) -> Any:
+    """The value of an option as a number, text, switch or None, or a tuple of them, which caches can compare."""
+    entries = value if isinstance(value, list | tuple) else (value,)
+    if not isinstance(name, str) or not all(isinstance(v, int | str | None) for v in entries):
+        raise LaunchError(
+            f"kernel_options has {shown(name)}: {shown(value)}; expected a name, and a number, a text or a switch",
+            help='kernel_options={"block_q": 64, "block_kv": 64}',
+        )
+    return tuple(value) if isinstance(value, list) else value
 
 
 def refuse_transforms(*tensors: torch.Tensor) -> None:
@@ -202,13 +305,30 @@ def refuse_transforms(*tensors: torch.Tensor) -> None:
         )
 
 
+def warn_of_conversions(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, common: torch.dtype) -> None:
+    """Warns, once per process, that tensors of several dtypes are converted."""
+    if "dtypes" not in _warned:
+        _warned.add("dtypes")
+        _warn(
+            f"attention converts q, k and v ({q.dtype}, {k.dtype}, {v.dtype}) to {common} at each call; give them one "
+            "dtype to save the time"
+        )
+
+
 def warn_of_copies(*tensors: torch.Tensor) -> None:
     """Warns, once per process and argument, that q, k or v is copied because it is not contiguous."""
     for name, tensor in zip("qkv", tensors, strict=True):
         if not tensor.is_contiguous() and name not in _warned:
             _warned.add(name)
-            warnings.warn(
+            _warn(
                 f"attention copies {name} at each call, since its strides {tensor.stride()} are not those of a "
-                f"contiguous {tuple(tensor.shape)} tensor; make it contiguous where it is made to save the time",
-                stacklevel=3,
+                f"contiguous {tuple(tensor.shape)} tensor; make it contiguous where it is made to save the time"
             )
+
+
+def _warn(message: str) -> None:
+    """Warns at the line that called into this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

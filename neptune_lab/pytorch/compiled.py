@@ -70,6 +70,7 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
 
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = problem.q, problem.k
     sizes: Any = {"kv_heads": kv_heads, "v_head_dim": problem.v[3], "dtype": problem.dtype, "scale": problem.scale}
+    sizes |= {"kv_batch": problem.k[0], "return_lse": problem.extras.lse, "return_max": problem.extras.max_scores}
     make = partial(attention.general, batch, heads, q_len, kv_len, head_dim, score_mod, mask_mod, **sizes)
     op = make(empty_rows="zero", live=True)
     alike = _as_tuned(make, op)
@@ -80,12 +81,12 @@ def _compiled(problem: Problem, score_mod: Any, mask_mod: Any, reading: Reading,
 
     workloads = workload_key(op), workload_key(alike)
     records = known_records(workloads)
-    definition = stored.key_of((workloads, records, captured))
+    definition = stored.key_of((workloads, records, captured, problem.extras.options))
     if definition not in _by_definition:
         entry = stored.find(definition)
         if entry is None:
             try:
-                spec = _spec(op, alike)
+                spec = _spec(op, alike, dict(problem.extras.options))
             except TileError as error:
                 raise _explained(error, captures.lookups(op.program)) from error
             entry = stored.StoredKernel(spec, captured, workloads, records)
@@ -119,11 +120,14 @@ def _as_tuned(make: Callable[[], Operator], op: Operator) -> Operator:
         return op
 
 
-def _spec(op: Operator, alike: Operator) -> KernelSpec:
-    """Compiles as tuned, if there are records of `op`, of `alike`, or of the operator at sizes near these."""
-    from neptune_lab.pipeline import compile, compile_choice, tuned_kernel
+def _spec(op: Operator, alike: Operator, options: dict[str, Any]) -> KernelSpec:
+    """Compiles with the caller's `options`, if there are any; else as tuned, if there are records of `op`, of `alike`,
+    or of the operator at sizes near these."""
+    from neptune_lab.pipeline import Choice, compile, compile_choice, tuned_kernel
     from neptune_lab.records import best, nearest
 
+    if options:
+        return compile_choice(op, Choice.of(options.pop("template", None), options, "kernel_options")).spec
     same = best(op) or best(alike)
     kernel = tuned_kernel(op, same or nearest(op), partial(compile_choice, op), exact=same is not None)
     return (kernel or compile(op)).spec

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
 
 from neptune_lab.errors import LaunchError
 from neptune_lab.pytorch.arguments import (
+    PLAIN,
+    Extras,
     as_input,
+    check_shape,
+    common_dtype,
     device_of,
+    extras_of,
+    named,
     problem_of,
     refuse_gradients,
     refuse_options,
-    refuse_others,
     refuse_transforms,
+    warn_of_conversions,
     warn_of_copies,
 )
+from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import Reading, read
 from neptune_lab.pytorch.traced import traced
 from neptune_lab.runtime import to_tensor
 from neptune_lab.runtime.torch_op import torch_op
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import AuxRequest, BlockMask
 
 # Kernels by everything that they depend on; the oldest are dropped first.
 _kernels: OrderedDict[Any, Compiled] = OrderedDict()
@@ -32,17 +42,57 @@ _MOST = 1024
 _MISSING: Any = None  # a tensor that was left out, or passed under another name
 
 
+@overload
+def attention(
+    q: torch.Tensor = ...,
+    k: torch.Tensor = ...,
+    v: torch.Tensor = ...,
+    score_mod: Callable[..., Any] | None = ...,
+    block_mask: BlockMask | None = ...,
+    scale: float | None = ...,
+    enable_gqa: bool = ...,
+    return_lse: Literal[False] = ...,
+    kernel_options: Mapping[str, Any] | None = ...,
+    *,
+    mask_mod: Callable[..., Any] | None = ...,
+    return_aux: None = ...,
+    **others: Any,
+) -> torch.Tensor: ...
+
+
+@overload
+def attention(
+    q: torch.Tensor = ...,
+    k: torch.Tensor = ...,
+    v: torch.Tensor = ...,
+    score_mod: Callable[..., Any] | None = ...,
+    block_mask: BlockMask | None = ...,
+    scale: float | None = ...,
+    enable_gqa: bool = ...,
+    return_lse: bool = ...,
+    kernel_options: Mapping[str, Any] | None = ...,
+    *,
+    mask_mod: Callable[..., Any] | None = ...,
+    return_aux: AuxRequest | None = ...,
+    **others: Any,
+) -> Any: ...
+
+
 def attention(
     q: torch.Tensor = _MISSING,
     k: torch.Tensor = _MISSING,
     v: torch.Tensor = _MISSING,
-    *more: Any,
     score_mod: Callable[..., Any] | None = None,
-    mask_mod: Callable[..., Any] | None = None,
-    enable_gqa: bool = False,
+    block_mask: BlockMask | None = None,
     scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
+    *,
+    mask_mod: Callable[..., Any] | None = None,
+    return_aux: AuxRequest | None = None,
     **others: Any,
-) -> torch.Tensor:
+) -> Any:
     """Attention with FlexAttention's arguments, in one kernel compiled for these shapes and mods.
 
         score[b, h, i, j] = score_mod(scale * sum over d of q[b, h, i, d] * k[b, h // group, j, d], b, h, i, j)
@@ -52,7 +102,8 @@ def attention(
     The first call for new shapes or new mods compiles; later calls, also in later processes, reuse the kernel.  If
     there is a tuning record for the problem on this GPU, its choice is compiled.  Works inside torch.compile without a
     graph break (except for a mod over a tensor that the compiled function takes or makes: define such mods outside
-    the function) and under CUDA-graph capture (after one call outside the capture).
+    the function; and with block_mask, return_lse, return_aux or kernel_options) and under CUDA-graph capture (after one
+    call outside the capture).
 
     The kernel reads the tensors that a mod captures at each call: their values may change, and a new shape or dtype
     recompiles.  They must be on q's device; a tensor without axes may be on the CPU, which costs a copy per call.
@@ -63,42 +114,84 @@ def attention(
 
     Args:
         q: queries (batch, heads, q_len, head_dim), float16, bfloat16 or float32.
-        k: keys (batch, kv_heads, kv_len, head_dim), of q's dtype.
-        v: values (batch, kv_heads, kv_len, v_head_dim), of q's dtype.
+        k: keys (batch or 1, kv_heads, kv_len, head_dim).  With 1, all samples of the batch share k and v.
+        v: values, of k's batch, heads and length: (batch or 1, kv_heads, kv_len, v_head_dim).  If the dtypes of q, k
+            and v differ, the ones that are narrower are converted at each call, with a warning once.
         score_mod: `score_mod(score, b, h, q, kv)` returns the new score for a float32 score; None: unchanged.
-        mask_mod: `mask_mod(b, h, q, kv)` is true if the query attends to the key; None: no mask.  The output row of a
-            query that attends to no key is 0.
-        enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
+        block_mask: a torch BlockMask for these lengths: the mask is its mask_mod and its lists of blocks.  For a new
+            mask, or new values of tensors that its mask_mod reads, the lists are compared with mask_mod on the device,
+            which takes about as long as create_block_mask.  If they say something else than mask_mod, the kernel reads
+            them: a block that is not listed is hidden, and mask_mod does not apply to a full block.
         scale: factor of the scores; 1/sqrt(head_dim) if None.
-        more, others: arguments of FlexAttention and SDPA that this function refuses, with an alternative.
+        enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
+        return_lse: also return the log-sum-exp of the scores.
+        kernel_options: fields of `TileConfig`, `SplitKConfig` and `CodeOptions` by name, such as {"block_q": 64}, and
+            "template"; they replace a tuning record.  Options of FlexAttention's kernels, such as BLOCK_M, are
+            ignored, with a warning once.
+        mask_mod: `mask_mod(b, h, q, kv)` is true if the query attends to the key; None: no mask.  The output row of a
+            query that attends to no key is 0.  A call has mask_mod or block_mask.
+        return_aux: torch's AuxRequest(lse=..., max_scores=...): also return these in an AuxOutput.
+        others: query, key and value are other names of q, k and v.  Arguments of SDPA are refused, with an
+            alternative.
 
     Returns:
-        (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  If only q has a batch above 1, k and v are
-        repeated.  Inputs that are not contiguous, such as x.view(batch, length, heads, head_dim).transpose(1, 2), are
-        copied at each call, with a warning once for each of q, k and v.
+        (batch, heads, q_len, v_head_dim), of q's dtype, contiguous.  Inputs that are not contiguous, such as
+        x.view(batch, length, heads, head_dim).transpose(1, 2), are copied at each call, with a warning once for each of
+        q, k and v.
+
+        With return_lse, (out, lse): lse is (batch, heads, q_len), float32, the natural logarithm of the sum over j of
+        exp(score), and -inf for a query that attends to no key.
+
+        With return_aux, (out, AuxOutput): its lse as above, and its max_scores, of the same shape and dtype, the
+        largest score of each query; -inf for a query that attends to no key.  What was not asked for is None.
 
     Raises:
         LaunchError: a tensor has a shape, dtype or device that is not supported, or records gradients (there is no
-            backward); an option is not of its type.
+            backward); an option is not of its type; block_mask is for other sizes.
         DefinitionError: a mod cannot be compiled; `scale` is not a finite number.
         ScheduleError, TileError, EmitError: a stage of the compiler refused.
     """
-    if more or others:
-        refuse_others(more, others)
+    if others:
+        q, k, v = named(q, k, v, others)
     if q is None or k is None or v is None:
         raise LaunchError("attention takes three tensors, and one is missing or None", help="attention(q, k, v)")
+    if block_mask is None and return_lse is False and return_aux is None and not kernel_options:
+        return _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, PLAIN)
+    more = block_mask, return_lse, return_aux, kernel_options
+    return _outside_graphs(q, k, v, score_mod, mask_mod, enable_gqa, scale, *more)
+
+
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    score_mod: Callable[..., Any] | None,
+    mask_mod: Callable[..., Any] | None,
+    enable_gqa: bool,
+    scale: float | None,
+    extras: Extras,
+) -> Any:
+    """The kernel's outputs: a tensor, or a tuple of `out` and those that `extras` asks for."""
     if torch.compiler.is_dynamo_compiling():
-        return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale)
+        common = common_dtype(q.dtype, k.dtype, v.dtype)
+        if common is None:
+            return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale)
+        out = traced(q.to(common), k.to(common), v.to(common), score_mod, mask_mod, enable_gqa, scale)
+        return out.to(q.dtype)
     if not isinstance(enable_gqa, bool) or not (scale is None or isinstance(scale, int | float)):
         refuse_options(enable_gqa, scale)
     device = device_of(q, k, v)
     refuse_transforms(q, k, v)
-    if k.ndim == v.ndim == q.ndim == 4 and k.shape[0] == v.shape[0] == 1 != q.shape[0]:
-        k, v = (t.expand(q.shape[0], -1, -1, -1) for t in (k, v))  # copied below, which a warning says
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         refuse_gradients(q, k, v)
+    if not q.dtype == k.dtype == v.dtype:
+        common = common_dtype(q.dtype, k.dtype, v.dtype)
+        if common is not None:
+            warn_of_conversions(q, k, v, common)
+            found = _attend(q.to(common), k.to(common), v.to(common), score_mod, mask_mod, enable_gqa, scale, extras)
+            return (found[0].to(q.dtype), *found[1:]) if isinstance(found, tuple) else found.to(q.dtype)
     reading = read(score_mod, mask_mod)
-    problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale
+    problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale, extras
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
     if compiled is None:
         compiled = _compiled(problem, score_mod, mask_mod, reading)
@@ -111,9 +204,50 @@ def attention(
     return torch_op(compiled.kernel)(q, k, v, *extra)  # for fake tensors, and for modes that only see operators
 
 
+def _whole(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    score_mod: Callable[..., Any] | None,
+    mask_mod: Callable[..., Any] | None,
+    enable_gqa: bool,
+    scale: float | None,
+    block_mask: Any,
+    return_lse: Any,
+    return_aux: Any,
+    kernel_options: Any,
+) -> Any:
+    """`attention` with the arguments that few calls have."""
+    extras = extras_of(return_lse, return_aux, kernel_options)
+    if block_mask is not None:
+        if mask_mod is not None:
+            raise LaunchError(
+                "attention got mask_mod and block_mask, which has a mask_mod of its own",
+                help="leave mask_mod out, or make the block mask with and_masks(mask_mod, ...)",
+            )
+        device_of(q, k, v)
+        for name, tensor in (("q", q), ("k", k)):
+            check_shape(name, tensor.shape)
+        mask_mod = mask_of(block_mask, q, k)
+    found = _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras)
+    if return_aux is None:
+        return found
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    out, *rest = found if isinstance(found, tuple | list) else (found,)
+    made = iter(rest)
+    return out, AuxOutput(next(made) if extras.lse else None, next(made) if extras.max_scores else None)
+
+
+_outside_graphs: Any = torch.compiler.disable(  # torch.compile breaks the graph here
+    _whole,
+    reason="attention with block_mask, return_lse, return_aux or kernel_options",  # pyright: ignore[reportCallIssue]
+)
+
+
 def _compiled(problem: tuple[Any, ...], score_mod: Any, mask_mod: Any, reading: Reading) -> Compiled:
     """The kernel from `compiled_for`, kept for later calls if `reading` is exact."""
-    *_, device, _, _ = problem
+    *_, device, _, _, _ = problem
     compiled = compiled_for(problem_of(*problem), score_mod, mask_mod, reading, device)
     if reading.exact:
         _kernels[problem, reading.key] = compiled

@@ -44,12 +44,16 @@ def draw_attention(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.04:  # rows enough for two halves of matrix products
         sizes |= {"heads": 1, "kv_heads": 1, "q_len": (kv := rng.randint(33, 48)), "kv_len": kv, "head_dim": 16}
         made = {"template": "rolling_update", "options": {"block_q": 32, "block_kv": 16, "interleave": 2}}
-    return {
+    case = {
         **made,
         "sizes": sizes,
         "score": rng.choice(_SCORES).format(**fill),
         "mask": rng.choice(_MASKS).format(**fill),
     }
+    sizes["return_max"] = rng.random() < 0.2
+    if rng.random() < 0.3:
+        sizes["kv_batch"] = 1
+    return case
 
 
 def captured(case: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -108,7 +112,7 @@ def reference(case: dict[str, Any], inputs: Any, dtype: str) -> dict[str, np.nda
         lse = np.where(np.isneginf(top), -np.inf, top + np.log(total))
         if sizes["empty_rows"] == "zero":
             out = np.where(np.isneginf(top)[..., None], 0.0, out)
-    return {"out": out.astype(kind), "lse": lse.astype(kind)}
+    return {"out": out.astype(kind), "lse": lse.astype(kind), "max_scores": top.astype(kind)}
 
 
 def run_attention(case: dict[str, Any], outcome: Any) -> None:

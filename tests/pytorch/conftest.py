@@ -33,3 +33,10 @@ def compilations(monkeypatch):
     monkeypatch.setattr(compiled, "_compiled", counted)
     monkeypatch.setattr(flex_attention, "_kernels", type(flex_attention._kernels)())
     return made
+
+
+@pytest.fixture
+def all_compilations(compilations, monkeypatch, tmp_path):
+    """As `compilations`, with nothing on disk from other tests."""
+    monkeypatch.setenv("NEPTUNE_LAB_CACHE", str(tmp_path))
+    return compilations

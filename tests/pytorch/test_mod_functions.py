@@ -98,29 +98,6 @@ def test_refusals_name_the_cause_the_line_and_a_way_out(score_mod, match):
         nl.attention(q, k, v, score_mod=score_mod)
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"block_mask": object()}, r"does not take block_mask\n.*mask_mod=block_mask.mask_mod"),
-        ({"return_lse": True}, r"does not take return_lse\n.*operators.attention.general"),
-        ({"kernel_options": {"BLOCK_M": 64}}, r"does not take kernel_options\n.*neptune-lab tune"),
-        ({"is_causal": True}, r"is_causal\n.*q >= kv"),
-        ({"mask": None}, r"no argument 'mask'\n.*mask_mod"),
-    ],
-)
-def test_arguments_of_others(options, match):
-    with pytest.raises(LaunchError, match=match):
-        nl.attention(*tensors(), **options)
-
-
-def test_arguments_of_others_that_are_left_out():
-    q, k, v = tensors((1, 1, 16, 16))
-    found = nl.attention(q, k, v, block_mask=None, return_lse=False, kernel_options=None, dropout_p=0.0)
-    assert torch.equal(found, nl.attention(q, k, v))
-    with pytest.raises(LaunchError, match=r"by position, and got 1 more\n.*score_mod=\.\.\."):
-        nl.attention(q, k, v, lambda s, *_: s)
-
-
 def test_one_batch_of_keys_for_all():
     q, k, v = tensors((3, 2, 16, 16), (1, 2, 24, 16))
     expected = flex(q, *(t.expand(3, -1, -1, -1) for t in (k, v)))

@@ -1,0 +1,256 @@
+"""The mask of a torch BlockMask: its mask_mod, and its block indices where they say something else.
+
+A BlockMask has a mask_mod and two lists of blocks per row of blocks.  FlexAttention's kernels compute
+
+    visible[b, h, q, kv] = full[b, h, q // Q, kv // KV] | (partial[b, h, q // Q, kv // KV] & mask_mod(b, h, q, kv))
+
+with blocks of Q queries and KV keys.  `create_block_mask` makes the lists from mask_mod; then `visible` is mask_mod.
+Lists may also come from elsewhere (`BlockMask.from_kv_blocks`), or from earlier values of tensors that mask_mod reads.
+So `mask_of` compares the two, on the device and at every position, once for each state of a BlockMask and of the
+tensors that its mask_mod reads.  If they agree, the kernel gets mask_mod, whose empty tiles the compiler proves; if
+not, it reads the lists as tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch.mods import read
+
+# Positions at which a mask_mod is evaluated at once: 2**24, with int64 intermediate results 128 MiB each.
+_POSITIONS = 1 << 24
+# torch's block size of a BlockMask for any length: one block holds all positions.
+_ANY_LENGTH = 1 << 30
+
+
+class _Sizes(NamedTuple):
+    """The sizes of a call: samples and heads of the queries, and both lengths."""
+
+    batch: int
+    heads: int
+    q_len: int
+    kv_len: int
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What was compared, and the result.
+
+    Args:
+        sizes: of the call.
+        key: what mask_mod is, from `read`.
+        tensors: the lists of blocks, and the tensors that mask_mod reads.
+        versions: their version counters; None for what has none.
+        mask_mod: the mask of these; None: every query sees every key.
+    """
+
+    sizes: _Sizes
+    key: Any
+    tensors: tuple[Any, ...]
+    versions: tuple[int | None, ...]
+    mask_mod: Callable[..., Any] | None
+
+
+_compared: WeakKeyDictionary[Any, _Compared] = WeakKeyDictionary()
+
+
+def mask_of(block_mask: Any, q: torch.Tensor, k: torch.Tensor) -> Callable[..., Any] | None:
+    """The mask_mod whose mask is that of `block_mask`; None if it hides nothing.
+
+    Args:
+        block_mask: a torch.nn.attention.flex_attention.BlockMask for the lengths of `q` and `k`.
+        q, k: the call's queries and keys, of four dimensions.
+
+    Raises:
+        LaunchError: `block_mask` is none, is for other sizes or another device, or was sliced.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if not isinstance(block_mask, BlockMask):
+        raise LaunchError(
+            f"argument block_mask is a {type(block_mask).__name__}; expected a BlockMask",
+            help="make one with torch.nn.attention.flex_attention.create_block_mask, or give mask_mod=...",
+        )
+    sizes = _Sizes(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    _check(block_mask, sizes, q.device)
+    reading = read(block_mask.mask_mod)
+    lists = block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices
+    tensors = (*(t for t in lists if t is not None), *reading.tensors)
+    versions = tuple(map(_version, tensors))
+    known = _compared.get(block_mask)
+    if (
+        known is not None
+        and reading.exact
+        and None not in versions
+        and (known.sizes, known.key, known.versions) == (sizes, reading.key, versions)
+        and all(one is other for one, other in zip(known.tensors, tensors, strict=True))
+    ):
+        return known.mask_mod
+    mask_mod = _mask(block_mask, sizes)
+    _compared[block_mask] = _Compared(sizes, reading.key, tensors, versions, mask_mod)
+    return mask_mod
+
+
+def _version(tensor: Any) -> int | None:
+    """The tensor's version counter; None for a NumPy array, or a tensor made in inference mode."""
+    return tensor._version if isinstance(tensor, torch.Tensor) and not tensor.is_inference() else None
+
+
+def _check(block_mask: Any, sizes: _Sizes, device: torch.device) -> None:
+    """Raise LaunchError if the mask is for other sizes or another device, or its mask_mod was taken away."""
+    shape, block = tuple(block_mask.kv_indices.shape), tuple(block_mask.BLOCK_SIZE)
+    if len(shape) != 4:
+        raise LaunchError(
+            f"block_mask.kv_indices has shape {shape}; expected (batch, heads, rows of blocks, columns of blocks)",
+            help="make the mask with create_block_mask, or slice it with ranges: block_mask[0:1, 0:1]",
+        )
+    if getattr(block_mask.mask_mod, "__name__", "") == "_sliced_mask_mod_error":
+        raise LaunchError(
+            "block_mask is a slice of another one, which has no mask_mod",
+            help="set it: sliced.mask_mod = a function of the positions in the slice, made from the whole mask's",
+        )
+    for name, found, expected in (("batch", shape[0], sizes.batch), ("heads", shape[1], sizes.heads)):
+        if found not in (1, expected):
+            raise LaunchError(
+                f"block_mask is for {name} {found}; expected 1 or {expected}, which q has",
+                help=f"make it with create_block_mask(mask_mod, {'B' if name == 'batch' else 'H'}={expected}, ...)",
+            )
+    lengths = sizes.q_len, sizes.kv_len
+    if block != (_ANY_LENGTH, _ANY_LENGTH) and tuple(block_mask.seq_lengths) != lengths:
+        raise LaunchError(
+            f"block_mask is for q_len and kv_len {tuple(block_mask.seq_lengths)}; expected {lengths}",
+            help=f"make it with create_block_mask(mask_mod, B, H, Q_LEN={lengths[0]}, KV_LEN={lengths[1]})",
+        )
+    rows = -(-sizes.q_len // block[0])
+    if shape[2] != rows:
+        raise LaunchError(
+            f"block_mask has {shape[2]} rows of blocks; expected {rows}, for {sizes.q_len} queries by {block[0]}",
+            help="make it with create_block_mask for these lengths",
+        )
+    if block_mask.kv_indices.device != device:
+        raise LaunchError(
+            f"block_mask is on {block_mask.kv_indices.device}; expected {device}, where q is",
+            help=f"move it with block_mask.to({str(device)!r})",
+        )
+
+
+def _mask(block_mask: Any, sizes: _Sizes) -> Callable[..., Any] | None:
+    """mask_mod if it is `visible`, else `visible`, whose tables keep the lists of now."""
+    from torch.nn.attention.flex_attention import noop_mask
+
+    mask_mod = None if block_mask.mask_mod is noop_mask else block_mask.mask_mod
+    columns = -(-sizes.kv_len // block_mask.BLOCK_SIZE[1])
+    partial = _table(block_mask.kv_num_blocks, block_mask.kv_indices, columns)
+    full = torch.zeros_like(partial)
+    if block_mask.full_kv_num_blocks is not None:
+        full = _table(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
+    if _agree(block_mask, partial, full, sizes):
+        return mask_mod
+    return _visible(mask_mod, partial, full, block_mask.BLOCK_SIZE, sizes)
+
+
+def _table(counts: torch.Tensor, indices: torch.Tensor, columns: int) -> torch.Tensor:
+    """Which blocks a list holds: bool (batch, heads, rows, columns).
+
+    Args:
+        counts: int32 (batch, heads, rows).
+        indices: int32 (batch, heads, rows, slots); in each row, only the first `counts` slots count.
+        columns: the number of columns; blocks beyond them hold no key.
+    """
+    listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
+    places = torch.where(listed & (indices >= 0), indices, columns).clamp(max=columns).long()
+    table = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=indices.device)
+    return table.scatter_(-1, places, True)[..., :columns]
+
+
+def _visible(
+    mask_mod: Callable[..., Any] | None, partial: torch.Tensor, full: torch.Tensor, block: Any, sizes: _Sizes
+) -> Callable[..., Any]:
+    """The mask of the module's formula, as a mod that captures the tables it needs.
+
+    mask_mod is applied inside of partial blocks only, as in FlexAttention: a listed full block hides nothing.
+    """
+    own, heads = partial.shape[0] != 1, partial.shape[1] != 1
+    rows, columns = (min(size, length) for size, length in zip(block, (sizes.q_len, sizes.kv_len), strict=True))
+    some, every = bool(partial.any()), bool(full.any())
+    if mask_mod is None:
+        full, some, every = full | partial, False, True
+
+    def block_of(table: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return table[b if own else 0, h if heads else 0, q // rows, kv // columns]
+
+    def in_full(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return block_of(full, b, h, q, kv)
+
+    def in_partial(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        assert mask_mod is not None
+        return block_of(partial, b, h, q, kv) & mask_mod(b, h, q, kv)
+
+    def in_either(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return in_full(b, h, q, kv) | in_partial(b, h, q, kv)
+
+    return in_either if some and every else in_partial if some else in_full
+
+
+def _agree(block_mask: Any, partial: torch.Tensor, full: torch.Tensor, sizes: _Sizes) -> bool:
+    """Whether mask_mod is `visible` at every position; waits for the device once."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    device = partial.device
+    rows, columns = block_mask.BLOCK_SIZE
+    by_sample, by_head = _depends(block_mask.mask_mod, device)
+    samples = range(sizes.batch if by_sample or partial.shape[0] > 1 else 1)
+    heads = range(sizes.heads if by_head or partial.shape[1] > 1 else 1)
+    step = max(1, _POSITIONS // sizes.kv_len)
+    column = torch.arange(sizes.kv_len, device=device) // columns
+    agree = torch.ones((), dtype=torch.bool, device=device)
+    for sample, head, start in product(samples, heads, range(0, sizes.q_len, step)):
+        count = min(step, sizes.q_len - start)
+        mask = create_mask(_shifted(block_mask.mask_mod, sample, head, start), 1, 1, count, sizes.kv_len, device)[0, 0]
+        row = (torch.arange(count, device=device) + start) // rows
+        some, every = (t[sample % t.shape[0], head % t.shape[1]][row][:, column] for t in (partial, full))
+        agree &= ((every | (some & mask)) == mask).all()
+    return bool(agree)
+
+
+def _shifted(mask_mod: Callable[..., Any], sample: int, head: int, start: int) -> Callable[..., Any]:
+    """mask_mod with positions from these on."""
+
+    def shifted(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return mask_mod(b + sample, h + head, q + start, kv)
+
+    return shifted
+
+
+def _depends(mask_mod: Callable[..., Any], device: torch.device) -> tuple[bool, bool]:
+    """Whether the mask may depend on b, and on h; found from which vmap its result belongs to."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    found = []
+
+    def levels(tensor: Any) -> set[int]:
+        reached = set()
+        while isinstance(tensor, torch.Tensor) and functorch.is_batchedtensor(tensor):
+            reached.add(functorch.maybe_get_level(tensor))
+            tensor = functorch.get_unwrapped(tensor)
+        return reached
+
+    def probed(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        mask = mask_mod(b, h, q, kv)
+        reached = levels(mask)
+        found.extend((bool(levels(b) & reached), bool(levels(h) & reached)))
+        return mask
+
+    create_mask(probed, 1, 1, 1, 1, device)
+    return found[0], found[1]
+
+
+__all__ = ["mask_of"]
