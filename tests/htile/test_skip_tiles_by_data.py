@@ -2,67 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
+from htile.data_masks import COLUMNS, IDS, MASKS, ROWS, TILES, programs, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import neptune_lab as nl
-from neptune_lab.htile import from_text, interpret, to_text, verify
-from neptune_lab.htile.nodes import Cast, Elementwise, For, Program, Store, TileExpr
+from neptune_lab.htile import from_text, to_text, verify
+from neptune_lab.htile.nodes import Cast, Elementwise, TileExpr
 from neptune_lab.htile.shapes import dtype_of
-from neptune_lab.htile.walk import stores
-from neptune_lab.htile_passes import PASSES, apply
+from neptune_lab.htile_passes import apply
 from neptune_lab.htile_passes.rewrite import rewrite_expressions
 from neptune_lab.htile_passes.skip_tiles_by_data import skip_tiles_by_data
-from neptune_lab.operators import attention
-
-ROWS, COLUMNS, TILE = 20, 45, 8
-TILES = -(-COLUMNS // TILE)
-Mask = Callable[..., object]
-MASKS: dict[str, Mask] = {
-    "equal": lambda rows, columns: lambda b, h, q, kv: rows[q] == columns[kv],
-    "columns first": lambda rows, columns: lambda b, h, q, kv: columns[kv] == rows[q],
-    "below": lambda rows, columns: lambda b, h, q, kv: rows[q] < columns[kv],
-    "at most": lambda rows, columns: lambda b, h, q, kv: rows[q] <= columns[kv],
-    "above": lambda rows, columns: lambda b, h, q, kv: rows[q] > columns[kv],
-    "at least": lambda rows, columns: lambda b, h, q, kv: rows[q] >= columns[kv],
-    "and causal": lambda rows, columns: lambda b, h, q, kv: (rows[q] == columns[kv]) & (kv <= q + 20),
-}
-
-
-@cache
-def programs(mask: str, dtype: str = "int32") -> tuple[Program, Program]:
-    """A program of attention before the pass, and after it."""
-    rows, columns = np.zeros(ROWS, dtype), np.zeros(COLUMNS, dtype)
-    operator = attention.general(1, 1, ROWS, COLUMNS, 4, mask_mod=MASKS[mask](rows, columns), dtype="float32")
-    kernel = nl.compile(operator, "rolling_update", block_q=TILE, block_kv=TILE, validate="none")
-    earlier = list(PASSES)[: list(PASSES).index("skip_tiles_by_data")]
-    before = [done.program for done in kernel.passes if done.name in earlier][-1]
-    return before, apply(skip_tiles_by_data, before).program
-
-
-def run(program: Program, rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, int]:
-    """The output, and the number of tiles that were visited."""
-    rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(program.tensor(name).shape).astype("float32") for name in program.inputs[:3]]
-    arrays += [{ROWS: rows, COLUMNS: columns}[program.tensor(name).shape[0]] for name in program.inputs[3:]]
-    visits = []
-
-    def count(store: Store, *_: object) -> None:
-        if store.node_id in inside:
-            visits.append(store.node_id)
-
-    inside = {next(stores(s.body)).node_id for k in program.kernels for s in k.body if isinstance(s, For)}
-    made = interpret(program, dict(zip(program.inputs, arrays, strict=True)), observer=count)
-    return made[program.outputs[0]], len(visits)
-
-
-IDS = st.lists(st.integers(-3, 3), min_size=ROWS + COLUMNS, max_size=ROWS + COLUMNS)
 
 
 @pytest.mark.parametrize("mask", MASKS)
