@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from neptune_lab.loop_schedule import Schedule, templates
     from neptune_lab.pipeline import CodeOptions, Kernel, SplitKConfig, TileConfig, compile
     from neptune_lab.pipeline.bisect import bisect
-    from neptune_lab.pytorch import attention
+    from neptune_lab.pytorch import attention, scaled_dot_product_attention
     from neptune_lab.target import Target
     from neptune_lab.torch_to_stages import from_torch
     from neptune_lab.trace import load_trace
@@ -51,6 +51,7 @@ __all__ = [
     "load_trace",
     "operators",
     "repair",
+    "scaled_dot_product_attention",
     "solver",
     "templates",
     "time",
@@ -78,6 +79,7 @@ _HOMES = {
     "load_trace": "neptune_lab.trace:load_trace",
     "operators": "neptune_lab.operators",
     "repair": "neptune_lab.repair",
+    "scaled_dot_product_attention": "neptune_lab.pytorch:scaled_dot_product_attention",
     "solver": "neptune_widgets.solver:solver",
     "templates": "neptune_lab.loop_schedule.templates",
     "time": "neptune_widgets.timing:time",

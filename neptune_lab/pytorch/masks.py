@@ -1,0 +1,56 @@
+"""Mods made of tensors: masks and biases that `scaled_dot_product_attention` and models of `transformers` give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """The mask_mod that is aligned at the upper left: query i attends to the keys 0 to i."""
+    return q >= kv
+
+
+def element(tensor: torch.Tensor) -> Callable[..., Any]:
+    """A mod that reads a tensor (batch, heads, q_len, kv_len); a dimension of 1 is the same everywhere.
+
+    For a bool tensor it is a mask_mod, for floats a bias of `scored`.
+    """
+    one, two, three, four = (n != 1 for n in tensor.shape)
+
+    def element_of(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return tensor[b if one else 0, h if two else 0, q if three else 0, kv if four else 0]
+
+    return element_of
+
+
+def scored(softcap: float | None, biases: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
+    """The score_mod that limits scores to ±softcap, if there is one, and then adds the biases."""
+
+    def score_mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        for bias in biases:
+            score = score + bias(b, h, q, kv)
+        return score
+
+    return score_mod
+
+
+def unexpanded(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with 1 in place of every dimension that was expanded, along which all elements are one."""
+    for axis, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+def broadcasts(tensor: torch.Tensor, whole: tuple[int, ...]) -> bool:
+    """Whether the tensor broadcasts to the shape `whole`, without making it larger."""
+    missing = len(whole) - tensor.ndim
+    return missing >= 0 and all(n in (1, size) for n, size in zip(tensor.shape, whole[missing:], strict=True))
+
+
+__all__ = ["broadcasts", "causal", "element", "scored", "unexpanded"]

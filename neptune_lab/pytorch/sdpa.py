@@ -1,0 +1,197 @@
+"""`scaled_dot_product_attention`: the arguments of torch's function of this name, for kernels of this compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch.arguments import Shape, device_of, refuse_options
+from neptune_lab.pytorch.flex_attention import attention
+from neptune_lab.pytorch.masks import broadcasts, causal, element, scored, unexpanded
+from neptune_lab.strict.console import shown
+from neptune_lab.strict.values import check_switch
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Attention with the arguments of torch.nn.functional.scaled_dot_product_attention, in one kernel.
+
+        score = scale * query @ key.mT, + attn_mask if that holds floats, and -inf where a bool attn_mask is False
+        out = softmax(score) @ value
+
+    Numbers are torch's, to the accuracy of `attention`, which compiles the kernel and has the same limits (no
+    backward; one dtype of float16, bfloat16 or float32).  As in torch, the row of a query that attends to no key is 0,
+    for a bool mask and for one of -inf.
+
+    Args:
+        query: (..., heads, L, E), or (L, E); `...` is any number of batch dimensions.
+        key: (..., kv_heads, S, E).  Batch dimensions and heads of 1 are broadcast, as in torch; if only key and value
+            have them, without copies.
+        value: (..., kv_heads, S, Ev).
+        attn_mask: a tensor that broadcasts to (..., heads, L, S): bool, true where a query attends to a key; or
+            float32 or query's dtype, added to the score.  The kernel reads it at each call: new values need no
+            compilation, a new shape does.  Dimensions that were expanded are read without copies.
+        dropout_p: 0; there is no dropout.
+        is_causal: query i attends to the keys 0 to i, also if L and S differ: torch aligns the mask at the upper left,
+            so a single query attends to the first key only.  Not together with attn_mask.
+        scale: factor of the scores; 1/sqrt(E) if None.
+        enable_gqa: lets kv_heads be a divisor of heads; query head h reads head h // (heads // kv_heads).
+
+    Returns:
+        (..., heads, L, Ev), of query's dtype, contiguous.
+
+    Raises:
+        LaunchError: an argument has a type, shape, dtype or device that is not supported, or records gradients.
+        DefinitionError: `scale` is not a finite number.
+        ScheduleError, TileError, EmitError: a stage of the compiler refused.
+    """
+    _check(query, key, value, attn_mask, dropout_p, is_causal)
+    refuse_options(enable_gqa, scale)
+    batch = _broadcast([t.shape[:-3] for t in (query, key, value)])
+    heads, shared = _heads(query, key, value, enable_gqa)
+    q_len, kv_len = query.shape[-2], key.shape[-2]
+    whole = (*batch, *([heads] if query.ndim > 2 or key.ndim > 2 or value.ndim > 2 else []))
+    if attn_mask is not None:
+        mask = _mask(attn_mask, batch, heads, q_len, kv_len, (*whole, q_len, kv_len))
+    if 0 in (*whole, q_len, kv_len, value.shape[-1]):
+        return query.new_zeros((*whole, q_len, value.shape[-1]))
+    q = _flat(query, batch, heads)
+    kv_heads = None if shared else heads
+    together = all(n == 1 for t in (key, value) for n in t.shape[:-3])
+    k, v = (_flat(t, () if together else batch, kv_heads) for t in (key, value))
+    mods: dict[str, Any] = {}
+    if is_causal:
+        mods = {"mask_mod": causal}
+    elif attn_mask is not None:
+        mod = element(mask)
+        mods = {"mask_mod": mod} if mask.dtype == torch.bool else {"score_mod": scored(None, (mod,))}
+    out = attention(q, k, v, scale=scale, enable_gqa=shared, **mods)
+    return out.reshape((*whole, q_len, value.shape[-1]))
+
+
+def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any) -> None:
+    """Raise LaunchError for what does not depend on how the shapes fit together."""
+    if dropout_p != 0 or isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float):
+        raise LaunchError(
+            f"dropout_p={shown(dropout_p)}: expected 0, since there is no dropout",
+            help="dropout_p=0.0, for example `dropout_p=self.p if self.training else 0.0` under model.eval()",
+        )
+    check_switch("is_causal", is_causal, LaunchError)
+    device = device_of(query, key, value)
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.is_nested or tensor.ndim < 2:
+            found = "is a nested tensor" if tensor.is_nested else f"has shape {tuple(tensor.shape)}"
+            raise LaunchError(
+                f"argument {name} {found}; expected (batch, heads, length, head_dim)",
+                help="pad the sequences to one length, and hide the padding with attn_mask",
+            )
+        if tensor.dtype != query.dtype:
+            raise LaunchError(
+                f"argument {name} has dtype {tensor.dtype}; expected {query.dtype}, which query has",
+                help=f"convert it: {name}.to(query.dtype)",
+            )
+    if attn_mask is None:
+        return
+    if is_causal:
+        raise LaunchError(
+            "scaled_dot_product_attention got attn_mask and is_causal=True",
+            help="put the causal mask into attn_mask: attn_mask & torch.ones(L, S, dtype=torch.bool).tril()",
+        )
+    if not isinstance(attn_mask, torch.Tensor):
+        raise LaunchError(
+            f"argument attn_mask is a {type(attn_mask).__name__}; expected a torch.Tensor",
+            help="convert it: torch.as_tensor(values)",
+        )
+    if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise LaunchError(
+            f"argument attn_mask has dtype {attn_mask.dtype}; expected torch.bool, torch.float32 or {query.dtype}",
+            help="attn_mask.bool() if it says which keys a query attends to, attn_mask.to(query.dtype) if it is added",
+        )
+    if attn_mask.device != device:
+        raise LaunchError(
+            f"argument attn_mask is on {attn_mask.device}; expected {device}, where query is",
+            help="move it with attn_mask.to(query.device)",
+        )
+    if torch.is_grad_enabled() and attn_mask.requires_grad:
+        raise LaunchError(
+            "argument attn_mask records gradients, and attention has no backward",
+            help="call it under torch.no_grad(), or with attn_mask.detach()",
+        )
+
+
+def _broadcast(shapes: list[Shape]) -> Shape:
+    """The batch dimensions of all three."""
+    longest = max(map(len, shapes))
+    padded = [(1,) * (longest - len(shape)) + tuple(shape) for shape in shapes]
+    found = []
+    for sizes in zip(*padded, strict=True):
+        larger = {n for n in sizes if n != 1}
+        if len(larger) > 1:
+            raise LaunchError(
+                f"query, key and value have the batch dimensions {', '.join(str(tuple(s)) for s in shapes)}",
+                help="give them equal batch dimensions, or dimensions of 1, which are repeated",
+            )
+        found.append(larger.pop() if larger else 1)
+    return tuple(found)
+
+
+def _heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> tuple[int, bool]:
+    """The number of heads, and whether key and value have fewer, of which each serves a group."""
+    of_query, of_key, of_value = (t.shape[-3] if t.ndim > 2 else 1 for t in (query, key, value))
+    if enable_gqa:
+        if of_key != of_value or of_key == 0 or of_query % of_key:
+            raise LaunchError(
+                f"key has {of_key} heads and value {of_value}; expected one divisor of {of_query}, which query has",
+                help="with enable_gqa=True, each head of key and value serves a whole group of query heads",
+            )
+        return of_query, of_key != of_query
+    different = {of_query, of_key, of_value} - {1}
+    if len(different) > 1:
+        raise LaunchError(
+            f"key has {of_key} heads and value {of_value}; expected {of_query}, which query has",
+            help="enable_gqa=True lets several heads of query share one of key and value",
+        )
+    heads = different.pop() if different else 1
+    return heads, of_key == of_value == 1 != heads
+
+
+def _flat(tensor: torch.Tensor, batch: Shape, heads: int | None) -> torch.Tensor:
+    """The tensor with one batch dimension, of 1 if `batch` is empty, and one of heads; `heads` None: its own."""
+    *_, length, width = tensor.shape
+    own = tensor.shape[-3] if tensor.ndim > 2 else 1
+    if not batch:  # it has none, or only dimensions of 1
+        tensor = tensor.reshape(1, own, length, width)
+    if tensor.ndim == 2:
+        tensor = tensor.unsqueeze(0)
+    tensor = tensor.expand(*(batch or (1,)), heads or own, length, width)
+    return tensor.reshape(-1, heads or own, length, width)
+
+
+def _mask(mask: torch.Tensor, batch: Shape, heads: int, q_len: int, kv_len: int, whole: Shape) -> torch.Tensor:
+    """The mask with four dimensions, each of full size or 1."""
+    if not broadcasts(mask, whole):
+        raise LaunchError(
+            f"argument attn_mask has shape {tuple(mask.shape)}; expected one that broadcasts to {whole}",
+            help="give it the shape (L, S), (batch, 1, L, S) or (batch, heads, L, S)",
+        )
+    mask = unexpanded(mask)
+    sizes = (1,) * (len(batch) + 3 - mask.ndim) + tuple(mask.shape)
+    own, (of_heads, rows, columns) = sizes[: len(batch)], sizes[len(batch) :]
+    mask = mask.reshape(*own, of_heads, rows, columns)
+    if any(n != 1 for n in own):
+        mask = mask.expand(*batch, of_heads, rows, columns)
+    return mask.reshape(-1 if 0 not in mask.shape else 1, of_heads, rows, columns)
+
+
+__all__ = ["scaled_dot_product_attention"]
