@@ -150,6 +150,24 @@ def test_run_prints_the_error(call):
     assert "relative to float64 (within 0.001)" in out
 
 
+def test_explain_and_list_print_json_for_scripts(call):
+    status, out, _ = call("explain", "softmax.figure1", "--cols", "200", "--json")
+    found = json.loads(out)
+    assert (status, found["operator"]) == (0, "softmax_figure1")
+    (rolled,) = (step for step in found["steps"] if step["primitive"] == "rolling_update")
+    assert [phase["key"] for phase in rolled["phases"] if phase["wrong"]] == ["naive", "repair"]
+    (derivation,) = (p["derivation"] for p in rolled["phases"] if p["derivation"] is not None)
+    assert derivation["accepted"]
+    assert "exp(" in derivation["term"]
+    assert not any("program" in phase for step in found["steps"] for phase in step["phases"])
+    _, out, _ = call("explain", "softmax.figure1", "--cols", "200", "--json", "--programs")
+    assert all(phase["program"] for step in json.loads(out)["steps"] for phase in step["phases"])
+    listed, text = json.loads(call("list", "--json")[1]), call("list")[1]
+    assert set(listed) == {"operators", "presets", "templates", "primitives"}
+    for entry in (entry for entries in listed.values() for entry in entries):
+        assert f"  {entry['name']}" in text
+
+
 def test_run_prints_json_for_scripts(call):
     status, out, _ = call("run", *CAUSAL, "--json")
     found = json.loads(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -103,6 +104,8 @@ def test_refusals_are_one_line_with_a_help(call, arguments: tuple[str, ...]):
 
 def test_explain_shows_regions_and_what_is_apart(call, tmp_path: Path):
     arguments = ("explain", "model.py:attention", "--inputs", QKV)
+    (partition,) = json.loads(call(*arguments, "--json")[1])["partitions"]
+    assert len(partition["regions"]) == 1
     status, out, err = call(*arguments, "--html", "page.html")
     assert (status, err) == (0, "")
     assert "1 region fused, which move " in out

@@ -6,13 +6,13 @@ the reason.
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import sys
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from neptune_lab.errors import DefinitionError, NeptuneError
 from neptune_lab.files import write_text
 from neptune_lab.strict.console import printable
 from neptune_lab.strict.values import check_number
+
+if TYPE_CHECKING:
+    from neptune_lab.loop_schedule import Schedule
 
 app = typer.Typer(
     name="neptune-lab",
@@ -95,8 +98,6 @@ def compile_command(
 
 def _figures(request: Request, emit: Emit, target: str | None) -> str:
     """The traffic or the resources of the operator's compilation, as JSON."""
-    from dataclasses import asdict
-
     from neptune_lab.pipeline import compile_choice
 
     kernel = compile_choice(request.operator, request.choice)
@@ -147,6 +148,7 @@ def explain(
     html: Annotated[
         Path | None, typer.Option(help="For FILE.py:NAME: also write a page with the explorer of each region.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the derivation: each fusion, its phases, and the algebra of its repair term.
 
@@ -157,7 +159,7 @@ def explain(
             raise DefinitionError(
                 "explain of FILE.py:NAME takes no template and no --programs", help="leave them out, or use compile"
             )
-        _explain_model(request.named, html)
+        _explain_model(request.named, html, as_json)
         return
     if html is not None:
         raise DefinitionError("--html is for FILE.py:NAME", help="write the explorer of an operator in a notebook")
@@ -167,6 +169,9 @@ def explain(
 
     op = request.operator
     made = schedule(op, request.choice.template, config=request.choice.config)
+    if as_json:
+        typer.echo(json.dumps(_derivation(made, programs), indent=2, allow_nan=False))
+        return
     typer.echo(f"{op.title}\n")
     for applied in made.history:
         if not any(p.derivation for p in applied.outcome.phases) and not programs:
@@ -183,12 +188,27 @@ def explain(
     typer.echo(f"The scheduled program {made.check()}.")
 
 
-def _explain_model(named: FromFile, html: Path | None) -> None:
+def _derivation(made: Schedule, programs: bool) -> dict[str, Any]:
+    """The steps of a schedule as its record has them, without graphs; without programs, if these are not wanted."""
+    from neptune_lab.pipeline import schedule_trace
+
+    left_out = {"graph", *(() if programs else ("program",))}
+    steps = []
+    for step in schedule_trace(made).steps:
+        phases = [{k: v for k, v in asdict(phase).items() if k not in left_out} for phase in step.phases]
+        steps.append({"primitive": step.primitive, "arguments": step.arguments, "phases": phases})
+    return {"operator": made.operator.name, "steps": steps, "check": str(made.check())}
+
+
+def _explain_model(named: FromFile, html: Path | None, as_json: bool) -> None:
     """Prints the explanation of a function, and writes its page."""
     from neptune_lab import explain as explained
 
     found = explained(named.function, *named.arguments, inference=True)
-    typer.echo(str(found), nl=False)
+    if as_json:
+        typer.echo(json.dumps(found.as_record(), indent=2, allow_nan=False))
+    else:
+        typer.echo(str(found), nl=False)
     if html is not None:
         found.export_html(html)
 
@@ -269,32 +289,12 @@ def accuracy(
 
 
 @app.command("list")
-def list_command() -> None:
+def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List operators with their options, presets, templates, and primitives."""
-    from neptune_lab.loop_schedule import PRIMITIVES
-    from neptune_lab.loop_schedule.templates import TEMPLATES
-    from neptune_lab.operators import OPERATORS, PRESETS, gemm_chain
+    from neptune_lab.cli.listing import as_text, listing
 
-    typer.echo("operators")
-    for name, make in OPERATORS.items():
-        options = [f"--{p.replace('_', '-')}" for p in inspect.signature(make).parameters if p in OPTIONS]
-        typer.echo(f"  {name:<20} {' '.join(options)}")
-    typer.echo("\npresets (published sizes, which options can change; presets without a length need --seq)")
-    for preset in PRESETS.values():
-        sizes = " ".join(f"{n}={v}" for n, v in preset.sizes.items())
-        operator = f"attention.{preset.operator.removesuffix('_')}"
-        typer.echo(f"  {preset.name:<12} {operator:<18} {sizes} ({preset.model}; {preset.paper})")
-    for name, chain in gemm_chain.PRESETS.items():
-        sizes = " ".join(f"{n}={v}" for n, v in chain.items())
-        typer.echo(f"  {name:<12} {'gemm_chain':<18} {sizes} (MCFuser, Table II)")
-    typer.echo("\ntemplates")
-    for name, template in TEMPLATES.items():
-        typer.echo(f"  {name:<20} {(inspect.getdoc(template) or '').splitlines()[0]}")
-    for title, ours in (("our primitives", True), ("TVM's primitives", False)):
-        typer.echo(f"\n{title}")
-        for primitive in PRIMITIVES.values():
-            if primitive.ours is ours:
-                typer.echo(f"  {primitive.name:<20} {primitive.summary}")
+    found = listing(OPTIONS)
+    typer.echo(json.dumps(found, indent=2) if as_json else as_text(found))
 
 
 @app.command()
@@ -320,8 +320,6 @@ def opt(
 @app.command()
 def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print versions, and the GPU or the interpreter that kernels run on."""
-    from dataclasses import asdict
-
     from neptune_lab.pipeline import versions
     from neptune_lab.runtime import device_facts
 
