@@ -6,5 +6,6 @@ ask_for_interpreter()  # before the imports below, since torch.compile's modules
 
 from neptune_lab.pytorch.flex_attention import attention  # noqa: E402
 from neptune_lab.pytorch.sdpa import scaled_dot_product_attention  # noqa: E402
+from neptune_lab.pytorch.transformers_attention import register_attention  # noqa: E402
 
-__all__ = ["attention", "scaled_dot_product_attention"]
+__all__ = ["attention", "register_attention", "scaled_dot_product_attention"]

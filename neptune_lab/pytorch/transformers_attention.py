@@ -1,0 +1,145 @@
+"""`register_attention`: attn_implementation="neptune_lab" for the models of `transformers`.
+
+A model of `transformers` calls a function for each attention layer, with the mask that another function made once per
+forward pass; both are looked up by the name of the implementation.  The mask is the one of "sdpa": bool (batch, 1,
+q_len, kv_len), or none for a causal one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.pytorch.flex_attention import attention
+from neptune_lab.pytorch.masks import broadcasts, causal, element, scored, unexpanded
+
+NAME = "neptune_lab"
+
+
+def register_attention() -> None:
+    """Registers this package's attention with `transformers`, under the name "neptune_lab".
+
+        nl.register_attention()
+        model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="neptune_lab")
+
+    Every attention layer of a model then calls `attention`, with the layer's mask (causal, windows, padding,
+    packed sequences, static caches), its grouped heads, soft cap (Gemma 2), position bias (T5) and sinks (GPT-OSS,
+    from the log-sum-exp of the kernel).  A new length of keys compiles a new kernel.  Rows of padding, which see no
+    key, are 0.  For inference only: under torch.no_grad(), as in model.generate.  Calling this again changes nothing.
+
+    Raises:
+        LaunchError: `transformers` is not installed, or has no interface for attention (it has since 4.56).
+    """
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+    except ImportError as error:
+        raise LaunchError(
+            f"register_attention needs transformers 4.56 or later: {error}", help="pip install 'transformers>=4.56'"
+        ) from error
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """One layer's attention, as `transformers` calls it.
+
+    Args:
+        module: the layer; `is_causal` is read from it if it is not given.
+        query: (batch, heads, q_len, head_dim).
+        key, value: (batch, kv_heads, kv_len, head_dim).
+        attention_mask: bool, or floats that are added to the score, of a shape that broadcasts to (batch, heads, q_len,
+            kv_len); a torch BlockMask; or None: causal from the upper left if there are several queries and the layer
+            is causal.
+        scaling: factor of the scores; 1/sqrt(head_dim) if None.
+        dropout: 0.
+        softcap: a score becomes softcap * tanh(score / softcap), before masks and biases.
+        position_bias: added to the score, of a shape that broadcasts to (batch, heads, q_len, kv_len).
+        s_aux: (heads,) the logit of each head's sink, a key without a value.
+        others: arguments of other implementations, which the mask already holds (sliding_window, position_ids, ...).
+
+    Returns:
+        (batch, q_len, heads, v_head_dim), contiguous; and None, in place of the weights.
+
+    Raises:
+        LaunchError: dropout, weights or a paged cache are asked for; or as in `attention`.
+    """
+    _refuse(dropout, others)
+    ordered = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    block_mask, mask_mod, added = None, None, []
+    if attention_mask is None:
+        mask_mod = causal if ordered and query.shape[2] > 1 else None
+    elif not isinstance(attention_mask, torch.Tensor):
+        block_mask = attention_mask
+    elif attention_mask.dtype == torch.bool:
+        mask_mod = element(_checked("attention_mask", attention_mask, query, key))
+    else:
+        added.append(element(_checked("attention_mask", attention_mask, query, key)))
+    if position_bias is not None:
+        added.append(element(_checked("position_bias", position_bias, query, key)))
+    score_mod = None if softcap is None and not added else scored(softcap, tuple(added))
+    found = attention(
+        query,
+        key,
+        value,
+        score_mod,
+        block_mask,
+        scaling,
+        query.shape[1] != key.shape[1],
+        s_aux is not None,
+        mask_mod=mask_mod,
+    )
+    if s_aux is not None:
+        out, lse = found
+        found = (out * torch.sigmoid(lse - s_aux.float()[:, None])[..., None]).to(out.dtype)
+    return found.transpose(1, 2).contiguous(), None
+
+
+def _refuse(dropout: float, others: dict[str, Any]) -> None:
+    """Raise LaunchError for what the kernel does not compute."""
+    if dropout:
+        raise LaunchError(
+            f"attn_implementation='{NAME}' has no dropout, and the layer asks for {dropout}",
+            help="model.eval(), or attention_dropout=0.0 in the model's config",
+        )
+    if others.get("output_attentions"):
+        raise LaunchError(
+            f"attn_implementation='{NAME}' has no weights to return",
+            help="model.set_attn_implementation('eager') returns them",
+        )
+    if others.get("cache") is not None:
+        raise LaunchError(
+            f"attn_implementation='{NAME}' does not take a {type(others['cache']).__name__}",
+            help="model.generate, with a dynamic or a static cache; for continuous batching, 'sdpa'",
+        )
+
+
+def _checked(name: str, tensor: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """The tensor with four dimensions; LaunchError if it does not broadcast to the scores."""
+    whole = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    if not broadcasts(tensor, whole):
+        raise LaunchError(
+            f"{name} has shape {tuple(tensor.shape)}; expected one that broadcasts to {whole}, (batch, heads, q_len, "
+            "kv_len)",
+            help="give the model a mask (batch, kv_len), of which it makes the layer's mask",
+        )
+    tensor = unexpanded(tensor)
+    return tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape))
+
+
+__all__ = ["attention_forward", "register_attention"]
