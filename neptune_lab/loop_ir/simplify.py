@@ -33,6 +33,10 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
                 return None
             known = [x for x in taken if x is not None]
             return (min(x[0] for x in known), max(x[1] for x in known)) if known else bounds(a, extents)
+        case Cast(dtype, arg):
+            from neptune_lab.loop_ir.float_range import converted_bounds  # which reads bounds of integers here
+
+            return converted_bounds(dtype, arg, extents)
         case Op(name, (a, b)):
             x, y = bounds(a, extents), bounds(b, extents)
             if x is None or y is None:
@@ -59,6 +63,7 @@ def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
 def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """`bounds` of `expr` if `condition` holds; (1, 0) if it never does.  If j < 0, j + 8 is at most 7."""
     limits = bounds(expr, extents)
+    expr, condition = (transform(e, lambda part: _unconverted(part, extents)) for e in (expr, condition))
     match condition:
         case Op("not", (Op("not", (whole,)),)):
             return _where(whole, expr, extents)
@@ -68,9 +73,14 @@ def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int
         case Op(name, (a, b)) if limits is not None and name in _SIGNS:
             difference = Op("sub", (a, b))
             own, form, around = as_sum(expr), as_sum(difference), bounds(difference, extents)
+            least, greatest = _SIGNS[name]
+            other = bounds(b, extents)
+            if expr == a and other is not None:
+                low = limits[0] if least is None else max(limits[0], other[0] + least)
+                high = limits[1] if greatest is None else min(limits[1], other[1] + greatest)
+                return (low, high) if low <= high else (1, 0)
             if own is None or form is None or around is None:
                 return limits
-            least, greatest = _SIGNS[name]
             low = around[0] if least is None else max(around[0], least)
             high = around[1] if greatest is None else min(around[1], greatest)
             if low > high:
@@ -81,6 +91,37 @@ def _where(condition: Expr, expr: Expr, extents: Mapping[str, int]) -> tuple[int
                     ends = sorted((sign * low + rest.constant, sign * high + rest.constant))
                     return max(limits[0], ends[0]), min(limits[1], ends[1])
     return limits
+
+
+def _unconverted(expr: Expr, extents: Mapping[str, int]) -> Expr:
+    """What a conversion of an integer to a dtype that holds it converts; any other expression as it is."""
+    match expr:
+        case Cast(_, arg) if (own := bounds(arg, extents)) is not None and own == bounds(expr, extents):
+            return arg
+    return expr
+
+
+def without_choices(expr: Expr, extents: Mapping[str, int]) -> Expr:
+    """The expression without selects of integers whose condition always or never holds; else the same object.
+
+    >>> index = Op("select", (Op("lt", (Var("i"), Const(0))), Const(9), Var("i")))
+    >>> without_choices(index, {"i": 4}), without_choices(index, {}) is index
+    (Var(name='i'), True)
+    """
+
+    def chosen(part: Expr) -> Expr:
+        match part:
+            case Op("select", (Op(name, (a, b)), yes, no)) if name in _SIGNS:
+                around = bounds(Op("sub", (a, b)), extents)
+                least, greatest = _SIGNS[name]
+                if around is not None:
+                    if (least is None or least <= around[0]) and (greatest is None or around[1] <= greatest):
+                        return yes
+                    if (least is not None and around[1] < least) or (greatest is not None and greatest < around[0]):
+                        return no
+        return part
+
+    return transform(expr, chosen)
 
 
 def in_int32(expr: Expr, extents: Mapping[str, int]) -> Expr:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.arrays import Array, constant, unread
 from neptune_lab.operators.base import name_of
-from neptune_lab.operators.math import Scalar, Unread, unread
+from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.operations import kind_of, to_tvm
 
 _OURS = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
             help="write it as a function or lambda with these arguments",
         ) from error
     try:
-        result = mod(*(Scalar(a) for a in args))
+        result = constant(mod(*(Scalar(a) for a in args)))
     except DefinitionError as error:
         where = _line_of(error.__traceback__)
         raise DefinitionError(f"{shown}: {error.reason}{where}", help=error.help) from error
@@ -60,9 +61,10 @@ def call_mod(argument: str, mod: Callable[..., Any], *args: Any) -> Any:
         ) from error
     wanted = "float" if argument == "score_mod" else "bool"
     value = result.value if isinstance(result, Scalar) else result
-    if isinstance(result, Unread):
+    if isinstance(result, Array):
         raise DefinitionError(
-            f"{shown}: {unread(result)}", help="index the captured tensor with the mod's arguments, such as bias[q, kv]"
+            f"{shown}: {unread(result)}",
+            help="index it with the mod's arguments, such as bias[q, kv], or reduce it, such as .sum()",
         )
     if not isinstance(result, Scalar | bool | int | float | np.bool_ | np.integer | np.floating):
         raise DefinitionError(

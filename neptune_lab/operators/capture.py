@@ -2,8 +2,8 @@
 
 A mod is a Python function, and the tensors that it captures are arrays in its variables, such as its closure or the
 globals of its module.  A `Scalar` cannot index an array, so the function is copied with each array replaced by a
-`Captured`, whose `[...]` reads an element symbolically (for the definition) or numerically (for the reference).  The
-user's function, and the functions that it calls, do not change.
+`arrays.Array`, whose `[...]` reads an element symbolically (for the definition) or numerically (for the reference).
+The user's function, and the functions that it calls, do not change.
 
 A captured array becomes an input of the operator, named after its variable.  float16, bfloat16 and float32 are kept;
 float64 becomes float32; integers and bool become int32, and the elements of a bool array are read as conditions.  An
@@ -17,15 +17,17 @@ float64, as in PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.array_indices import index_of, refuse_outside
+from neptune_lab.operators.arrays import Array, Indices
 from neptune_lab.operators.base import BFLOAT16, as_numpy
-from neptune_lab.operators.math import Scalar, Unread
+from neptune_lab.operators.math import Scalar
 from neptune_lab.operators.operations import NARROW, is_wide
 from neptune_lab.operators.reach import Rebuild, arrays_of
 
@@ -35,123 +37,49 @@ if TYPE_CHECKING:
 _INT32 = np.iinfo(np.int32)
 
 
-class Captured(Unread):
-    """A captured tensor inside a mod: `x[i, j]` of a matrix is an element, `x[i]` a `Captured` with one axis left.
+def captured(name: str, source: Any, shape: tuple[int, ...], boolean: bool, narrow: str, used: set[str]) -> Array:
+    """A captured tensor inside a mod.
 
     Args:
         name: the name of the operator's input.
         source: the TVM placeholder, or a NumPy array of int64 or float64, of shape `shape`.
-        shape: the shape of the whole tensor.
+        shape: the tensor's shape.
         boolean: whether its elements are conditions.
         narrow: the dtype of the user's array if it is an integer of 8 or 16 bits, else "".
         used: a set to which a read of an element adds `name`.
-        first: the indices given so far.
+
+    Returns:
+        The array, whose elements are reads of `source`.
     """
 
-    __slots__ = ("_boolean", "_first", "_narrow", "_shape", "_source", "_used")
-
-    def __init__(
-        self,
-        name: str,
-        source: Any,
-        shape: tuple[int, ...],
-        boolean: bool,
-        narrow: str,
-        used: set[str],
-        first: tuple[Any, ...] = (),
-    ) -> None:
-        super().__init__(name, len(shape) - len(first))
-        self._source, self._shape, self._boolean, self._used, self._first = source, shape, boolean, used, first
-        self._narrow = narrow
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents of the axes that have no index yet."""
-        return self._shape[len(self._first) :]
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes that have no index yet."""
-        return len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[Any]:
-        raise DefinitionError(
-            f"a mod iterates over the captured tensor {self.name}: it can read single elements only",
-            help="index it with the mod's arguments, such as bias[q, kv]",
-        )
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise DefinitionError(
-            f"a mod writes to the captured tensor {self.name}: a mod only reads",
-            help="compute the values before the call, and capture the result",
-        )
-
-    def __getitem__(self, index: Any) -> Any:
-        new = index if isinstance(index, tuple) else (index,)
-        count = len(self._first) + len(new)
-        if count > len(self._shape):
-            raise DefinitionError(
-                f"the captured tensor {self.name} has shape {self._shape}, but a mod gives it {count} indices",
-                help="give one index per dimension",
-            )
-        indices = (*self._first, *(self._index(len(self._first) + n, i) for n, i in enumerate(new)))
-        if count < len(self._shape):
-            return Captured(self.name, self._source, self._shape, self._boolean, self._narrow, self._used, indices)
-        self._used.add(self.name)
-        if isinstance(self._source, np.ndarray):
-            element = Scalar(np.asarray(self._source[indices]))
+    def read(indices: Indices) -> Scalar:
+        used.add(name)
+        given = tuple(_index(array, axis, index) for axis, index in enumerate(indices))
+        if isinstance(source, np.ndarray):
+            element = Scalar(np.asarray(source[given]))
         else:
-            element = Scalar(self._source(*(i.astype("int32") if is_wide(i) else i for i in indices)))
+            element = Scalar(source(*(i.astype("int32") if is_wide(i) else i for i in given)))
             if element.kind != "bool" and not is_wide(element.value):
                 element = Scalar(element.value.astype("float32" if element.kind == "float" else "int32"))
-        if self._boolean and element.kind != "bool":
+        if boolean and element.kind != "bool":
             return element != 0
-        element.narrow = self._narrow
+        element.narrow = narrow
         return element
 
-    def _index(self, axis: int, index: Any) -> Any:
-        """The index as an int, a NumPy array or a TVM expression.
+    array = Array(shape, read, name)
+    return array
 
-        Raises:
-            DefinitionError: it is not an integer, or it is a number or an array that leaves the axis.
-        """
-        value = index.value if isinstance(index, Scalar) else index
-        if isinstance(value, Unread) or not isinstance(index, Scalar | int | np.integer) or isinstance(index, bool):
-            wrong_kind = f"a {type(index).__name__}"
-        elif isinstance(index, Scalar) and index.kind != "int":
-            wrong_kind = f"a {index.kind}"
-        else:
-            wrong_kind = ""
-        if wrong_kind:
-            raise DefinitionError(
-                f"index {axis} of the captured tensor {self.name} is {wrong_kind}: expected a whole number",
-                help="b, h, q, kv, what `+ - * // %` makes of them, and elements of int tensors are whole numbers",
-            )
-        if isinstance(value, int | np.integer):
-            value = int(value)
-            value += self._shape[axis] if value < 0 else 0  # negative indices count from the end
-        if isinstance(value, int | np.ndarray):
-            _in_range(self.name, axis, self._shape, int(np.min(value)), int(np.max(value)))
-        return _position(value)
+
+def _index(array: Array, axis: int, index: Any) -> Any:
+    """The index as an int, a NumPy array or a TVM expression."""
+    index = index_of(array, axis, index)
+    return _position(index.value if isinstance(index, Scalar) else index)
 
 
 def _position(index: Any) -> Any:
     """The index without a cast from int32 to int64, if it is one."""
     value: Any = getattr(index, "value", None) if is_wide(index) else None  # of a cast; of a constant, a number
     return value if hasattr(value, "ty") and str(value.ty.dtype) == "int32" else index
-
-
-def _in_range(name: str, axis: int, shape: tuple[int, ...], low: int, high: int) -> None:
-    """Raise DefinitionError if indices from `low` to `high` leave the axis; negative ones count from its end."""
-    if low < -shape[axis] or high >= shape[axis]:
-        outside = high if high >= shape[axis] else low
-        raise DefinitionError(
-            f"index {axis} of the captured tensor {name} reaches {outside}, but its shape is {shape}",
-            help="keep it in range everywhere with math.minimum and math.maximum, also where a condition hides it",
-        )
 
 
 @dataclass(frozen=True)
@@ -193,9 +121,8 @@ class Captures:
             if own not in sources:  # the mod reads no element of it
                 return value
             read = used if used is not None else set()
-            tensor = Captured(
-                own, sources[own], self.arrays[own].shape, own in self.booleans, self.narrow.get(own, ""), read
-            )
+            shape, boolean = self.arrays[own].shape, own in self.booleans
+            tensor = captured(own, sources[own], shape, boolean, self.narrow.get(own, ""), read)
             return tensor[0] if own in self.scalars else tensor
 
         return Rebuild(replaced).value("", self.mods[argument])
@@ -264,12 +191,12 @@ class Captures:
     def _within(self, name: str, axis: int, index: Expr, shape: tuple[int, ...], extents: Mapping[str, int]) -> Expr:
         """The index in int32, plus the axis's extent if it is negative."""
         from neptune_lab.loop_ir.nodes import Const, Op
-        from neptune_lab.loop_ir.simplify import bounds, in_int32
+        from neptune_lab.loop_ir.simplify import bounds, in_int32, without_choices
 
-        index = in_int32(index, extents)
+        index = without_choices(in_int32(index, extents), extents)
         interval = bounds(index, extents)
         if interval is not None:
-            _in_range(name, axis, shape, *interval)
+            refuse_outside(f"the captured tensor {name}", axis, shape, *interval)
             if interval[0] >= 0:
                 return index
         return Op("select", (Op("lt", (index, Const(0))), Op("add", (index, Const(shape[axis]))), index))

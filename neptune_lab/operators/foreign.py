@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.functions import FUNCTIONS
-from neptune_lab.operators.operations import kind_of
+from neptune_lab.operators.operations import is_wide, kind_of
 from neptune_lab.scalar_ops import rows
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64",
     **{n: n for n in ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")},
 }  # fmt: skip
+# Methods of `Scalar` that are called on the elements of arrays.
+_CONVERSIONS = {"to", "type", "astype", "type_as", *DTYPES}
 _LARGEST_EXPONENT = 64
 
 
@@ -46,8 +48,19 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
     Raises:
         DefinitionError: the IR has no such operation, or the function does not take these arguments.
     """
-    name = name.strip("_").partition(".")[0]  # torch.ops.aten.tanh.default is called tanh.default
+    from neptune_lab.operators import array_functions
+    from neptune_lab.operators.arrays import Array
+
+    name = name.partition(".")[0]  # torch.ops.aten.tanh.default is called tanh.default
     kwargs = {n: v for n, v in (kwargs or {}).items() if n != "out" or v is not None}
+    if kwargs.pop("inplace", False) or (name.endswith("_") and not name.endswith("__")):
+        return _in_place(args[0], call(library, name.strip("_"), args, kwargs), name)
+    name = name.strip("_")
+    of_arrays = any(isinstance(a, Array) for a in (*args, *kwargs.values())) or name in array_functions.OF_SCALARS
+    if of_arrays:
+        return array_functions.call(library, name, args, kwargs)
+    if name in _CONVERSIONS:
+        return getattr(args[0], name)(*args[1:], **kwargs)
     if name in FUNCTIONS:
         try:
             return FUNCTIONS[name](*args, **kwargs)
@@ -56,14 +69,64 @@ def call(library: str, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
                 f"{library}.{name} in a mod: {error}", help="call it with the arguments that the library itself takes"
             ) from error
     operation = _operation(name)
-    if kwargs or operation is None:
-        raise DefinitionError(
-            f"{library}.{name}{' with ' + ', '.join(kwargs) if kwargs else ''} is not one of the functions that a mod "
-            "can use",
-            help=f"it can use {', '.join(known_functions())}; or compute a tensor outside of the mod and read "
-            "its elements, `table[b, h, q, kv]`",
-        )
+    if operation is None or kwargs:
+        raise unknown(library, name, kwargs)
     return _apply(operation, *args)
+
+
+def _in_place(target: Any, result: Any, name: str) -> Any:
+    """`target` with the result's value, as after `x.add_(1)`."""
+    from neptune_lab.operators.math import Scalar
+
+    if not isinstance(target, Scalar) or not isinstance(result, Scalar) or target.kind != result.kind:
+        what = target.kind if isinstance(target, Scalar) else "tensor"
+        raise DefinitionError(
+            f"a mod changes a {what} in place by {name}",
+            help=f"use the result instead: y = x.{name.strip('_')}(...)",
+        )
+    if is_wide(target.value) != is_wide(result.value):
+        result = result.to(target.dtype)
+    target.value, target.narrow = result.value, result.narrow
+    return target
+
+
+def unknown(library: str, name: str, kwargs: Any) -> DefinitionError:
+    """The refusal of a function that a mod cannot use.
+
+    Args:
+        library, name, kwargs: as for `call`.
+
+    Returns:
+        The error, which lists the functions that it can use.
+    """
+    options = f" with {', '.join(kwargs)}" if kwargs else ""
+    return DefinitionError(
+        f"{library}.{name}{options} is not one of the functions that a mod can use",
+        help=f"it can use {', '.join(known_functions())}; or compute a tensor outside of the mod and read "
+        "its elements, `table[b, h, q, kv]`",
+    )
+
+
+def is_known(name: str) -> bool:
+    """Whether a mod can call a function on single elements.
+
+    Args:
+        name: its name in torch or NumPy.
+
+    Returns:
+        True if the IR has the operation, or `functions` composes it.
+    """
+    return name in FUNCTIONS or name in _CONVERSIONS or _operation(name) is not None
+
+
+def device() -> Any:
+    """The device that a mod sees: the CPU, on which the constants that it makes can be read.
+
+    Returns:
+        torch's device; "cpu" if torch is not loaded.
+    """
+    torch = sys.modules.get("torch")
+    return "cpu" if torch is None else torch.device("cpu")
 
 
 def _operation(name: str) -> str | None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neptune_lab.errors import DefinitionError
+from neptune_lab.operators.formulas import FORMULAS, Term
 from neptune_lab.operators.operations import NARROW, NUMBERS, is_wide, kind_of, operate, wrapped
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ def _unless_nan(name: str) -> Callable[[Any, Any], Scalar]:
 
 
 def _where(condition: Any, input: Any = None, other: Any = None) -> Scalar:
+    if input is not None and _kind(condition) != "bool" == _kind(input):  # the method: x.where(condition, other)
+        condition, input = input, condition
     if input is None or other is None:
         raise DefinitionError(
             "torch.where with a condition alone gives indices, which a mod cannot use",
@@ -150,12 +154,8 @@ def _log_sigmoid(x: Any) -> Scalar:
 # -- activations ------------------------------------------------------------------------------------------------
 
 
-def _relu(x: Any, inplace: bool = False) -> Scalar:
+def _relu(x: Any) -> Scalar:
     return _apply("max", x, 0)
-
-
-def _silu(x: Any, inplace: bool = False) -> Scalar:
-    return _apply("mul", x, _apply("sigmoid", x))
 
 
 def _gelu(x: Any, approximate: str = "none") -> Scalar:
@@ -166,15 +166,37 @@ def _gelu(x: Any, approximate: str = "none") -> Scalar:
     return _apply("mul", half, _apply("add", _apply("erf", _apply("mul", x, math.sqrt(0.5))), 1.0))
 
 
-def _leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Scalar:
+def _leaky_relu(x: Any, negative_slope: float = 0.01) -> Scalar:
     return _select(_apply("gt", x, 0), x, _apply("mul", x, negative_slope))
 
 
-def _elu(x: Any, alpha: float = 1.0, inplace: bool = False) -> Scalar:
+def _elu(x: Any, alpha: float = 1.0) -> Scalar:
     return _select(_apply("gt", x, 0), x, _apply("mul", _expm1(x), float(alpha)))
 
 
-def _hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Scalar:
+def _celu(x: Any, alpha: float = 1.0) -> Scalar:
+    return _select(_apply("gt", x, 0), x, _apply("mul", _expm1(_apply("div", x, float(alpha))), float(alpha)))
+
+
+def _selu(x: Any) -> Scalar:
+    low = _apply("mul", _expm1(x), 1.6732632423543772)
+    return _apply("mul", _select(_apply("gt", x, 0), x, low), 1.0507009873554805)
+
+
+def _softshrink(x: Any, lambd: float = 0.5) -> Scalar:
+    inner = _select(_apply("lt", x, -lambd), _apply("add", x, lambd), _apply("mul", x, 0.0))
+    return _select(_apply("gt", x, lambd), _apply("sub", x, lambd), inner)
+
+
+def _hardshrink(x: Any, lambd: float = 0.5) -> Scalar:
+    return _select(_apply("le", _apply("abs", x), lambd), 0.0, x)
+
+
+def _threshold(x: Any, threshold: float, value: float) -> Scalar:
+    return _select(_apply("le", x, threshold), value, x)
+
+
+def _hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Scalar:
     return _clamp(x, min_val, max_val)
 
 
@@ -195,6 +217,47 @@ def _addcmul(a: Any, b: Any, c: Any, value: Any = 1) -> Scalar:
     return _apply("add", a, product if value == 1 else _apply("mul", product, value))
 
 
+def _hypot(x: Any, y: Any) -> Scalar:
+    """sqrt(x**2 + y**2), whose squares do not overflow."""
+    x, y = _apply("abs", x), _apply("abs", y)
+    large, ratio = _apply("max", x, y), _apply("div", _apply("min", x, y), _apply("max", x, y))
+    ends = _apply("or", _apply("eq", large, 0.0), _apply("eq", large, math.inf))
+    return _select(ends, large, _apply("mul", large, _apply("sqrt", _add(1.0, _apply("mul", ratio, ratio)))))
+
+
+def _logaddexp(x: Any, y: Any) -> Scalar:
+    distance = _apply("abs", _apply("sub", x, y))
+    sum_ = _apply("add", _apply("max", x, y), _log1p(_apply("exp", _apply("neg", distance))))
+    return _select(_apply("eq", x, y), _apply("add", x, math.log(2)), sum_)  # also for two infinities
+
+
+def _heaviside(x: Any, at_zero: Any) -> Scalar:
+    return _select(_apply("eq", x, 0), at_zero, _select(_apply("gt", x, 0), 1.0, 0.0))
+
+
+def _copysign(x: Any, y: Any) -> Scalar:
+    negative = _apply("or", _apply("lt", y, 0.0), _apply("lt", _apply("div", 1.0, y), 0.0))  # -0.0 is negative
+    return _select(negative, _apply("neg", _apply("abs", x)), _apply("abs", x))
+
+
+def by_formula(term: Term, x: Any) -> Any:
+    """A formula's value.
+
+    Args:
+        term: a formula of `formulas`.
+        x: a `Scalar` or a plain number.
+
+    Returns:
+        A `Scalar`; a number for a constant.
+    """
+    if term == "x":
+        return x
+    if not isinstance(term, tuple):
+        return term
+    operands = [by_formula(part, x) for part in term[1:]]
+    return _select(operands[0], 1.0, 0.0) if term[0] == "number" else _apply(term[0], *operands)
+
+
 def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:
     """torch.full_like: a constant of `dtype`; if None, of the dtype of `x`."""
     from neptune_lab.operators.foreign import DTYPES, dtype_named
@@ -209,6 +272,14 @@ def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:
     kind = _kind(x) if name is None else name.rstrip("0123456789")
     kinds: dict[str, Callable[[Any], Any]] = {"bool": bool, "int": int, "long": int}
     return Scalar(kinds.get(kind, float)(value))
+
+
+def _new(x: Any, value: Any, size: Any = (), dtype: Any = None) -> Any:
+    """A constant of torch's `new_full`, of `dtype`; if None, of the dtype of `x`."""
+    from neptune_lab.operators.array_functions import FUNCTIONS as OF_ARRAYS
+
+    one = _filled(x, value, dtype)
+    return OF_ARRAYS["expand"](one, size) if size != () else one
 
 
 def _of_value(value: float) -> Callable[..., Scalar]:
@@ -248,6 +319,7 @@ def _shift(right: bool) -> Callable[[Any, Any], Scalar]:
 
 # By the name in torch or NumPy.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: partial(by_formula, term) for name, term in FORMULAS.items()},
     "add": _scaled("add"),
     "sub": _scaled("sub"),
     "subtract": _scaled("sub"),
@@ -275,24 +347,30 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fix": _trunc,
     "frac": lambda x: _apply("sub", x, _trunc(x)),
     "sign": _sign,
-    "square": lambda x: _apply("mul", x, x),
-    "reciprocal": lambda x: _apply("div", 1.0, x),
-    "tan": lambda x: _apply("div", _apply("sin", x), _apply("cos", x)),
     "log1p": _log1p,
     "expm1": _expm1,
     "special_log1p": _log1p,
     "special_expm1": _expm1,
-    "log10": lambda x: _apply("mul", _apply("log2", x), math.log10(2)),
     "softplus": _softplus,
     "log_sigmoid": _log_sigmoid,
     "logsigmoid": _log_sigmoid,
     "relu": _relu,
-    "silu": _silu,
     "gelu": _gelu,
     "leaky_relu": _leaky_relu,
     "elu": _elu,
     "hardtanh": _hardtanh,
-    "relu6": lambda x, inplace=False: _clamp(x, 0, 6.0),
+    "softsign": lambda x: _apply("div", x, _add(1.0, _apply("abs", x))),
+    "tanhshrink": lambda x: _apply("sub", x, _apply("tanh", x)),
+    "mish": lambda x: _apply("mul", x, _apply("tanh", _softplus(x))),
+    "celu": _celu,
+    "selu": _selu,
+    "softshrink": _softshrink,
+    "hardshrink": _hardshrink,
+    "threshold": _threshold,
+    "hypot": _hypot,
+    "logaddexp": _logaddexp,
+    "heaviside": _heaviside,
+    "copysign": _copysign,
     "pow": _power,
     "power": _power,
     "bitwise_and": _bitwise("and"),
@@ -306,4 +384,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "full_like": _filled,
     "zeros_like": _of_value(0),
     "ones_like": _of_value(1),
+    "new_ones": lambda x, size=(), dtype=None, **_others: _new(x, 1, size, dtype),
+    "new_zeros": lambda x, size=(), dtype=None, **_others: _new(x, 0, size, dtype),
+    "new_full": lambda x, size, fill_value, dtype=None, **_others: _new(x, fill_value, size, dtype),
+    "new_tensor": lambda x, data, dtype=None, **_others: _filled(x, data, dtype),
+    "is_floating_point": lambda x: _kind(x) == "float",
 }

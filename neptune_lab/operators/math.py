@@ -19,49 +19,9 @@ import numpy as np
 
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators import foreign
+from neptune_lab.operators.arrays import Array, constant, elementwise
 from neptune_lab.operators.operations import convert, is_wide, kind_of, operate, promoted, wrapped
 from neptune_lab.scalar_ops import rows
-
-
-class Unread:
-    """A captured tensor in a mod, before an element of it is read: every operation on it raises DefinitionError.
-
-    Args:
-        name: the tensor's name.
-        missing: how many more indices an element needs.
-    """
-
-    __slots__ = ("missing", "name")
-
-    def __init__(self, name: str, missing: int) -> None:
-        self.name = name
-        self.missing = missing
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """torch's functions on a whole tensor (torch calls this)."""
-        tensor = next((a for a in args if isinstance(a, Unread)), None)
-        problem = "a captured tensor is used whole" if tensor is None else unread(tensor)
-        raise DefinitionError(f"torch.{func.__name__}: {problem}", help=_BEFORE)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise DefinitionError(f"a mod uses .{name} of the captured tensor {self.name}", help=_BEFORE)
-
-
-def _refused(self: Unread, *_others: Any) -> Any:
-    raise DefinitionError(unread(self), help=_BEFORE)
-
-
-for _name in (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne"),
-    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rand", "ror", "rxor", "neg", "abs", "invert"),
-    "bool",
-):
-    setattr(Unread, f"__{_name}__", _refused)
-
-_BEFORE = "compute it before the call and capture the result: a mod reads single elements, as in `table[q, kv]`"
 
 
 class Scalar:
@@ -184,15 +144,25 @@ class Scalar:
     def __invert__(self) -> Scalar:
         return foreign.invert(self)
 
+    def __rlshift__(self, other: Any) -> Scalar:
+        return foreign.shift(other, self)
+
+    def __rrshift__(self, other: Any) -> Scalar:
+        return foreign.shift(other, self, right=True)
+
+    def __getitem__(self, index: Any) -> Any:
+        return foreign.call("torch.Tensor", "getitem", (self, index), None)
+
     @property
     def dtype(self) -> Any:
         """torch's dtype, or NumPy's if torch is not loaded."""
         return foreign.dtype_of(self.kind, is_wide(self.value))
 
     @property
-    def device(self) -> str:
-        """A fixed text, so that `x.to(y.device)` works; it changes nothing."""
-        return "the kernel's device"
+    def device(self) -> Any:
+        """The CPU, where a mod's constants such as `torch.tensor(0.5, device=x.device)` are read; `x.to(y.device)`
+        changes nothing."""
+        return foreign.device()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -265,30 +235,6 @@ class Scalar:
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *args, **kwargs: foreign.call("torch.Tensor", name, (self, *args), kwargs)
-
-    def new_ones(self, size: tuple[()], dtype: Any = None) -> Scalar:
-        """True: torch's `and_masks` begins with `b.new_ones((), dtype=torch.bool)`.
-
-        Args:
-            size: ignored, as torch gives ().
-            dtype: ignored, as torch gives torch.bool.
-
-        Returns:
-            The condition that holds everywhere.
-        """
-        return Scalar(True)
-
-    def new_zeros(self, size: tuple[()], dtype: Any = None) -> Scalar:
-        """False: torch's `or_masks` begins with `b.new_zeros((), dtype=torch.bool)`.
-
-        Args:
-            size: ignored, as torch gives ().
-            dtype: ignored, as torch gives torch.bool.
-
-        Returns:
-            The condition that holds nowhere.
-        """
-        return Scalar(False)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Scalar:
@@ -372,23 +318,25 @@ def apply(name: str, *args: Any) -> Scalar:
 
     Args:
         name: the operation's name in the IR.
-        args: its operands: `Scalar`s and plain numbers.
+        args: its operands: `Scalar`s, plain numbers, arrays and tensors.
 
     Returns:
-        A `Scalar`.  If all integer operands are captured integers of 8 or 16 bits, it wraps around as theirs do.
+        A `Scalar`; an `Array` if an operand is one.  If all integer operands are captured integers of 8 or 16 bits,
+        it wraps around as theirs do.
 
     Raises:
-        DefinitionError: an operand is a whole tensor or no number, or of a kind that the operation does not take.
+        DefinitionError: an operand is no number, or of a kind that the operation does not take.
     """
-    values = [a.value if isinstance(a, Scalar) else a for a in args]
-    for value, arg in zip(values, args, strict=True):
-        if isinstance(arg, Unread):
-            raise DefinitionError(unread(arg), help="read one element, as in `slopes[h]`")
+    args = tuple(constant(a) for a in args)
+    if any(isinstance(a, Array) for a in args):
+        return elementwise(lambda *elements: apply(name, *elements), *args)
+    for arg in args:
         if not isinstance(arg, Scalar | bool | int | float | np.bool_ | np.integer | np.floating):
             raise DefinitionError(
-                f"a mod combines its arguments with a {type(value).__name__}: only plain numbers can be used whole",
+                f"a mod combines its arguments with a {type(arg).__name__}: only numbers and tensors can be combined",
                 help="read one element of a captured tensor, as in `slopes[h]`",
             )
+    values = [a.value if isinstance(a, Scalar) else a for a in args]
     result = operate(name, values)
     narrow = _narrow(args) if kind_of(result) == "int" else ""
     if narrow and name not in ("select", "min", "max", "floormod"):  # these cannot overflow
@@ -405,15 +353,3 @@ def _narrow(args: tuple[Any, ...]) -> str:
             if not narrow:
                 return ""
     return narrow
-
-
-def unread(tensor: Unread) -> str:
-    """The error message for a captured tensor that is used before an element of it is read.
-
-    Args:
-        tensor: the captured tensor.
-
-    Returns:
-        The message, with the number of indices that are missing.
-    """
-    return f"the captured tensor {tensor.name} is used whole: an element of it needs {tensor.missing} more indices"

@@ -313,7 +313,10 @@ def writes(score, b, h, q, kv):
     ("score_mod", "message"),
     [
         (lambda s, b, h, q, kv: s + SLOPES[h, q], r"SLOPES has shape \(4,\), but a mod gives it 2 indices"),
-        (lambda s, b, h, q, kv: s + DOCUMENTS[b], r"DOCUMENTS is used whole: an element of it needs 1 more"),
+        (
+            lambda s, b, h, q, kv: s + DOCUMENTS[b],
+            r"an array of shape \(7,\) is used whole: an element of it",
+        ),
         (lambda s, b, h, q, kv: SLOPES, r"SLOPES is used whole: an element of it needs 1 more"),
         (lambda s, b, h, q, kv: s + SLOPES[kv], r"index 0 of the captured tensor SLOPES reaches 6, but its shape is"),
         (lambda s, b, h, q, kv: s + SLOPES[h - 5], r"index 0 of the captured tensor SLOPES reaches -5"),
@@ -321,8 +324,8 @@ def writes(score, b, h, q, kv):
         (lambda s, b, h, q, kv: s + SLOPES[h / 2], r"index 0 of the captured tensor SLOPES is a float"),
         (lambda s, b, h, q, kv: s + SLOPES[1.0], r"index 0 of the captured tensor SLOPES is a float"),
         (lambda s, b, h, q, kv: s + SLOPES[h > 1], r"index 0 of the captured tensor SLOPES is a bool"),
-        (lambda s, b, h, q, kv: s + SLOPES[1:], r"index 0 of the captured tensor SLOPES is a slice"),
-        (lambda s, b, h, q, kv: s + sum(SLOPES), r"iterates over the captured tensor SLOPES"),
+        (lambda s, b, h, q, kv: s + SLOPES[1:], r"an array of shape \(3,\) is used whole"),
+        (lambda s, b, h, q, kv: s + SLOPES["h"], r"index 0 of the captured tensor SLOPES is a str"),
         (writes, r"score_mod=writes: a mod writes to the captured tensor SLOPES"),
         (lambda s, b, h, q, kv: s + BIG[b], r"BIG with values from 1099511627776 to 1099511627776: int32"),
         (lambda s, b, h, q, kv: s + COMPLEX[b], r"score_mod captures the tensor COMPLEX of dtype complex128"),

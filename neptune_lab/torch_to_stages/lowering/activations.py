@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from neptune_lab.loop_ir.nodes import Const, Expr, Op
+from neptune_lab.operators.formulas import FORMULAS, Term, expm1
 from neptune_lab.torch_to_stages.lowering.context import Context, lowers
 from neptune_lab.torch_to_stages.values import Value
-
-Term: TypeAlias = str | float | tuple[Any, ...]
 
 # Functions of floats that the IR has under the same name.
 _SAME = (
@@ -20,52 +19,6 @@ _ERF_SCALE = math.sqrt(0.5)
 _TANH_SCALE = math.sqrt(2 / math.pi)
 
 
-def _log1p(x: Term) -> Term:
-    """log(1 + x) to the last digits also for small x: the logarithm of the rounded sum u, times x / (u - 1) (Kahan)."""
-    u: Term = ("add", 1.0, x)
-    exact: Term = ("eq", ("sub", u, 1.0), x)
-    corrected: Term = ("mul", ("log", u), ("div", x, ("sub", u, 1.0)))
-    return ("select", ("eq", u, 1.0), x, ("select", exact, ("log", u), corrected))
-
-
-def _expm1(x: Term) -> Term:
-    """exp(x) - 1 to the last digits also for small x: u - 1 for the rounded power u, times x / log(u) (Kahan)."""
-    u: Term = ("exp", x)
-    less: Term = ("sub", u, 1.0)
-    corrected: Term = ("mul", less, ("div", x, ("log", u)))
-    far: Term = ("or", ("eq", less, -1.0), ("eq", u, math.inf))
-    return ("select", ("eq", u, 1.0), x, ("select", far, less, corrected))
-
-
-_SMALL_SINH: Term = ("mul", 0.5, ("add", _expm1("x"), ("div", _expm1("x"), ("add", 1.0, _expm1("x")))))
-
-# Functions of one float x by the operations of the IR; numbers have the dtype of x.
-FORMULAS: dict[str, Term] = {
-    "square": ("mul", "x", "x"),
-    "reciprocal": ("div", 1.0, "x"),
-    "relu": ("max", "x", 0.0),
-    "relu6": ("min", ("max", "x", 0.0), 6.0),
-    "silu": ("mul", "x", ("sigmoid", "x")),
-    "log10": ("mul", ("log2", "x"), math.log10(2)),
-    "tan": ("div", ("sin", "x"), ("cos", "x")),
-    "erfc": ("sub", 1.0, ("erf", "x")),
-    "sign": ("sub", ("number", ("gt", "x", 0.0)), ("number", ("lt", "x", 0.0))),
-    "hardsigmoid": ("div", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0), 6.0),
-    "hardswish": ("div", ("mul", "x", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0)), 6.0),
-    "trunc": ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x")),
-    "frac": ("sub", "x", ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x"))),
-    "softplus": ("add", ("max", "x", 0.0), _log1p(("exp", ("neg", ("abs", "x"))))),
-    "log_sigmoid": ("sub", ("min", "x", 0.0), _log1p(("exp", ("neg", ("abs", "x"))))),
-    "log1p": _log1p("x"),
-    "expm1": _expm1("x"),
-    "cosh": ("div", ("add", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
-    "sinh": (
-        "select",
-        ("gt", ("abs", "x"), 1.0),
-        ("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
-        _SMALL_SINH,
-    ),
-}
 _GELU: dict[str, Term] = {
     "none": ("mul", ("mul", "x", 0.5), ("add", 1.0, ("erf", ("mul", "x", _ERF_SCALE)))),
     "tanh": (
@@ -134,7 +87,7 @@ def leaky_relu(ctx: Context, x: Value, slope: float = 0.01) -> Value:
 @lowers("elu")
 def elu(ctx: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
     """x, or alpha * (exp(x) - 1) below 0."""
-    low = ("mul", float(alpha), _expm1(("mul", "x", float(input_scale))))
+    low = ("mul", float(alpha), expm1(("mul", "x", float(input_scale))))
     return by_formula(ctx, x, ("mul", ("select", ("gt", "x", 0.0), "x", low), float(scale)))
 
 

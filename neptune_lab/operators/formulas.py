@@ -1,0 +1,57 @@
+"""Functions of one float by the scalar operations: what `from_torch` and mods have beyond the table `scalar_ops`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+# "x", a number, or an operation's name and its operands; ("number", condition) is 1 or 0.
+Term: TypeAlias = str | float | tuple[Any, ...]
+
+
+def log1p(x: Term) -> Term:
+    """log(1 + x) to the last digits also for small x: the logarithm of the rounded sum u, times x / (u - 1) (Kahan)."""
+    u: Term = ("add", 1.0, x)
+    exact: Term = ("eq", ("sub", u, 1.0), x)
+    corrected: Term = ("mul", ("log", u), ("div", x, ("sub", u, 1.0)))
+    return ("select", ("eq", u, 1.0), x, ("select", exact, ("log", u), corrected))
+
+
+def expm1(x: Term) -> Term:
+    """exp(x) - 1 to the last digits also for small x: u - 1 for the rounded power u, times x / log(u) (Kahan)."""
+    u: Term = ("exp", x)
+    less: Term = ("sub", u, 1.0)
+    corrected: Term = ("mul", less, ("div", x, ("log", u)))
+    far: Term = ("or", ("eq", less, -1.0), ("eq", u, math.inf))
+    return ("select", ("eq", u, 1.0), x, ("select", far, less, corrected))
+
+
+_SMALL_SINH: Term = ("mul", 0.5, ("add", expm1("x"), ("div", expm1("x"), ("add", 1.0, expm1("x")))))
+
+# Functions of one float x by the operations of the IR; numbers have the dtype of x.
+FORMULAS: dict[str, Term] = {
+    "square": ("mul", "x", "x"),
+    "reciprocal": ("div", 1.0, "x"),
+    "relu": ("max", "x", 0.0),
+    "relu6": ("min", ("max", "x", 0.0), 6.0),
+    "silu": ("mul", "x", ("sigmoid", "x")),
+    "log10": ("mul", ("log2", "x"), math.log10(2)),
+    "tan": ("div", ("sin", "x"), ("cos", "x")),
+    "erfc": ("sub", 1.0, ("erf", "x")),
+    "sign": ("sub", ("number", ("gt", "x", 0.0)), ("number", ("lt", "x", 0.0))),
+    "hardsigmoid": ("div", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0), 6.0),
+    "hardswish": ("div", ("mul", "x", ("min", ("max", ("add", "x", 3.0), 0.0), 6.0)), 6.0),
+    "trunc": ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x")),
+    "frac": ("sub", "x", ("select", ("lt", "x", 0.0), ("ceil", "x"), ("floor", "x"))),
+    "softplus": ("add", ("max", "x", 0.0), log1p(("exp", ("neg", ("abs", "x"))))),
+    "log_sigmoid": ("sub", ("min", "x", 0.0), log1p(("exp", ("neg", ("abs", "x"))))),
+    "log1p": log1p("x"),
+    "expm1": expm1("x"),
+    "cosh": ("div", ("add", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
+    "sinh": (
+        "select",
+        ("gt", ("abs", "x"), 1.0),
+        ("div", ("sub", ("exp", "x"), ("exp", ("neg", "x"))), 2.0),
+        _SMALL_SINH,
+    ),
+}
