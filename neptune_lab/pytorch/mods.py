@@ -39,6 +39,8 @@ _UNSEEN = frozenset(
     {
         *("getattr", "vars", "globals", "locals", "eval", "exec", "compile", "dir", "open", "input", "id", "hash"),
         *("attrgetter", "methodcaller", "import_module", "random", "rand", "randn", "randint", "seed", "time"),
+        *("randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "multinomial"),
+        *("empty", "empty_like", "new_empty", "uniform_", "normal_", "bernoulli_", "random_"),
     }
 )
 

@@ -171,3 +171,9 @@ print(read(mod).key)
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONHASHSEED": seed})
     assert done.stdout == here != "", done.stderr
+
+
+def test_numbers_that_a_mod_draws_are_seen_to_differ_from_call_to_call():
+    assert not read(lambda b, h, q, kv: torch.randperm(4)[0] > kv).exact
+    assert not read(lambda b, h, q, kv: torch.empty(()).uniform_() > kv).exact
+    assert read(lambda b, h, q, kv: torch.tensor(4) > kv).exact
