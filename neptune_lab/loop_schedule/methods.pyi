@@ -356,6 +356,30 @@ class PrimitiveMethods:
             ScheduleError: the block would read a reduction that is incomplete there, or one of its loops is on the grid.
         """
 
+    def inline_map(
+        self,
+        block: str,
+    ) -> None:
+        """Computes a map of inputs where it is read, as often as it was computed or read before.
+
+        before ⇒ after:
+            for i, j: s[i, j] = x[i, j] * 0.5
+            for i, j: m[i] max= s[i, j]               ⇒    for i, j: m[i] max= x[i, j] * 0.5
+            for i, j: y[i, j] = s[i, j] / m[i]             for i, j: y[i, j] = x[i, j] * 0.5 / m[i]
+
+        A reduction and a second pass over its row can then be one kernel, since neither waits for the stage.  A reader that
+        would compute an element more than once, such as a product of matrices, is refused.
+
+        Formal statement: the stage is elementwise, so an element is a function of inputs that its place names; a reader
+        computes that function at the place it reads, and converts the value to the stage's dtype as the stage does.
+
+        Args:
+            block: the stage.
+
+        Raises:
+            ScheduleError: the stage is no map of inputs, is a result of the program, or is read along further axes.
+        """
+
     def materialize_tags(
         self,
         block: str,
@@ -480,6 +504,33 @@ class PrimitiveMethods:
         Raises:
             ScheduleError: the loop is not one of the producers' reductions, or there is nothing to repair.
             RepairError: no h exists, or the given one is not proved.
+        """
+
+    def share_stage(
+        self,
+        block: str,
+    ) -> str:
+        """Leaves out a stage that computes the same as an earlier one.
+
+        before ⇒ after:
+            for i, j: s[i, j] = x[i, j] * 0.5                   for i, j: s[i, j] = x[i, j] * 0.5
+            for i, j: m[i] max= s[i, j]                         for i, j: m[i] max= s[i, j]
+            for i, j: n[i] max= x[i, j] * 0.5              ⇒
+            for i, j: y[i, j] = s[i, j] - n[i]                  for i, j: y[i, j] = s[i, j] - m[i]
+
+        Formal statement: both stages have as many iterations of the same extents, fold along the same number of them with
+        the same reducer and start, store in one dtype, and their terms are one expression over inputs and reductions once
+        each read of an elementwise stage is replaced by what that stage computes in its own dtype.  So both stages hold
+        the same numbers.
+
+        Args:
+            block: the later stage.
+
+        Returns:
+            The stage that is read instead.
+
+        Raises:
+            ScheduleError: no earlier stage computes the same, or the stage is a result of the program.
         """
 
     def split_concatenation(

@@ -19,7 +19,7 @@ from neptune_lab.pipeline.choice import Choice
 from neptune_lab.pipeline.fallback import REFUSALS, schedule_apart, schedule_each_stage
 from neptune_lab.pipeline.kernel import Kernel
 from neptune_lab.pipeline.lower import lower, passed, translated_and_verified
-from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised, stored_bytes
+from neptune_lab.pipeline.normalise import asks_for_last_tile, kernels, normalised, shared, stored_bytes
 from neptune_lab.pipeline.options import CodeOptions
 from neptune_lab.pipeline.tuned import tuned_kernel
 from neptune_lab.pipeline.validate import validate as run_validation
@@ -87,18 +87,18 @@ def candidates(operator: Operator, template: str | None, config: TileConfig | No
     """Schedules of `operator` by one template, the best first: of the definition as it is written if that is one
     kernel; else the one with fewer kernels, or less memory between them, of that and the normalised definition.  The
     normalised definition also comes first if its guards do not ask for the last tile, and those of the other do: a loop
-    that must see its last tile skips none.
+    that must see its last tile skips none.  A stage that computes the same as an earlier one is left out in each.
 
     Raises:
         ScheduleError, RepairError: the template refuses the definition as it is written, and no other is left.
     """
     refusal: NeptuneError | None = None
     written: Schedule | None = None
+    normalises = config is None or config.normalise
     try:
-        written = by_template(Schedule(operator), template, config)
+        written = by_template(shared(operator) if normalises else Schedule(operator), template, config)
     except REFUSALS as error:
         refusal = error
-    normalises = config is None or config.normalise
     alone = written is not None and not (normalises and (kernels(written) > 1 or asks_for_last_tile(written)))
     if written is not None and alone:
         yield written  # (What comes after it is made only if this is refused.)

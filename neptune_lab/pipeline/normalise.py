@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from neptune_lab.operators import Operator
 
 # The normalisations, in the order in which they are applied: each may make a later one possible.
-ORDER = ("split_entropy", "split_concatenation", "distribute", "move_scale")
+ORDER = ("share_stage", "split_entropy", "split_concatenation", "distribute", "move_scale", "inline_map")
 # Those that make more work, which are left out if the others do.
 COSTLY = frozenset({"distribute"})
 # The most steps of one definition.
@@ -39,6 +39,18 @@ def normalised(operator: Operator) -> tuple[list[Schedule], tuple[str, ...]]:
     if made[0].steps == made[1].steps:
         made.pop()
     return [schedule for schedule in made if schedule.steps], tuple(refused)
+
+
+def shared(operator: Operator) -> Schedule:
+    """A schedule that leaves out the stages that compute the same as earlier ones, which is less work in every case.
+
+    Args:
+        operator: from `neptune_lab.operators`.
+
+    Returns:
+        The schedule, without steps if there are no such stages.
+    """
+    return _with(operator, ("share_stage",), {})
 
 
 def _with(operator: Operator, primitives: Iterable[str], refused: dict[str, None]) -> Schedule:
@@ -92,4 +104,4 @@ def asks_for_last_tile(schedule: Schedule) -> bool:
     )
 
 
-__all__ = ["ORDER", "asks_for_last_tile", "kernels", "normalised", "stored_bytes"]
+__all__ = ["ORDER", "asks_for_last_tile", "kernels", "normalised", "shared", "stored_bytes"]

@@ -161,4 +161,38 @@ def random_entropy(seed: int) -> Program:
     return t.program()
 
 
-__all__ = ["random_entropy", "random_product"]
+def random_twice(seed: int) -> Program:
+    """A row that is scaled, and whose maximum and sum are computed twice, in spellings that may differ in a number.
+
+    Args:
+        seed: the same seed gives the same definition.
+
+    Returns:
+        A definition; its stages "m" and "n", and "r" and "o", may be the same, and "s" and "u" are maps of inputs.
+    """
+    t = _Text(np.random.default_rng(seed))
+    rows, both, along = {"i": ROWS}, {"i": ROWS, "j": KEYS}, {"k": KEYS}
+    x = t.input("x", f"{ROWS}, {KEYS}", t.one_of("float16", "float32")).format("i, j")
+    factor, other = (t.one_of("0.5", "0.5", "-2.0", "0.0", "-0.0") for _ in range(2))
+
+    def scaled(name: str, by: str) -> str:
+        """A stage, or its value, read at (i, j)."""
+        dtype = t.one_of("", "float32", "float32", "float16")
+        if not dtype:
+            return f"({x} * {by})"
+        t.stage(name, both, f"float16({x} * {by})" if dtype == "float16" else f"{x} * {by}", dtype)
+        return f"float32({name}[i, j])" if dtype == "float16" else f"{name}[i, j]"
+
+    first, second = scaled("s", factor), scaled("u", other)
+    part = along if t.rng.random() < 0.8 else {"k": KEYS // 2}
+    t.fold("m", rows, along, "max", first.replace("j", "k"))
+    t.fold("n", rows, part, "max" if t.rng.random() < 0.8 else "add", second.replace("j", "k"))
+    t.fold("r", rows, along, "add", f"{first} - m[i]".replace("j", "k"))
+    t.fold("o", rows, part, "add", f"{second} - n[i]".replace("j", "k"))
+    kind = t.one_of("rows", "all")
+    value = f"{first} - n[i] + r[i] / (o[i] + 1.0)" if kind == "all" else "m[i] - n[i] + r[i] / (o[i] + 1.0)"
+    t.stage("out", both if kind == "all" else rows, value, kind="output")
+    return t.program()
+
+
+__all__ = ["random_entropy", "random_product", "random_twice"]

@@ -76,7 +76,6 @@ APART = {
     "column_scale_then_row_sum": ("r", "one program would compute all of i of 'r'"),
     "qk_norm": ("s", "s and what follows it are computed apart from kn, which is kept in global memory."),
     "scores_without_q_and_k": ("m", "m and what follows it are computed apart from s"),
-    "embedding_rms": ("s", "s and what follows it are computed apart from e"),
     "chunk_max": ("o", "o is computed apart from m, which is kept in global memory."),
     "norm_of_all": ("o", "o is computed apart from s"),
     "whole_numbers": ("o", "guards a value of dtype int32"),
@@ -144,7 +143,15 @@ def test_a_template_that_is_asked_for_is_taken_or_refused():
     with pytest.raises(ScheduleError, match="no reduction"):
         nl.compile(operator("elementwise"), "rolling_update")
     with pytest.raises(TileError, match="read before any store"):
-        nl.compile(operator("boolmask"), block_q=2)
+        nl.compile(operator("boolmask"), config=nl.TileConfig(block_q=2, normalise=False))
+
+
+@pytest.mark.parametrize("name", ["boolmask", "embedding_rms"])
+def test_a_map_of_inputs_is_no_kernel_of_its_own(name: str):
+    kernel = nl.compile(operator(name), block_q=2)
+    assert cuts(kernel) == []
+    assert "inline_map" in {step.primitive for step in kernel.schedule.steps}
+    assert_same(kernel, kernel.operator.random_inputs(0))
 
 
 @pytest.mark.parametrize("template", ["rolling_update", "split_k_update"])

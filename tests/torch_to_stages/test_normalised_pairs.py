@@ -67,6 +67,38 @@ def test_both_spellings_are_one_kernel(name: str):
     torch.testing.assert_close(plain(*inputs), clever(*inputs), rtol=2e-3, atol=2e-3)
 
 
+def norm(x, w):
+    """As a person writes it once."""
+    y = x * 2.0
+    centred = y - y.mean(-1, keepdim=True)
+    return centred * torch.rsqrt((centred**2).mean(-1, keepdim=True) + 1e-5) * w
+
+
+def norm_written_twice(x, w):
+    """The mean, and the rows that it is of, in two spellings."""
+    y = x * 2.0
+    spread = ((x * 2.0 - (x * 2.0).mean(-1, keepdim=True)) ** 2).mean(-1, keepdim=True)
+    return (y - y.mean(-1, keepdim=True)) * torch.rsqrt(spread + 1e-5) * w
+
+
+def test_statistics_that_are_written_twice_are_computed_once():
+    torch.manual_seed(0)
+    x, w = torch.randn(16, 96), torch.randn(96)
+    once, twice = (nl.compile(nl.from_torch(f, x, w), block_kv=32) for f in (norm, norm_written_twice))
+    assert len(once.htile.kernels) == len(twice.htile.kernels) == 1
+    reductions = [[x for x in outline_without_names(k) if "reduces" in x] for k in (once, twice)]
+    assert reductions[0] == reductions[1]
+    torch.testing.assert_close(twice(x, w), norm(x, w))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_softmax_of_scaled_rows_is_one_kernel(dtype: torch.dtype):
+    x = torch.randn(8, 96, dtype=dtype)
+    kernel = nl.compile(nl.from_torch(lambda x: torch.softmax(x * 0.5 + 1.0, -1), x), block_kv=32)
+    assert len(kernel.htile.kernels) == 1
+    torch.testing.assert_close(kernel(x), torch.softmax(x * 0.5 + 1.0, -1), rtol=2**-9, atol=1e-5)
+
+
 def test_the_definition_stays_if_normalisation_is_off():
     function, make = BEYOND["sink_attention_by_hand"]
     config = nl.TileConfig(block_kv=16, normalise=False)
