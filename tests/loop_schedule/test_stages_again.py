@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from loop_schedule.random_products import random_twice
-from loop_schedule.test_normalisations import check_promise, check_seeds
+from loop_schedule.test_normalisations import check_promise, check_seeds, rewrites
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
-from neptune_lab.loop_ir.nodes import Program
+from neptune_lab.loop_ir.nodes import Program, walk
 from neptune_lab.loop_ir.parser import from_text
 from neptune_lab.loop_ir.printer import to_text
 from neptune_lab.loop_schedule import PRIMITIVES
@@ -118,6 +120,31 @@ for i, c, j in grid(4, 3, 8):
 """)
     with pytest.raises(ScheduleError, match="would compute elements of 's' more than once: it has 96 iterations"):
         applied("inline_map", program, "s")
+
+
+def chain(stages: int) -> Program:
+    """Each stage reads the one before twice: written out, the last one has 2^stages terms."""
+    names = ["x", *(f"s{n}" for n in range(stages))]
+    maps = [
+        f"for i, j in grid(4, 8):\n    block {own}(i, j):\n        {own}[i, j] = {read}[i, j] * {read}[i, j] + 0.5\n"
+        for read, own in pairwise(names)
+    ]
+    buffers = "".join(f"  global {own} float32[4, 8]\n" for own in names[1:])
+    last = names[-1]
+    return from_text(
+        f"program chain(x) -> out\n  input x float32[4, 8]\n  output out float32[4]\n{buffers}\n{''.join(maps)}"
+        "for i, k in grid(4, 8):\n    block out(i, reduce k):\n        init out[i] = 0.0\n"
+        f"        out[i] += exp({last}[i, k]) * {last}[i, k]\n"
+    )
+
+
+@pytest.mark.parametrize("stages", [12, 60])
+def test_a_long_chain_stays_small(stages: int):
+    program = chain(stages)
+    made = rewrites(program)
+    assert made[-1][0] == "inline_map"
+    assert sum(len(list(walk(b.body.value))) for b in tree.blocks(made[-1][1])) < 200 + 10 * stages
+    check_promise(program, made[-1][1])
 
 
 def test_random_stages_keep_the_promise():

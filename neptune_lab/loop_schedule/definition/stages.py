@@ -5,7 +5,7 @@ A name of the definition always keeps its values: what a normalisation computes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
@@ -33,6 +33,9 @@ from neptune_lab.loop_ir.nodes import (
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.strict.dtypes import HALVES
+
+# Reads that are replaced in one expression.
+MOST_INLINED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,33 @@ def computed_float(program: Program, read: Expr) -> Expr | None:
     """
     floats = ("float32", *HALVES)
     return computed(program, read) if isinstance(read, Load) and program.buffer(read.buffer).dtype in floats else None
+
+
+def inlined(program: Program, expr: Expr, value_of: Callable[[Program, Expr], Expr | None] = computed) -> Expr:
+    """An expression over inputs and reductions: reads of elementwise stages are replaced by what these compute.
+
+    After `MOST_INLINED` replacements, further reads stay: where each of n stages reads the one before twice, the whole
+    expression would have 2^n terms.
+
+    Args:
+        program: the definition.
+        expr: any expression.
+        value_of: the value of a read; None if it stays.
+
+    Returns:
+        The expression, of the same value.
+    """
+    left = MOST_INLINED
+
+    def rule(e: Expr) -> Expr:
+        nonlocal left
+        value = value_of(program, e) if left else None
+        if value is None:
+            return e
+        left -= 1
+        return transform(value, rule)
+
+    return transform(expr, rule)
 
 
 def nest(block: Block) -> Stmt:

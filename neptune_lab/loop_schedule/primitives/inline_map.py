@@ -9,12 +9,15 @@ from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
 from neptune_lab.loop_ir.dataflow import readers_of, writer_of
 from neptune_lab.loop_ir.dtypes import dtype_of
-from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, loads, transform
+from neptune_lab.loop_ir.nodes import Block, Cast, Expr, Load, Program, loads, transform, walk
 from neptune_lab.loop_ir.reduction import reducer_of
 from neptune_lab.loop_schedule.declare import primitive
 from neptune_lab.loop_schedule.definition.stages import computed, stage, without_dead
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
+
+# Of a value that is computed where it is read.
+MOST_NODES = 64
 
 
 @primitive(ours=True, normalises=True)
@@ -36,7 +39,8 @@ def inline_map(program: Program, *, block: BlockName) -> Outcome:
         block: the stage.
 
     Raises:
-        ScheduleError: the stage is no map of inputs, is a result of the program, or is read along further axes.
+        ScheduleError: the stage is no map of inputs, is a result of the program, has a long value, or is read along
+            further axes.
     """
     own = stage(program, block)
     if reducer_of(own) is not None or own.is_reduction or own.writes in program.outputs:
@@ -48,6 +52,13 @@ def inline_map(program: Program, *, block: BlockName) -> Outcome:
             f"stage {block!r} reads {made[0]!r}, which the program computes",
             node=block,
             help="name a stage that reads inputs only",
+        )
+    if sum(1 for _ in walk(own.body.value)) > MOST_NODES:
+        raise ScheduleError(
+            f"the value of {block!r} has more than {MOST_NODES} operations and operands: computed again by each "
+            "reader, and by theirs, it would become larger and larger",
+            node=block,
+            help="leave the stage as it is",
         )
     for reader in readers_of(program, own.writes):
         _check_reader(program, own, reader)

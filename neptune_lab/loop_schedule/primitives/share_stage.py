@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir import tree
@@ -11,7 +12,7 @@ from neptune_lab.loop_ir.nodes import Block, Expr, Load, Program, Var, substitut
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.roles import Role
 from neptune_lab.loop_schedule.declare import primitive
-from neptune_lab.loop_schedule.definition.stages import computed, stage, without_dead
+from neptune_lab.loop_schedule.definition.stages import computed, inlined, stage, without_dead
 from neptune_lab.loop_schedule.kinds import BlockName
 from neptune_lab.loop_schedule.outcome import Outcome, Phase
 
@@ -44,10 +45,12 @@ def share_stage(program: Program, *, block: BlockName) -> Outcome:
             node=block,
             help="name a stage that only others read",
         )
-    wanted = _meaning(program, later)
-    for earlier in _before(program, later):
-        if wanted is not None and _meaning(program, earlier) == wanted:
-            return _shared(program, later, earlier)
+    meanings = _meanings(program)
+    wanted = meanings.get(block)
+    same = (b for b in tree.blocks(program) if wanted is not None and meanings.get(b.name) == wanted)
+    earlier = next(same, later)
+    if earlier.name != later.name:
+        return _shared(program, later, earlier)
     raise ScheduleError(
         f"no earlier stage computes the same as {block!r}",
         node=block,
@@ -55,15 +58,15 @@ def share_stage(program: Program, *, block: BlockName) -> Outcome:
     )
 
 
-def _before(program: Program, later: Block) -> list[Block]:
-    """The stages of the definition before another one."""
-    found = []
-    for block in tree.blocks(program):
-        if block.name == later.name:
-            break
-        if block.role is Role.DEFINED and not block.predicates:
-            found.append(block)
-    return found
+@lru_cache(maxsize=2)  # each stage of a program asks
+def _meanings(program: Program) -> dict[str, tuple[object, ...]]:
+    """What each stage of a definition computes, by its name; without stages of other forms."""
+    found = {
+        block.name: _meaning(program, block)
+        for block in tree.blocks(program)
+        if block.role is Role.DEFINED and not block.predicates
+    }
+    return {name: meaning for name, meaning in found.items() if meaning is not None}
 
 
 def _meaning(program: Program, block: Block) -> tuple[object, ...] | None:
@@ -89,19 +92,15 @@ def _meaning(program: Program, block: Block) -> tuple[object, ...] | None:
         kind, term = "elementwise", block.body.value
     extents = tuple(block.iter(name).extent for name in order)
     dtype = program.buffer(block.writes).dtype
-    return dtype, kind, len(folded), extents, substitute(_inlined(program, term), names)
+    return dtype, kind, len(folded), extents, substitute(inlined(program, term, _exact), names)
 
 
-def _inlined(program: Program, expr: Expr) -> Expr:
-    """An expression over inputs and reductions."""
-
-    def rule(e: Expr) -> Expr:
-        value = computed(program, e)
-        if value is None or not isinstance(e, Load) or dtype_of(value, program) != program.buffer(e.buffer).dtype:
-            return e
-        return _inlined(program, value)
-
-    return transform(expr, rule)
+def _exact(program: Program, read: Expr) -> Expr | None:
+    """What an elementwise stage computes for an element, if it stores that as it is."""
+    value = computed(program, read)
+    if value is None or not isinstance(read, Load) or dtype_of(value, program) != program.buffer(read.buffer).dtype:
+        return None
+    return value
 
 
 def _shared(program: Program, later: Block, earlier: Block) -> Outcome:

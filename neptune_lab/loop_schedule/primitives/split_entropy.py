@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from neptune_lab.errors import ScheduleError
 from neptune_lab.loop_ir.dataflow import writer_of
-from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, substitute, transform, variables
+from neptune_lab.loop_ir.nodes import Block, Expr, Load, Op, Program, Store, Var, substitute, variables
 from neptune_lab.loop_ir.reduction import match_reduction, reducer_of
 from neptune_lab.loop_ir.render import expression
 from neptune_lab.loop_schedule.declare import primitive
@@ -17,6 +17,7 @@ from neptune_lab.loop_schedule.definition.stages import (
     computed_float,
     contraction,
     elementwise,
+    inlined,
     new_name,
     renamed,
     replaced,
@@ -57,7 +58,7 @@ def split_entropy(program: Program, *, block: BlockName) -> Outcome:
     """
     found = contraction(program, block)
     for n in (0, 1):
-        first, second = (_inlined(program, e) for e in (found.factors[n], found.factors[1 - n]))
+        first, second = (inlined(program, e, computed_float) for e in (found.factors[n], found.factors[1 - n]))
         share, log = _probability(first), _logarithm(second)
         if share is not None and log is not None and share == log:
             _check(program, found, share)
@@ -74,16 +75,6 @@ def split_entropy(program: Program, *, block: BlockName) -> Outcome:
         node=block,
         help="name a sum such as that of exp(l[i, j]) * l[i, j] with l = x - max x - log(sum exp(x - max x))",
     )
-
-
-def _inlined(program: Program, expr: Expr) -> Expr:
-    """An expression over inputs and reductions."""
-
-    def rule(e: Expr) -> Expr:
-        value = computed_float(program, e)
-        return e if value is None else _inlined(program, value)
-
-    return transform(expr, rule)
 
 
 def _probability(expr: Expr) -> _Share | None:
@@ -145,7 +136,7 @@ def _sums_up(program: Program, whole: Block, share: _Share, found: Contraction) 
         return False
     env: dict[str, Expr] = dict(zip(places, share.total.indices, strict=True))
     env |= {it.name: Var(other.name) for it, other in zip(own, theirs, strict=True)}
-    term = _inlined(program, substitute(match_reduction(whole).term, env))
+    term = inlined(program, substitute(match_reduction(whole).term, env), computed_float)
     return term == Op("exp", (share.above,))
 
 
