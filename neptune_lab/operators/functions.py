@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from neptune_lab.errors import DefinitionError
 from neptune_lab.operators.formulas import FORMULAS, Term
 from neptune_lab.operators.operations import NARROW, NUMBERS, is_wide, kind_of, operate, wrapped
+from neptune_lab.scalar_ops import OPERATIONS
 
 if TYPE_CHECKING:
     from neptune_lab.operators.math import Scalar
@@ -258,6 +259,11 @@ def by_formula(term: Term, x: Any) -> Any:
     return _select(operands[0], 1.0, 0.0) if term[0] == "number" else _apply(term[0], *operands)
 
 
+def _row_or_formula(name: str, x: Any) -> Any:
+    """A row of the table of scalar operations, if it has one of this name, precedes its formula."""
+    return _apply(name, x) if name in OPERATIONS else by_formula(FORMULAS[name], x)
+
+
 def _filled(x: Any, value: Any, dtype: Any = None, **_others: Any) -> Scalar:
     """torch.full_like: a constant of `dtype`; if None, of the dtype of `x`."""
     from neptune_lab.operators.foreign import DTYPES, dtype_named
@@ -319,7 +325,7 @@ def _shift(right: bool) -> Callable[[Any, Any], Scalar]:
 
 # By the name in torch or NumPy.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: partial(by_formula, term) for name, term in FORMULAS.items()},
+    **{name: partial(_row_or_formula, name) for name in FORMULAS},
     "add": _scaled("add"),
     "sub": _scaled("sub"),
     "subtract": _scaled("sub"),
