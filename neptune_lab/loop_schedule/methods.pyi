@@ -377,7 +377,8 @@ class PrimitiveMethods:
             block: the stage.
 
         Raises:
-            ScheduleError: the stage is no map of inputs, is a result of the program, or is read along further axes.
+            ScheduleError: the stage is no map of inputs, is a result of the program, has a long value, or is read along
+                further axes.
         """
 
     def materialize_tags(
