@@ -99,7 +99,7 @@ def general(
         live: do not copy captured tensors, for a kernel that gets them at each call (`operators.capture`).
     """
     params = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len, "head_dim": head_dim}
-    if kv_batch is not None and kv_batch != batch:
+    if kv_batch is not None and not (isinstance(kv_batch, int) and kv_batch == batch):
         params["kv_batch"] = kv_batch
     check_switch("return_max", return_max, DefinitionError)
     mods: Params = {
