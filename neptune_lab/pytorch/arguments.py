@@ -227,8 +227,8 @@ def named(q: Any, k: Any, v: Any, others: Mapping[str, Any]) -> tuple[Any, Any, 
         elif name not in _INSTEAD:
             raise LaunchError(
                 f"attention has no argument {name!r}",
-                help="it takes q, k, v, score_mod, mask_mod, block_mask, scale, enable_gqa, return_lse, return_aux and "
-                "kernel_options",
+                help="it takes q, k, v, score_mod, mask_mod, block_mask, scale, enable_gqa, return_lse, return_aux, "
+                "kernel_options, cu_seqlens_q and cu_seqlens_k",
             )
         elif value is not None and value is not False and not (name == "dropout_p" and value == 0):
             raise LaunchError(f"attention does not take {name}", help=_INSTEAD[name])
@@ -326,6 +326,7 @@ def warn_of_copies(*tensors: torch.Tensor) -> None:
             )
 
 
+@torch.compiler.assume_constant_result  # Dynamo calls it once, while it traces
 def _warn(message: str) -> None:
     """Warns at the line that called into this package."""
     frame, level = sys._getframe(1), 2

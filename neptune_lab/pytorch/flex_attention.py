@@ -29,6 +29,7 @@ from neptune_lab.pytorch.arguments import (
 from neptune_lab.pytorch.block_masks import mask_of
 from neptune_lab.pytorch.compiled import Compiled, compiled_for
 from neptune_lab.pytorch.mods import Reading, read
+from neptune_lab.pytorch.packed import Places, packed_mods, places_of
 from neptune_lab.pytorch.traced import traced
 from neptune_lab.runtime import to_tensor
 from neptune_lab.runtime.torch_op import torch_op
@@ -56,6 +57,8 @@ def attention(
     *,
     mask_mod: Callable[..., Any] | None = ...,
     return_aux: None = ...,
+    cu_seqlens_q: torch.Tensor | None = ...,
+    cu_seqlens_k: torch.Tensor | None = ...,
     **others: Any,
 ) -> torch.Tensor: ...
 
@@ -74,6 +77,8 @@ def attention(
     *,
     mask_mod: Callable[..., Any] | None = ...,
     return_aux: AuxRequest | None = ...,
+    cu_seqlens_q: torch.Tensor | None = ...,
+    cu_seqlens_k: torch.Tensor | None = ...,
     **others: Any,
 ) -> Any: ...
 
@@ -91,6 +96,8 @@ def attention(
     *,
     mask_mod: Callable[..., Any] | None = None,
     return_aux: AuxRequest | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
     **others: Any,
 ) -> Any:
     """Attention with FlexAttention's arguments, in one kernel compiled for these shapes and mods.
@@ -102,7 +109,7 @@ def attention(
     The first call for new shapes or new mods compiles; later calls, also in later processes, reuse the kernel.  If
     there is a tuning record for the problem on this GPU, its choice is compiled.  Works inside torch.compile without a
     graph break (except for a mod over a tensor that the compiled function takes or makes: define such mods outside
-    the function; and with block_mask, return_lse, return_aux or kernel_options) and under CUDA-graph capture (after one
+    the function; and with block_mask) and under CUDA-graph capture (after one
     call outside the capture).
 
     The kernel reads the tensors that a mod captures at each call: their values may change, and a new shape or dtype
@@ -131,6 +138,16 @@ def attention(
         mask_mod: `mask_mod(b, h, q, kv)` is true if the query attends to the key; None: no mask.  The output row of a
             query that attends to no key is 0.  A call has mask_mod or block_mask.
         return_aux: torch's AuxRequest(lse=..., max_scores=...): also return these in an AuxOutput.
+        cu_seqlens_q: for packed sequences: q is (1, heads, total_q, head_dim), and sequence n has its tokens
+            cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1; int32 or int64 (sequences + 1,), starting with 0 and ending with
+            total_q.  A query attends to keys of its own sequence only.  The mods get the sequence's number as b, and
+            the positions in the sequence as q and kv, as if the sequences were the samples of a batch: with
+            `q >= kv`, the first query sees the first key, also if the lengths differ.  (flash-attention's causal mask
+            for packed sequences lets the last query see the last key: `q + offset[b] >= kv`, with
+            offset = cu_seqlens_k.diff() - cu_seqlens_q.diff().)  The values are read at each call, and new ones need
+            no compilation.  They are checked on the CPU only, since a check of a GPU's would wait for it; wrong ones
+            group the tokens wrongly, and no memory outside of the tensors is read.  Not together with block_mask.
+        cu_seqlens_k: the offsets of k and v, (1, kv_heads, total_k, ...), for as many sequences; None: cu_seqlens_q.
         others: query, key and value are other names of q, k and v.  Arguments of SDPA are refused, with an
             alternative.
 
@@ -155,10 +172,15 @@ def attention(
         q, k, v = named(q, k, v, others)
     if q is None or k is None or v is None:
         raise LaunchError("attention takes three tensors, and one is missing or None", help="attention(q, k, v)")
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    places = None
+    if packed:
+        places = places_of(q, k, v, cu_seqlens_q, cu_seqlens_k, score_mod is not None or mask_mod is not None)
     if block_mask is None and return_lse is False and return_aux is None and not kernel_options:
-        return _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, PLAIN)
+        return _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, PLAIN, places)
     more = block_mask, return_lse, return_aux, kernel_options
-    return _outside_graphs(q, k, v, score_mod, mask_mod, enable_gqa, scale, *more)
+    whole = _whole if block_mask is None else _outside_graphs
+    return whole(q, k, v, score_mod, mask_mod, enable_gqa, scale, places, *more)
 
 
 def _attend(
@@ -170,14 +192,15 @@ def _attend(
     enable_gqa: bool,
     scale: float | None,
     extras: Extras,
+    places: Places | None = None,
 ) -> Any:
     """The kernel's outputs: a tensor, or a tuple of `out` and those that `extras` asks for."""
     if torch.compiler.is_dynamo_compiling():
         common = common_dtype(q.dtype, k.dtype, v.dtype)
         if common is None:
-            return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale)
-        out = traced(q.to(common), k.to(common), v.to(common), score_mod, mask_mod, enable_gqa, scale)
-        return out.to(q.dtype)
+            return traced(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places)
+        same = q.to(common), k.to(common), v.to(common)
+        return _first_as(traced(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
     if not isinstance(enable_gqa, bool) or not (scale is None or isinstance(scale, int | float)):
         refuse_options(enable_gqa, scale)
     device = device_of(q, k, v)
@@ -188,8 +211,10 @@ def _attend(
         common = common_dtype(q.dtype, k.dtype, v.dtype)
         if common is not None:
             warn_of_conversions(q, k, v, common)
-            found = _attend(q.to(common), k.to(common), v.to(common), score_mod, mask_mod, enable_gqa, scale, extras)
-            return (found[0].to(q.dtype), *found[1:]) if isinstance(found, tuple) else found.to(q.dtype)
+            same = q.to(common), k.to(common), v.to(common)
+            return _first_as(_attend(*same, score_mod, mask_mod, enable_gqa, scale, extras, places), q.dtype)
+    if places is not None:
+        score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
     reading = read(score_mod, mask_mod)
     problem = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, enable_gqa, scale, extras
     compiled = _kernels.get((problem, reading.key)) if reading.exact else None
@@ -204,6 +229,11 @@ def _attend(
     return torch_op(compiled.kernel)(q, k, v, *extra)  # for fake tensors, and for modes that only see operators
 
 
+def _first_as(found: Any, dtype: torch.dtype) -> Any:
+    """The kernel's outputs with `out` in another dtype."""
+    return (found[0].to(dtype), *found[1:]) if isinstance(found, tuple | list) else found.to(dtype)
+
+
 def _whole(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -212,6 +242,7 @@ def _whole(
     mask_mod: Callable[..., Any] | None,
     enable_gqa: bool,
     scale: float | None,
+    places: Places | None,
     block_mask: Any,
     return_lse: Any,
     return_aux: Any,
@@ -225,11 +256,17 @@ def _whole(
                 "attention got mask_mod and block_mask, which has a mask_mod of its own",
                 help="leave mask_mod out, or make the block mask with and_masks(mask_mod, ...)",
             )
+        if places is not None:
+            raise LaunchError(
+                "attention got cu_seqlens_q and block_mask, which is for positions in the packed tensor",
+                help="give mask_mod, which gets the positions in a sequence, or block_mask alone, whose mask_mod tells "
+                "the sequences apart",
+            )
         device_of(q, k, v)
         for name, tensor in (("q", q), ("k", k)):
             check_shape(name, tensor.shape)
         mask_mod = mask_of(block_mask, q, k)
-    found = _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras)
+    found = _attend(q, k, v, score_mod, mask_mod, enable_gqa, scale, extras, places)
     if return_aux is None:
         return found
     from torch.nn.attention.flex_attention import AuxOutput
@@ -241,7 +278,7 @@ def _whole(
 
 _outside_graphs: Any = torch.compiler.disable(  # torch.compile breaks the graph here
     _whole,
-    reason="attention with block_mask, return_lse, return_aux or kernel_options",  # pyright: ignore[reportCallIssue]
+    reason="attention with block_mask",  # pyright: ignore[reportCallIssue]
 )
 
 

@@ -14,19 +14,38 @@ import torch
 from torch._dynamo.comptime import comptime
 
 from neptune_lab.errors import DefinitionError, LaunchError
-from neptune_lab.pytorch.arguments import Shape, as_input, problem_of
+from neptune_lab.pytorch.arguments import PLAIN, Extras, Shape, as_input, problem_of
 from neptune_lab.pytorch.compiled import compiled_for
 from neptune_lab.pytorch.mods import Path, follow, read
+from neptune_lab.pytorch.packed import Places, packed_mods
 from neptune_lab.runtime.torch_op import NAMESPACE, torch_op
 
-# The op's name; for each captured input, the path to its tensor and its dtype; the numbers with their paths.
-_Prepared = tuple[str, tuple[tuple[Path, torch.dtype], ...], tuple[tuple[Path, Any], ...]]
+# The op's name; for each captured input, the path to its tensor (or its index among the places) and its dtype; the
+# numbers with their paths.
+_Prepared = tuple[str, tuple[tuple[Path | int, torch.dtype], ...], tuple[tuple[Path, Any], ...]]
 
 
 def traced(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Any, mask_mod: Any, enable_gqa: bool, scale: Any
-) -> torch.Tensor:
-    """`attention` inside torch.compile, with the same arguments, result and errors."""
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    score_mod: Any,
+    mask_mod: Any,
+    enable_gqa: bool,
+    scale: Any,
+    extras: Extras = PLAIN,
+    places: Places | None = None,
+) -> Any:
+    """`attention` inside torch.compile: the outputs of its kernel, a tensor or a sequence of them.
+
+    Args:
+        q, k, v, score_mod, mask_mod, enable_gqa, scale: as for `attention`.
+        extras: further outputs, and options.
+        places: of packed sequences.
+
+    Raises:
+        LaunchError, DefinitionError: as `attention`.
+    """
     recording = ""
     if torch.is_grad_enabled():
         recording = "q" if q.requires_grad else "k" if k.requires_grad else "v" if v.requires_grad else ""
@@ -35,12 +54,19 @@ def traced(
     comptime(_break_at_captures)
     shapes = _fixed(q), _fixed(k), _fixed(v)
     dtypes = q.dtype, k.dtype, v.dtype
-    name, captured, numbers = _prepared(shapes, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, recording)
+    asked = extras.lse, extras.max_scores, extras.options
+    packed = "" if places is None else "alike" if places.q_place is places.k_place else "apart"
+    name, captured, numbers = _prepared(
+        shapes, dtypes, q.device, enable_gqa, scale, score_mod, mask_mod, recording, asked, packed
+    )
     mods = score_mod, mask_mod
     for path, value in numbers:
         if follow(mods, path) != value:
             raise RuntimeError("a value that a mod reads changed while it was compiled")
-    extra = [as_input(follow(mods, path), q.device, dtype) for path, dtype in captured]
+    extra = []
+    for path, dtype in captured:
+        tensor = follow(places, (("item", path),)) if isinstance(path, int) else follow(mods, path)
+        extra.append(as_input(tensor, q.device, dtype))
     op = getattr(getattr(torch.ops, NAMESPACE), name)
     return op.default(q.contiguous(), k.contiguous(), v.contiguous(), *extra)
 
@@ -86,14 +112,20 @@ def _prepared(
     score_mod: Any,
     mask_mod: Any,
     recording: str,
+    asked: tuple[bool, bool, tuple[tuple[str, Any], ...]],
+    packed: str,
 ) -> _Prepared:
-    """Compiles the kernel and registers it as an op; the result lists what the graph has to read."""
+    """Compiles the kernel and registers it as an op; the result lists what the graph has to read.
+
+    Args:
+        packed: "" without `Places`; "alike" if queries and keys have the same places, else "apart".
+    """
     if recording:
         raise LaunchError(
             f"argument {recording} records gradients, and attention has no backward",
             help=f"call the compiled function under torch.no_grad(), or attention with {recording}.detach()",
         )
-    problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale)
+    problem = problem_of(*shapes, *dtypes, device, enable_gqa, scale, Extras(*asked))
     reading = read(score_mod, mask_mod)
     if reading.numpy_numbers or not reading.exact:
         what = "a number of NumPy's" if reading.numpy_numbers else "an object whose changes cannot be seen"
@@ -104,7 +136,22 @@ def _prepared(
                 f"inside torch.compile a mod captures a NumPy array of shape {tensor.shape}",
                 help="make it a torch tensor on q's device",
             )
+    path_of: dict[int, Path | int] = {id(t): p for t, p in zip(reading.tensors, reading.paths, strict=True)}
+    numbers = reading.numbers
+    if packed:
+        places = _examples(shapes, packed == "alike")
+        path_of |= {id(place): index for index, place in reversed([*enumerate(places)])}
+        score_mod, mask_mod = packed_mods(score_mod, mask_mod, places)
+        reading = read(score_mod, mask_mod)
     compiled = compiled_for(problem, score_mod, mask_mod, reading, device)
     op = torch_op(compiled.kernel)
-    paths = tuple((reading.paths[index], dtype) for index, dtype in compiled.captured)
-    return op.__name__.partition(".")[0], paths, tuple((p, v) for p, v in reading.numbers if v == v)
+    paths = tuple((path_of[id(reading.tensors[index])], dtype) for index, dtype in compiled.captured)
+    return op.__name__.partition(".")[0], paths, tuple((p, v) for p, v in numbers if v == v)
+
+
+def _examples(shapes: tuple[Shape, Shape, Shape], alike: bool) -> Places:
+    """Tensors like the places of a packed call; their values are not read."""
+    q, k = (
+        (torch.zeros(shape[2], dtype=torch.int32), torch.zeros(shape[2], dtype=torch.int32)) for shape in shapes[:2]
+    )
+    return Places(q[0], q[0], q[1], q[1]) if alike else Places(q[0], k[0], q[1], k[1])

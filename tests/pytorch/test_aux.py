@@ -124,16 +124,21 @@ def test_the_operator_is_checked_natively_and_stays_one_loop(schedule):
     assert kernel.relative_error() < 1e-5
 
 
-def test_under_torch_compile_the_graph_breaks_and_the_numbers_stay():
+def test_in_a_graph():
+    torch._dynamo.reset()
     q, k, v = tensors((1, 1, 16, 16))
 
-    def model(q, k, v):
-        out, aux = nl.attention(q * 2, k, v, mask_mod=causal, return_aux=BOTH)
-        return out + 1, aux.lse * 2
+    def model(q, k, v, options):
+        out, aux = nl.attention(q * 2, k, v, mask_mod=causal, return_aux=BOTH, kernel_options=options)
+        _, lse = nl.attention(q * 2, k.half(), v, mask_mod=causal, return_lse=True)
+        return out + 1, aux.lse * 2, aux.max_scores, lse
 
-    out, lse = torch.compile(model, backend="eager")(q, k, v)
-    assert (out - 1 - reference(q * 2, k, v, None, causal)).abs().max() < 1e-5
-    close(lse / 2, scores(q * 2, k, None, causal).logsumexp(-1))
-    torch._dynamo.reset()  # or the code that was compiled above is taken
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="block_mask, return_lse, return_aux or kernel_options"):
-        torch.compile(model, backend="eager", fullgraph=True)(q, k, v)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    expected = scores(q * 2, k, None, causal)
+    for options in ({"block_q": 16}, {"template": "split_k_update", "splits": 2}):
+        out, twice, largest, lse = compiled(q, k, v, options)
+        assert (out - 1 - reference(q * 2, k, v, None, causal)).abs().max() < 1e-5
+        close(twice / 2, expected.logsumexp(-1))
+        close(largest, expected.amax(-1))
+        assert (lse - expected.logsumexp(-1)).abs().max() < 1e-2
+    torch._dynamo.reset()

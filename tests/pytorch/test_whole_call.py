@@ -106,6 +106,14 @@ def test_options_of_flex_attention_are_ignored_with_a_word(all_compilations, mon
         nl.attention(q, k, v, kernel_options=theirs)
     assert torch.equal(out, nl.attention(q, k, v))
     assert len(all_compilations) == 1
+    monkeypatch.setattr(arguments, "_warned", set())
+    torch._dynamo.reset()
+    in_a_graph = torch.compile(
+        lambda q, k, v: nl.attention(q, k, v, kernel_options=theirs), backend="eager", fullgraph=True
+    )
+    with pytest.warns(UserWarning, match="ignores BLOCK_M"):
+        assert torch.equal(out, in_a_graph(q, k, v))
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,156 @@
+"""Packed sequences: several sequences, one after another, in one tensor without padding.
+
+A call with `cu_seqlens_q` and `cu_seqlens_k` is a call on one sample with another mask and other positions.  Vectors
+say for each token which sequence it belongs to, and where in it it is; they are computed on the device at each call, so
+the offsets may change without a compilation.  The mask compares the sequences of a query and a key; since their
+numbers ascend, kernels skip the tiles of other sequences (`htile_passes.skip_tiles_by_data`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+
+from neptune_lab.errors import LaunchError
+from neptune_lab.operators.relative import Relative
+from neptune_lab.pytorch.arguments import check_shape, device_of
+
+
+class Places(NamedTuple):
+    """Which sequence each token belongs to, and where in it it is, all int32.
+
+    Args:
+        q_sequence, k_sequence: the number of each token's sequence, (total_q,) and (total_k,), ascending.
+        q_place, k_place: the position of each token in its sequence; the sequences again if no mod reads positions.
+
+    If the queries and the keys are packed alike, k_sequence and k_place are the same tensors.
+    """
+
+    q_sequence: torch.Tensor
+    k_sequence: torch.Tensor
+    q_place: torch.Tensor
+    k_place: torch.Tensor
+
+
+def places_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: Any, of_k: Any, modified: bool) -> Places:
+    """The places of the tokens of q and k.
+
+    Args:
+        q, k, v: the call's tensors.
+        of_q: offsets of the queries, int32 or int64 (sequences + 1,): sequence n has the tokens of_q[n] to
+            of_q[n + 1] - 1.
+        of_k: offsets of the keys; None: those of the queries.
+        modified: whether there are mods.
+
+    Raises:
+        LaunchError: the offsets are missing, of another shape, dtype or device, or do not fit to the tensors.
+    """
+    if of_q is None:
+        raise LaunchError("attention got cu_seqlens_k without cu_seqlens_q", help="give both, or cu_seqlens_q alone")
+    device = device_of(q, k, v)
+    for name, tensor in (("q", q), ("k", k)):
+        check_shape(name, tensor.shape)
+        if tensor.shape[0] != 1:
+            raise LaunchError(
+                f"argument {name} has batch {tensor.shape[0]}; expected 1, since cu_seqlens_q says that its sequences "
+                "are packed along the length",
+                help="give tensors of shape (1, heads, tokens of all sequences, head_dim)",
+            )
+    _check("cu_seqlens_q", of_q, q.shape[2], "q", device)
+    alike = of_k is None or of_k is of_q
+    if alike and q.shape[2] != k.shape[2]:
+        raise LaunchError(
+            f"q has {q.shape[2]} tokens and k {k.shape[2]}; with cu_seqlens_q alone, they have the same sequences",
+            help="give cu_seqlens_k, the offsets of the keys",
+        )
+    own = _placed(of_q, q.shape[2], modified)
+    if alike or of_k is None:
+        return Places(own[0], own[0], own[1], own[1])
+    _check("cu_seqlens_k", of_k, k.shape[2], "k", device)
+    if of_k.shape != of_q.shape:
+        raise LaunchError(
+            f"cu_seqlens_k has {of_k.shape[0]} offsets and cu_seqlens_q {of_q.shape[0]}; expected the same number, of "
+            "sequences + 1",
+            help="a sequence without keys has two equal offsets",
+        )
+    other = _placed(of_k, k.shape[2], modified)
+    return Places(own[0], other[0], own[1], other[1])
+
+
+def _check(name: str, offsets: Any, total: int, of: str, device: torch.device) -> None:
+    """Raise LaunchError for offsets that do not fit; their values are looked at on the CPU only."""
+    if not isinstance(offsets, torch.Tensor):
+        raise LaunchError(
+            f"argument {name} is a {type(offsets).__name__}; expected a torch.Tensor of int32",
+            help=f"torch.tensor({name}, dtype=torch.int32, device={of}.device)",
+        )
+    if offsets.dtype not in (torch.int32, torch.int64) or offsets.ndim != 1 or offsets.shape[0] < 2:
+        raise LaunchError(
+            f"argument {name} has shape {tuple(offsets.shape)} and dtype {offsets.dtype}; expected int32 of shape "
+            "(sequences + 1,)",
+            help=f"the offsets at which the sequences start, and the number of all tokens: [0, ..., {total}]",
+        )
+    if offsets.device != device:
+        raise LaunchError(
+            f"argument {name} is on {offsets.device}; expected {device}, where q is",
+            help=f"move it with .to({str(device)!r})",
+        )
+    if torch.compiler.is_compiling() or type(offsets) is not torch.Tensor or device.type != "cpu":
+        return
+    values = offsets.tolist()
+    if values[0] != 0 or values[-1] != total or any(a > b for a, b in pairwise(values)):
+        raise LaunchError(
+            f"argument {name} is {_short(values)}; expected offsets that start with 0, never decrease, and end with "
+            f"{total}, the length of {of}",
+            help="torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))",
+        )
+
+
+def _short(values: list[int]) -> str:
+    return str(values) if len(values) <= 8 else f"[{', '.join(map(str, values[:4]))}, ..., {values[-1]}]"
+
+
+def _placed(offsets: torch.Tensor, total: int, modified: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each token the number of its sequence, and, if `modified`, its position in it.
+
+    A sequence without tokens has two equal offsets, both of which a search to the right passes over.
+    """
+    tokens = torch.arange(total, device=offsets.device, dtype=offsets.dtype)
+    sequence = torch.searchsorted(offsets[1:], tokens, right=True, out_int32=True)
+    return sequence, (tokens - offsets[sequence]).to(torch.int32) if modified else sequence
+
+
+def packed_mods(
+    score_mod: Callable[..., Any] | None, mask_mod: Callable[..., Any] | None, places: Places
+) -> tuple[Callable[..., Any] | None, Callable[..., Any]]:
+    """The mods of a packed call: what the user's give for the positions in a sequence, and no key of another sequence.
+
+    Args:
+        score_mod, mask_mod: the user's, which get the number of the sequence as b.
+        places: of the tokens.
+    """
+    q_sequence, k_sequence, q_place, k_place = places
+    alike = k_place is q_place
+
+    def positions(q: Any, kv: Any) -> tuple[Any, Any]:
+        one: Any = q_place[q]
+        other: Any = k_place[kv]
+        if alike:
+            return Relative(one.value, q, 1), Relative(other.value, kv, 1)
+        return one, other
+
+    def packed_score(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        assert score_mod is not None
+        return score_mod(score, q_sequence[q], h, *positions(q, kv))
+
+    def packed_mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        same = q_sequence[q] == k_sequence[kv]
+        return same if mask_mod is None else same & mask_mod(q_sequence[q], h, *positions(q, kv))
+
+    return None if score_mod is None else packed_score, packed_mask
+
+
+__all__ = ["Places", "packed_mods", "places_of"]
